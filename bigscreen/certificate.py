@@ -1,0 +1,97 @@
+"""The certificate of a fitted model: what was proved, over what, and what it cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bigscreen import report
+from bigscreen.store.model import Model
+
+
+def fit_record(model: Model) -> dict[str, Any]:
+    """What `bigscreen fit --json` writes.
+
+    Returns
+    -------
+    dict
+        primal, dual, gap, rounding_bound: sums over the classifiers (one unless there are more
+        than two labels). relative_gap, rows_alive: the largest of theirs. n_iter: passes of all.
+        certificates: each one's own. Besides rows, tol, certified_in, seconds, peak_pss_bytes,
+        solver, features, and screening: rule, rows fixed at either end, by pass.
+    """
+    known = model.provenance
+    certificates = known["certificates"]
+    alive = {event["class"]: event["rows_alive"] for event in known["history"]}
+    totals = {
+        name: sum(part[name] for part in certificates)
+        for name in ("primal", "dual", "gap", "rounding_bound")
+    }
+    return {
+        **totals,
+        "relative_gap": max(part["relative_gap"] for part in certificates),
+        "tol": known["parameters"]["tol"],
+        "certified_in": certificates[0]["certified_in"],
+        "n_iter": len(known["history"]),
+        "rows": known["rows"],
+        "rows_alive": max(alive.values()),
+        **{name: known[name] for name in ("seconds", "peak_pss_bytes", "solver", "features")},
+        "screening": _screening(known["screening"]),
+        "certificates": certificates,
+    }
+
+
+def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The records of all classifiers as one."""
+    return {
+        "rule": parts[0]["rule"],
+        **{
+            name: sum(part[name] for part in parts)
+            for name in ("fixed_at_hi", "fixed_at_lo", "taken_back")
+        },
+        "passes": [{"label": part["label"], **entry} for part in parts for entry in part["passes"]],
+    }
+
+
+def show(record: Mapping[str, Any], name: str) -> None:
+    """Print the certificate of the model `name`, and a warning if its gap was missed.
+
+    Parameters
+    ----------
+    record : mapping
+        Of `fit_record`.
+    name : str
+        What the title calls the model.
+    """
+    many = len(record["certificates"]) > 1
+    facts = {
+        "primal objective P": f"{record['primal']:.8g}",
+        "dual objective D": f"{record['dual']:.8g}",
+        "gap P - D": f"{record['gap']:.4g}",
+        "relative gap": f"{record['relative_gap']:.2e} (asked for {record['tol']:g})",
+        "rounding": f"can have moved the gap by {record['rounding_bound']:.2g} at most "
+        f"(scores in {record['certified_in']})",
+        "proved over": f"all {report.count(record['rows'])} rows",
+        "screened": _screened(record["screening"]),
+        "passes": report.count(record["n_iter"]),
+        "solver, features": f"{record['solver']}, {record['features']}",
+        "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
+        "peak memory": report.size(record["peak_pss_bytes"]),
+    }
+    if many:
+        scorers = f"{len(record['certificates'])} labels, each against the rest"
+        facts = {"classifiers": f"{scorers}: sums, and the largest relative gap", **facts}
+    report.table(f"Certificate of {name}", facts)
+    if record["relative_gap"] > record["tol"]:
+        report.warn(
+            f"the relative gap {record['relative_gap']:.2e} missed {record['tol']:g}; the model is "
+            "the best one found: allow more --max-iter or --time-budget for a better one"
+        )
+
+
+def _screened(screening: Mapping[str, Any]) -> str:
+    if screening["rule"] == "none":
+        return "nothing (no rule)"
+    fixed = screening["fixed_at_hi"] + screening["fixed_at_lo"]
+    passes = sorted({entry["pass"] for entry in screening["passes"]})
+    when = f" in passes {passes[0]} to {passes[-1]}" if passes else ""
+    back = f"; all taken back {screening['taken_back']} times" if screening["taken_back"] else ""
+    return f"{report.count(fixed)} rows decided early by rule {screening['rule']}{when}{back}"

@@ -1,0 +1,41 @@
+"""The command line. Heavy modules are imported inside the commands, so that --help is instant."""
+
+import click
+
+from bigscreen.cli.apply import evaluate, predict
+from bigscreen.cli.common import Commands
+from bigscreen.cli.demo import demo
+from bigscreen.cli.fit import fit, plan
+from bigscreen.cli.info import info
+from bigscreen.cli.ingest import ingest
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="bigscreen")
+def main() -> None:
+    """Support vector machines on data larger than memory, with a proof of how good the fit is.
+
+    First see it work on made-up data, with nothing to prepare:
+
+    \b
+      bigscreen demo
+
+    Then from your own file to predictions:
+
+    \b
+      bigscreen ingest data.csv train.store --label target --holdout 0.2
+      bigscreen fit train.store model.bsm
+      bigscreen evaluate model.bsm train.holdout.store
+
+    \b
+    Words used everywhere:
+      store     a folder that ingest makes from your files, quick to read in pieces
+      landmark  one of the M rows that all rows are compared with, in place of each other
+      gamma     how quickly likeness falls with distance: larger bends more
+      C         what a mistake on one row costs: larger fits the training rows harder
+      gap       how far the model can be from the best one, proved over every row
+    """
+
+
+for _command in (demo, ingest, info, plan, fit, predict, evaluate):
+    main.add_command(_command)

@@ -1,0 +1,120 @@
+"""`bigscreen predict` and `bigscreen evaluate`: a fitted model on a store."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import click
+
+from bigscreen.cli.common import (
+    check_json,
+    check_output,
+    json_option,
+    overwrite_option,
+    threads_option,
+)
+
+if TYPE_CHECKING:
+    from bigscreen.evaluate import Each
+
+
+@contextmanager
+def _each(threads: int | None) -> Iterator["Each"]:
+    from bigscreen.fleet import Inline
+
+    fleet = Inline(threads)
+    try:
+        yield fleet.each
+    finally:
+        fleet.close()
+
+
+@click.command(short_help="Write predictions for a STORE to a file.")
+@click.argument("model")
+@click.argument("store")
+@click.argument("out")
+@click.option("--scores", is_flag=True, help="Write the score of every label, not of one.")
+@threads_option
+@overwrite_option
+@json_option
+def predict(
+    model: str,
+    store: str,
+    out: str,
+    scores: bool,
+    threads: int | None,
+    overwrite: bool,
+    json_file: str | None,
+) -> None:
+    """Write what MODEL predicts for every row of STORE to the file OUT.
+
+    OUT ends in .csv, .tsv or .npy. Its columns are row (the row's number in the source, from 0),
+    label and score (how sure: for two labels, above 0 means the second one). Rows come in the
+    source's order. STORE needs no labels, but must have been ingested like the training data
+    (`bigscreen ingest --like MODEL`).
+
+    \b
+    Example:
+      bigscreen predict model.bsm test.store predictions.csv
+    """
+    from bigscreen import report
+    from bigscreen.evaluate import check_match
+    from bigscreen.predict import check_suffix, write_predictions
+    from bigscreen.store.dataset import Dataset
+    from bigscreen.store.model import Model
+
+    check_suffix(out)
+    check_output(out, overwrite)
+    check_json(json_file, out, model)
+    fitted = Model.load(model)
+    dataset = Dataset.open(store)
+    check_match(fitted, dataset, model)
+    with _each(threads) as each:
+        counts = write_predictions(fitted, dataset, out, all_scores=scores, each=each)
+    if json_file:
+        report.write_json(json_file, {"out": out, "rows": dataset.n_rows, "predicted": counts})
+    predicted = {f"predicted {label}": report.count(rows) for label, rows in counts.items()}
+    report.table(f"Predictions in {out}", {"rows": report.count(dataset.n_rows), **predicted})
+
+
+@click.command(short_help="Compare predictions with a STORE's labels.")
+@click.argument("model")
+@click.argument("store")
+@threads_option
+@json_option
+def evaluate(model: str, store: str, threads: int | None, json_file: str | None) -> None:
+    """Compare what MODEL predicts with the labels that STORE has.
+
+    \b
+    error     share of rows that are predicted wrongly
+    accuracy  share of rows that are predicted rightly
+    f1        between 0 and 1; few false alarms and few misses of the second label
+              (with more than two labels: the mean over all)
+    auc       chance that a row of the second label scores above one of the first
+    confusion rows by true and by predicted label
+
+    \b
+    Example:
+      bigscreen evaluate model.bsm test.store
+    """
+    from bigscreen import report
+    from bigscreen.evaluate import check_match
+    from bigscreen.evaluate import evaluate as compare
+    from bigscreen.store.dataset import Dataset
+    from bigscreen.store.model import Model
+
+    check_json(json_file, model)
+    fitted = Model.load(model)
+    dataset = Dataset.open(store)
+    check_match(fitted, dataset, model)
+    with _each(threads) as each:
+        record = compare(fitted, dataset, each)
+    if json_file:
+        report.write_json(json_file, record)
+    facts = {"rows": report.count(record["rows"])}
+    if record["unlabelled"]:
+        facts["rows without a label, left out"] = report.count(record["unlabelled"])
+    facts |= {name: f"{record[name]:.2%}" for name in ("error", "accuracy")}
+    facts |= {name: f"{record[name]:.4f}" for name in ("f1", "auc") if record[name] is not None}
+    report.table(f"{model} on {store}", facts)
+    report.matrix("confusion (rows)", record["confusion"])

@@ -1,0 +1,211 @@
+"""What every command shares: one-sentence errors, parameter types, checks before work begins."""
+
+import errno
+import math
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NoReturn
+
+import click
+
+from bigscreen.errors import InputError
+
+BAD_INPUT = 2
+INTERRUPTED = 130
+_BYTES = {"": 1, "b": 1}
+for _power, _letter in enumerate("kmgt", start=1):
+    _BYTES |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
+_SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+class Commands(click.Group):
+    """A group whose mistakes of the user end in one sentence on stderr and exit code 2."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands in the order in which a person needs them."""
+        return list(self.commands)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command; see `click.Command.main`."""
+        run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
+        if not standalone_mode:
+            return run()
+        try:
+            code: Any = run()
+        except click.Abort:
+            _stop("interrupted", INTERRUPTED)
+        except click.ClickException as error:
+            _stop(_usage_sentence(error), BAD_INPUT)
+        except InputError as error:
+            _stop(str(error), BAD_INPUT)
+        except BrokenPipeError:
+            # The reader of our output (`| head`) went away: nothing to tell anybody.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(1)
+        except OSError as error:
+            _stop(_system_sentence(error), BAD_INPUT)
+        except MemoryError:
+            _stop("there is not enough memory; see `bigscreen plan STORE --memory`", BAD_INPUT)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _stop(sentence: str, code: int) -> NoReturn:
+    click.echo(f"error: {' '.join(sentence.split())}", err=True)
+    sys.exit(code)
+
+
+def _usage_sentence(error: click.ClickException) -> str:
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError" and context is not None:
+        click.echo(context.get_help())
+        sys.exit(0)
+    sentence = error.format_message().rstrip(".")
+    return f"{sentence}; `{context.command_path} --help` explains" if context else sentence
+
+
+def _system_sentence(error: OSError) -> str:
+    where = f" ({error.filename})" if error.filename else ""
+    if error.errno == errno.ENOSPC:
+        return f"the disk is full{where}; free some space and run the command again"
+    return f"{error.strerror or error}{where}"
+
+
+class Bytes(click.ParamType):
+    """A size such as 4GiB, 500MB or 1073741824."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> int:
+        """Text to bytes."""
+        if isinstance(value, int):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value)
+        if match is None or match[2].lower() not in _BYTES:
+            self.fail(f"{value!r} is not a size such as 4GiB or 500MB", param, ctx)
+        n_bytes = int(float(match[1]) * _BYTES[match[2].lower()])
+        if n_bytes < 1:
+            self.fail(f"{value!r} must be above 0", param, ctx)
+        return n_bytes
+
+
+class Seconds(click.ParamType):
+    """A time such as 90s, 10m or 2h."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float:
+        """Text to seconds."""
+        if isinstance(value, float):
+            return value
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([a-zA-Z]*)\s*", value)
+        if match is None or match[2].lower() not in _SECONDS:
+            self.fail(f"{value!r} is not a time such as 90s, 10m or 2h", param, ctx)
+        duration = float(match[1]) * _SECONDS[match[2].lower()]
+        if duration <= 0:
+            self.fail(f"{value!r} must be above 0", param, ctx)
+        return duration
+
+
+class Number(click.ParamType):
+    """A finite number, between open limits if given; some words may stand for it.
+
+    Parameters
+    ----------
+    above, below : float, optional
+        Open limits.
+    words : str
+        Allowed besides numbers.
+    """
+
+    name = "number"
+
+    def __init__(
+        self, above: float = -math.inf, below: float = math.inf, words: tuple[str, ...] = ()
+    ) -> None:
+        self.above, self.below, self.words = above, below, words
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
+        """Text to a number, or one of the words."""
+        if value in self.words:
+            return value
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not self.above < number < self.below:
+            limits = [f"above {self.above:g}"] if self.above > -math.inf else ["a finite number"]
+            limits += [f"below {self.below:g}"] if self.below < math.inf else []
+            options = [" and ".join(limits), *(f"the word {word}" for word in self.words)]
+            self.fail(f"{value!r} must be {' or '.join(options)}", param, ctx)
+        return number
+
+
+def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
+    """Refuse a place that cannot be written to, before any work begins.
+
+    Parameters
+    ----------
+    path : str
+        What the command will write.
+    overwrite : bool
+        Whether something that stands there may be replaced.
+    folder : bool
+        Whether the output is a folder (a store), not a file.
+
+    Raises
+    ------
+    InputError
+    """
+    parent = Path(path).absolute().parent
+    if not parent.is_dir():
+        raise InputError(f"{path} cannot be written: there is no folder {parent}; create it first")
+    if os.path.lexists(path):
+        if not overwrite:
+            raise InputError(f"{path} exists; choose another name or give --overwrite")
+        if Path(path).is_dir() != folder:
+            kind = "a folder" if Path(path).is_dir() else "a file"
+            raise InputError(f"{path} is {kind} and will not be replaced; choose another name")
+    try:
+        # Permission bits do not tell: a folder may be on a read-only disk, or root may ask.
+        with tempfile.TemporaryFile(dir=parent):
+            pass
+    except OSError as error:
+        raise InputError(f"{path} cannot be written: {error.strerror} in {parent}") from error
+
+
+def check_json(path: str | None, *others: str) -> None:
+    """The same for ``--json FILE``, which may replace a file but no other argument."""
+    if path is None:
+        return
+    if any(Path(path).absolute() == Path(other).absolute() for other in others):
+        raise InputError(f"--json {path} would replace another file of this command")
+    check_output(path, overwrite=True)
+
+
+json_option = click.option(
+    "--json",
+    "json_file",
+    metavar="FILE",
+    help="Also write the result as JSON to FILE, for scripts (an old FILE is replaced).",
+)
+overwrite_option = click.option(
+    "--overwrite", is_flag=True, help="Replace the output if it exists already."
+)
+threads_option = click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    metavar="T",
+    help="Threads to compute with.  [default: one per core]",
+)

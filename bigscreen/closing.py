@@ -1,0 +1,196 @@
+"""The closing pass: P, D and the gap of a point over ALL rows, independent of the solver.
+
+Nothing that a solver, a screening rule or lazy rows left out is left out here: every score is
+computed again, alpha is read off (or handed in), and the sums are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from bigscreen.design import Design, tiles
+from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.rows import njit
+
+TILE = 1024
+"""Rows whose columns are held at once: a tile and its columns stay in cache."""
+
+
+class Throughput(Protocol):
+    """The part of a fleet that runs independent tasks."""
+
+    def each(self, function: Callable[[Any], Any], items: Iterable[Any]) -> Iterator[Any]: ...
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proved about a point.
+
+    Parameters
+    ----------
+    primal, dual, gap, relative_gap : float
+        P(w), D(alpha), their difference, and that over P: P is at most ``gap`` above the optimum.
+    rounding_bound : float
+        Bound on the error that the sums' rounding can have put into ``gap``.
+    certified_in : str
+        Precision of the columns: float32 or float64 (the sums are always float64). In float32 the
+        machine certified is the one whose columns are the float32 entries: P and D are summed from
+        the very same numbers, so weak duality holds between them; float64 certifies the kernel's
+        exact columns.
+    rows : int
+        Rows summed over: all of them.
+    support : int
+        Rows with alpha away from 0.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+    rounding_bound: float
+    certified_in: str
+    rows: int
+    support: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _ShardSums:
+    """Runs anywhere: one shard's part of P, p . alpha and V."""
+
+    design: Design
+    problem: CSvc
+    point: Point
+    dtype: type
+
+    def __call__(self, item: tuple[int, FloatArray | None]) -> FloatArray:
+        """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off the scores).
+
+        Returns [loss, p . alpha by sign (2), box weight, sum |alpha|, rows, support,
+        V by sign (2 (m + 1))].
+        """
+        shard, given = item
+        data, point, width = self.design.data, self.point, self.design.width
+        start, stop = data.shard(shard)
+        dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
+        sums = np.zeros(7)
+        v = np.zeros((2, width + 1))
+        for a, b in tiles(stop - start, data.chunk_rows):
+            X = data.X(start + a, start + b)
+            for c, d in tiles(b - a, TILE):
+                part = dual[a + c : a + d]
+                columns = self.design.columns(X[c:d], self.dtype)
+                scores = np.empty(d - c)
+                _scores(columns, point.coef, point.intercept, scores)
+                alpha = self._alpha(part, scores) if given is None else given[a + c : a + d]
+                sums += self._sums(part, scores, alpha)
+                _add_by_sign(columns, part.sign * alpha, v)
+        return np.concatenate([sums, v.ravel()])
+
+    def _alpha(self, part: Any, scores: FloatArray) -> FloatArray:
+        h = self.point.smoothing
+        inside = np.clip((part.lin - part.sign * scores + h) / (2 * h), 0.0, 1.0)
+        return part.lo + (part.hi - part.lo) * inside
+
+    def _sums(self, part: Any, scores: FloatArray, alpha: FloatArray) -> FloatArray:
+        # The offset is in the scores already, so the multiplier of a coupling is not added again.
+        gradient = part.lin - part.sign * scores
+        loss = np.maximum(part.hi * gradient, part.lo * gradient)
+        lin = part.lin * alpha
+        box = np.maximum(np.abs(part.lo), np.abs(part.hi))
+        size = np.abs(alpha)
+        parts = [
+            loss.sum(),
+            lin[part.sign > 0].sum(),
+            lin[part.sign < 0].sum(),
+            box.sum(),
+            size.sum(),
+            len(alpha),
+            np.count_nonzero(size),
+        ]
+        return np.array(parts, dtype=np.float64)
+
+
+def close(
+    design: Design,
+    problem: CSvc,
+    point: Point,
+    fleet: Throughput,
+    certify: str = "float32",
+) -> Certificate:
+    """Certify a point over all rows.
+
+    Parameters
+    ----------
+    design, problem, point
+        What was solved, and where the solver stands.
+    fleet : Throughput
+        Runs one task a shard; the result does not depend on how many workers it has.
+    certify : {"float32", "float64"}
+        Precision of the columns' entries; sums are float64 either way.
+    """
+    data, width = design.data, design.width
+    dtype = np.float64 if certify == "float64" else np.float32
+    items = (
+        (s, None if point.alpha is None else point.alpha[slice(*data.shard(s))])
+        for s in range(data.n_shards)
+    )
+    total = np.zeros(7 + 2 * (design.width + 1))
+    for sums in fleet.each(_ShardSums(design, problem, point, dtype), items):
+        total += sums
+    loss, positive, negative, box, size, rows, support = total[:7]
+    v = total[7:].reshape(2, -1)
+    keep = problem.feasible(v[0, -1], -v[1, -1])
+    w_alpha = design.features(keep @ v[:, :-1])
+    coef_alpha = design.coef(w_alpha)
+    b_alpha = float(keep @ v[:, -1])
+    constant = problem.intercept == "constant"
+    primal = loss + 0.5 * float(point.w @ point.w) + 0.5 * constant * point.intercept**2
+    dual = float(keep @ [positive, negative])
+    dual -= 0.5 * float(w_alpha @ w_alpha) + 0.5 * constant * b_alpha**2
+    # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
+    largest, eps = max(design.column_bound, 1.0), 2.0**-53
+    rounding = eps * (
+        width * box * largest * float(np.abs(point.coef).sum() + abs(point.intercept))
+        + (data.shard_rows + data.n_shards) * size * largest * float(np.abs(coef_alpha).sum())
+        + (data.shard_rows + data.n_shards) * (abs(primal) + abs(dual) + box)
+    )
+    gap = primal - dual
+    return Certificate(
+        primal=float(primal),
+        dual=float(dual),
+        gap=float(gap),
+        relative_gap=float(gap / abs(primal)) if primal else 0.0,
+        rounding_bound=float(rounding),
+        certified_in=certify,
+        rows=int(rows),
+        support=int(support),
+    )
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _scores(columns, coef, intercept, out):  # type: ignore[no-untyped-def]
+    for i in range(columns.shape[0]):
+        total = 0.0
+        for j in range(columns.shape[1]):
+            total += columns[i, j] * coef[j]
+        out[i] = total + intercept
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _add_by_sign(columns, coef, v):  # type: ignore[no-untyped-def]
+    """``v[k] += sum coef_i [c_i, 1]`` over rows whose coefficient is > 0 (k = 0) or < 0 (1)."""
+    m = columns.shape[1]
+    for i in range(columns.shape[0]):
+        if coef[i] != 0.0:
+            k = 0 if coef[i] > 0 else 1
+            for j in range(m):
+                v[k, j] += coef[i] * columns[i, j]
+            v[k, m] += coef[i]

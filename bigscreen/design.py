@@ -1,0 +1,140 @@
+"""What a solver multiplies with: the columns of every row, raw features or kernel columns.
+
+A design gives row i the feature ``phi_i = T' c_i``: ``c_i`` its columns (raw features, or the
+kernel column ``k(x_i, z_1..z_m)`` to the landmarks), ``T`` the factor (identity for raw features).
+A model is a coefficient of the columns: ``u_i = c_i . coef``, ``coef = T w``, so features never
+need to be stored, and ``||w(alpha)|| = ||T' v||`` with ``v = sum_i s_i alpha_i c_i``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.dual import FloatArray
+from bigscreen.kernels import Kernel, Side
+from bigscreen.rows import njit
+
+if TYPE_CHECKING:
+    from bigscreen.store import Rows
+
+
+@dataclass(frozen=True)
+class Design:
+    """Rows and how their columns come about; picklable, shared by solver, certificate, model.
+
+    Parameters
+    ----------
+    data : Rows
+        The rows: the ingested data, or a store of features.
+    kernel : Kernel or None
+        None: the columns are the rows' own features (linear machine, stored features).
+    landmarks : Side or None
+        The landmarks of a kernel design.
+    factor : float64 (m, r) or None
+        ``T``; None is the identity.
+    """
+
+    data: Rows
+    kernel: Kernel | None = None
+    landmarks: Side | None = None
+    factor: FloatArray | None = None
+
+    @property
+    def width(self) -> int:
+        """Number m of columns."""
+        return self.data.n_features if self.landmarks is None else len(self.landmarks)
+
+    @property
+    def rank(self) -> int:
+        """Dimension r of phi and w."""
+        return self.width if self.factor is None else self.factor.shape[1]
+
+    def coef(self, w: FloatArray) -> FloatArray:
+        """Coefficients of the columns ``T w`` (m,) of a w (r,)."""
+        return w if self.factor is None else self.factor @ w
+
+    def features(self, v: FloatArray) -> FloatArray:
+        """``T' v`` (r,) of a sum over columns (m,)."""
+        return v if self.factor is None else self.factor.T @ v
+
+    def columns(self, X: Any, dtype: type = np.float32) -> NDArray[Any]:
+        """The columns of rows X, dense, shape (len X, m), float32 or float64 entries."""
+        if self.kernel is not None:
+            return self.kernel.block(X, self.landmarks, dtype=dtype)
+        dense = X if isinstance(X, np.ndarray) else X.toarray()
+        return dense.astype(dtype, copy=False)
+
+    def dots(self, X: Any, coefs: FloatArray, dtype: type = np.float32) -> FloatArray:
+        """``columns(X) @ coefs`` (len X, k) in float64, never holding all columns."""
+        if self.kernel is None:
+            return _raw_dots(X, coefs)
+        if dtype is np.float32:
+            return self.kernel.dots(X, self.landmarks, coefs)
+        out = np.empty((X.shape[0], coefs.shape[1]))
+        for a, b in tiles(X.shape[0], 1024):
+            out[a:b] = self.kernel.block(X[a:b], self.landmarks, dtype=np.float64) @ coefs
+        return out
+
+    def norms(self, X: Any, sqnorms: FloatArray) -> FloatArray:
+        """Upper bounds of ``||phi_i||`` for rows X whose ``||x||^2`` is known."""
+        if self.kernel is None:
+            return np.sqrt(sqnorms)
+        if not self.kernel.psd:
+            # Without a Cauchy-Schwarz bound only the factor limits the norm.
+            largest = np.linalg.norm(self.factor, 2) * np.sqrt(self.width) * self.column_bound
+            return np.full(len(sqnorms), float(largest))
+        # ||T' k_i||^2 <= k_ii; the margin covers float32 columns amplified by T.
+        return np.sqrt(self.kernel.diag(X)) * (1 + 1e-3) + 1e-6
+
+    @property
+    def largest_norm(self) -> float:
+        """Upper bound of ``||phi_i||`` over all rows."""
+        if self.kernel is None:
+            return float(np.sqrt(self.data.max_sqnorm))
+        return float(np.sqrt(self.kernel.bound(self.data.max_sqnorm, self.data.max_sqnorm))) * 1.01
+
+    @property
+    def column_bound(self) -> float:
+        """Upper bound of the absolute value of any column entry."""
+        if self.kernel is None:
+            return float(np.sqrt(self.data.max_sqnorm))
+        return float(self.kernel.bound(self.data.max_sqnorm, float(np.max(self.landmarks.sqnorms))))
+
+    def score_error(self, coef: FloatArray, dtype: type = np.float32) -> float:
+        """Bound on the rounding error of one score (MATH sec. 4): entry error x ``||coef||_1``."""
+        weight = float(np.sum(np.abs(coef)))
+        if self.kernel is None:
+            return 2.0**-52 * np.sqrt(self.width) * self.column_bound * weight
+        if dtype is np.float64:
+            return 2.0**-50 * self.column_bound * weight
+        most = float(np.max(self.landmarks.sqnorms))
+        entry = self.kernel.entry_error(self.data.max_sqnorm, most, self.data.n_features)
+        return float(entry) * weight
+
+
+def tiles(n: int, size: int) -> list[tuple[int, int]]:
+    """Ranges of at most ``size`` rows that cover [0, n)."""
+    return [(a, min(a + size, n)) for a in range(0, n, size)]
+
+
+def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
+    """``X @ coefs`` with float64 sums for float32 rows, dense or CSR."""
+    if not isinstance(X, np.ndarray):
+        return X @ coefs
+    out = np.empty((len(X), coefs.shape[1]))
+    _dense_dots(X, np.ascontiguousarray(coefs.T), out)
+    return out
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _dense_dots(X, coefs, out):  # type: ignore[no-untyped-def]
+    for i in range(X.shape[0]):
+        for k in range(coefs.shape[0]):
+            total = 0.0
+            for j in range(X.shape[1]):
+                total += X[i, j] * coefs[k, j]
+            out[i, k] = total

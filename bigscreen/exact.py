@@ -1,0 +1,40 @@
+"""Sums that do not depend on their order: float64 parts as int64 multiples of a quantum.
+
+A reduction over shards must be bitwise the same for one worker and for seven. Floating-point sums
+are not; integer sums are. Every shard rounds its float64 array once to multiples of a quantum
+chosen from a bound on the whole sum, so workers may add their shards in any grouping.
+The rounding is 2^-62 of the bound, far below that of the float64 parts themselves.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Totals = dict[str, NDArray[np.int64]]
+
+
+def quantum(bound: float) -> float:
+    """A power of two q with ``bound / q <= 2^61``: sums up to twice the bound fit in int64."""
+    if not np.isfinite(bound):
+        raise OverflowError("the data or C are so large that sums overflow float64")
+    if bound <= 0:
+        return 1.0
+    return float(np.ldexp(1.0, int(np.ceil(np.log2(bound))) - 61))
+
+
+def add(totals: Totals, name: str, values: NDArray[np.float64], bound: float) -> None:
+    """Add ``values`` to ``totals[name]`` as multiples of ``quantum(bound)``.
+
+    ``bound`` is at least the absolute value of the finished sum over all shards.
+    """
+    whole = np.rint(np.asarray(values, dtype=np.float64) / quantum(bound)).astype(np.int64)
+    if name in totals:
+        totals[name] += whole
+    else:
+        totals[name] = whole
+
+
+def read(totals: Totals, name: str, bound: float) -> NDArray[np.float64]:
+    """The finished sum as float64."""
+    return totals[name].astype(np.float64) * quantum(bound)

@@ -1,0 +1,315 @@
+"""The one loop: solver, screening rule, budgets, checkpoints, closing pass, certificate.
+
+The hinge is ``Monitor``: a solver hands it its point at every pass boundary, and gets back
+either a region to screen with or None, meaning stop. It never changes alpha.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from bigscreen.closing import Certificate, Throughput, close
+from bigscreen.design import Design
+from bigscreen.dual import CSvc, Point
+from bigscreen.screening.dynamic import Rule
+from bigscreen.solvers.newton import Verdict
+
+Report = Callable[[dict[str, Any]], None]
+
+CHECKPOINT_SECONDS = 30.0
+
+
+class Solver(Protocol):
+    """A solver: moves from point to point until ``check`` answers None."""
+
+    def run(
+        self,
+        design: Design,
+        problem: CSvc,
+        fleet: Any,
+        check: Any,
+        *,
+        weight_bound: float,
+        resident: bool,
+        resume: Path | None,
+    ) -> Point: ...
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Parameters
+    ----------
+    tol : float
+        Relative duality gap, proved over all rows.
+    max_iter : int
+        Passes of the solver.
+    deadline : float or None
+        Value of ``time.monotonic()`` after which the best point so far is certified and returned.
+    """
+
+    tol: float = 1e-3
+    max_iter: int = 1000
+    deadline: float | None = None
+
+
+@dataclass
+class Fitted:
+    """What ``fit`` returns: the best certified point, its certificate, and how it came about."""
+
+    point: Point
+    certificate: Certificate
+    history: list[dict[str, Any]]
+    screening: dict[str, Any]
+    seconds: dict[str, float]
+
+
+@dataclass
+class Monitor:
+    """The check that a solver calls at its pass boundaries.
+
+    ``screening`` records how many rows were fixed at either end, by which rule and in which pass;
+    ``history`` P, D, gap, rows visited and alive of every pass.
+    """
+
+    certify: Callable[[Point], Certificate]
+    limits: Limits
+    rule: Rule | None
+    rounding: Callable[[Point], float]
+    report: Report
+    folder: Path | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    fixed: list[dict[str, Any]] = field(default_factory=list)
+    certificate: Certificate | None = None
+    best: Point | None = None
+    target: float = 0.0
+    restarts: int = 0
+    interrupted: bool = False
+    started: float = field(default_factory=time.monotonic)
+    saved: float = field(default_factory=time.monotonic)
+    certify_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.target = self.limits.tol
+
+    def __call__(
+        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
+    ) -> Verdict | None:
+        self._record(point, stats)
+        if self.best is None or point.gap < self.best.gap:
+            self.best = point
+        if point.relative_gap <= self.target:
+            certificate = self._close(point)
+            if certificate.relative_gap <= self.limits.tol:
+                return None
+            # The solver's sums left out fixed rows or were rounded: ask for more.
+            self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
+            if self.fixed and self.rule is not None and not self.rule.safe:
+                return self._take_back()
+        if self._exhausted() or stats["stalled"]:
+            self._close(self.best)
+            return None
+        self._checkpoint(save)
+        return Verdict(region=self._region(point))
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """Go on with the history, the record and the clock of a checkpoint."""
+        self.history, self.fixed = meta["history"], meta["fixed"]
+        self.target, self.restarts = meta["target"], meta["restarts"]
+        self.started = time.monotonic() - meta["seconds"]
+        self._resumed = True
+
+    _resumed: bool = False
+
+    def _record(self, point: Point, stats: dict[str, Any]) -> None:
+        if self._resumed:
+            # The first call after a checkpoint repeats the pass that it was written after.
+            self._resumed = False
+            return
+        event = {
+            "event": "pass",
+            "pass": len(self.history) + 1,
+            "primal": point.primal,
+            "dual": point.dual,
+            "relative_gap": point.relative_gap,
+            "rows_alive": stats["rows_alive"],
+            "rows_visited": stats["rows_visited"],
+            "seconds": time.monotonic() - self.started,
+        }
+        self.history.append(event)
+        if stats["fixed_hi"] or stats["fixed_lo"]:
+            assert self.rule is not None
+            self.fixed.append(
+                {
+                    "pass": event["pass"],
+                    "rule": self.rule.name,
+                    "at_hi": stats["fixed_hi"],
+                    "at_lo": stats["fixed_lo"],
+                }
+            )
+        self.report(event)
+
+    def _region(self, point: Point) -> Any:
+        return None if self.rule is None else self.rule.region(point, self.rounding(point))
+
+    def _take_back(self) -> Verdict:
+        """The closing pass found that an unsafe rule went too far: all rows come back."""
+        self.restarts += 1
+        self.best = None
+        if self.restarts >= 3:
+            self.rule = None
+        return Verdict(restart=True)
+
+    def _close(self, point: Point) -> Certificate:
+        self.report({"event": "phase", "phase": "certify"})
+        began = time.monotonic()
+        certificate = self.certify(point)
+        self.certify_seconds += time.monotonic() - began
+        if self.certificate is None or certificate.gap < self.certificate.gap:
+            self.certificate, self.certified_point = certificate, point
+        return certificate
+
+    certified_point: Point | None = None
+
+    def _exhausted(self) -> bool:
+        late = self.limits.deadline is not None and time.monotonic() > self.limits.deadline
+        return late or len(self.history) >= self.limits.max_iter
+
+    def _checkpoint(self, save: Callable[[Path, dict[str, Any]], None]) -> None:
+        due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
+        if self.folder is not None and (due or self.interrupted):
+            meta = {
+                "history": self.history,
+                "fixed": self.fixed,
+                "target": self.target,
+                "restarts": self.restarts,
+                "seconds": time.monotonic() - self.started,
+            }
+            save(self.folder, meta)
+            self.saved = time.monotonic()
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
+def fit(
+    design: Design,
+    problem: CSvc,
+    solver: Solver,
+    fleet: Throughput,
+    limits: Limits,
+    *,
+    rule: Rule | None = None,
+    certify: str = "float32",
+    resident: bool = True,
+    folder: Path | None = None,
+    resume: bool = False,
+    report: Report = lambda event: None,
+) -> Fitted:
+    """Solve one binary problem to a proved relative gap.
+
+    Parameters
+    ----------
+    design, problem, solver, fleet
+        Features, problem, solver, and where shards run.
+    rule : Rule or None
+        Screening during the solve.
+    certify : {"float32", "float64"}
+        Precision of the closing pass.
+    resident : bool
+        Keep rows in memory between passes.
+    folder : Path or None
+        Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
+    resume : bool
+        Go on from the newest checkpoint in ``folder``.
+    report : callable
+        Receives one event a pass.
+
+    Returns
+    -------
+    Fitted
+        The best certified point; its gap is above ``limits.tol`` where a budget ended first.
+    """
+    weight_bound = _weight_bound(design, problem)
+
+    def rounding(point: Point) -> float:
+        # Of P by the scores, and of D by the columns: at most all of the box times one score.
+        return 2.0 * weight_bound * design.score_error(point.coef)
+
+    monitor = Monitor(
+        certify=lambda point: close(design, problem, point, fleet, certify),
+        limits=limits,
+        rule=rule,
+        rounding=rounding,
+        report=report,
+        folder=folder,
+    )
+    report({"event": "phase", "phase": "solve"})
+    with _graceful_interrupt(monitor):
+        solver.run(
+            design,
+            problem,
+            fleet,
+            monitor,
+            weight_bound=weight_bound,
+            resident=resident,
+            resume=folder if resume else None,
+        )
+    assert monitor.certificate is not None and monitor.certified_point is not None
+    total = time.monotonic() - monitor.started
+    screening = {
+        "rule": "none" if rule is None else rule.name,
+        "passes": monitor.fixed,
+        "fixed_at_hi": sum(entry["at_hi"] for entry in monitor.fixed),
+        "fixed_at_lo": sum(entry["at_lo"] for entry in monitor.fixed),
+        "taken_back": monitor.restarts,
+    }
+    return Fitted(
+        point=monitor.certified_point,
+        certificate=monitor.certificate,
+        history=monitor.history,
+        screening=screening,
+        seconds={
+            "solve": total - monitor.certify_seconds,
+            "certify": monitor.certify_seconds,
+        },
+    )
+
+
+def _weight_bound(design: Design, problem: CSvc) -> float:
+    """Upper bound of the sum of the box over all rows, with room for a subsample's scale."""
+    data = design.data
+    total = 0.0
+    for s in range(data.n_shards):
+        start, stop = data.shard(s)
+        total += float(problem.dual(data.y(start, stop), data.weights(start, stop)).hi.sum())
+    return total
+
+
+class _graceful_interrupt:
+    """Ctrl-C lets the pass end and a checkpoint be written; a second one stops at once."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self.usable = (
+            monitor.folder is not None and threading.current_thread() is threading.main_thread()
+        )
+
+    def __enter__(self) -> None:
+        if self.usable:
+            self.before = signal.signal(signal.SIGINT, self._interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        if self.usable:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _interrupt(self, *_: object) -> None:
+        if self.monitor.interrupted:
+            raise KeyboardInterrupt
+        self.monitor.interrupted = True

@@ -1,0 +1,223 @@
+"""Checkpoints of a fleet on disk: one folder per checkpoint, one file per shard.
+
+::
+
+    folder/7.tmp/                 being written; never read
+    folder/7/checkpoint.json      checksums of the shards, the caller's meta, its own checksum
+    folder/7/meta.npz             the arrays among the meta
+    folder/7/shard-000012.npz     the state of shard 12
+
+Files hold JSON and plain arrays, never pickles. Shards are separate files, so a checkpoint can be
+read by any number of workers.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FORMAT = 1
+KEPT = 2
+
+
+class DamagedCheckpoint(ValueError):
+    """A checkpoint that is not whole: a file is missing, cut short or changed."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A finished checkpoint: where it lies and what it must contain."""
+
+    path: Path
+    checksums: tuple[int, ...]
+    meta: dict[str, Any]
+
+    @property
+    def n_shards(self) -> int:
+        return len(self.checksums)
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Read everything but the shards.
+
+        Raises
+        ------
+        DamagedCheckpoint
+            If the description or the arrays beside it are not whole.
+        """
+        try:
+            record = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
+            body = record["body"]
+            if record["crc32"] != zlib.crc32(_canonical(body)):
+                raise ValueError("its checksum does not match")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedCheckpoint(f"{path}: checkpoint.json is damaged ({error})") from error
+        if body["format"] > FORMAT:
+            raise ValueError(f"{path} was written by a newer version: upgrade to read it")
+        meta = dict(body["meta"])
+        if body["meta_arrays"] is not None:
+            meta.update(_read_arrays(path / "meta.npz", body["meta_arrays"]))
+        return cls(path, tuple(body["shards"]), meta)
+
+    def shard(self, shard: int) -> dict[str, np.ndarray]:
+        """The saved arrays of one shard; raises DamagedCheckpoint if they are not whole."""
+        return _read_arrays(self.path / _shard_name(shard), self.checksums[shard])
+
+
+def finished(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first; an absent folder has none."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+class Draft:
+    """A checkpoint being written; leaving it without :meth:`commit` removes it."""
+
+    def __init__(self, folder: Path, meta: Mapping[str, Any]) -> None:
+        """Make the folder for the parts.
+
+        Parameters
+        ----------
+        folder : Path
+            Where the checkpoints are kept.
+        meta : mapping
+            JSON-able values, and numpy arrays as direct values.
+
+        Raises
+        ------
+        TypeError
+            If ``meta`` holds something else; nothing is written then.
+        """
+        arrays = {key: value for key, value in meta.items() if isinstance(value, np.ndarray)}
+        plain = {key: value for key, value in meta.items() if key not in arrays}
+        if json.loads(json.dumps(plain)).keys() != plain.keys():
+            raise TypeError("the keys of a checkpoint's meta must be strings")
+        self._meta, self._arrays = plain, arrays
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob("*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        newest = next((int(path.name) for path in finished(folder)), 0)
+        self.folder = folder
+        self.path = folder / f"{newest + 1}.tmp"
+        self.path.mkdir()
+
+    def commit(self, checksums: Mapping[int, int]) -> Path:
+        """Describe the shards written by :func:`write_shard`, make all of it durable, rename.
+
+        Parameters
+        ----------
+        checksums : mapping of shard to checksum
+            One for every shard, as :func:`write_shard` returned them.
+
+        Returns
+        -------
+        Path
+            The finished checkpoint. Only the newest two stay in the folder.
+        """
+        for shard in checksums:
+            if not (self.path / _shard_name(shard)).is_file():
+                raise FileNotFoundError(
+                    f"{self.path} lacks shard {shard} which a worker says it wrote: "
+                    "the folder must be one that every machine shares"
+                )
+        meta_arrays = _write_arrays(self.path / "meta.npz", self._arrays) if self._arrays else None
+        body = {
+            "format": FORMAT,
+            "shards": [checksums[shard] for shard in range(len(checksums))],
+            "meta": self._meta,
+            "meta_arrays": meta_arrays,
+        }
+        record = {"crc32": zlib.crc32(_canonical(body)), "body": body}
+        _write_durably(self.path / "checkpoint.json", json.dumps(record).encode())
+        _sync_folder(self.path)
+        path = self.path.with_suffix("")
+        os.rename(self.path, path)
+        _sync_folder(self.folder)
+        for old in finished(self.folder)[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+        return path
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)  # nothing is left of it after a commit
+
+
+def write_shard(path: Path, shard: int, arrays: Mapping[str, np.ndarray]) -> int:
+    """Write one shard's state into the folder of a draft; returns its checksum.
+
+    Raises
+    ------
+    FileNotFoundError
+        If this machine does not see the folder.
+    TypeError
+        If an array holds Python objects.
+    """
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"the checkpoint folder {path} is not there for every worker: "
+            "it must be one that every machine shares"
+        )
+    return _write_arrays(path / _shard_name(shard), arrays)
+
+
+def _shard_name(shard: int) -> str:
+    return f"shard-{shard:06d}.npz"
+
+
+def _canonical(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
+    # not np.savez: it would pickle arrays of objects, and cannot store a name such as "file"
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            if array.dtype.hasobject:
+                raise TypeError(f"array {name!r} of a checkpoint holds Python objects")
+            member = zipfile.ZipInfo(f"{name}.npy")
+            with archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, array, allow_pickle=False)
+    data = buffer.getvalue()
+    _write_durably(path, data)
+    return zlib.crc32(data)
+
+
+def _read_arrays(path: Path, checksum: int) -> dict[str, np.ndarray]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from error
+    if zlib.crc32(data) != checksum:
+        raise DamagedCheckpoint(f"{path} is damaged: its checksum does not match")
+    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,207 @@
+"""The shards one process holds, and the threads that step them: the engine of every fleet."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from threadpoolctl import ThreadpoolController
+
+from bigscreen.fleet_checkpoint import Checkpoint, write_shard
+
+Result = TypeVar("Result")
+Totals = dict[str, np.ndarray]
+
+
+class Program(Protocol):
+    """What every shard does in a round. Picklable, and the same object for all shards.
+
+    A state must be a pure fold over the messages: the same messages give the same state, bit for
+    bit, wherever and however often they are folded. Programs must not change a message.
+    """
+
+    def open(self, shard: int) -> Any:
+        """The state of a shard before the first round."""
+
+    def step(self, state: Any, message: dict[str, Any], totals: Totals) -> np.ndarray:
+        """Fold a message into a state.
+
+        Parameters
+        ----------
+        state : object
+            The shard's state; changed in place.
+        message : dict
+            What :meth:`Fleet.round` was called with.
+        totals : dict of str to int64 ndarray
+            To ADD to, shared with other shards: create a missing key, else ``totals[key] += ...``.
+            Integers, because sums of floats would depend on the order of the shards.
+
+        Returns
+        -------
+        ndarray of float64, shape (k,)
+            The same k for every shard.
+        """
+
+    def save(self, state: Any) -> dict[str, np.ndarray]:
+        """A state as plain arrays."""
+
+    def load(self, shard: int, arrays: dict[str, np.ndarray]) -> Any:
+        """The state that :meth:`save` gave these arrays for."""
+
+
+class _OneBlasThread:
+    """While anyone is inside, BLAS runs on one thread: the fleet's threads share the cores.
+
+    The limit is one of the process and holders need not nest (generators), so they are counted.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._controller: ThreadpoolController | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._holders += 1
+            if self._holders == 1:
+                if self._controller is None:
+                    self._controller = ThreadpoolController()
+                self._limit = self._controller.limit(limits=1, user_api="blas")
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                self._limit.restore_original_limits()
+
+
+one_blas_thread = _OneBlasThread()
+
+
+class Shards:
+    """The states that one process holds, and the threads that step them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.states: dict[int, Any] = {}
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="bigscreen")
+
+    def restore(
+        self,
+        program: Program,
+        shards: Sequence[int],
+        base: Checkpoint | None,
+        messages: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Open shards, or load them from a checkpoint, and replay the messages since."""
+
+        def bring(shard: int, _: Totals) -> None:
+            if base is None:
+                state = program.open(shard)
+            else:
+                state = program.load(shard, base.shard(shard))
+            for message in messages:
+                program.step(state, message, {})  # its totals were counted in its own round
+            self.states[shard] = state
+
+        self._deal(shards, bring)
+
+    def step(
+        self, program: Program, shards: Sequence[int], message: dict[str, Any]
+    ) -> tuple[np.ndarray, Totals]:
+        """One step of some shards: their vectors stacked in the given order, and their totals."""
+        rows, parts = self._deal(
+            shards, lambda shard, totals: program.step(self.states[shard], message, totals)
+        )
+        return stacked(rows), added(parts)
+
+    def save(self, program: Program, shards: Sequence[int], path: Path) -> dict[int, int]:
+        """Write the states into a draft's folder; checksums by shard."""
+        sums, _ = self._deal(
+            shards, lambda shard, _: write_shard(path, shard, program.save(self.states[shard]))
+        )
+        return dict(zip(shards, sums, strict=True))
+
+    def close(self) -> None:
+        self.states.clear()
+        self.pool.shutdown()
+
+    def _deal(
+        self, shards: Sequence[int], function: Callable[[int, Totals], Result]
+    ) -> tuple[list[Result], list[Totals]]:
+        """Hand shards out one by one to the threads: results by shard, one totals per thread."""
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for shard in shards:
+            waiting.put(shard)
+        results: dict[int, Result] = {}
+        parts: list[Totals] = []
+        failed = threading.Event()
+
+        def work() -> None:
+            totals: Totals = {}
+            parts.append(totals)
+            try:
+                while not failed.is_set():
+                    shard = waiting.get_nowait()
+                    results[shard] = function(shard, totals)
+            except queue.Empty:
+                return
+            except BaseException:
+                failed.set()
+                raise
+
+        with one_blas_thread:
+            if min(self.threads, len(shards)) == 1:
+                work()
+            else:
+                jobs = [self.pool.submit(work) for _ in range(min(self.threads, len(shards)))]
+                try:
+                    wait(jobs)
+                finally:
+                    failed.set()  # an interrupt must not leave threads stepping behind it
+                    wait(jobs)
+                for job in jobs:
+                    job.result()
+        return [results[shard] for shard in shards], parts
+
+
+def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """What steps returned as one float64 array (shards, k).
+
+    Raises
+    ------
+    ValueError
+        If the vectors are not 1-D or not of one length.
+    """
+    arrays = [np.asarray(row, dtype=np.float64) for row in rows]
+    if {array.ndim for array in arrays} != {1} or len({array.size for array in arrays}) != 1:
+        shapes = sorted({array.shape for array in arrays})
+        raise ValueError(f"every step must return a 1-D array of the same length, not {shapes}")
+    return np.stack(arrays)
+
+
+def added(parts: Iterable[Totals]) -> Totals:
+    """The sum of several totals.
+
+    Raises
+    ------
+    TypeError
+        If one is not an array of int64: only integers sum to the same in every order.
+    """
+    sums: Totals = {}
+    for part in parts:
+        for name, array in part.items():
+            if not isinstance(array, np.ndarray) or array.dtype != np.int64:
+                raise TypeError(f"total {name!r} must be an int64 array, so that its sum is exact")
+            if name not in sums:
+                sums[name] = array.copy()
+            elif sums[name].shape != array.shape:
+                raise ValueError(f"total {name!r} has shapes {sums[name].shape} and {array.shape}")
+            else:
+                sums[name] += array
+    return sums

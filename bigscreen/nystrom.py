@@ -1,0 +1,227 @@
+"""Landmarks, their factor, and features: how a kernel machine becomes one of m columns.
+
+The feature of x is ``phi(x) = T' k(x, Z)`` with landmarks Z and ``T T' = K_ZZ^+`` truncated, so
+``<phi(x), phi(z)>`` is the Nystrom approximation of the kernel (papers: tanji sec. II; MATH sec. 5).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigscreen.closing import Throughput
+from bigscreen.design import Design, tiles
+from bigscreen.dual import FloatArray
+from bigscreen.errors import InputError
+from bigscreen.kernels import Kernel, Side
+from bigscreen.store import Dataset, DatasetWriter, MemoryDataset, Rows
+from bigscreen.store.layout import row_grid
+
+TRUNCATION = 1e-6
+"""Eigenvalues of K_ZZ below this part of the largest are dropped: float32 columns carry noise of
+about 1e-7, which T amplifies by the root of this number's inverse."""
+
+
+def landmarks(
+    data: Rows, kernel: Kernel, count: int, sampling: str, seed: int
+) -> tuple[Side, NDArray[np.int64]]:
+    """Choose landmarks among the stored rows.
+
+    Parameters
+    ----------
+    count : int
+        m, at most the number of rows.
+    sampling : {"uniform", "rpcholesky"}
+        Uniform without replacement; or randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber
+        2022) on a seeded uniform pool of max(20 m, 20,000) rows.
+
+    Returns
+    -------
+    (Side of m rows, their stored row numbers, int64, ascending)
+    """
+    rng = np.random.default_rng([seed, 0x6C616E64])
+    if count > data.n_rows:
+        raise InputError(
+            f"{count} landmarks were asked for and the data has {data.n_rows} rows; ask for fewer"
+        )
+    if sampling == "uniform":
+        ids = np.sort(rng.choice(data.n_rows, count, replace=False))
+    elif sampling == "rpcholesky":
+        size = min(data.n_rows, max(20 * count, 20_000))
+        pool = np.sort(rng.choice(data.n_rows, size, replace=False))
+        ids = np.sort(pool[pivots(kernel, Side(data.rows(pool)), count, rng)])
+    else:
+        raise InputError(f"sampling must be uniform or rpcholesky, got {sampling!r}")
+    return Side(data.rows(ids)), ids
+
+
+def pivots(
+    kernel: Kernel, pool: Side, count: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Randomly pivoted Cholesky in blocks with rejection (same law as one pivot at a time).
+
+    Pivots are drawn in proportion to what the current low-rank approximation leaves of the
+    diagonal; a block of proposals is thinned so that each is accepted with the probability that
+    the ones before it have left (Epperly, Tropp and Webber 2024). Stops early where nothing is
+    left, and fills up with further rows in the order of what is left.
+    """
+    n = len(pool)
+    left = kernel.diag(pool.X).astype(np.float64)
+    floor = 1e-7 * float(left.max())
+    lower = np.empty((n, count), np.float32)
+    chosen: list[int] = []
+    block = max(16, count // 10)
+    while len(chosen) < count and float(left.max()) > floor:
+        k = len(chosen)
+        proposals = np.unique(rng.choice(n, block, p=left / left.sum()))
+        rng.shuffle(proposals)
+        side = Side(pool.X[proposals])
+        known = lower[proposals, :k]
+        residual = kernel.block(side, side, dtype=np.float64) - known @ known.T
+        taken, factor = _thin(residual, left[proposals], rng, count - k)
+        if not len(taken):
+            continue
+        new = proposals[taken]
+        columns = kernel.block(pool, Side(pool.X[new])) - lower[:, :k] @ lower[new, :k].T
+        step = linalg.solve_triangular(factor, columns.T, lower=True, check_finite=False).T
+        lower[:, k : k + len(new)] = step
+        left = np.maximum(left - np.einsum("ij,ij->i", step, step), 0.0)
+        left[new] = 0.0
+        chosen.extend(int(i) for i in new)
+    if len(chosen) < count:
+        rest = np.setdiff1d(np.arange(n), chosen)
+        chosen.extend(int(i) for i in rest[np.argsort(-left[rest], kind="stable")])
+    return np.array(chosen[:count], dtype=np.int64)
+
+
+def _thin(
+    residual: FloatArray, weight: FloatArray, rng: np.random.Generator, most: int
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """Accept proposals one by one with what is left of them; the Cholesky factor of those taken."""
+    size = len(residual)
+    factor = np.zeros((size, size))
+    left = np.diag(residual).copy()
+    taken: list[int] = []
+    for i in range(size):
+        if len(taken) == most:
+            break
+        if rng.random() * weight[i] < left[i] and left[i] > 1e-12:
+            k = len(taken)
+            column = (residual[:, i] - factor[:, :k] @ factor[i, :k]) / np.sqrt(left[i])
+            factor[:, k] = column
+            left -= column**2
+            taken.append(i)
+    kept = np.array(taken, dtype=np.int64)
+    return kept, factor[np.ix_(kept, np.arange(len(kept)))]
+
+
+def factor(kernel: Kernel, side: Side) -> FloatArray:
+    """``T`` (m, r) with ``T' K_ZZ T = I`` in float64, eigenvalues truncated at ``TRUNCATION``."""
+    gram = kernel.block(side, side, dtype=np.float64)
+    values, vectors = linalg.eigh(0.5 * (gram + gram.T), check_finite=False)
+    keep = values > TRUNCATION * values[-1]
+    if not keep.any():
+        raise InputError(
+            "the kernel of the landmarks is zero everywhere; choose another gamma or scaling"
+        )
+    return np.ascontiguousarray(vectors[:, keep] / np.sqrt(values[keep]))
+
+
+def feature_fingerprint(design: Design) -> str:
+    """Identifies stored features: data, kernel, landmarks and factor."""
+    digest = hashlib.sha256()
+    assert design.kernel is not None and design.landmarks is not None
+    X = design.landmarks.X
+    parts = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
+    digest.update(json.dumps([design.data.fingerprint, design.kernel.to_dict()]).encode())
+    for part in [*parts, design.factor]:
+        digest.update(np.ascontiguousarray(part).tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Computes (and, with a writer, stores) the features of one chunk."""
+
+    design: Design
+    writer: DatasetWriter | None
+
+    def __call__(self, bounds: tuple[int, int, int]) -> Any:
+        k, start, stop = bounds
+        if self.writer is not None and self.writer.done(k):
+            return k
+        data, design = self.design.data, self.design
+        out = np.empty((stop - start, design.rank), np.float32)
+        factor = design.factor.astype(np.float32)
+        X = data.X(start, stop)
+        for a, b in tiles(stop - start, 2048):
+            np.matmul(design.columns(X[a:b]), factor, out=out[a:b])
+        if self.writer is None:
+            return out
+        self.writer.write(
+            k, out, data.y(start, stop), data.weights(start, stop), data.row_ids(start, stop)
+        )
+        return k
+
+
+def stored_features(
+    design: Design,
+    fleet: Throughput,
+    folder: Path | None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Design:
+    """The same machine with ``phi`` stored: a design of raw columns over a store of features.
+
+    Parameters
+    ----------
+    folder : Path or None
+        Where features live, under their own fingerprint: never reused for other parameters, and
+        an unfinished store is gone on with. None keeps them in memory.
+    progress : callable or None
+        Called with (chunks done, chunks).
+    """
+    data = design.data
+    shard_rows = data.shard_rows
+    _, chunk_rows = row_grid(data.n_rows, 4 * design.rank)
+    chunk_rows = min(chunk_rows, shard_rows)
+    bounds = [(k, a, b) for k, (a, b) in enumerate(tiles(data.n_rows, chunk_rows))]
+    if folder is None:
+        rows = np.empty((data.n_rows, design.rank), np.float32)
+        for (_, a, b), out in zip(bounds, fleet.each(_Block(design, None), bounds), strict=True):
+            rows[a:b] = out
+            if progress:
+                progress(b, data.n_rows)
+        codes, weights = data.y(0, data.n_rows), data.weights(0, data.n_rows)
+        return Design(MemoryDataset(rows, codes, data.labels, weights))
+    fingerprint = feature_fingerprint(design)
+    path = folder / f"features-{fingerprint[:16]}"
+    if path.exists():
+        store = Dataset.open(path)
+        if store.manifest["extra"].get("features_of") == fingerprint:
+            return Design(store)
+        raise InputError(f"{path} holds features of another fit; remove it and run again")
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = DatasetWriter(
+        path,
+        n_rows=data.n_rows,
+        n_features=design.rank,
+        sparse=False,
+        labels=data.labels,
+        weights=True,
+        preparation=data.preparation,
+        shard_rows=shard_rows,
+        chunk_rows=chunk_rows,
+        extra={"features_of": fingerprint},
+    )
+    for done, _ in enumerate(fleet.each(_Block(design, writer), bounds)):
+        if progress:
+            progress(done + 1, len(bounds))
+    return Design(writer.finish())

@@ -1,0 +1,155 @@
+"""What a fit will need, before it runs: memory, disk, time, and where its features live.
+
+The constants are nanoseconds and bytes measured on 2-core machines with AVX-512; they steer
+choices and give rough times, and no result depends on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bigscreen.store import Rows
+
+BASE_BYTES = 400 * 2**20
+"""An idle process with everything imported and compiled."""
+WORKER_BYTES = 250 * 2**20
+ROW_BYTES = 72
+"""Solver state of a row: scores, labels, norms, side, temporaries of a pass."""
+PASSES = 8.0
+"""Full passes over all rows that a Newton solve comes to, lazy rows taken into account."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The outline of a fit.
+
+    Parameters
+    ----------
+    rows, columns, classifiers, landmarks : int
+    data_bytes : int
+        The rows as stored.
+    solver, features : str
+        ``newton`` or ``cd``; ``stored`` (in memory or on disk), ``recomputed`` or ``raw``.
+    features_in_memory, resident : bool
+        Whether features, and the rows a pass reads, are kept in memory.
+    peak_bytes, disk_bytes : int
+        Memory of all processes together; disk for features.
+    seconds : float
+        Rough time on this number of workers.
+    refusal : str or None
+        Why it cannot run in the memory allowed, with the arithmetic.
+    """
+
+    rows: int
+    columns: int
+    classifiers: int
+    landmarks: int
+    data_bytes: int
+    solver: str
+    features: str
+    features_in_memory: bool
+    resident: bool
+    peak_bytes: int
+    disk_bytes: int
+    seconds: float
+    refusal: str | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the outline depends on besides the data."""
+
+    kernel: str
+    landmarks: int
+    solver: str
+    features: str
+    intercept: str
+    memory: int
+    workers: int
+    cluster: bool
+
+
+def outline(data: Rows, request: Request) -> Plan:
+    """Choose solver, features and what stays in memory; refuse what cannot fit."""
+    n, d = data.n_rows, data.n_features
+    row_bytes = 4 * d if not data.is_sparse else _sparse_row_bytes(data)
+    classifiers = 1 if len(data.labels) == 2 else len(data.labels)
+    linear = request.kernel == "linear"
+    m = d if linear else request.landmarks
+    solver = _solver(request, linear, n, m)
+    # A CSR entry costs about four dense ones; a row holds row_bytes / 8 of them.
+    width = row_bytes / 4 if not data.is_sparse else row_bytes / 2
+    entry = 0.6 + 0.02 * width
+    features = "raw" if linear else _features(request, solver, m, entry, classifiers)
+
+    processes = request.workers if request.cluster else 1
+    base = BASE_BYTES + (processes * WORKER_BYTES if request.cluster else 0)
+    threads = request.workers
+    square = 8 * (m + 1) ** 2
+    work = square * (6 + 3 * threads) if solver == "newton" else 0
+    tiles = threads * 2048 * (m + 1) * (8 + 8 + 4) if solver == "newton" else threads * 2**25
+    fixed = base + work + tiles + n * ROW_BYTES
+    room = request.memory - fixed
+    feature_bytes = 4 * n * m if features == "stored" else 0
+    data_bytes = int(n * row_bytes)
+    in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= 0.8 * room
+    passed_over = feature_bytes or data_bytes
+    resident = passed_over <= 0.8 * room
+    peak = fixed + (passed_over if resident else threads * 2 * 2**26)
+    refusal = None
+    if peak > request.memory:
+        refusal = (
+            f"this fit needs about {_size(peak)} and --memory allows {_size(request.memory)}: "
+            f"{_size(base)} for the processes, {_size(work + tiles)} for {m} columns "
+            f"({threads} threads), {_size(n * ROW_BYTES)} for {n} rows; allow more memory, or "
+            f"{'use solver cd' if linear else 'fewer landmarks'}"
+        )
+    entries = float(n) * m
+    one = PASSES * entries * (0.3 if features in ("stored", "raw") else entry)
+    algebra = 15 * 4.0 * m**3 / 50 if solver == "newton" else 0.0
+    build = entries * (entry + 0.022 * m) if features == "stored" else 0.0
+    seconds = 1e-9 * (classifiers * (one + algebra) + build) / max(1, threads) + 1.0
+    return Plan(
+        rows=n,
+        columns=d,
+        classifiers=classifiers,
+        landmarks=0 if linear else m,
+        data_bytes=data_bytes,
+        solver=solver,
+        features=features,
+        features_in_memory=in_memory,
+        resident=resident,
+        peak_bytes=int(peak),
+        disk_bytes=0 if in_memory else feature_bytes,
+        seconds=seconds,
+        refusal=refusal,
+    )
+
+
+def _solver(request: Request, linear: bool, n: int, m: int) -> str:
+    """Newton while its m x m algebra is small beside a pass; coordinate descent otherwise."""
+    if request.solver != "auto":
+        return request.solver
+    if request.intercept == "true":
+        return "newton"
+    return "newton" if m <= 4000 and (n >= 2 * m or not linear) else "cd"
+
+
+def _features(request: Request, solver: str, m: int, entry: float, classifiers: int) -> str:
+    """Stored features cost an n m^2 product once, recomputed ones their entries in every pass."""
+    if solver == "cd":
+        return "stored"
+    if request.features != "auto":
+        return request.features
+    recomputed = PASSES * classifiers * entry
+    stored = entry + 0.022 * m + PASSES * classifiers * 0.3
+    return "stored" if stored < recomputed else "recomputed"
+
+
+def _sparse_row_bytes(data: Rows) -> float:
+    sample = data.X(*data.shard(0))
+    return 8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0
+
+
+def _size(count: float) -> str:
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

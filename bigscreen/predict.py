@@ -1,0 +1,141 @@
+"""Predictions of a whole store as one file in the source's row order, in bounded memory."""
+
+import csv
+import io
+import os
+import tempfile
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bigscreen.errors import InputError
+from bigscreen.evaluate import Each, scored_blocks
+from bigscreen.store.base import Rows
+from bigscreen.store.files import replacing
+from bigscreen.store.model import Model
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_TEXT_ROWS = 1 << 16
+
+
+def check_suffix(out: str | os.PathLike[str]) -> None:
+    """Raise InputError unless the name says which format is wanted."""
+    if Path(out).suffix.lower() not in (*DELIMITERS, ".npy"):
+        raise InputError(
+            f"{os.fspath(out)} should end in .csv, .tsv or .npy to say which is wanted"
+        )
+
+
+def write_predictions(
+    model: Model,
+    dataset: Rows,
+    out: str | os.PathLike[str],
+    *,
+    all_scores: bool = False,
+    each: Each = map,
+) -> dict[str, int]:
+    """Score every row of a store and write `out`, which appears whole or not at all.
+
+    Parameters
+    ----------
+    model : Model
+    dataset : Rows
+        Labels are not needed.
+    out : path
+        ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array. Columns: row
+        (int64, the row's number in the source, from 0), label, score (of the predicted label, or
+        of ``labels[1]`` when there are two).
+    all_scores : bool
+        Write every label's score instead; in text one column ``score_LABEL`` each.
+    each : callable
+        ``each(function, blocks)``: results in block order.
+
+    Returns
+    -------
+    dict
+        Rows predicted to have each label.
+    """
+    check_suffix(out)
+    width = model.coef.shape[0] if all_scores else 1
+    score = ("score", "<f8") if width == 1 else ("score", "<f8", (width,))
+    layout = np.dtype([("row", "<i8"), ("label", np.asarray(model.labels).dtype), score])
+    folder = Path(out).resolve().parent
+    suffix = Path(out).suffix.lower()
+    with (
+        replacing(out) as file,
+        tempfile.TemporaryFile(dir=folder) as ranks,
+        tempfile.TemporaryFile(dir=folder) as records,
+    ):
+        order = _source_order(ranks, dataset)
+        if suffix == ".npy":
+            header = {"descr": layout.descr, "fortran_order": False, "shape": (dataset.n_rows,)}
+            np.lib.format.write_array_header_2_0(file, header)
+            table = _reserve(file, layout, dataset.n_rows)
+            counts = _fill(table, order, model, dataset, each)
+            table.flush()
+        else:
+            # A line of text has no fixed place, so the rows are put in order as records first.
+            table = _reserve(records, layout, dataset.n_rows)
+            counts = _fill(table, order, model, dataset, each)
+            names = [f"score_{label}" for label in model.labels] if width > 1 else ["score"]
+            _write_text(file, table, names, DELIMITERS[suffix])
+    return counts
+
+
+def _reserve(file: IO[bytes], layout: np.dtype[Any], rows: int) -> np.memmap:
+    """Room for `rows` records from the file's position on, taken from the disk at once.
+
+    A memory-mapped write to a disk that is full kills the process; a reservation fails politely.
+    """
+    file.flush()
+    offset = file.tell()
+    os.posix_fallocate(file.fileno(), offset, max(rows * layout.itemsize, 1))
+    return np.memmap(file, dtype=layout, mode="r+", offset=offset, shape=(rows,))
+
+
+def _source_order(file: IO[bytes], dataset: Rows) -> np.memmap:
+    """The store's source row numbers in ascending order: a row's place is its rank among them.
+
+    A hold-out has gaps in its row numbers, so the number itself is no place. They are sorted in a
+    file: nothing as long as the data is held in memory.
+    """
+    order = _reserve(file, np.dtype(np.int64), dataset.n_rows)
+    for start, stop in map(dataset.chunk, range(dataset.n_chunks)):
+        order[start:stop] = dataset.row_ids(start, stop)
+    order.sort()
+    return order
+
+
+def _fill(
+    table: np.memmap, order: np.ndarray, model: Model, dataset: Rows, each: Each
+) -> dict[str, int]:
+    """Write every prediction to the place that its source row has; count the labels."""
+    labels = np.asarray(model.labels)
+    counts = np.zeros(len(labels), dtype=np.int64)
+    for start, stop, scores in scored_blocks(model, dataset, each):
+        rows = dataset.row_ids(start, stop)
+        place = np.searchsorted(order, rows)
+        codes = model.decide(scores)
+        counts += np.bincount(codes, minlength=len(labels))
+        table["row"][place] = rows
+        table["label"][place] = labels[codes]
+        if table["score"].ndim == 2:
+            table["score"][place] = scores
+        elif scores.shape[1] == 1:
+            table["score"][place] = scores[:, 0]
+        else:
+            table["score"][place] = scores[np.arange(len(codes)), codes]
+    return {str(label): int(count) for label, count in zip(model.labels, counts, strict=True)}
+
+
+def _write_text(file: IO[bytes], table: np.memmap, names: list[str], delimiter: str) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(["row", "label", *names])
+    for start in range(0, len(table), _TEXT_ROWS):
+        part = table[start : start + _TEXT_ROWS]
+        scores = part["score"].reshape(len(part), -1)
+        lines = zip(part["row"].tolist(), part["label"].tolist(), scores.tolist(), strict=True)
+        writer.writerows([row, label, *values] for row, label, values in lines)
+    text.detach()

@@ -1,0 +1,373 @@
+"""One shard's part of the smoothed Newton: what a round computes where the rows live.
+
+The hinge is Huber-smoothed with half-width h: with ``z_i = G_i`` (``1 - y u`` for a C-SVC) the
+dual point is read off the scores, ``alpha = lo + (hi - lo) clip((z + h) / (2 h), 0, 1)``. A row
+with ``|z| > h`` sits at one side of its box; only rows in the zone ``|z| <= h`` curve the loss.
+
+Rows that stay on their side need not be read (lazy rows, exact): row i was last scored at w_ref,
+so ``|z_i(w) - z_i(w_ref)| <= ||w - w_ref|| ||phi_i|| + |b - b_ref|``. Their loss is linear and
+follows from two sums kept per shard, V = sum bound_i s_i c_i and H = sum bound_i p_i.
+
+A state is a pure fold over the messages, so a lost shard is rebuilt by replaying them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen import exact
+from bigscreen.design import Design, tiles
+from bigscreen.dual import AT_HI, AT_LO, FREE, CSvc, Dual, FloatArray
+from bigscreen.rows import njit
+
+UNSET = np.int8(3)
+"""Side of a row that no pass has scored yet."""
+
+TILE = 2048
+"""Rows whose columns are held at once."""
+
+
+@dataclass
+class State:
+    """A shard's rows during a solve; arrays of shape (rows,) unless said otherwise.
+
+    ``X`` is None where the rows are read again in every pass (they do not fit in memory).
+    ``scores`` were computed at the w number ``ref``; ``side`` is AT_LO, AT_HI, FREE (in the zone)
+    or UNSET; ``fixed`` rows are screened: proved to stay on their side.
+    ``side_sum`` (2, m + 1): V of rows at a side, by sign, the last entry being the offset's;
+    ``side_lin`` (2,): their H by sign. ``need``, ``trial``: rows of the last trial, their scores.
+    ``threshold``, ``below``: the shard's part of the multiplier's order statistic, and the weight
+    of its fixed rows below mu*.
+    """
+
+    start: int
+    ids: NDArray[np.int64]
+    dual: Dual
+    norms: FloatArray
+    X: Any
+    scores: FloatArray
+    ref: NDArray[np.int16]
+    side: NDArray[np.int8]
+    fixed: NDArray[np.bool_]
+    side_sum: FloatArray
+    side_lin: FloatArray = field(default_factory=lambda: np.zeros(2))
+    threshold: float = 0.0
+    below: float = 0.0
+    need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
+
+
+@dataclass(frozen=True)
+class NewtonProgram:
+    """What every shard of the Newton runs (see ``fleet.Program``).
+
+    Parameters
+    ----------
+    design : Design
+    problem : CSvc
+    stride, scale : int, float
+        Take one row in ``stride`` and multiply its box by ``scale``: a subsample's problem.
+    resident : bool
+        Keep the shard's rows in memory between passes.
+    lazy : bool
+        Skip rows that provably stay on their side; False visits every row alive in every pass.
+    weight_bound : float
+        Upper bound of ``sum max(|lo|, |hi|)`` over all rows (sizes the exact sums).
+    """
+
+    design: Design
+    problem: CSvc
+    stride: int = 1
+    scale: float = 1.0
+    resident: bool = True
+    lazy: bool = True
+    weight_bound: float = 1.0
+
+    def open(self, shard: int) -> State:
+        """The state before the first message: nothing scored, every sum zero."""
+        data = self.design.data
+        start, stop = data.shard(shard)
+        pick = slice(None, None, self.stride)
+        X = data.X(start, stop)[pick]
+        dual = self.problem.dual(
+            data.y(start, stop)[pick], data.weights(start, stop)[pick], self.scale
+        )
+        n = len(dual)
+        return State(
+            start=start,
+            ids=np.arange(start, stop, dtype=np.int64)[pick],
+            dual=dual,
+            norms=self.design.norms(X, data.sqnorms(start, stop)[pick]),
+            X=X if self.resident else None,
+            scores=np.zeros(n),
+            ref=np.full(n, -1, np.int16),
+            side=np.full(n, UNSET),
+            fixed=np.zeros(n, np.bool_),
+            side_sum=np.zeros((2, self.design.width + 1)),
+            threshold=0.0 if dual.coupling is None else dual.threshold,
+        )
+
+    def step(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        """Run one message: ``trial`` (score a step), ``accept`` (take it) or ``screen``."""
+        return getattr(self, "_" + message["kind"])(state, message, totals)
+
+    # -- the score pass ------------------------------------------------------------------------
+    def _trial(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        """Losses along the segment from one w to another, for a grid of step lengths.
+
+        Returns [rows visited, rows alive, smoothed loss per step..., hinge loss per step...].
+        """
+        h, steps = message["h"], message["steps"]
+        coefs, offsets = message["coefs"], message["offsets"]
+        dual = state.dual
+        alive = ~state.fixed
+        if self.lazy:
+            # Rows scored at ref have moved by at most this much at either end of the segment, and
+            # by convexity anywhere between; ref -1 (never scored) meets an infinite last entry.
+            reach = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
+            z = dual.lin - dual.sign * state.scores
+            alive &= (np.abs(z) <= h + reach + message["slack"]) | (state.side == FREE)
+        state.need = np.flatnonzero(alive)
+        state.trial = np.empty((len(state.need), 2))
+        for a, b in tiles(len(state.need), 4 * TILE):
+            state.trial[a:b] = self.design.dots(self._rows(state, state.need[a:b]), coefs)
+        state.trial += offsets
+        ends = _side_loss(state, coefs, offsets)
+        losses = np.zeros((2, len(steps)))
+        part = dual[state.need]
+        _segment_losses(
+            part.lin - part.sign * state.trial[:, 0],
+            part.sign * (state.trial[:, 0] - state.trial[:, 1]),
+            part.lo,
+            part.hi,
+            h,
+            steps,
+            losses,
+        )
+        losses += ends[0] + steps * (ends[1] - ends[0])
+        counts = [len(state.need), len(dual) - np.count_nonzero(state.fixed)]
+        return np.concatenate([counts, losses.ravel()])
+
+    # -- the gradient pass ---------------------------------------------------------------------
+    def _accept(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        """Move to step t of the last trial, then the gradient there."""
+        h, need = message["h"], state.need
+        old, new = state.trial[:, 0], state.trial[:, 1]
+        state.scores[need] = old + message["t"] * (new - old)
+        state.ref[need] = message["ref"]
+        part = state.dual[need]
+        z = part.lin - part.sign * state.scores[need]
+        side = np.where(z > h, AT_HI, np.where(z < -h, AT_LO, FREE)).astype(np.int8)
+        self._move_sides(state, part, side)
+        return self._gradient(state, message, totals)
+
+    def _gradient(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        """Add V and the zone's second moment at the current scores to the totals.
+
+        Returns [p . alpha of sign +, of sign -, zone rows, zone weight].
+        """
+        h, stride = message["h"], message["stride"]
+        zone = np.flatnonzero(state.side == FREE)
+        rows = state.dual[zone]
+        width = rows.hi - rows.lo
+        z = rows.lin - rows.sign * state.scores[zone]
+        alpha = rows.lo + width * np.clip((z + h) / (2 * h), 0.0, 1.0)
+        moment = np.zeros((self.design.width + 1,) * 2)
+        zone_sum = self._zone(state, zone, rows, alpha, np.sqrt(width / (2 * h)), stride, moment)
+        largest = max(self.design.column_bound, 1.0)
+        exact.add(totals, "v", state.side_sum + zone_sum, self.weight_bound * largest)
+        exact.add(totals, "moment", moment, self.weight_bound * largest**2 * stride / (2 * h))
+        lin = state.side_lin + _by_sign(rows.sign, alpha * rows.lin)
+        return np.array([*lin, len(zone), float(np.sum(width))])
+
+    def _move_sides(self, state: State, part: Dual, side: NDArray[np.int8]) -> None:
+        """Update V and H for the visited rows whose contribution from a side has changed."""
+        need = state.need
+        change = _bound(part, side) - _bound(part, state.side[need])
+        state.side[need] = side
+        moved = np.flatnonzero(change)
+        state.side_lin += _by_sign(part.sign[moved], change[moved] * part.lin[moved])
+        # Few rows: float64 entries. Many (the first passes): float32 entries, float64 sums.
+        dtype = np.float64 if 16 * len(moved) < len(need) else np.float32
+        for a, b in tiles(len(moved), TILE):
+            ids = moved[a:b]
+            columns = self.design.columns(self._rows(state, need[ids]), dtype)
+            _add_by_sign(state.side_sum, columns, part.sign[ids], change[ids])
+
+    def _zone(
+        self,
+        state: State,
+        ids: NDArray[np.int64],
+        rows: Dual,
+        alpha: FloatArray,
+        curvature: FloatArray,
+        stride: int,
+        moment: FloatArray,
+    ) -> FloatArray:
+        """V of the zone's rows by sign; adds their second moment, from one row in ``stride``."""
+        total = np.zeros_like(state.side_sum)
+        for a, b in tiles(len(ids), TILE):
+            columns = self.design.columns(self._rows(state, ids[a:b]), np.float64)
+            _add_by_sign(total, columns, rows.sign[a:b], alpha[a:b])
+            # Strided from the zone's own numbering, so tiles do not change the choice.
+            first = (-a) % stride
+            scaled = np.ones((len(columns[first::stride]), columns.shape[1] + 1))
+            scaled[:, :-1] = columns[first::stride]
+            scaled *= (curvature[a:b][first::stride] * np.sqrt(stride))[:, None]
+            moment += scaled.T @ scaled
+        return total
+
+    # -- screening -----------------------------------------------------------------------------
+    def _screen(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        """Fix the rows that a region proves to stay on the side they are on.
+
+        Returns [rows newly fixed at hi, rows newly fixed at lo].
+        """
+        lower, upper = self.intervals(state, message)
+        decided = state.dual.decide(lower, upper, message["mu"])
+        decided[state.fixed | (decided != state.side)] = FREE
+        state.fixed |= decided != FREE
+        if state.dual.coupling is not None:
+            # A fixed row's breakpoint is on a known side of mu*: all later statistics keep that.
+            low = AT_LO * (state.dual.coupling > 0) + AT_HI * (state.dual.coupling < 0)
+            _, weights = state.dual.breakpoints(state.scores)
+            state.below += float(np.sum(weights[(decided != FREE) & (decided == low)]))
+        counts = [np.count_nonzero(decided == AT_HI), np.count_nonzero(decided == AT_LO)]
+        if 2 * np.count_nonzero(state.fixed) > len(state.fixed):
+            self._compact(state)
+        return np.array(counts, dtype=np.float64)
+
+    def intervals(self, state: State, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
+        """Intervals of every row's optimal score, widened by what lazy rows have moved."""
+        norms = np.sqrt(state.norms**2 + message["constant"])
+        moved = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
+        scores = state.scores - message["offset"]
+        return message["region"].intervals(scores, norms, moved + message["slack"])
+
+    def _quantiles(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        """Weight of the multiplier's breakpoints below each of a grid of candidates.
+
+        Returns [weight of lower ends at or below each candidate..., of upper ends..., the
+        threshold's part, the total weight].
+        """
+        lower, upper = self.intervals(state, message)
+        one, weights = state.dual.breakpoints(lower)
+        other, _ = state.dual.breakpoints(upper)
+        weights = np.where(state.fixed, 0.0, weights)
+        sums = []
+        for ends in (np.minimum(one, other), np.maximum(one, other)):
+            order = np.argsort(ends)
+            cumulative = np.concatenate([[0.0], np.cumsum(weights[order])]) + state.below
+            sums.append(cumulative[np.searchsorted(ends[order], message["grid"], side="right")])
+        return np.concatenate([*sums, [state.threshold, float(np.sum(weights)) + state.below]])
+
+    def _compact(self, state: State) -> None:
+        """Drop fixed rows: the arrays hold alive rows only from here on, named by ``ids``."""
+        keep = np.flatnonzero(~state.fixed)
+        if state.X is not None:
+            state.X = state.X[keep]
+        state.dual = state.dual[keep]
+        state.ids, state.norms = state.ids[keep], state.norms[keep]
+        state.scores, state.ref = state.scores[keep], state.ref[keep]
+        state.side, state.fixed = state.side[keep], state.fixed[keep]
+        state.need, state.trial = np.empty(0, np.int64), np.empty((0, 2))
+
+    def _rows(self, state: State, local: NDArray[np.int64]) -> Any:
+        if state.X is not None:
+            return state.X if len(local) == state.X.shape[0] else state.X[local]
+        ids = state.ids[local]
+        if not len(ids):
+            return self.design.data.X(state.start, state.start)
+        first = int(ids[0])
+        return self.design.data.X(first, int(ids[-1]) + 1)[ids - first]
+
+    # -- checkpoints ---------------------------------------------------------------------------
+    def save(self, state: State) -> dict[str, NDArray[Any]]:
+        """What the state holds beyond the data itself."""
+        return {
+            "ids": state.ids,
+            "scores": state.scores,
+            "ref": state.ref,
+            "side": state.side,
+            "fixed": state.fixed,
+            "side_sum": state.side_sum,
+            "side_lin": state.side_lin,
+            "below": np.array(state.below),
+        }
+
+    def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> State:
+        """The state that ``save`` wrote."""
+        state = self.open(shard)
+        keep = (arrays["ids"] - state.start) // self.stride
+        if len(keep) < len(state.ids):
+            state.fixed = np.ones(len(state.ids), np.bool_)
+            state.fixed[keep] = False
+            self._compact(state)
+        for name in ("scores", "ref", "side", "fixed", "side_sum", "side_lin"):
+            setattr(state, name, arrays[name].copy())
+        state.below = float(arrays["below"])
+        return state
+
+
+def _bound(dual: Dual, side: NDArray[np.int8]) -> FloatArray:
+    """The value of alpha at a side; 0 in the zone and where no side is known yet."""
+    return np.where(side == AT_HI, dual.hi, np.where(side == AT_LO, dual.lo, 0.0))
+
+
+def _side_loss(state: State, coefs: FloatArray, offsets: FloatArray) -> FloatArray:
+    """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
+
+    V and H cover all rows at a side; those among them that are visited are taken out again.
+    """
+    part = state.dual[state.need]
+    bound = _bound(part, state.side[state.need])
+    visited = bound @ part.lin - (bound * part.sign) @ state.trial
+    v = state.side_sum.sum(axis=0)
+    return state.side_lin.sum() - (v[:-1] @ coefs + v[-1] * offsets) - visited
+
+
+def _by_sign(sign: FloatArray, values: FloatArray) -> FloatArray:
+    """Sums of the values of rows with s > 0 and with s < 0."""
+    return np.array([np.sum(values[sign > 0]), np.sum(values[sign < 0])])
+
+
+def _add_by_sign(
+    total: FloatArray, columns: NDArray[Any], sign: FloatArray, weight: FloatArray
+) -> None:
+    """``total[k] += sum over rows of sign k of s_i weight_i [c_i, 1]`` (k = 0: s > 0)."""
+    for k, rows in enumerate((sign > 0, sign < 0)):
+        weights = np.where(rows, sign * weight, 0.0)
+        _accumulate(columns, weights, total[k])
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _accumulate(columns, weights, total):  # type: ignore[no-untyped-def]
+    """``total += weights' [columns, 1]`` in float64, skipping zero weights."""
+    m = columns.shape[1]
+    for i in range(columns.shape[0]):
+        weight = weights[i]
+        if weight != 0.0:
+            for j in range(m):
+                total[j] += weight * columns[i, j]
+            total[m] += weight
+
+
+@njit(cache=True, nogil=True)
+def _segment_losses(z, dz, lo, hi, h, steps, losses):  # type: ignore[no-untyped-def]
+    """Smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
+    for k in range(len(steps)):
+        smooth, plain = 0.0, 0.0
+        for i in range(len(z)):
+            g = z[i] + steps[k] * dz[i]
+            bound = hi[i] if g > 0 else lo[i]
+            plain += bound * g
+            if abs(g) >= h:
+                smooth += bound * g
+            else:
+                smooth += lo[i] * g + (hi[i] - lo[i]) * (g + h) * (g + h) / (4 * h)
+        losses[0, k] += smooth
+        losses[1, k] += plain

@@ -1,0 +1,9 @@
+"""Data on disk: datasets, how they were prepared, fitted models. The only room that knows zarr."""
+
+from bigscreen.store.base import Rows
+from bigscreen.store.dataset import Dataset
+from bigscreen.store.memory import MemoryDataset
+from bigscreen.store.prepare import Preparation
+from bigscreen.store.writer import DatasetWriter
+
+__all__ = ["Dataset", "DatasetWriter", "MemoryDataset", "Preparation", "Rows"]

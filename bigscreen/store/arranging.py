@@ -1,0 +1,220 @@
+"""The second pass of an ingest: from spill buckets to the chunks of one or two datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.store.layout import Features, csr_slice, csr_stack
+from bigscreen.store.order import Holdout
+from bigscreen.store.prepare import Preparation
+from bigscreen.store.scaling import Moments
+from bigscreen.store.spill import Part, Rows, Spill
+from bigscreen.store.writer import DatasetWriter
+
+_SLICE_BYTES = 8 << 20
+
+
+@dataclass
+class Transform:
+    """From rows as they were read to rows as they are stored.
+
+    Attributes
+    ----------
+    preparation : Preparation
+    recode : dict of int to int array
+        For each categorical column, the code in `preparation` of each category as it was read.
+    n_features : int
+        Columns of the result.
+    sparse : bool
+        Whether the result is CSR.
+    """
+
+    preparation: Preparation
+    recode: dict[int, NDArray[np.int32]]
+    n_features: int
+    sparse: bool
+
+    def __call__(self, X: Features) -> Features:
+        """Return float32 rows, dense or CSR, of shape (rows, n_features)."""
+        prep = self.preparation
+        if issparse(X) and self.sparse:
+            return prep.scale(prep.expand(X))
+        if not (issparse(X) or self.sparse or self.recode or prep.scaling != "none"):
+            return X
+        # A slice at a time: the intermediate arrays are wider than the rows, at times much wider.
+        step = max(_SLICE_BYTES // (8 * self.n_features), 1)
+        slices = [self._slice(X, at, at + step) for at in range(0, X.shape[0], step)]
+        if self.sparse:
+            return csr_stack(slices, self.n_features)  # type: ignore[arg-type]
+        return np.concatenate(slices)
+
+    def _slice(self, X: Features, start: int, stop: int) -> Features:
+        stop = min(stop, X.shape[0])
+        part: Features
+        if issparse(X):
+            part = self.preparation.expand(csr_slice(X, start, stop)).toarray()  # type: ignore
+        else:
+            part = X[start:stop]
+            if self.recode:
+                part = part.copy()
+                for c, codes in self.recode.items():
+                    # One entry more, at the end, so that -1 stays -1.
+                    part[:, c] = np.append(codes, -1)[part[:, c].astype(np.int64)]
+            part = self.preparation.expand(part)
+        part = self.preparation.scale(csr_array(part) if self.sparse else part)
+        return part
+
+
+@dataclass
+class Survey:
+    """How many rows there are of what; the first number of each pair is kept, the second held out.
+
+    Attributes
+    ----------
+    parts : list of Part
+    sizes : int64 array, (parts, 2)
+    labels : int64 array, (2, raw labels)
+    """
+
+    parts: list[Part]
+    sizes: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, spill: Spill, holdout: Holdout, n_labels: int) -> Survey:
+        """Count; reads the records but not the values."""
+        parts = spill.parts()
+        sizes = np.zeros((len(parts), 2), np.int64)
+        labels = np.zeros((2, n_labels), np.int64)
+        lows = np.array([part.low for part in parts], np.uint64)
+        for bucket in sorted(spill.lengths):
+            for record in spill.records(bucket):
+                keys = spill.order.keys(record["row"])
+                at = np.searchsorted(lows, keys, side="right") - 1
+                held = holdout.mask(record["row"])
+                for side, chosen in enumerate((~held, held)):
+                    sizes[:, side] += np.bincount(at[chosen], minlength=len(parts))
+                    of_side = record["label"][chosen]
+                    labels[side] += np.bincount(of_side[of_side >= 0], minlength=n_labels)
+        return cls(parts, sizes, labels)
+
+
+@dataclass
+class Spilled:
+    """The spill and how to read it: sorted parts, split into what is kept and what is held out."""
+
+    spill: Spill
+    holdout: Holdout
+    n_raw: int
+    index_base: int
+
+    def read(self, part: Part) -> list[Rows]:
+        """Return the kept rows and the held out rows of a part, both in their final order."""
+        rows = self.spill.read(part, self.n_raw, self.index_base)
+        held = self.holdout.mask(rows.record["row"])
+        if not held.any():
+            return [rows, rows.take(np.empty(0, np.int64))]
+        return [rows.take(np.flatnonzero(~held)), rows.take(np.flatnonzero(held))]
+
+
+def measure(
+    spilled: Spilled, survey: Survey, transform: Transform, report: Callable[[int], None]
+) -> Moments:
+    """Return the moments of the kept rows; `report` gets how many rows are done."""
+    moments = Moments(transform.n_features)
+    for part, sizes in zip(survey.parts, survey.sizes, strict=True):
+        if sizes[0]:
+            moments.add(transform(spilled.read(part)[0].X))
+            report(int(sizes.sum()))
+    return moments
+
+
+class _Target:
+    """Fills the chunks of one dataset in order, writing each in the background when it is full."""
+
+    def __init__(self, writer: DatasetWriter, pool: ThreadPoolExecutor) -> None:
+        self.writer, self._pool = writer, pool
+        done = (k for k in range(writer.n_chunks) if not writer.done(k))
+        self._next = next(done, writer.n_chunks)
+        self.at = self._next * writer.layout.chunk_rows
+        self._pieces: list[tuple[Any, ...]] = []
+        self._held = 0
+        self._writing: Future[None] | None = None
+
+    def add(self, first: int, X: Features, y: NDArray, weight: NDArray, ids: NDArray) -> None:
+        """Take the dataset's rows from number `first` on; those already stored are passed over."""
+        at = self.at - first
+        while at < X.shape[0]:
+            start, stop = self.writer.chunk(self._next)
+            end = min(at + stop - start - self._held, X.shape[0])
+            of_X = csr_slice(X, at, end) if issparse(X) else X[at:end]
+            self._pieces.append((of_X, y[at:end], weight[at:end], ids[at:end]))
+            self._held += end - at
+            self.at += end - at
+            at = end
+            if self._held == stop - start:
+                self._write()
+
+    def finish(self) -> None:
+        """Wait for the last chunk."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self) -> None:
+        self.finish()
+        pieces = list(zip(*self._pieces, strict=True))
+        arguments = self._next, pieces
+        self._writing = self._pool.submit(self._store, *arguments)
+        self._next, self._pieces, self._held = self._next + 1, [], 0
+
+    def _store(self, k: int, pieces: list[Any]) -> None:
+        layout = self.writer.layout
+        Xs, ys, weights, ids = pieces
+        X = csr_stack(list(Xs), layout.n_features) if layout.is_sparse else np.concatenate(Xs)
+        weight = np.concatenate(weights) if layout.has_weights else None
+        self.writer.write(k, X, np.concatenate(ys), weight, np.concatenate(ids))
+
+
+def arrange(
+    spilled: Spilled,
+    survey: Survey,
+    transform: Transform,
+    codes: NDArray[np.int32],
+    writers: list[DatasetWriter],
+    report: Callable[[int], None],
+) -> None:
+    """Write every chunk that is not written yet.
+
+    Parameters
+    ----------
+    spilled, survey, transform
+    codes : int32 array, (raw labels,)
+        Final label code of each raw one.
+    writers : list of DatasetWriter
+        For the kept rows and, if there are any, the rows held out.
+    report : callable
+        Gets how many rows are done.
+    """
+    codes = np.append(codes, -1).astype(np.int32)  # so that a missing label, -1, stays -1
+    firsts = np.zeros(2, np.int64)
+    with ThreadPoolExecutor(1) as pool:
+        targets = [_Target(writer, pool) for writer in writers]
+        for part, sizes in zip(survey.parts, survey.sizes, strict=True):
+            ends = firsts + sizes
+            if any(end > target.at for end, target in zip(ends.tolist(), targets, strict=False)):
+                for target, first, rows in zip(targets, firsts, spilled.read(part), strict=False):
+                    record = rows.record
+                    of_rows = codes[record["label"]]
+                    X = transform(rows.X)
+                    target.add(int(first), X, of_rows, record["weight"], record["row"])
+            firsts = ends
+            report(int(sizes.sum()))
+        for target in targets:
+            target.finish()

@@ -1,0 +1,238 @@
+"""A dataset on disk: opened, checked and read."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+from bigscreen.store.arrays import (
+    StoredArray,
+    csr_arrays,
+    csr_folder,
+    damaged_chunk,
+    missing_chunk,
+    row_arrays,
+)
+from bigscreen.store.base import Rows
+from bigscreen.store.layout import Features, Layout, chunk_digest, csr, csr_slice, csr_stack
+from bigscreen.store.prepare import Preparation
+from bigscreen.store.wip import unfinished
+
+FORMAT = "bigscreen dataset"
+SCHEMA = 1
+MANIFEST = "manifest.json"
+
+
+class Dataset(Rows):
+    """Rows stored by `DatasetWriter`; opened with `Dataset.open`.
+
+    Reads may come from several threads at once. A pickle holds the path and
+    the fingerprint.
+
+    Attributes
+    ----------
+    manifest : dict
+        The dataset's own record: layout, fingerprint, chunk digests, preparation, "extra".
+    """
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self.manifest = read_manifest(self.path)
+        try:
+            self.layout = Layout.from_dict(self.manifest["layout"])
+            self.preparation = Preparation.from_dict(self.manifest["preparation"])
+            self._chunks: list[dict[str, Any]] = self.manifest["chunks"]
+            digests = [record["digest"] for record in self._chunks]
+            self._label_counts = np.array(self.manifest["label_counts"], dtype=np.int64)
+            self._max_sqnorm = float(self.manifest["max_sqnorm"])
+            self._compressed = bool(self.manifest["compressed"])
+            self._fingerprint = str(self.manifest["fingerprint"])
+            found = self.layout.fingerprint(digests, self.preparation.fingerprint)
+        except (KeyError, TypeError, ValueError) as error:
+            raise bad_manifest(self.path) from error
+        if len(digests) != self.n_chunks or found != self._fingerprint:
+            raise bad_manifest(self.path)
+        self._arrays = row_arrays(self.path, self.layout, self._compressed)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], verify: bool = True) -> "Dataset":
+        """Open a stored dataset.
+
+        Parameters
+        ----------
+        path : path
+            The folder.
+        verify : bool
+            Also check that every chunk file is there and has its size. Content is checked
+            against its checksum whenever it is read, and all of it by the method `verify`.
+
+        Raises
+        ------
+        InputError
+            If there is no dataset, it is unfinished, newer than this program, or not whole.
+        """
+        out = cls(path)
+        if verify:
+            out._check_files()
+        return out
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return reopen, (str(self.path), self.fingerprint)
+
+    def __repr__(self) -> str:
+        kind = "sparse" if self.is_sparse else "dense"
+        return f"<Dataset {self.path}: {self.n_rows} {kind} rows, {self.n_features} features>"
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @property
+    def max_sqnorm(self) -> float:
+        return self._max_sqnorm
+
+    @property
+    def nnz(self) -> int:
+        """Stored values of X: the nonzeros if it is sparse."""
+        if not self.is_sparse:
+            return self.n_rows * self.n_features
+        return sum(record["nnz"] for record in self._chunks)
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        return self._label_counts
+
+    def X(self, start: int, stop: int) -> Features:
+        self.layout.check_range(start, stop)
+        if not self.is_sparse:
+            return self._arrays["X"].read(start, stop)
+        parts = []
+        for k in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
+            first, last = self.chunk(k)
+            part = self._csr_chunk(k)
+            if start > first or stop < last:
+                part = csr_slice(part, max(start - first, 0), min(stop, last) - first)
+            parts.append(part)
+        return csr_stack(parts, self.n_features)
+
+    def y(self, start: int, stop: int) -> NDArray[np.int32]:
+        return self._read("y", start, stop)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        if self.has_weights:
+            return self._read("weight", start, stop)
+        self.layout.check_range(start, stop)
+        return np.ones(stop - start)
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        return self._read("sqnorm", start, stop)
+
+    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self._read("row_id", start, stop)
+
+    def verify(self) -> None:
+        """Read everything and compare it with the fingerprint.
+
+        Raises
+        ------
+        InputError
+            Naming the first chunk that is missing or whose content is not what was written.
+        """
+        self._check_files()
+        for k, record in enumerate(self._chunks):
+            start, stop = self.chunk(k)
+            X, y, ids = self.X(start, stop), self.y(start, stop), self.row_ids(start, stop)
+            weights = self.weights(start, stop) if self.has_weights else None
+            self.sqnorms(start, stop)  # derived from X, so its checksum is enough
+            if chunk_digest(X, y, weights, ids) != record["digest"]:
+                raise InputError(
+                    f"rows {start} to {stop - 1} of the dataset {self.path} are not those that its "
+                    "fingerprint stands for; make the dataset again from its source"
+                )
+
+    def _read(self, name: str, start: int, stop: int) -> NDArray:
+        self.layout.check_range(start, stop)
+        return self._arrays[name].read(start, stop)
+
+    def _csr_files(self, k: int) -> tuple[StoredArray, StoredArray, StoredArray]:
+        start, stop = self.chunk(k)
+        folder = csr_folder(self.path, k)
+        return csr_arrays(folder, stop - start, self._chunks[k]["nnz"], self._compressed)
+
+    def _csr_chunk(self, k: int) -> Features:
+        data, indices, indptr = (array.read(0, array.shape[0]) for array in self._csr_files(k))
+        return csr(data, indices, indptr, self.n_features)
+
+    def _check_files(self) -> None:
+        arrays = list(self._arrays.values())
+        if self.is_sparse:
+            arrays += [array for k in range(self.n_chunks) for array in self._csr_files(k)]
+        for array in arrays:
+            if not (array.folder / "zarr.json").exists():
+                raise missing_chunk(array.folder / "zarr.json")
+            for file, size in array.files():
+                try:
+                    found = os.stat(file).st_size
+                except FileNotFoundError as error:
+                    raise missing_chunk(file) from error
+                if found == 0 or size not in (None, found):
+                    raise damaged_chunk(file)
+
+
+def reopen(path: str, fingerprint: str) -> Dataset:
+    """The dataset a pickle stands for; InputError if another one has taken its place."""
+    out = Dataset(path)
+    if out.fingerprint != fingerprint:
+        raise InputError(f"the dataset {path} was replaced by another while in use; start again")
+    return out
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the dataset in `path`; InputError that says why there is none."""
+    wip = path if path.suffix == ".wip" else unfinished(path)
+    if not (path / MANIFEST).exists() and wip.is_dir():
+        raise InputError(
+            f"the dataset {wip.with_suffix('')} is unfinished: {wip} is what an interrupted run "
+            "left; run the same command again to go on, or delete that folder to start over"
+        )
+    if not path.exists():
+        raise InputError(f"there is no dataset {path}; check the path")
+    try:
+        text = (path / MANIFEST).read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(
+            f"{path} is not a bigscreen dataset (it has no {MANIFEST}); give the folder that "
+            "ingesting a file made"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path / MANIFEST} cannot be read: {error}") from error
+    except UnicodeDecodeError as error:
+        raise bad_manifest(path) from error
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise bad_manifest(path) from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{path / MANIFEST} does not describe a bigscreen dataset")
+    schema = manifest.get("schema")
+    if not isinstance(schema, int) or schema < 1:
+        raise bad_manifest(path)
+    if schema > SCHEMA:
+        raise InputError(
+            f"the dataset {path} has schema {schema}, newer than the {SCHEMA} that this version of "
+            "bigscreen reads; update bigscreen"
+        )
+    return manifest
+
+
+def bad_manifest(path: Path) -> InputError:
+    return InputError(
+        f"{path / MANIFEST} is damaged; restore it from a copy or make the dataset again from its "
+        "source"
+    )

@@ -1,0 +1,215 @@
+"""What a block must be to go into a store: the same columns, known labels, finite numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+from bigscreen.errors import InputError
+from bigscreen.store.labelling import RawLabels, known_codes
+from bigscreen.store.layout import Features, Label
+from bigscreen.store.prepare import Preparation
+from bigscreen.store.readers.base import Reader
+
+Where = Callable[[int], str]
+
+
+@dataclass
+class Found:
+    """What is known of the sources after some of their rows; what the journal keeps.
+
+    Attributes
+    ----------
+    source, source_rows : int
+        The source being read, and how many of its rows are done.
+    offset : int
+        Rows of the sources before it.
+    first : int
+        Number of the first row taken.
+    rows, nonzeros, unlabelled : int
+        Counts over the rows taken so far.
+    width : int
+        Columns; of sparse rows, the largest index so far and one, as written in the file.
+    index_base : int or None
+        Number of the first column as written in the file.
+    unseen : dict of int to int
+        How many values of each categorical column were not among the given categories.
+    labels : list
+        Raw labels, in order of first appearance.
+    categories : dict of int to list of str
+        Categories of each categorical column, in order of first appearance (or as given).
+    """
+
+    source: int = 0
+    source_rows: int = 0
+    offset: int = 0
+    first: int = 0
+    rows: int = 0
+    nonzeros: int = 0
+    unlabelled: int = 0
+    width: int = 0
+    index_base: int | None = None
+    finished: bool = False
+    unseen: dict[int, int] = field(default_factory=dict)
+    labels: list[Label] = field(default_factory=list)
+    categories: dict[int, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the first block settles for all the others."""
+
+    sparse: bool
+    width: int | None
+    weighted: bool
+    names: list[str] | None
+    categorical: list[int]
+    bits: int
+    rows_per_bucket: int
+
+
+class Intake:
+    """Checks blocks and exchanges their labels and categories for codes that last.
+
+    Parameters
+    ----------
+    found : Found
+        Its labels, categories and counts grow.
+    shape : Shape
+    like : Preparation or None
+        Its columns, categories and labels are binding.
+    """
+
+    def __init__(self, found: Found, shape: Shape, like: Preparation | None) -> None:
+        self.found, self.shape, self.like = found, shape, like
+        self._labels = RawLabels(found.labels)
+        self._codes = {
+            c: {text: code for code, text in enumerate(texts)}
+            for c, texts in found.categories.items()
+        }
+        self._known = np.empty(0, np.int32)
+        self._tables: dict[int, NDArray[np.int32]] = {}
+
+    def next_source(self) -> None:
+        """Forget the category codes of the last reader."""
+        self._tables = {}
+
+    def admit(
+        self, X: Features, y: NDArray | None, weight: NDArray | None, reader: Reader, where: Where
+    ) -> tuple[Features, NDArray[np.int32]]:
+        """Return the block with lasting category codes, and its raw label codes.
+
+        Raises
+        ------
+        InputError
+            Naming the row, if it does not fit the ones before or `like`.
+        """
+        self._check(X, weight, reader, where)
+        if reader.categories:
+            X = self._categories(X, reader)
+        return X, self._encode(y, X.shape[0], where)
+
+    def _check(self, X: Features, weight: NDArray | None, reader: Reader, where: Where) -> None:
+        """Refuse a block that does not fit the ones before, or the store it is to be like."""
+        shape, like = self.shape, self.like
+        if issparse(X) != shape.sparse:
+            raise InputError(f"{where(0)}: sparse and dense rows cannot go into one store.")
+        if not shape.sparse and X.shape[1] != shape.width:
+            raise InputError(
+                f"{where(0)}: the row has {X.shape[1]} columns and earlier rows have {shape.width}."
+            )
+        if (weight is not None) != shape.weighted:
+            raise InputError(f"{where(0)}: either all sources must have weights, or none.")
+        if weight is not None and not (fine := np.isfinite(weight) & (weight >= 0)).all():
+            bad = int(np.argmin(fine))
+            raise InputError(f"{where(bad)}: {weight[bad]} is not a weight; it must be 0 or more.")
+        names = shape.names if like is None or like.names is None else like.names
+        if names is not None and reader.names is not None and names != reader.names:
+            pairs = zip(names, reader.names, strict=False)
+            differ = next((f"{b!r} for {a!r}" for a, b in pairs if a != b), "more or fewer")
+            raise InputError(f"{where(0)}: the columns differ from the expected ones ({differ}).")
+        wanted = sorted(like.categories) if like is not None else shape.categorical
+        if wanted != sorted(reader.categories):
+            column = min(set(wanted) ^ set(reader.categories))
+            name = reader.names[column] if reader.names else f"number {column}"
+            raise InputError(
+                f"{where(0)}: the column {name} is categorical in one source and not in another; "
+                "name it as categorical."
+            )
+        self.found.width = max(self.found.width, X.shape[1])
+        if like is not None and like.n_raw is not None:
+            self._check_width(X, like.n_raw, reader, where)
+
+    def _check_width(self, X: Features, n_raw: int, reader: Reader, where: Where) -> None:
+        if not issparse(X):
+            if X.shape[1] != n_raw:
+                raise InputError(
+                    f"{where(0)}: the row has {X.shape[1]} columns and the store it shall be like "
+                    f"has {n_raw}."
+                )
+            return
+        largest = n_raw + first_index(reader) - 1
+        if len(above := np.flatnonzero(X.indices > largest)):
+            row = int(np.searchsorted(X.indptr, above[0], side="right")) - 1
+            raise InputError(
+                f"{where(row)}: index {X.indices[above[0]]} is above {largest}, the largest of the "
+                "store it shall be like."
+            )
+
+    def _categories(self, X: Features, reader: Reader) -> Features:
+        """Exchange the reader's category codes for ours, which outlive it."""
+        if issparse(X):
+            raise InputError("sparse rows cannot have categorical columns; write them as dense.")
+        X = X.copy()
+        for c, texts in reader.categories.items():
+            table = self._tables.get(c, np.empty(0, np.int32))
+            ours, names = self._codes.setdefault(c, {}), self.found.categories.setdefault(c, [])
+            fresh = []
+            for text in texts[len(table) :]:
+                if text not in ours and self.like is None:
+                    ours[text] = len(names)
+                    names.append(text)
+                fresh.append(ours.get(text, -1))
+            self._tables[c] = table = np.concatenate([table, np.array(fresh, np.int32)])
+            # One entry more, at the end, so that -1 stays -1.
+            X[:, c] = np.append(table, -1)[X[:, c].astype(np.int64)]
+            unseen = int(np.count_nonzero(X[:, c] < 0))
+            if unseen:
+                self.found.unseen[c] = self.found.unseen.get(c, 0) + unseen
+        return X
+
+    def _encode(self, y: NDArray | None, rows: int, where: Where) -> NDArray:
+        like = self.like
+        codes = self._labels.encode(y, rows, where)
+        missing = codes < 0
+        self.found.unlabelled += int(np.count_nonzero(missing))
+        if like is None:
+            if missing.any():
+                raise InputError(
+                    f"{where(int(np.argmax(missing)))}: the row has no label; training rows need "
+                    "one, and only a store made like another may do without."
+                )
+            return codes
+        values = self._labels.values
+        if len(values) > len(self._known):
+            fresh = known_codes(values[len(self._known) :], like.labels, like.positive)
+            self._known = np.concatenate([self._known, fresh])
+        unknown = ~missing & (np.append(self._known, -1)[codes] < 0)
+        if unknown.any():
+            row = int(np.argmax(unknown))
+            some = ", ".join(map(str, like.labels[:10]))
+            raise InputError(
+                f"{where(row)}: the label {values[codes[row]]!r} is not one of {some}, the labels "
+                "of the store it shall be like."
+            )
+        return codes
+
+
+def first_index(reader: Reader) -> int:
+    """Number of a reader's first column: 0 for all but svmlight's."""
+    index_base: Callable[[], int] = getattr(reader, "index_base", lambda: 0)
+    return index_base()

@@ -1,0 +1,206 @@
+"""The shape of a dataset: its row grid, what a chunk of rows is, and the hashes that name it."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bigscreen.errors import InputError
+
+Features: TypeAlias = NDArray[np.float32] | csr_array
+Label: TypeAlias = str | int | float
+
+MAX_SHARD_ROWS = 65536
+MIN_SHARD_ROWS = 256
+CHUNK_BYTES = 32 * 1024**2
+# What a sparse row is taken to weigh when nobody has counted: 128 nonzeros of 8 bytes.
+SPARSE_ROW_BYTES = 1024
+
+
+def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
+    """Rows of a logical shard and of a physical chunk, both powers of two.
+
+    Parameters
+    ----------
+    n_rows : int
+        Rows of the dataset.
+    row_bytes : int
+        Bytes of one stored row of features.
+
+    Returns
+    -------
+    shard_rows, chunk_rows : int
+        `shard_rows` lies in 256..65536 and gives at least 16 shards when there are rows enough;
+        it depends on `n_rows` alone. `chunk_rows` divides it and keeps a chunk within 32 MiB.
+    """
+    wanted = min(max(n_rows // 16, MIN_SHARD_ROWS), MAX_SHARD_ROWS)
+    shard_rows = 1 << (wanted.bit_length() - 1)
+    fitting = max(CHUNK_BYTES // max(row_bytes, 1), 1)
+    return shard_rows, min(shard_rows, 1 << (fitting.bit_length() - 1))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Everything about a dataset that is known before its first row is written."""
+
+    n_rows: int
+    n_features: int
+    is_sparse: bool
+    shard_rows: int
+    chunk_rows: int
+    labels: tuple[Label, ...]
+    has_weights: bool
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        n_rows: int,
+        n_features: int,
+        sparse: bool,
+        labels: Iterable[Any],
+        weights: bool,
+        shard_rows: int | None = None,
+        chunk_rows: int | None = None,
+    ) -> "Layout":
+        """The layout for these sizes, on the grid of `row_grid` unless one is given.
+
+        Raises
+        ------
+        InputError
+            If a size is not possible or the grid is not made of powers of two.
+        """
+        if n_rows < 1 or n_features < 1:
+            raise InputError(
+                f"a dataset needs at least one row and one feature, got {n_rows} rows "
+                f"and {n_features} features"
+            )
+        if n_features > np.iinfo(np.int32).max:
+            raise InputError(f"{n_features} features do not fit 32-bit column indices")
+        row_bytes = 4 * n_features
+        if sparse:
+            row_bytes = min(2 * row_bytes, SPARSE_ROW_BYTES)
+        shard, chunk = row_grid(n_rows, row_bytes)
+        shard = shard_rows or shard
+        chunk = chunk_rows or min(chunk, shard)
+        if shard & (shard - 1) or chunk & (chunk - 1) or min(shard, chunk) < 1 or chunk > shard:
+            raise InputError(
+                f"shard_rows={shard} and chunk_rows={chunk} must be powers of two, "
+                "chunk_rows not above shard_rows"
+            )
+        plain = tuple(v.item() if isinstance(v, np.generic) else v for v in labels)
+        if len(set(plain)) != len(plain) or any(v != v for v in plain):
+            raise InputError(f"the labels {list(plain)} are not distinct values")
+        return cls(int(n_rows), int(n_features), bool(sparse), shard, chunk, plain, bool(weights))
+
+    @property
+    def n_shards(self) -> int:
+        return -(-self.n_rows // self.shard_rows)
+
+    @property
+    def n_chunks(self) -> int:
+        return -(-self.n_rows // self.chunk_rows)
+
+    def shard(self, s: int) -> tuple[int, int]:
+        """First row and one past the last row of shard `s`."""
+        if not 0 <= s < self.n_shards:
+            raise IndexError(f"shard {s} of {self.n_shards}")
+        return s * self.shard_rows, min((s + 1) * self.shard_rows, self.n_rows)
+
+    def chunk(self, k: int) -> tuple[int, int]:
+        """First row and one past the last row of chunk `k`."""
+        if not 0 <= k < self.n_chunks:
+            raise IndexError(f"chunk {k} of {self.n_chunks}")
+        return k * self.chunk_rows, min((k + 1) * self.chunk_rows, self.n_rows)
+
+    def check_range(self, start: int, stop: int) -> None:
+        """Raise IndexError unless 0 <= start <= stop <= n_rows."""
+        if not 0 <= start <= stop <= self.n_rows:
+            raise IndexError(f"rows {start}:{stop} of a dataset of {self.n_rows}")
+
+    def to_dict(self) -> dict[str, Any]:
+        return {**self.__dict__, "labels": list(self.labels)}
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> "Layout":
+        fields = {name: record[name] for name in cls.__dataclass_fields__}
+        return cls(**{**fields, "labels": tuple(fields["labels"])})
+
+    def fingerprint(self, digests: Iterable[str], preparation: str) -> str:
+        """Hash of the layout, the preparation's fingerprint and the chunk digests in order."""
+        head = json.dumps([self.to_dict(), preparation], sort_keys=True, allow_nan=False)
+        state = hashlib.sha256(head.encode())
+        for digest in digests:
+            state.update(digest.encode())
+        return state.hexdigest()
+
+
+def csr(data: NDArray, indices: NDArray, indptr: NDArray, n_features: int) -> csr_array:
+    """A CSR array with float32 data, int32 indices and int64 indptr.
+
+    scipy's constructor makes both index arrays one type; set apart they cost half the memory and
+    still count past 2**31 nonzeros.
+    """
+    out = csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_features), copy=False)
+    out.indices = np.asarray(indices, dtype=np.int32)
+    out.indptr = np.asarray(indptr, dtype=np.int64)
+    return out
+
+
+def csr_slice(X: csr_array, start: int, stop: int) -> csr_array:
+    """Rows start..stop of `X`, sharing its data."""
+    first, last = X.indptr[start], X.indptr[stop]
+    indptr = X.indptr[start : stop + 1] - first
+    return csr(X.data[first:last], X.indices[first:last], indptr, X.shape[1])
+
+
+def csr_stack(parts: list[csr_array], n_features: int) -> csr_array:
+    """The rows of all parts, one below the other."""
+    if len(parts) == 1:
+        return parts[0]
+    ends = np.cumsum([0] + [part.indptr[-1] for part in parts], dtype=np.int64)
+    indptr = [np.zeros(1, np.int64)]
+    indptr += [part.indptr[1:] + end for part, end in zip(parts, ends, strict=False)]
+    data = np.concatenate([np.empty(0, np.float32)] + [part.data for part in parts])
+    indices = np.concatenate([np.empty(0, np.int32)] + [part.indices for part in parts])
+    return csr(data, indices, np.concatenate(indptr), n_features)
+
+
+def take(X: Features, rows: NDArray[np.int64]) -> Features:
+    """The given rows of `X`, in the given order, as new arrays."""
+    if not isinstance(X, csr_array):
+        return X[rows]
+    starts = X.indptr[rows]
+    counts = X.indptr[rows + 1] - starts
+    indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+    source = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], counts)
+    return csr(X.data[source], X.indices[source], indptr, X.shape[1])
+
+
+def sqnorms(X: Features) -> NDArray[np.float64]:
+    """Squared Euclidean norm of every row, summed in float64."""
+    if isinstance(X, csr_array):
+        row = np.repeat(np.arange(X.shape[0]), np.diff(X.indptr))
+        squares = np.square(X.data, dtype=np.float64)
+        # Without a nonzero at all bincount gives integers.
+        return np.bincount(row, squares, minlength=X.shape[0]).astype(np.float64, copy=False)
+    return np.einsum("ij,ij->i", X, X, dtype=np.float64)
+
+
+def chunk_digest(
+    X: Features,
+    y: NDArray[np.int32],
+    weights: NDArray[np.float64] | None,
+    row_ids: NDArray[np.int64],
+) -> str:
+    """Hash of the content of one chunk, whatever way it is compressed on disk."""
+    parts = [X.indptr, X.indices, X.data] if isinstance(X, csr_array) else [X]
+    state = hashlib.sha256(repr(X.shape).encode())
+    for part in [*parts, y, row_ids] + ([] if weights is None else [weights]):
+        state.update(np.ascontiguousarray(part).data)
+    return state.hexdigest()

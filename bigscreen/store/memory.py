@@ -1,0 +1,112 @@
+"""The dataset whose rows are already in memory."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.store.base import Rows
+from bigscreen.store.checks import as_features, check_codes, check_weights
+from bigscreen.store.layout import Features, Layout, chunk_digest, csr_slice, sqnorms
+from bigscreen.store.prepare import Preparation
+
+
+class MemoryDataset(Rows):
+    """A dataset over arrays in memory; equal to the stored one in every answer.
+
+    Parameters
+    ----------
+    X : array or sparse array of shape (n_rows, d)
+        Converted to float32 once; float32 C-contiguous input is not copied.
+    y_codes : int array of shape (n_rows,) or None
+        Indices into `labels`, -1 for an unlabelled row; None if no row is labelled.
+    labels : sequence of str, int or float
+        The label of every code.
+    weights : array of shape (n_rows,), optional
+        Not negative.
+    preparation : Preparation, optional
+    shard_rows, chunk_rows : int, optional
+        The grid; that of `row_grid` if not given.
+
+    Raises
+    ------
+    InputError
+        If a value is not finite, a code is no label, or the lengths differ.
+    """
+
+    path = None
+
+    def __init__(
+        self,
+        X: ArrayLike | csr_array,
+        y_codes: ArrayLike | None,
+        labels: Any,
+        weights: ArrayLike | None = None,
+        *,
+        preparation: Preparation | None = None,
+        shard_rows: int | None = None,
+        chunk_rows: int | None = None,
+    ) -> None:
+        self._X = as_features(X, lambda row: f"row {row}")
+        n_rows, n_features = self._X.shape
+        self.layout = Layout.of(
+            n_rows=n_rows,
+            n_features=n_features,
+            sparse=issparse(self._X),
+            labels=labels,
+            weights=weights is not None,
+            shard_rows=shard_rows,
+            chunk_rows=chunk_rows,
+        )
+        self.preparation = preparation or Preparation.none()
+        self._y = check_codes(y_codes, n_rows, self.n_labels)
+        self._weights = check_weights(weights, n_rows)
+
+    def X(self, start: int, stop: int) -> Features:
+        self.layout.check_range(start, stop)
+        return csr_slice(self._X, start, stop) if self.is_sparse else self._X[start:stop]
+
+    def y(self, start: int, stop: int) -> NDArray[np.int32]:
+        self.layout.check_range(start, stop)
+        return self._y[start:stop]
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        self.layout.check_range(start, stop)
+        return np.ones(stop - start) if self._weights is None else self._weights[start:stop]
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        self.layout.check_range(start, stop)
+        return self._sqnorms[start:stop]
+
+    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        self.layout.check_range(start, stop)
+        return np.arange(start, stop, dtype=np.int64)
+
+    @property
+    def max_sqnorm(self) -> float:
+        return float(self._sqnorms.max())
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        return np.bincount(self._y[self._y >= 0], minlength=self.n_labels).astype(np.int64)
+
+    @cached_property
+    def _sqnorms(self) -> NDArray[np.float64]:
+        chunks = (self.chunk(k) for k in range(self.n_chunks))
+        return np.concatenate([sqnorms(self.X(start, stop)) for start, stop in chunks])
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Hash of content, layout and preparation: that of a stored dataset of the same rows."""
+        digests = []
+        for k in range(self.n_chunks):
+            start, stop = self.chunk(k)
+            weights = self.weights(start, stop) if self.has_weights else None
+            digests.append(
+                chunk_digest(
+                    self.X(start, stop), self.y(start, stop), weights, self.row_ids(start, stop)
+                )
+            )
+        return self.layout.fingerprint(digests, self.preparation.fingerprint)

@@ -1,0 +1,274 @@
+"""HDF5, NPY, NPZ and IDX files: matrices that are read some rows at a time."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+from bigscreen.store.readers.base import COMPRESSION_SUFFIXES, Source
+from bigscreen.store.readers.matrix import Column, Matrix, MatrixReader
+
+X_NAMES = ("X", "x", "data", "features")
+Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
+
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_SKIP_BYTES = 8 << 20
+
+
+class StreamRows:
+    """Rows of a C-ordered array that lies in a stream, read from its start towards its end.
+
+    Parameters
+    ----------
+    stream : Source or binary file
+        At the array's first byte.
+    path : Path
+        For messages.
+    shape : tuple of int
+    dtype : str or dtype
+    """
+
+    def __init__(self, stream: Any, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        self._stream, self._path = stream, path
+        self.shape, self._dtype = shape, np.dtype(dtype)
+        self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * self._dtype.itemsize
+        self._at = 0
+
+    def read(self, start: int, stop: int) -> NDArray:
+        """Return rows start..stop-1; `start` must not be below the last `stop`."""
+        missing = (start - self._at) * self.row_bytes
+        while missing > 0:
+            missing -= len(self._bytes(min(missing, _SKIP_BYTES)))
+        data = self._bytes((stop - start) * self.row_bytes)
+        self._at = stop
+        values = np.frombuffer(data, self._dtype).reshape(stop - start, *self.shape[1:])
+        return values.astype(self._dtype.newbyteorder("="), copy=False)
+
+    def _bytes(self, size: int) -> bytes:
+        data = self._stream.read(size)
+        if len(data) < size:
+            raise InputError(
+                f"{self._path} ends too early: it promises {self.shape[0]} rows; fetch it again."
+            )
+        return data
+
+
+class ArrayRows:
+    """Rows of anything that slices: an HDF5 dataset, an array in memory."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.shape = tuple(int(n) for n in array.shape)
+
+    def read(self, start: int, stop: int) -> Any:
+        """Return rows start..stop-1."""
+        return self._array[start:stop]
+
+
+def npy_rows(stream: BinaryIO, path: Path) -> StreamRows | ArrayRows:
+    """Return the rows of the array in NPY format that `stream` stands before.
+
+    Raises
+    ------
+    InputError
+        If it is not one, or holds Python objects.
+    """
+    try:
+        version = np.lib.format.read_magic(stream)
+        if version == (1, 0):
+            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
+        else:
+            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+    except ValueError as error:
+        raise InputError(f"{path} is not an array in NPY format ({error}).") from None
+    if dtype.hasobject:
+        raise InputError(
+            f"{path} holds Python objects, which could run code when read: save numbers or texts."
+        )
+    if not fortran or len(shape) < 2:
+        return StreamRows(stream, path, shape, dtype)
+    # Column after column: no row is whole before the last byte, so this one kind is held whole.
+    whole = StreamRows(stream, path, (shape[-1], *shape[-2::-1]), dtype)
+    return ArrayRows(whole.read(0, shape[-1]).T)
+
+
+def open_npy(
+    path: Path,
+    label: Column | Literal[False] | None,
+    weight: Column | None,
+    labels_file: str | Path | None,
+) -> MatrixReader:
+    """Open an NPY file; the labels are in `labels_file` (NPY) or in the column `label`."""
+    if label is None and labels_file is None:
+        raise InputError(
+            f"{path} says nothing of labels: give a labels file (.npy), or the position of the "
+            "label's column, or label none."
+        )
+
+    def matrix() -> Matrix:
+        X = npy_rows(open(path, "rb"), path)
+        y = None
+        if labels_file is not None and label is None:
+            try:
+                stream = open(labels_file, "rb")
+            except OSError as error:
+                raise InputError(f"{labels_file} cannot be opened: {error.strerror}.") from None
+            y = npy_rows(stream, Path(labels_file))
+        return Matrix(X, y, None, str(path), str(labels_file), False, path.stat().st_size)
+
+    return MatrixReader(matrix, label, weight)
+
+
+def open_npz(
+    path: Path, label: Column | Literal[False] | None, weight: Column | None
+) -> MatrixReader:
+    """Open an NPZ file with an array X, and y unless `label` is a column of X or False."""
+    try:
+        archive = zipfile.ZipFile(path)
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path} is damaged ({error}): fetch the file again.") from None
+    keys = [name.removesuffix(".npy") for name in archive.namelist()]
+    x_key = _choose(path, keys, X_NAMES, "X")
+    y_key = _choose(path, keys, Y_NAMES, "y") if label is None else None
+
+    def matrix() -> Matrix:
+        def rows(key: str) -> StreamRows | ArrayRows:
+            return npy_rows(io.BufferedReader(archive.open(key + ".npy")), path)  # type: ignore
+
+        size = archive.getinfo(x_key + ".npy").file_size
+        y = None if y_key is None else rows(y_key)
+        return Matrix(rows(x_key), y, None, str(path), str(path), False, size)
+
+    return MatrixReader(matrix, label, weight)
+
+
+def _choose(path: Path, keys: Sequence[str], usual: Sequence[str], what: str) -> str:
+    found = [key for key in keys if key in usual]
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: {'several arrays' if found else 'no array'} could be {what} (it holds "
+            f"{', '.join(keys[:20]) or 'nothing'}); name exactly one of them {what}."
+        )
+    return found[0]
+
+
+def open_hdf5(
+    path: Path,
+    label: Column | Literal[False] | None,
+    weight: Column | None,
+    h5_x: str | None,
+    h5_y: str | None,
+) -> MatrixReader:
+    """Open an HDF5 file.
+
+    Parameters
+    ----------
+    path : Path
+    label, weight : as for `MatrixReader`
+    h5_x, h5_y : str or None
+        Paths of the datasets within the file. Default: the one dataset with a usual name (X,
+        data, features; y, label, target), or else the only one of a fitting shape.
+    """
+    try:
+        file = h5py.File(path, "r")
+    except OSError as error:
+        raise InputError(f"{path} is not a readable HDF5 file ({error}).") from None
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset):
+            shapes[name] = item.shape
+
+    file.visititems(note)
+    x_name = _dataset(path, shapes, h5_x, X_NAMES, "X", lambda shape: len(shape) > 1)
+    y_name = None
+    if label is None:
+        rows = shapes[x_name][0] if shapes[x_name] else 0
+        y_name = _dataset(
+            path, shapes, h5_y, Y_NAMES, "y", lambda shape: shape in ((rows,), (rows, 1))
+        )
+
+    def matrix() -> Matrix:
+        X = file[x_name]
+        y = None if y_name is None else ArrayRows(file[y_name])
+        place = f"{path}:{x_name}"
+        return Matrix(ArrayRows(X), y, None, place, f"{path}:{y_name}", False, int(X.nbytes))
+
+    return MatrixReader(matrix, label, weight)
+
+
+def _dataset(
+    path: Path,
+    shapes: dict[str, tuple[int, ...]],
+    asked: str | None,
+    usual: Sequence[str],
+    what: str,
+    fits: Any,
+) -> str:
+    if asked is not None:
+        if asked.strip("/") not in shapes:
+            raise InputError(f"{path} has no dataset {asked}: {_listing(shapes)}.")
+        return asked.strip("/")
+    named = [name for name in shapes if name.rsplit("/", 1)[-1] in usual]
+    found = named or [name for name, shape in shapes.items() if fits(shape)]
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: which dataset is {what} is not clear; say it by its path: {_listing(shapes)}."
+        )
+    return found[0]
+
+
+def _listing(shapes: dict[str, tuple[int, ...]]) -> str:
+    return "it holds " + (", ".join(f"{n} {s}" for n, s in list(shapes.items())[:20]) or "none")
+
+
+def idx_rows(path: Path) -> StreamRows:
+    """Return the rows of an IDX file, the format of MNIST, plain or compressed."""
+    source = Source(path)
+    head = source.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES or head[3] < 1:
+        raise InputError(f"{path} is not an IDX file: its first bytes are {head!r}.")
+    sizes = source.read(4 * head[3])
+    shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4")) if len(sizes) == 4 * head[3] else ()
+    if not shape or min(shape) < 1:
+        raise InputError(f"{path} is a damaged IDX file: its sizes are {shape}.")
+    return StreamRows(source, path, shape, _IDX_TYPES[head[2]])
+
+
+def idx_labels_file(path: Path) -> Path | None:
+    """Return the labels file that belongs to an images file by its name, if it is there."""
+    name = path.name.replace("images", "labels").replace("idx3", "idx1")
+    stem = name
+    for suffix in COMPRESSION_SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    beside = (path.with_name(n) for n in (name, stem, *(stem + s for s in COMPRESSION_SUFFIXES)))
+    return next((file for file in beside if file != path and file.exists()), None)
+
+
+def open_idx(
+    path: Path, label: Column | Literal[False] | None, labels_file: str | Path | None
+) -> MatrixReader:
+    """Open IDX images, every image one row, with the labels of `labels_file` or the one beside."""
+    labels = None
+    if label is None:
+        labels = Path(labels_file) if labels_file else idx_labels_file(path)
+        if labels is None:
+            raise InputError(
+                f"{path} has no labels file beside it: name one (labels file), or say label none."
+            )
+
+    def matrix() -> Matrix:
+        X = idx_rows(path)
+        y = None if labels is None else idx_rows(labels)
+        size = X.shape[0] * X.row_bytes
+        return Matrix(X, y, None, str(path), str(labels), False, size)
+
+    return MatrixReader(matrix, label)

@@ -1,0 +1,222 @@
+"""The first pass of an ingest: from readers to spill buckets, in steps that survive a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+from bigscreen.errors import InputError
+from bigscreen.store.checks import as_features
+from bigscreen.store.intake import Found, Intake, Shape, first_index
+from bigscreen.store.journal import Journal
+from bigscreen.store.layout import Features, csr_slice
+from bigscreen.store.order import Order
+from bigscreen.store.prepare import Preparation
+from bigscreen.store.readers.base import Block, Reader
+from bigscreen.store.spill import BUCKET_BYTES, RECORD, Spill, bucket_bits
+
+CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_SECONDS = 5.0
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be read.
+
+    Attributes
+    ----------
+    openers : sequence of callable
+        Each opens the reader of one source.
+    expected_bytes : int
+        Guess of the bytes of all rows as float32.
+    rows : (int, int or None)
+        First row number wanted, and one past the last.
+    like : Preparation or None
+        Its columns, categories and labels are binding.
+    seed, shuffle
+        Of the order.
+    """
+
+    openers: Sequence[Callable[[], Reader]]
+    expected_bytes: int
+    rows: tuple[int, int | None]
+    like: Preparation | None
+    seed: int
+    shuffle: bool
+
+
+class Reading:
+    """Reads the rows of a request into a spill, taking up what earlier runs left.
+
+    Parameters
+    ----------
+    request : Request
+    folder : Path
+        Of the spill.
+    journal : Journal
+    """
+
+    def __init__(self, request: Request, folder: Path, journal: Journal) -> None:
+        self.request, self.folder, self.journal = request, folder, journal
+        self.found = Found(first=request.rows[0])
+        self.shape: Shape | None = None
+        if request.like is not None:
+            self.found.categories = {c: list(v) for c, v in request.like.categories.items()}
+        lengths: dict[int, list[int]] = {}
+        for line in journal.lines:
+            if "shape" in line:
+                self.shape = Shape(**line["shape"])
+            if "found" in line:
+                self._merge(line)
+                lengths.update({int(b): of_bucket for b, of_bucket in line["lengths"].items()})
+        self._written = len(self.found.labels), self._sizes()
+        self.spill: Spill | None = None
+        if self.shape is not None:
+            self._prepare(self.shape, lengths)
+
+    def run(self, report: Report) -> None:
+        """Read until all rows are in the spill; `report` gets dicts with bytes and rows."""
+        found = self.found
+        stop = self.request.rows[1]
+        last = len(self.request.openers) - 1
+        self._saved = time.monotonic()
+        while not found.finished:
+            reader = self.request.openers[found.source]()
+            skip = found.source_rows
+            if found.source == last:
+                # Only here: of any other source all rows must be counted.
+                skip = max(skip, self.request.rows[0] - found.offset)
+            if self.spill is not None:
+                self._intake.next_source()
+            for block in reader.blocks(skip):
+                self._take(block, reader)
+                found.source_rows = block.first_row + block.X.shape[0]
+                self._note_base(reader)
+                done, total = reader.progress()
+                report({"source": found.source, "bytes": done, "total": total, "rows": found.rows})
+                self._save_if_due()
+                if stop is not None and found.offset + found.source_rows >= stop:
+                    break
+            self._note_base(reader)
+            ended = stop is not None and found.offset + found.source_rows >= stop
+            if ended or found.source == last:
+                found.finished = True
+            else:
+                found.source, found.offset = found.source + 1, found.offset + found.source_rows
+                found.source_rows = 0
+        if self.spill is None:
+            first, stop = self.request.rows
+            raise InputError(
+                f"there is no row in the range {first}:{'' if stop is None else stop} of the "
+                "source; give a range within it."
+            )
+        self._save()
+
+    def _take(self, block: Block, reader: Reader) -> None:
+        """Check a block, and append to the spill what lies within the wanted rows."""
+        first = self.found.offset + block.first_row
+        start = max(self.request.rows[0] - first, 0)
+        stop = block.X.shape[0]
+        if self.request.rows[1] is not None:
+            stop = min(self.request.rows[1] - first, stop)
+        if start >= stop:
+            return
+        X = as_features(block.X, block.where)
+        y, weight = block.y, block.weight
+        if start > 0 or stop < X.shape[0]:
+            X = csr_slice(X, start, stop) if issparse(X) else X[start:stop]
+            y = None if y is None else y[start:stop]
+            weight = None if weight is None else weight[start:stop]
+
+        def where(i: int) -> str:
+            return block.where(i + start)
+
+        if self.spill is None:
+            self._begin(X, weight is not None, reader)
+        assert self.spill is not None
+        X, codes = self._intake.admit(X, y, weight, reader, where)
+        record = np.zeros(X.shape[0], RECORD)
+        record["row"] = np.arange(first + start, first + stop)
+        record["nnz"] = np.diff(X.indptr) if issparse(X) else 0
+        record["weight"] = 1.0 if weight is None else weight
+        record["label"] = codes
+        self.spill.append(record, X)
+        self.found.rows += X.shape[0]
+        self.found.nonzeros += _nonzeros(X, list(reader.categories))
+
+    def _begin(self, X: Features, weighted: bool, reader: Reader) -> None:
+        sparse = issparse(X)
+        row_bytes = 8 * len(X.data) // X.shape[0] if sparse else 4 * X.shape[1]
+        shape = Shape(
+            sparse=sparse,
+            width=None if sparse else X.shape[1],
+            weighted=weighted,
+            names=reader.names,
+            categorical=sorted(reader.categories),
+            bits=bucket_bits(self.request.expected_bytes),
+            rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
+        )
+        self.journal.write({"shape": shape.__dict__})
+        self._prepare(shape, {})
+
+    def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
+        order = Order(self.request.seed, self.request.shuffle, shape.bits, shape.rows_per_bucket)
+        self.shape = shape
+        self.spill = Spill(self.folder, order, shape.width, lengths)
+        self._intake = Intake(self.found, shape, self.request.like)
+
+    def _note_base(self, reader: Reader) -> None:
+        base = first_index(reader)
+        known = self.found.index_base
+        # One file that is 0-based makes all of them so.
+        self.found.index_base = base if known is None else min(base, known)
+
+    def _save_if_due(self) -> None:
+        if self.spill is None:
+            return
+        due = self.spill.pending >= max(CHECKPOINT_BYTES, len(self.spill.lengths) << 16)
+        if due or time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
+            self._save()
+
+    def _sizes(self) -> dict[int, int]:
+        return {c: len(texts) for c, texts in self.found.categories.items()}
+
+    def _save(self) -> None:
+        """Make what was read so far durable: rows first, then the line that counts them."""
+        assert self.spill is not None
+        lengths = self.spill.flush()
+        labels, sizes = self._written
+        # Only what is new of the lists, which would otherwise be written again and again.
+        fresh = {
+            **self.found.__dict__,
+            "labels": self.found.labels[labels:],
+            "categories": {c: v[sizes.get(c, 0) :] for c, v in self.found.categories.items()},
+        }
+        self.journal.write({"found": fresh, "lengths": lengths})
+        self._written = len(self.found.labels), self._sizes()
+        self._saved = time.monotonic()
+
+    def _merge(self, line: dict[str, Any]) -> None:
+        known, new = self.found, dict(line["found"])
+        known.labels += new.pop("labels")
+        for c, texts in new.pop("categories").items():
+            known.categories.setdefault(int(c), []).extend(texts)
+        known.unseen = {int(c): count for c, count in new.pop("unseen").items()}
+        for name, value in new.items():
+            setattr(known, name, value)
+
+
+def _nonzeros(X: Features, categorical: list[int]) -> int:
+    """Count the nonzeros that the rows will have once every category is a column of its own."""
+    if issparse(X):
+        return len(X.data)
+    of_codes = X[:, categorical]
+    return int(np.count_nonzero(X) - np.count_nonzero(of_codes) + np.count_nonzero(of_codes >= 0))

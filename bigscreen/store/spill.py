@@ -1,0 +1,237 @@
+"""Rows between source and store: buckets on disk, appended to in source order, read back sorted."""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.errors import InputError
+from bigscreen.store.layout import Features, csr, csr_stack, take
+from bigscreen.store.order import Order
+
+RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("label", "<i4")])
+ENTRY = np.dtype([("index", "<i4"), ("value", "<f4")])
+
+BUCKET_BYTES = 32 << 20
+"""Size aimed at when the number of buckets is chosen."""
+
+PART_BYTES = 64 << 20
+"""Most bytes of rows that are sorted, and so held, at once: a bucket above it is read in parts."""
+
+SLAB_BYTES = 16 << 20
+MAX_BITS = 12
+
+
+def bucket_bits(expected_bytes: int) -> int:
+    """Return b so that 2**b buckets of `expected_bytes` are about BUCKET_BYTES each.
+
+    The estimate may be far off (a compressed source does not tell what is in it): too small
+    buckets cost a few file handles, and too large ones are read back in parts.
+    """
+    return min(max(expected_bytes // BUCKET_BYTES, 0).bit_length(), MAX_BITS)
+
+
+@dataclass
+class Rows:
+    """Rows as they were read.
+
+    Attributes
+    ----------
+    record : structured array of RECORD, (rows,)
+        Source row number, nonzeros (0 if dense), weight and raw label code of each row.
+    X : float32 array (rows, d) or csr_array
+        Source columns.
+    """
+
+    record: NDArray[np.void]
+    X: Features
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+    def take(self, rows: NDArray[np.int64]) -> Rows:
+        """Return the given rows, in the given order."""
+        return Rows(self.record[rows], take(self.X, rows))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of sort keys within a bucket, both ends inclusive."""
+
+    bucket: int
+    low: int
+    high: int
+
+
+class Spill:
+    """Two files for every bucket, of records and of values, that only ever grow.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    order : Order
+    width : int or None
+        Columns of dense rows; None for CSR.
+    lengths : dict of int to [int, int], optional
+        Bytes of both files of each bucket that are known to be whole: files are cut to them.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        order: Order,
+        width: int | None,
+        lengths: dict[int, list[int]] | None = None,
+    ) -> None:
+        self.folder, self.order, self.width = folder, order, width
+        self.lengths = dict(lengths or {})
+        self.pending = 0
+        self._waiting: dict[int, list[tuple[NDArray, NDArray]]] = defaultdict(list)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._cut()
+
+    def append(self, record: NDArray[np.void], X: Features) -> None:
+        """Take rows in; `flush` writes them."""
+        buckets = self.order.buckets(self.order.keys(record["row"]))
+        present, counts = np.unique(buckets, return_counts=True)
+        if len(present) > 1:
+            by_bucket = np.argsort(buckets, kind="stable")
+            record, X = record[by_bucket], take(X, by_bucket)
+        stop = 0
+        for bucket, count in zip(present.tolist(), counts.tolist(), strict=True):
+            start, stop = stop, stop + count
+            values = _values(X, start, stop)
+            self._waiting[bucket].append((record[start:stop], values))
+            self.pending += record[start:stop].nbytes + values.nbytes
+
+    def flush(self) -> dict[int, list[int]]:
+        """Write what waits to the disk for good; returns the new lengths of the files it grew."""
+        grown = {}
+        for bucket, pieces in self._waiting.items():
+            lengths = self.lengths.get(bucket, [0, 0])
+            grown[bucket] = [
+                _extend(file, length, [piece[i] for piece in pieces])
+                for i, (file, length) in enumerate(zip(self.files(bucket), lengths, strict=True))
+            ]
+        self.lengths.update(grown)
+        self._waiting.clear()
+        self.pending = 0
+        return grown
+
+    def files(self, bucket: int) -> tuple[Path, Path]:
+        """Return the files of records and of values."""
+        return self.folder / f"{bucket:06d}.rows", self.folder / f"{bucket:06d}.values"
+
+    def parts(self) -> list[Part]:
+        """Return key ranges in their order, each with rows of about PART_BYTES at most."""
+        parts = []
+        for bucket in sorted(self.lengths):
+            pieces = -(-sum(self.lengths[bucket]) // PART_BYTES)
+            parts += [Part(bucket, *bounds) for bounds in self.order.split(bucket, pieces)]
+        return parts
+
+    def records(self, bucket: int) -> Iterator[NDArray[np.void]]:
+        """Yield the records of a bucket, in source order, some at a time."""
+        count = self.lengths[bucket][0] // RECORD.itemsize
+        with open(self.files(bucket)[0], "rb") as file:
+            for at in range(0, count, SLAB_BYTES // RECORD.itemsize):
+                wanted = min(SLAB_BYTES // RECORD.itemsize, count - at)
+                yield np.fromfile(file, RECORD, wanted)
+
+    def read(self, part: Part, n_features: int, index_base: int = 0) -> Rows:
+        """Return the rows of a part, sorted by their keys.
+
+        Parameters
+        ----------
+        part : Part
+        n_features : int
+            Columns of the result; at least those that occur.
+        index_base : int
+            Subtracted from column indices of CSR rows.
+        """
+        chosen: list[Rows] = []
+        keys: list[NDArray[np.uint64]] = []
+        for rows in self._slabs(part.bucket, n_features, index_base):
+            of_rows = self.order.keys(rows.record["row"])
+            inside = (of_rows >= np.uint64(part.low)) & (of_rows <= np.uint64(part.high))
+            if not inside.all():
+                kept = np.flatnonzero(inside)
+                rows, of_rows = rows.take(kept), of_rows[kept]
+            chosen.append(rows)
+            keys.append(of_rows)
+        record = np.concatenate([rows.record for rows in chosen])
+        X = _stack([rows.X for rows in chosen], n_features)
+        chosen.clear()
+        return Rows(record, X).take(np.argsort(np.concatenate(keys)))
+
+    def _slabs(self, bucket: int, n_features: int, index_base: int) -> Iterator[Rows]:
+        of_records, of_values = self.lengths[bucket]
+        count = of_records // RECORD.itemsize
+        per_slab = max(SLAB_BYTES * count // max(of_records + of_values, 1), 1)
+        rows_file, values_file = self.files(bucket)
+        with open(rows_file, "rb") as records, open(values_file, "rb") as values:
+            for at in range(0, count, per_slab):
+                record = np.fromfile(records, RECORD, min(per_slab, count - at))
+                X: Features
+                if self.width is not None:
+                    X = np.fromfile(values, "<f4", len(record) * self.width)
+                    X = X.reshape(len(record), self.width)
+                else:
+                    indptr = np.concatenate([[0], np.cumsum(record["nnz"])])
+                    entries = np.fromfile(values, ENTRY, int(indptr[-1]))
+                    indices = entries["index"] - np.int32(index_base)
+                    X = csr(entries["value"].copy(), indices, indptr, n_features)
+                yield Rows(record, X)
+
+    def _cut(self) -> None:
+        """Bring the files back to the lengths known to be whole."""
+        known: dict[Path, int] = {}
+        for bucket, lengths in self.lengths.items():
+            known.update(zip(self.files(bucket), lengths, strict=True))
+        for file in self.folder.iterdir():
+            if file not in known:
+                file.unlink()
+        for file, length in known.items():
+            if not file.exists() or file.stat().st_size < length:
+                raise InputError(
+                    f"{file} has lost rows that were read before: delete {self.folder.parent} and "
+                    "ingest again."
+                )
+            os.truncate(file, length)
+
+
+def _values(X: Features, start: int, stop: int) -> NDArray:
+    if not issparse(X):
+        return X[start:stop]
+    first, last = int(X.indptr[start]), int(X.indptr[stop])
+    entries = np.empty(last - first, ENTRY)
+    entries["index"], entries["value"] = X.indices[first:last], X.data[first:last]
+    return entries
+
+
+def _stack(parts: list[Features], n_features: int) -> Features:
+    if isinstance(parts[0], csr_array):
+        return csr_stack(parts, n_features)  # type: ignore[arg-type]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _extend(path: Path, length: int, pieces: list[NDArray]) -> int:
+    """Append to a file that is `length` bytes long; returns its new length, once that is safe."""
+    with open(path, "ab", buffering=0) as file:
+        # A flush that failed half way (a full disk) may have left more than was counted.
+        file.truncate(length)
+        for piece in pieces:
+            rest = memoryview(np.ascontiguousarray(piece).view(np.uint8).reshape(-1))
+            while rest:
+                rest = rest[file.write(rest) :]
+            length += piece.nbytes
+        os.fsync(file.fileno())
+    return length

@@ -1,0 +1,428 @@
+"""From a data set to a fitted model: the main job, the same for Python and the command line."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+from sklearn.exceptions import ConvergenceWarning
+
+from bigscreen import nystrom
+from bigscreen.design import Design, tiles
+from bigscreen.dual import CSvc
+from bigscreen.errors import InputError
+from bigscreen.fit import Fitted, Limits, Report, fit
+from bigscreen.kernels import Kernel, make_kernel
+from bigscreen.plan import Plan, Request, outline
+from bigscreen.screening.dynamic import make_rule
+from bigscreen.solvers.newton import Newton
+from bigscreen.store import Rows
+from bigscreen.store.files import replacing
+from bigscreen.store.model import Model
+
+
+@dataclass(frozen=True)
+class TrainOptions:
+    """Everything a fit can be asked for.
+
+    Parameters
+    ----------
+    kernel : {"rbf", "linear", "polynomial", "laplacian", "sigmoid"}
+    gamma : float or "scale"
+        "scale" is ``1 / (n_features * X.var())``.
+    degree, coef0
+        Of the polynomial and sigmoid kernels.
+    landmarks : int
+        m, rows that every row is compared with; unused by the linear kernel.
+    sampling : {"uniform", "rpcholesky"}
+    seed : int
+    C : float
+        Penalty; ``lam`` gives it as ``C = 1 / (2 n lam)`` instead.
+    class_weight : None, "balanced" or mapping from label to weight
+    tol : float
+        Relative duality gap to prove.
+    max_iter : int
+    time_budget : float or None
+        Seconds, after which the best point so far is certified and returned.
+    memory : int or None
+        Bytes that all processes together may use; None: 0.8 of the machine's.
+    intercept : {"constant", "true", "none"}
+    solver : {"auto", "newton", "cd"}
+    features : {"auto", "stored", "recomputed"}
+    screening : {"gap", "f-safe", "none"}
+    f : float
+        Of f-safe screening.
+    certify : {"float32", "float64"}
+    work : Path or None
+        Folder for checkpoints and for features that do not fit in memory.
+    resume : bool
+        Go on from the checkpoints in ``work``.
+    """
+
+    kernel: str = "rbf"
+    gamma: float | str = "scale"
+    degree: int = 3
+    coef0: float = 0.0
+    landmarks: int = 1000
+    sampling: str = "uniform"
+    seed: int = 0
+    C: float = 1.0
+    lam: float | None = None
+    class_weight: str | Mapping[Any, float] | None = None
+    tol: float = 1e-3
+    max_iter: int = 1000
+    time_budget: float | None = None
+    memory: int | None = None
+    intercept: str = "constant"
+    solver: str = "auto"
+    features: str = "auto"
+    screening: str = "gap"
+    f: float = 0.1
+    certify: str = "float32"
+    work: Path | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        _positive("tol", self.tol)
+        _positive("C", self.C)
+        if self.lam is not None:
+            _positive("lambda", self.lam)
+        if self.gamma != "scale":
+            _positive("gamma", self.gamma)
+        _one_of("sampling", self.sampling, ("uniform", "rpcholesky"))
+        _one_of("solver", self.solver, ("auto", "newton", "cd"))
+        _one_of("features", self.features, ("auto", "stored", "recomputed"))
+        _one_of("certify", self.certify, ("float32", "float64"))
+        _one_of("intercept", self.intercept, ("constant", "true", "none"))
+        for name in ("landmarks", "max_iter"):
+            if getattr(self, name) < 1:
+                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.solver == "cd" and self.intercept == "true":
+            raise InputError(
+                "coordinate descent cannot fit an unpenalised offset; "
+                "use the newton solver, or intercept constant"
+            )
+        if self.solver == "cd" and self.features == "recomputed" and self.kernel != "linear":
+            raise InputError("coordinate descent needs stored features; use features auto")
+
+
+def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = False) -> Plan:
+    """Outline a fit without running it.
+
+    Returns
+    -------
+    Plan
+        ``refusal`` says why it cannot run within ``options.memory``.
+    """
+    memory = options.memory or int(0.8 * psutil.virtual_memory().total)
+    landmarks = min(options.landmarks, data.n_rows)
+    request = Request(
+        options.kernel,
+        landmarks,
+        options.solver,
+        options.features,
+        options.intercept,
+        memory,
+        workers,
+        cluster,
+    )
+    return outline(data, request)
+
+
+def train(
+    data: Rows,
+    options: TrainOptions,
+    fleet: Any,
+    report: Report | None = None,
+) -> Model:
+    """Fit a model and certify it.
+
+    Parameters
+    ----------
+    data : Rows
+        A stored or in-memory data set; every row must be labelled.
+    options : TrainOptions
+    fleet : fleet.Inline or fleet.Cluster
+        Where it runs; the result is the same bit for bit on any number of workers.
+    report : callable or None
+        Receives events: phases, and one per pass.
+
+    Returns
+    -------
+    Model
+        With its certificate in ``provenance``; a ConvergenceWarning says where the gap was missed.
+
+    Raises
+    ------
+    InputError
+        Bad parameters, unlabelled rows, one class only, or a fit that cannot fit in memory.
+    """
+    return _Job(data, options, fleet, report or (lambda event: None)).run()
+
+
+class _Job:
+    """One training run: phases in order, their seconds, and what the model records of them."""
+
+    def __init__(self, data: Rows, options: TrainOptions, fleet: Any, report: Report) -> None:
+        self.data, self.options, self.fleet, self.report = data, options, fleet, report
+        self.seconds = {"features": 0.0, "solve": 0.0, "certify": 0.0}
+        self.started = time.monotonic()
+        budget = options.time_budget
+        self.deadline = None if budget is None else self.started + budget
+
+    def run(self) -> Model:
+        data, options = self.data, self.options
+        counts = np.asarray(data.label_counts)
+        _check_labels(data, counts)
+        self.plan = plan(data, options, self.fleet.workers, _is_cluster(self.fleet))
+        if self.plan.refusal:
+            raise InputError(self.plan.refusal)
+        if options.work is not None:
+            self._claim(options.work)
+        kernel = self._kernel()
+        design, source = self._design(kernel)
+        results = [self._solve(design, problem, name) for problem, name in self._problems(counts)]
+        self.fleet.stop()
+        # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
+        coefs = [result["coef"] for result in results]
+        if source is not None and source is not design:
+            coefs = [source.coef(np.asarray(coef)) for coef in coefs]
+        landmarks = None if source is None else source.landmarks.X
+        self.seconds["total"] = time.monotonic() - self.started
+        return Model(
+            kernel=kernel,
+            landmarks=landmarks,
+            coef=np.stack(coefs),
+            intercept=np.array([result["intercept"] for result in results]),
+            labels=data.labels,
+            preparation=data.preparation,
+            provenance=self._provenance(kernel, results),
+        )
+
+    # -- phases --------------------------------------------------------------------------------
+    def _kernel(self) -> Kernel:
+        options = self.options
+        gamma = options.gamma
+        if options.kernel == "linear":
+            gamma = 1.0
+        elif gamma == "scale":
+            gamma = gamma_scale(self.data, self.fleet)
+        return make_kernel(options.kernel, float(gamma), options.degree, options.coef0)
+
+    def _design(self, kernel: Kernel) -> tuple[Design, Design | None]:
+        """The design to solve, and the kernel design behind it (None for a linear machine)."""
+        if self.options.kernel == "linear":
+            return Design(self.data), None
+        began = time.monotonic()
+        self.report({"event": "phase", "phase": "landmarks"})
+        options = self.options
+        side, _ = nystrom.landmarks(
+            self.data, kernel, options.landmarks, options.sampling, options.seed
+        )
+        source = Design(self.data, kernel, side, nystrom.factor(kernel, side))
+        design = source
+        if self.plan.features == "stored":
+            self.report({"event": "phase", "phase": "features"})
+            folder = None if self.plan.features_in_memory else self._feature_folder()
+            design = nystrom.stored_features(source, self.fleet, folder, self._feature_progress)
+        self.seconds["features"] = time.monotonic() - began
+        return design, source
+
+    def _feature_folder(self) -> Path:
+        if self.options.work is None:
+            raise InputError(
+                "the features do not fit in memory and no work folder was given to store them in; "
+                "give one, allow more memory, or ask for recomputed features"
+            )
+        return self.options.work
+
+    def _feature_progress(self, done: int, total: int) -> None:
+        self.report({"event": "progress", "phase": "features", "done": done, "total": total})
+
+    def _problems(self, counts: np.ndarray) -> Iterator[tuple[CSvc, Any]]:
+        """The binary problems: one, or one label against the rest for every label."""
+        options, labels = self.options, self.data.labels
+        C = options.C if options.lam is None else 1.0 / (2.0 * self.data.n_rows * options.lam)
+        weights = class_weights(options.class_weight, labels, counts)
+        codes = [1] if len(labels) == 2 else range(len(labels))
+        for code in codes:
+            name = None if len(labels) == 2 else labels[code]
+            yield CSvc(C, code, weights, options.intercept), name
+
+    def _solve(self, design: Design, problem: CSvc, name: Any) -> dict[str, Any]:
+        """Fit one binary problem; a finished one is read back when a run is resumed."""
+        options = self.options
+        folder = None if options.work is None else options.work / f"label-{problem.positive}"
+        done = None if folder is None else folder / "done.json"
+        if done is not None and options.resume and done.exists():
+            return json.loads(done.read_text())
+        solver: Any
+        if self.plan.solver == "newton":
+            solver = Newton(tol=options.tol)
+        else:
+            from bigscreen.solvers.coordinate import CoordinateDescent
+
+            solver = CoordinateDescent(seed=options.seed)
+        fitted = fit(
+            design,
+            problem,
+            solver,
+            self.fleet,
+            Limits(options.tol, options.max_iter, self.deadline),
+            rule=make_rule(options.screening, options.f),
+            certify=options.certify,
+            resident=self.plan.resident,
+            folder=folder,
+            resume=options.resume,
+            report=lambda event: self.report({**event, "class": name, "memory": self._memory()}),
+        )
+        self.seconds["solve"] += fitted.seconds["solve"]
+        self.seconds["certify"] += fitted.seconds["certify"]
+        if fitted.certificate.relative_gap > options.tol:
+            warnings.warn(
+                f"the relative gap {fitted.certificate.relative_gap:.2e} missed tol "
+                f"{options.tol:g}; allow more passes (max_iter) or time (time_budget)",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+        result = _result(fitted, name)
+        if done is not None:
+            done.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(done) as file:
+                file.write(json.dumps(result).encode())
+        return result
+
+    def _memory(self) -> int:
+        return self.fleet.memory()
+
+    # -- records -------------------------------------------------------------------------------
+    def _claim(self, work: Path) -> None:
+        """Make the work folder this problem's; refuse to resume another's."""
+        fields = asdict(replace(self.options, work=None, resume=False, memory=None))
+        for free in ("time_budget", "max_iter", "class_weight"):
+            fields.pop(free)
+        fields["class_weight"] = str(self.options.class_weight)
+        fields["data"] = self.data.fingerprint
+        record = work / "problem.json"
+        if self.options.resume:
+            if not record.exists():
+                raise InputError(f"there is nothing to resume in {work}; leave out --resume")
+            before = json.loads(record.read_text())
+            changed = sorted(k for k in fields if fields[k] != before.get(k))
+            if changed:
+                what = ", ".join(f"{k} was {before.get(k)}, now {fields[k]}" for k in changed)
+                raise InputError(f"{work} belongs to another fit and cannot be resumed: {what}")
+            return
+        work.mkdir(parents=True, exist_ok=True)
+        with replacing(record) as file:
+            file.write(json.dumps(fields, indent=1).encode())
+
+    def _provenance(self, kernel: Kernel, results: list[dict[str, Any]]) -> dict[str, Any]:
+        parameters = asdict(replace(self.options, work=None, resume=False))
+        parameters.pop("work"), parameters.pop("resume")
+        if isinstance(self.options.class_weight, Mapping):
+            parameters["class_weight"] = {str(k): v for k, v in parameters["class_weight"].items()}
+        return {
+            "versions": versions(),
+            "fingerprint": self.data.fingerprint,
+            "parameters": {**parameters, "kernel": kernel.to_dict()},
+            "certificates": [result["certificate"] for result in results],
+            "history": [event for result in results for event in result["history"]],
+            "screening": [result["screening"] for result in results],
+            "solver": self.plan.solver,
+            "features": self.plan.features,
+            "rows": self.data.n_rows,
+            "seconds": self.seconds,
+            "peak_pss_bytes": self.fleet.peak_pss,
+        }
+
+
+def _result(fitted: Fitted, name: Any) -> dict[str, Any]:
+    return {
+        "coef": fitted.point.coef.tolist(),
+        "intercept": fitted.point.intercept,
+        "certificate": {"label": name, **fitted.certificate.to_dict()},
+        "history": [{**event, "class": name} for event in fitted.history],
+        "screening": {"label": name, **fitted.screening},
+    }
+
+
+def gamma_scale(data: Rows, fleet: Any) -> float:
+    """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
+    total = sum(fleet.each(_EntrySum(data), range(data.n_shards)))
+    squares = sum(
+        float(np.sum(data.sqnorms(*data.shard(s)))) for s in range(data.n_shards)
+    )
+    entries = float(data.n_rows) * data.n_features
+    variance = squares / entries - (total / entries) ** 2
+    return 1.0 if variance <= 0 else 1.0 / (data.n_features * variance)
+
+
+@dataclass(frozen=True)
+class _EntrySum:
+    data: Rows
+
+    def __call__(self, shard: int) -> float:
+        total = 0.0
+        start, stop = self.data.shard(shard)
+        for a, b in tiles(stop - start, self.data.chunk_rows):
+            total += float(self.data.X(start + a, start + b).sum(dtype=np.float64))
+        return total
+
+
+def class_weights(
+    given: str | Mapping[Any, float] | None, labels: list[Any], counts: np.ndarray
+) -> tuple[float, ...]:
+    """One weight per label code; "balanced" is ``n / (labels * rows of the label)``."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        if given != "balanced":
+            raise InputError(f"class_weight must be 'balanced' or a mapping, got {given!r}")
+        return tuple(float(w) for w in counts.sum() / (len(counts) * np.maximum(counts, 1)))
+    unknown = [label for label in given if label not in labels]
+    if unknown:
+        raise InputError(f"class_weight names {unknown[0]!r}, which is not one of {labels}")
+    weights = tuple(float(given.get(label, 1.0)) for label in labels)
+    if not all(np.isfinite(w) and w > 0 for w in weights):
+        raise InputError(f"class weights must be positive numbers, got {weights}")
+    return weights
+
+
+def versions() -> dict[str, str]:
+    """Versions that can change a result's last bits."""
+    names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {**found, "python": platform.python_version()}
+
+
+def _check_labels(data: Rows, counts: np.ndarray) -> None:
+    missing = data.n_rows - int(counts.sum())
+    if missing:
+        raise InputError(f"{missing} rows have no label; a fit needs a label on every row")
+    if np.count_nonzero(counts) < 2:
+        label = data.labels[int(np.argmax(counts))] if len(data.labels) else None
+        raise InputError(f"all rows have the label {label!r}; a fit needs rows of two labels")
+
+
+def _is_cluster(fleet: Any) -> bool:
+    return hasattr(fleet, "client")
+
+
+def _positive(name: str, value: Any) -> None:
+    if isinstance(value, str) or not (np.isfinite(value) and value > 0):
+        raise InputError(f"{name} must be a positive finite number, got {value!r}")
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise InputError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

@@ -1,0 +1,90 @@
+"""Good inputs for every command, made once, and how tests run commands."""
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from bigscreen.cli import main
+
+N = 600
+FIT = ["--landmarks", "40", "--gamma", "1", "--threads", "1"]
+
+
+def bigscreen(*args: object) -> Result:
+    """Run a command in this process."""
+    return CliRunner().invoke(main, [str(arg) for arg in args], prog_name="bigscreen")
+
+
+def succeed(*args: object) -> str:
+    result = bigscreen(*args)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def process(*args: object, **kwargs: object) -> subprocess.Popen[str]:
+    """Start a command as a process of its own."""
+    code = "from bigscreen.cli import main; main(prog_name='bigscreen')"
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *map(str, args)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+def write_csv(path: Path, n: int = N, columns: int = 3, seed: int = 0) -> Path:
+    """Rows whose label, yes or no, is whether they lie inside a ring."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, columns))
+    inside = (X[:, :2] ** 2).sum(axis=1) + 0.2 * rng.normal(size=n) < 1.3
+    names = [f"x{j}" for j in range(columns)]
+    lines = [",".join([*names, "inside"])]
+    for row, yes in zip(X, inside, strict=True):
+        lines.append(",".join([*(f"{v:.6f}" for v in row), "yes" if yes else "no"]))
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@dataclass(frozen=True)
+class World:
+    """Good inputs for everything, made once."""
+
+    csv: Path
+    store: Path
+    plain: Path
+    wide: Path
+    unlabelled: Path
+    model: Path
+    fit_json: Path
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> World:
+    folder = tmp_path_factory.mktemp("world")
+    made = World(
+        write_csv(folder / "rows.csv"),
+        *(folder / name for name in list(World.__dataclass_fields__)[1:]),
+    )
+    write_csv(folder / "wide.csv", columns=5)
+    bare = [line.rsplit(",", 1)[0] for line in made.csv.read_text().splitlines()]
+    (folder / "bare.csv").write_text("\n".join(bare) + "\n")
+    succeed("ingest", made.csv, made.store, "--label", "inside", "--scale", "standard")
+    succeed("ingest", made.csv, made.plain, "--label", "inside")
+    succeed("ingest", folder / "wide.csv", made.wide, "--label", "inside")
+    succeed("ingest", folder / "bare.csv", made.unlabelled, "--label", "none", "--like", made.store)
+    succeed("fit", made.store, made.model, *FIT, "--json", made.fit_json)
+    return made
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder, hidden ones too."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b"folder"
+        for path in folder.rglob("*")
+    }
