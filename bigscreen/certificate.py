@@ -83,7 +83,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
     if record["relative_gap"] > record["tol"]:
         report.warn(
             f"the relative gap {record['relative_gap']:.2e} missed {record['tol']:g}; the model is "
-            "the best one found: allow more --max-iter or --time-budget for a better one"
+            "the best one found (more --max-iter or --time-budget, or another --solver, may help)"
         )
 
 

@@ -12,7 +12,7 @@ from bigscreen.rows import exp2_negative, njit, overload, tanh
 
 
 class LinearTerms(NamedTuple):
-    scale: float
+    pass
 
 
 class RbfTerms(NamedTuple):

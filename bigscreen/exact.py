@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.rows import njit
+
 Totals = dict[str, NDArray[np.int64]]
 
 
@@ -28,13 +30,17 @@ def add(totals: Totals, name: str, values: NDArray[np.float64], bound: float) ->
 
     ``bound`` is at least the absolute value of the finished sum over all shards.
     """
-    whole = np.rint(np.asarray(values, dtype=np.float64) / quantum(bound)).astype(np.int64)
-    if name in totals:
-        totals[name] += whole
-    else:
-        totals[name] = whole
+    if name not in totals:
+        totals[name] = np.zeros(np.shape(values), np.int64)
+    _add(np.ravel(values), 1.0 / quantum(bound), totals[name].reshape(-1))
 
 
 def read(totals: Totals, name: str, bound: float) -> NDArray[np.float64]:
     """The finished sum as float64."""
     return totals[name].astype(np.float64) * quantum(bound)
+
+
+@njit(cache=True, nogil=True)
+def _add(values, scale, total):  # type: ignore[no-untyped-def]
+    for i in range(len(values)):
+        total[i] += np.int64(np.rint(values[i] * scale))

@@ -111,11 +111,13 @@ class Monitor:
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
             self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
-            if self.fixed and self.rule is not None and not self.rule.safe:
+            if self._reckless():
                 return self._take_back()
-        if self._exhausted() or stats["stalled"]:
+        if self._exhausted() or (stats["stalled"] and not self._reckless()):
             self._close(self.best)
             return None
+        if stats["stalled"]:
+            return self._take_back()
         self._checkpoint(save)
         return Verdict(region=self._region(point))
 
@@ -159,10 +161,14 @@ class Monitor:
     def _region(self, point: Point) -> Any:
         return None if self.rule is None else self.rule.region(point, self.rounding(point))
 
+    def _reckless(self) -> bool:
+        """Whether rows are fixed that should perhaps not be."""
+        return bool(self.fixed) and self.rule is not None and not self.rule.safe
+
     def _take_back(self) -> Verdict:
         """The closing pass found that an unsafe rule went too far: all rows come back."""
         self.restarts += 1
-        self.best = None
+        self.best, self.target = None, self.limits.tol
         if self.restarts >= 3:
             self.rule = None
         return Verdict(restart=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
@@ -177,20 +178,18 @@ class Seats:
                         return LOST
             finally:
                 call.cancel()
-            try:
+            with contextlib.suppress(OSError, KeyError):  # KeyError: another worker, same address
                 answer = call.result()
-            except (OSError, KeyError):  # KeyError: a new worker at the address of the old one
-                deadline = deadline or time.monotonic() + PATIENCE_SECONDS
-                await asyncio.sleep(0.02)
-                if not seat.alive:
-                    return LOST
-                if time.monotonic() > deadline:
-                    self._unreachable.add(seat.address)
-                    return LOST
-                continue
-            if answer["status"] != "OK":
-                raise answer["exception"]  # not from the method: those are in the result
-            return answer["result"]
+                if answer["status"] == "OK":
+                    return answer["result"]
+                # else from outside the method, whose errors are results: the worker is closing
+            await asyncio.sleep(0.02)
+            deadline = deadline or time.monotonic() + PATIENCE_SECONDS
+            if not seat.alive:
+                return LOST
+            if time.monotonic() > deadline:
+                self._unreachable.add(seat.address)
+                return LOST
 
     async def _send(self, seat: Seat, method: str, args: tuple[Any, ...]) -> Any:
         return await self._client.rpc(seat.address).actor_execute(

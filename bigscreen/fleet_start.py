@@ -63,6 +63,7 @@ def local_cluster(
                 memory_limit=memory_limit,
                 host="127.0.0.1",
                 dashboard_address=None,
+                scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP port, any free
                 silence_logs=logging.CRITICAL,  # a worker's death is handled, not news
             )
         owned.callback(cluster.close)

@@ -1,6 +1,6 @@
 """Kernels: blocks of entries and products with vectors, dense or CSR rows on either side.
 
-A kernel is a frozen record plus one compiled scalar function (an overload of `entry`, chosen by the
+A kernel is a frozen record plus one compiled scalar function (`entries.entry`, chosen by the
 type of its constants): adding a kernel opens nothing else. float32 is the fast path (BLAS, a fused
 pass, a polynomial exponential; error: `Kernel.entry_error`), float64 the accurate one. Everything
 runs without the GIL, one buffer per thread; BLAS threads are limited by the caller.
@@ -12,15 +12,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bigscreen.entries import (
-    LaplacianTerms,
-    LinearTerms,
-    PolynomialTerms,
-    RbfTerms,
-    SigmoidTerms,
-    finish,
-    finish_dots,
-)
+from bigscreen import entries
 from bigscreen.errors import InputError
 from bigscreen.tiles import Side, tiles
 
@@ -112,7 +104,7 @@ class Kernel:
             raise ValueError(f"out must be a C-contiguous {dtype} array of shape {shape}")
         terms = self.terms(dtype)
         for tile in tiles(A, B, self.pairing, dtype, out):
-            finish(terms, tile.values, tile.first, tile.half_a, tile.half_b)
+            entries.finish(terms, tile.values, tile.first, tile.half_a, tile.half_b)
         return out
 
     def dots(self, A, B: Side, V: np.ndarray, dtype=np.float32) -> np.ndarray:
@@ -142,7 +134,7 @@ class Kernel:
         terms = self.terms(dtype)
         for values, first, row, column, half_a, half_b in tiles(A, B, self.pairing, dtype):
             part = out[row : row + len(values)]
-            finish_dots(terms, values, first, half_a, half_b, VT, column, part)
+            entries.finish_dots(terms, values, first, half_a, half_b, VT, column, part)
         return out
 
     def to_dict(self) -> dict[str, Any]:
@@ -170,7 +162,7 @@ class Linear(Kernel):
     name: ClassVar[str] = "linear"
 
     def terms(self, dtype) -> NamedTuple:
-        return LinearTerms(dtype.type(1))
+        return entries.LinearTerms()
 
     def diag(self, A) -> np.ndarray:
         return _side(A).sqnorms
@@ -191,7 +183,7 @@ class Rbf(Kernel):
     pairing: ClassVar[str] = "distance"
 
     def terms(self, dtype) -> NamedTuple:
-        return RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
+        return entries.RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         half = _product_error(sqnorm_a, max_sqnorm_b, d) + _U32 * (sqnorm_a + max_sqnorm_b)
@@ -215,7 +207,7 @@ class Polynomial(Kernel):
 
     def terms(self, dtype) -> NamedTuple:
         factors = (0,) * (self.degree - 1)
-        return PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
+        return entries.PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
 
     def diag(self, A) -> np.ndarray:
         return (self.gamma * _side(A).sqnorms + self.coef0) ** self.degree
@@ -241,7 +233,7 @@ class Laplacian(Kernel):
     pairing: ClassVar[str] = "manhattan"
 
     def terms(self, dtype) -> NamedTuple:
-        return LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
+        return entries.LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e.
@@ -258,7 +250,7 @@ class Sigmoid(Kernel):
     psd: ClassVar[bool] = False
 
     def terms(self, dtype) -> NamedTuple:
-        return SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
+        return entries.SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
 
     def diag(self, A) -> np.ndarray:
         return np.tanh(self.gamma * _side(A).sqnorms + self.coef0)
@@ -268,9 +260,8 @@ class Sigmoid(Kernel):
         return self.gamma * _product_error(sqnorm_a, max_sqnorm_b, d) + 5 * _U32
 
 
-_KINDS: dict[str, type[Kernel]] = {
-    kind.name: kind for kind in (Linear, Rbf, Polynomial, Laplacian, Sigmoid)
-} | {"poly": Polynomial}  # scikit-learn's name
+_ALL: tuple[type[Kernel], ...] = (Linear, Rbf, Polynomial, Laplacian, Sigmoid)
+_KINDS = {kind.name: kind for kind in _ALL} | {"poly": Polynomial}  # scikit-learn's name
 
 
 def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0.0) -> Kernel:

@@ -13,7 +13,14 @@ import numpy as np
 from rich.console import Console
 from rich.live import Live
 from rich.panel import Panel
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
@@ -142,21 +149,22 @@ class FitReport:
             self._waiting = line
 
 
-class ByteBar:
-    """A progress bar over bytes read, on terminals only; call it with (done, total)."""
+class IngestBar:
+    """Progress bars for the events of `bigscreen.store.ingest.ingest`, on terminals only."""
 
-    def __init__(self, title: str) -> None:
+    def __init__(self) -> None:
         console = Console(stderr=True)
         self._bar = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description:<8}"),
             BarColumn(),
-            DownloadColumn(binary_units=True),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[rows]} rows"),
             TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(title, total=None)
+        self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -170,9 +178,19 @@ class ByteBar:
     ) -> None:
         self._bar.stop()
 
-    def __call__(self, done: int, total: int) -> None:
-        """Show that `done` of `total` bytes are read."""
-        self._bar.update(self._task, completed=done, total=total)
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take one event."""
+        phase, rows = event["phase"], event["rows"]
+        if phase not in self._tasks:
+            self._tasks[phase] = self._bar.add_task(phase, rows="0")
+        unit = "bytes" if phase == "read" else "rows"
+        self._bar.update(
+            self._tasks[phase],
+            completed=event[unit],
+            # Unknown sizes show as a bar that moves to and fro.
+            total=event[f"{unit}_total"] or None,
+            rows=count(rows),
+        )
 
 
 def table(title: str, facts: Mapping[str, str]) -> None:

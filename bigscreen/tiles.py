@@ -122,12 +122,12 @@ class Side:
     def index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The inverted index: for every rare column the rows that have it."""
         columns = self.rare.tocsc()
-        owners = columns.indices.astype(np.uint32)  # unsigned: no check for indices from the end
-        return columns.data, owners, columns.indptr.astype(np.int64)
+        # Unsigned: no check for indices from the end in the loop that uses them.
+        return columns.data, columns.indices.astype(np.uint32), columns.indptr.astype(np.uint64)
 
     @cached_property
     def rare_l1(self) -> np.ndarray:
-        return np.asarray(abs(self.rare).sum(axis=1, dtype=np.float64))
+        return np.asarray(abs(self.rare.astype(np.float64)).sum(axis=1))
 
     @cached_property
     def origin(self) -> np.ndarray:

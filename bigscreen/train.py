@@ -24,6 +24,7 @@ from bigscreen.fit import Fitted, Limits, Report, fit
 from bigscreen.kernels import Kernel, make_kernel
 from bigscreen.plan import Plan, Request, outline
 from bigscreen.screening.dynamic import make_rule
+from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton import Newton
 from bigscreen.store import Rows
 from bigscreen.store.files import replacing
@@ -269,8 +270,6 @@ class _Job:
         if self.plan.solver == "newton":
             solver = Newton(tol=options.tol)
         else:
-            from bigscreen.solvers.coordinate import CoordinateDescent
-
             solver = CoordinateDescent(seed=options.seed)
         fitted = fit(
             design,
@@ -359,9 +358,7 @@ def _result(fitted: Fitted, name: Any) -> dict[str, Any]:
 def gamma_scale(data: Rows, fleet: Any) -> float:
     """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
     total = sum(fleet.each(_EntrySum(data), range(data.n_shards)))
-    squares = sum(
-        float(np.sum(data.sqnorms(*data.shard(s)))) for s in range(data.n_shards)
-    )
+    squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in range(data.n_shards))
     entries = float(data.n_rows) * data.n_features
     variance = squares / entries - (total / entries) ** 2
     return 1.0 if variance <= 0 else 1.0 / (data.n_features * variance)

@@ -1,5 +1,6 @@
 """Bad input of every kind: one clear sentence, exit code 2, and nothing half-written."""
 
+import gzip
 import json
 import os
 import re
@@ -23,11 +24,12 @@ def table(text: str) -> dict[str, str]:
 
 
 GOOD_SVM = "+1 1:0.5 3:1\n-1 2:0.25\n+1 1:2\n"
+CUT_GZIP = gzip.compress(b"a,y\n1,p\n2,q\n" * 1000)[:-20]
 INGEST = ["ingest", "bad.csv", "out", "--label", "y"]
 
 # What is wrong, the files it takes, the command (in their folder; {name}: a good input of the
 # `world`), what the one line must mention.
-BAD: dict[str, tuple[dict[str, str], list[str], str]] = {
+BAD: dict[str, tuple[dict[str, str] | dict[str, bytes], list[str], str]] = {
     # ingest
     "no source": ({}, ["ingest", "nowhere.csv", "out"], r"nowhere\.csv"),
     "empty file": (table(""), INGEST, r"bad\.csv"),
@@ -40,7 +42,7 @@ BAD: dict[str, tuple[dict[str, str], list[str], str]] = {
     "negative weight": (
         table("a,w,y\n1,1,p\n2,-3,q\n"),
         [*INGEST, "--weight", "w"],
-        r"bad\.csv.*line 3.*-3",
+        r"bad\.csv.*line 3.*negative",
     ),
     "index 0": (
         svm("+1 1:1\n-1 0:1 2:1\n"),
@@ -62,11 +64,11 @@ BAD: dict[str, tuple[dict[str, str], list[str], str]] = {
         ["ingest", "bad.svm", "out"],
         r"bad\.svm.*line 2",
     ),
-    "not gzip": ({"bad.csv.gz": "a,y\n1,p\n"}, ["ingest", "bad.csv.gz", "out"], r"bad\.csv\.gz"),
+    "cut gzip": ({"bad.csv.gz": CUT_GZIP}, ["ingest", "bad.csv.gz", "out"], r"bad\.csv\.gz"),
     "unknown format": ({"bad.docx": "hm"}, ["ingest", "bad.docx", "out"], r"bad\.docx"),
     "holdout 1.5": (svm(GOOD_SVM), ["ingest", "bad.svm", "out", "--holdout", "1.5"], r"1\.5"),
     "rows backwards": (svm(GOOD_SVM), ["ingest", "bad.svm", "out", "--rows", "5:2"], r"5:2"),
-    "rows past the end": (svm(GOOD_SVM), ["ingest", "bad.svm", "out", "--rows", "7:9"], r"\b3\b"),
+    "rows past the end": (svm(GOOD_SVM), ["ingest", "bad.svm", "out", "--rows", "7:9"], r"7:9"),
     "unknown scaling": (svm(GOOD_SVM), ["ingest", "bad.svm", "out", "--scale", "big"], r"big"),
     "scaling by 0": (svm(GOOD_SVM), ["ingest", "bad.svm", "out", "--scale", "divide:0"], r"0"),
     "no such positive": (svm(GOOD_SVM), ["ingest", "bad.svm", "out", "--positive", "5"], r"\b5\b"),
@@ -118,7 +120,7 @@ BAD: dict[str, tuple[dict[str, str], list[str], str]] = {
     "read-only place": ({}, ["fit", "{store}", "/proc/m"], r"/proc/m cannot be written"),
     "JSON onto the model": ({}, ["fit", "{store}", "m", "--json", "m"], r"--json m"),
     "nothing to resume": ({}, ["fit", "{store}", "m", "--resume"], r"m\.work does not exist"),
-    "unlabelled store": ({}, ["fit", "{unlabelled}", "m"], r"unlabelled"),
+    "unlabelled store": ({}, ["fit", "{unlabelled}", "m"], r"600 rows have no label"),
     "no scheduler": (
         {},
         ["fit", "{store}", "m", "--scheduler", "gopher://nowhere:1"],
@@ -150,7 +152,7 @@ def test_bad_input(
 ) -> None:
     files, command, said = BAD[name]
     for file, text in files.items():
-        (tmp_path / file).write_text(text)
+        (tmp_path / file).write_bytes(text if isinstance(text, bytes) else text.encode())
     monkeypatch.chdir(tmp_path)
     before = contents(tmp_path)
     result = bigscreen(*(part.format(**vars(world)) for part in command))
@@ -225,7 +227,8 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0 or subprocess.run(mount, capture_output=True).returncode:
         pytest.skip("only root may mount a small disk, and not in every container")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    # Lazily: a failed command's traceback may keep a file open for a while.
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
 
 
 @pytest.mark.parametrize("out", ["predictions.npy", "predictions.csv", "store"])
@@ -241,7 +244,8 @@ def test_full_disk(out: str, disk: Path, world: World, tmp_path: Path) -> None:
     assert result.exit_code == 2, result.output
     (line,) = result.stderr.splitlines()
     assert "disk is full" in line or "No space" in line
-    assert not any(disk.iterdir())
+    # An ingest keeps what it can go on with; nothing has the name of a finished output.
+    assert all(path.suffix == ".wip" for path in disk.iterdir()) and not (disk / out).exists()
 
 
 def test_read_only_folder(disk: Path, world: World) -> None:

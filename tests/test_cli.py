@@ -4,17 +4,20 @@ import io
 import json
 import re
 import signal
+import subprocess
+import time
 from pathlib import Path
 
 import click
 import numpy as np
 import pytest
-from cli_world import FIT, N, World, bigscreen, process, succeed, world
+from cli_world import FIT, N, World, bigscreen, process, succeed, world, write_csv
 from rich.console import Console
 
 from bigscreen.cli import main
 from bigscreen.cli.common import Bytes, Seconds
 from bigscreen.report import FitReport, write_json
+from bigscreen.store.dataset import Dataset
 from bigscreen.store.model import Model
 
 __all__ = ["world"]  # a fixture
@@ -108,18 +111,48 @@ def test_processes_give_the_same_model(world: World, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bsm"]
 
 
-def test_interrupt_and_resume(world: World, tmp_path: Path) -> None:
+def interrupt(command: subprocess.Popen[str]) -> str:
+    """Ctrl-C, and what is said then."""
+    command.send_signal(signal.SIGINT)
+    _, said = command.communicate(timeout=60)
+    assert command.returncode == 130 and "Traceback" not in said
+    return said
+
+
+def test_an_interrupted_fit_goes_on(world: World, tmp_path: Path) -> None:
+    options = ["--landmarks", "300", "--gamma", "3", "--C", "100", "--tol", "1e-9"]
+    options += ["--solver", "newton", "--threads", "1"]
     model = tmp_path / "m.bsm"
-    args = ["fit", world.store, model, *FIT, "--solver", "newton", "--tol", "1e-12"]
-    fit = process(*args)
+    fit = process("fit", world.store, model, *options)
     assert fit.stderr is not None
-    first = fit.stderr.readline()
-    assert "pass" in first
-    fit.send_signal(signal.SIGINT)
-    _, err = fit.communicate(timeout=60)
-    assert fit.returncode == 130
-    assert "interrupted" in err and "Traceback" not in err
-    assert not model.exists()
+    while "pass 1 " not in fit.stderr.readline():
+        assert fit.poll() is None
+    said = interrupt(fit)
+    assert f"{model}.work" in said and "--resume" in said and not model.exists()
+    again = bigscreen("fit", world.store, model, *options)
+    assert again.exit_code == 2 and "--resume" in again.stderr and "--overwrite" in again.stderr
+    other = bigscreen("fit", world.store, model, *options, "--seed", "7", "--resume")
+    assert other.exit_code == 2 and "seed" in other.stderr
+    succeed("fit", world.store, model, *options, "--resume")
+    succeed("fit", world.store, tmp_path / "whole.bsm", *options)
+    resumed, whole = Model.load(model), Model.load(tmp_path / "whole.bsm")
+    np.testing.assert_array_equal(resumed.coef, whole.coef)
+    assert resumed.provenance["certificates"] == whole.provenance["certificates"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bsm", "whole.bsm"]
+
+
+def test_an_interrupted_ingest_goes_on(tmp_path: Path) -> None:
+    rows, store = write_csv(tmp_path / "rows.csv", n=100_000), tmp_path / "s"
+    args = ["ingest", rows, store, "--label", "inside"]
+    ingest = process(*args)
+    while not (tmp_path / "s.ingest.wip").exists():
+        assert ingest.poll() is None
+        time.sleep(0.001)
+    said = interrupt(ingest)
+    assert "run the same command again" in said and not store.exists()
+    succeed(*args)
+    succeed("ingest", rows, tmp_path / "whole", "--label", "inside")
+    assert Dataset.open(store).fingerprint == Dataset.open(tmp_path / "whole").fingerprint
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -24,6 +23,7 @@ from fleet_programs import (
 )
 
 import bigscreen.fleet_seats
+from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
 from bigscreen.fleet_start import connect, local_cluster
 
@@ -81,6 +81,15 @@ def await_no_hosts(fleet):
         time.sleep(0.05)
 
 
+def patiently_connected(address):
+    for left in reversed(range(20)):
+        try:
+            return connect(address, timeout=2)
+        except InputError:
+            if not left:
+                raise
+
+
 @contextmanager
 def processes(ports=(0, 0)):
     """A scheduler and workers without nannies as processes; gives a fleet and a way to add one."""
@@ -109,7 +118,7 @@ def processes(ports=(0, 0)):
     try:
         for port in ports:
             add(port)
-        with connect(address, timeout=30) as fleet:
+        with patiently_connected(address) as fleet:
             fleet._client.wait_for_workers(len(ports), timeout=30)
             fleet.processes, fleet.add = started, add
             yield fleet
@@ -264,7 +273,7 @@ def test_processes_without_nannies(reference, monkeypatch):
 
         # and without its scheduler a fleet says so
         fleet.processes[0].kill()
-        with pytest.raises(ConnectionError):
+        with pytest.raises(ConnectionError, match="scheduler is gone"):
             descend(fleet, ROUNDS)
 
 

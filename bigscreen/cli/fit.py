@@ -134,8 +134,9 @@ def fit(
     except KeyboardInterrupt:
         click.echo(_how_to_resume(work), err=True)
         context.exit(INTERRUPTED)
-    except InputError:
-        if own_work and not resume:
+    except (InputError, OSError):
+        # What can be resumed is kept: a full disk must not cost the passes made so far.
+        if own_work and not any(Path(work).glob("label-*/*")):
             shutil.rmtree(work, ignore_errors=True)
         raise
     record = certificate.fit_record(fitted)
@@ -165,6 +166,6 @@ def _check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
 
 
 def _how_to_resume(work: str) -> str:
-    if not Path(work).is_dir() or not any(Path(work).iterdir()):
-        return "interrupted before the first checkpoint; nothing was written"
-    return f"interrupted; the last checkpoint is in {work}: the same command with --resume goes on"
+    if not Path(work).is_dir():
+        return "interrupted; nothing was written"
+    return f"interrupted; what is done so far is in {work}: the same command with --resume goes on"

@@ -1,13 +1,18 @@
 """`bigscreen ingest`."""
 
-import re
 from typing import Any
 
 import click
 
-from bigscreen.cli.common import Number, check_json, check_output, json_option, overwrite_option
+from bigscreen.cli.common import (
+    INTERRUPTED,
+    Number,
+    check_json,
+    check_output,
+    json_option,
+    overwrite_option,
+)
 from bigscreen.cli.info import describe_store, store_facts
-from bigscreen.errors import InputError
 
 
 @click.command(short_help="Read files into a STORE.")
@@ -16,10 +21,19 @@ from bigscreen.errors import InputError
 @click.option(
     "--label",
     metavar="COLUMN",
-    help="Column of the label: its name, or its position from 1 (-1 is the last); none: rows have "
-    "no label.  [default: the last column; svmlight files have it first]",
+    help="Column of the label: its name, or its position (from 0; -1 is the last); none: the rows "
+    "have no label.  [default: a column named label, class, target or y, else the last; svmlight "
+    "files have it first]",
 )
 @click.option("--weight", metavar="COLUMN", help="Column of row weights, by name or position.")
+@click.option("--drop", metavar="COLUMN", multiple=True, help="Leave a column out (repeatable).")
+@click.option(
+    "--categorical",
+    metavar="COLUMN",
+    multiple=True,
+    help="A column whose numbers are names of kinds, not amounts (repeatable). Columns of text are "
+    "categorical anyway: each kind becomes a column of 0 and 1.",
+)
 @click.option(
     "--header/--no-header",
     default=None,
@@ -29,16 +43,23 @@ from bigscreen.errors import InputError
 @click.option(
     "--zero-based/--one-based",
     default=None,
-    help="Whether svmlight columns are counted from 0 or 1.  [default: 1]",
+    help="Whether svmlight columns are counted from 0 or 1.  [default: 0 if a 0 occurs]",
 )
-@click.option("--labels", "labels_file", metavar="FILE", help="Labels of IDX images (MNIST).")
-@click.option("--h5-x", metavar="NAME", help="Dataset of an HDF5 or NPZ file with the columns.")
-@click.option("--h5-y", metavar="NAME", help="Dataset of an HDF5 or NPZ file with the labels.")
+@click.option(
+    "--labels",
+    "labels_file",
+    metavar="FILE",
+    help="Labels of IDX images or an NPY file.  "
+    "[default for IDX: the file of the usual name beside the images]",
+)
+@click.option("--h5-x", metavar="NAME", help="Dataset of an HDF5 file with the columns.")
+@click.option("--h5-y", metavar="NAME", help="Dataset of an HDF5 file with the labels.")
 @click.option(
     "--holdout",
-    type=Number(above=0, below=1),
+    type=Number(above=0),
     metavar="FRACTION",
-    help="Put this share of the rows, picked by chance, into a second store for testing.",
+    help="Put this share of the rows (or this number of rows), picked by chance, into a second "
+    "store for testing, STORE-holdout.",
 )
 @click.option("--rows", metavar="A:B", help="Take rows A to B - 1 alone, counted from 0.")
 @click.option(
@@ -56,6 +77,13 @@ from bigscreen.errors import InputError
     help="Prepare the rows as the training data was: same scaling, categories and labels.",
 )
 @click.option(
+    "--layout",
+    type=click.Choice(["auto", "dense", "sparse"]),
+    default="auto",
+    show_default=True,
+    help="How rows are stored. auto: sparse for wide rows that are mostly zeros.",
+)
+@click.option(
     "--shuffle/--no-shuffle",
     default=True,
     show_default=True,
@@ -71,12 +99,14 @@ from bigscreen.errors import InputError
 )
 @overwrite_option
 @json_option
+@click.pass_context
 def ingest(
+    context: click.Context,
     sources: tuple[str, ...],
     store: str,
     overwrite: bool,
     json_file: str | None,
-    rows: str | None,
+    holdout: float | None,
     **values: Any,
 ) -> None:
     """Read files into STORE, a folder that is quick to read in pieces.
@@ -97,15 +127,21 @@ def ingest(
 
     check_output(store, overwrite, folder=True)
     check_json(json_file, store, *sources)
-    with report.ByteBar("reading") as progress:
-        made = read_in(
-            list(sources),
-            store,
-            rows=_row_range(rows),
-            overwrite=overwrite,
-            progress=progress,
-            **values,
-        )
+    if values["zero_based"] is None:
+        values["zero_based"] = "auto"
+    try:
+        with report.IngestBar() as progress:
+            made = read_in(
+                list(sources),
+                store,
+                holdout=holdout or 0,
+                overwrite=overwrite,
+                progress=progress,
+                **values,
+            )
+    except KeyboardInterrupt as stopped:
+        click.echo(str(stopped) or "interrupted", err=True)
+        context.exit(INTERRUPTED)
     for sentence in made.notes:
         report.note(sentence)
     stores = {"store": describe_store(made.store)}
@@ -115,17 +151,3 @@ def ingest(
         report.write_json(json_file, {**stores, "notes": list(made.notes)})
     for name, record in stores.items():
         report.table(f"{name} {record['path']}", store_facts(record))
-
-
-def _row_range(text: str | None) -> tuple[int, int | None] | None:
-    """'A:B' as two numbers; either may be left out."""
-    if text is None:
-        return None
-    match = re.fullmatch(r"(\d*):(\d*)", text.strip())
-    if match is None:
-        raise InputError(f"--rows {text} should look like 0:1000, from one row to before another")
-    start = int(match[1] or 0)
-    stop = int(match[2]) if match[2] else None
-    if stop is not None and stop <= start:
-        raise InputError(f"--rows {text} takes no row; the second number must be the larger one")
-    return start, stop

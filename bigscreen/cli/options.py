@@ -1,5 +1,6 @@
 """The options of a fit, shared by `fit` and `plan`, and what they mean for a given store."""
 
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -287,5 +288,12 @@ def open_fleet(values: dict[str, Any]) -> Iterator["Fleet"]:
         return
     # The coordinating process needs its share of the memory too.
     share = values["memory"] and values["memory"] // (values["workers"] + 1)
-    with local_cluster(values["workers"], share) as cluster:
+    # Ctrl-C reaches every process of the terminal. Processes born while it is ignored ignore it
+    # too: the workers go on until the pass has ended and its checkpoint is written.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        started = local_cluster(values["workers"], share)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    with started as cluster:
         yield cluster

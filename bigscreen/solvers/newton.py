@@ -25,6 +25,8 @@ from bigscreen.screening.regions import Ball
 from bigscreen.solvers.newton_shard import NewtonProgram
 
 STEPS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
+SHORTEST = 1e-6
+"""Step lengths below this are not tried: rounding hides what they would gain."""
 
 
 class Fleet(Protocol):
@@ -70,6 +72,8 @@ class _Place:
     point: Point | None = None
     step: FloatArray | None = None
     t: float = 1.0
+    next_h: float = 1.0
+    wide: float = 1.0
     decrement: float = 0.0
     gradient_cost: float = 0.0
     zone: int = 0
@@ -79,25 +83,6 @@ class _Place:
     visited: int = 0
     alive: int = 0
     stalled: int = 0
-
-    def next_h(self, tol: float) -> float:
-        """The smoothing of the next pass.
-
-        ``P - D`` is about ``zone_weight h / 12`` (what smoothing costs; zone_weight is itself
-        proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
-        asked, and is lowered only when the decrease that the Newton step promises is no more than
-        what smoothing costs: sooner, and steps become tiny and the dual point useless.
-        """
-        assert self.point is not None
-        cost = self.zone_weight * self.h / 12
-        if self.decrement > cost:
-            return self.h
-        floor = self.h * float(np.sqrt(0.5 * tol * abs(self.point.primal) / cost)) if cost else 0.0
-        converged = self.decrement < 0.1 * cost
-        if floor >= self.h:
-            # Converged at the last h and still not enough: the estimate was too rosy.
-            return self.h / 2 if converged and self.gradient_cost < cost else self.h
-        return max(self.h / (4 if converged else 2), floor)
 
 
 @dataclass(frozen=True)
@@ -220,9 +205,11 @@ class _Solve:
             if verdict.region is not None:
                 self._screen(place, verdict.region)
             if verdict.restart:
+                # The rows that come back can be far off: start them in a wider zone.
+                place.h = min(1.0, 16 * place.h)
                 self.enter(self.program, place)
                 continue
-            self._iterate(place, place.step, STEPS, place.next_h(self.options.tol))
+            self._iterate(place, place.step, STEPS, place.next_h)
 
     def enter(self, program: NewtonProgram, place: _Place, growth: int = 1) -> None:
         """Start a program on every shard, score all its rows at x, find the gradient there.
@@ -241,27 +228,40 @@ class _Solve:
         end = place.x + step
         ends = [self._coef(place.x), self._coef(end)]
         reach = [place.x, place.x + steps.max() * step]
-        stack, _ = self.fleet.round(
-            {
-                "kind": "trial",
-                "h": h,
-                "steps": steps,
-                "coefs": np.stack([coef for coef, _ in ends], axis=1),
-                "offsets": np.array([offset for _, offset in ends]),
-                "slack": max(self.design.score_error(coef) for coef, _ in ends),
-                **self._travel(place, reach),
-            }
-        )
+        message = {
+            "kind": "trial",
+            "h": h,
+            "steps": steps,
+            "coefs": np.stack([coef for coef, _ in ends], axis=1),
+            "offsets": np.array([offset for _, offset in ends]),
+            "slack": max(self.design.score_error(coef) for coef, _ in ends),
+            **self._travel(place, reach),
+        }
+        stack, _ = self.fleet.round(message)
         found = stack.sum(axis=0)
         place.visited, place.alive = int(found[0]), int(found[1])
-        smooth, plain = found[2:].reshape(2, -1)
-        quadratic = np.array([self._quadratic(place.x + t * step) for t in steps])
-        k = int(np.argmin(quadratic + smooth))
+        losses = found[2:]
+        while True:
+            smooth, plain = losses.reshape(2, -1)
+            quadratic = np.array([self._quadratic(place.x + t * step) for t in steps])
+            k = int(np.argmin(quadratic + smooth))
+            if k > 0 or steps[-1] < SHORTEST:
+                break
+            # Far from the optimum of a small h only tiny steps decrease: look among them. This
+            # costs no pass, the scores along the step are known.
+            steps = steps * steps[-1]
+            stack, _ = self.fleet.round({**message, "kind": "search", "steps": steps})
+            losses = stack.sum(axis=0)
         place.t = float(steps[k])
         place.stalled = place.stalled + 1 if len(steps) > 1 and k == 0 and h == place.h else 0
         place.x = place.x + place.t * step
         place.past.append(place.x)
         place.h = h
+        if len(steps) > 1:
+            if place.t < 0.5:
+                place.wide = min(place.wide * 2, 16.0)
+            elif place.t >= 1.0:
+                place.wide = max(place.wide / 2, 1.0)
         message = self._gradient_message(place)
         stack, totals = self.fleet.round(
             {**message, "kind": "accept", "t": place.t, "ref": len(place.past) - 1}
@@ -271,7 +271,12 @@ class _Solve:
     def _gradient_message(self, place: _Place) -> dict[str, Any]:
         most = self.options.zone_rows * self.design.width
         place.zone_asked = place.zone
-        return {"kind": "gradient", "h": place.h, "stride": max(1, round(place.zone / most))}
+        return {
+            "kind": "gradient",
+            "h": place.h,
+            "wide": place.wide * place.h,
+            "stride": max(1, round(place.zone / most)),
+        }
 
     def _finish(
         self,
@@ -284,9 +289,11 @@ class _Solve:
         """The dual point, the gap and the next Newton step from the sums of a gradient pass."""
         program, h = self.program, place.h
         largest = max(self.design.column_bound, 1.0)
-        v = exact.read(totals, "v", program.weight_bound * largest)
+        v, half = exact.read(totals, "v", program.weight_bound * largest)
         bound = program.weight_bound * largest**2 * message["stride"] / (2 * h)
         moment = exact.read(totals, "moment", bound)
+        # Shards add to one triangle only.
+        moment = np.triu(moment) + np.triu(moment, 1).T
         found = stack.sum(axis=0)
         place.zone, place.zone_weight = int(found[2]), float(found[3])
 
@@ -296,13 +303,53 @@ class _Solve:
         w = place.x[: self.design.rank]
         place.point = Point(coef, w, offset, primal, dual, paired=False, smoothing=h)
 
-        gradient = self.metric * place.x - self._features(v.sum(axis=0))
-        hessian = self._transform(moment)
-        hessian[np.diag_indices_from(hessian)] += np.maximum(self.metric, 1e-10)
-        factor = linalg.cho_factor(hessian, overwrite_a=True, check_finite=False)
-        place.step = -linalg.cho_solve(factor, gradient, check_finite=False)
-        place.decrement = -0.5 * float(gradient @ place.step)
+        inner = self._transform(moment)
+        gradient = self._gradient(place, v)
+        place.step, place.decrement = self._newton_step(inner, gradient)
         place.gradient_cost = 0.5 * float(gradient @ gradient)
+        place.next_h = self._next_h(place)
+        if place.next_h < h:
+            # The zone's rows as they are, at the next h: alpha is linear in z within the zone, so
+            # this is the exact step of the path in h while no row enters or leaves the zone.
+            ratio = h / place.next_h
+            gradient = self._gradient(place, half + ratio * (v - half))
+            place.step, _ = self._newton_step(ratio * inner, gradient)
+
+    def _gradient(self, place: _Place, v: FloatArray) -> FloatArray:
+        return self.metric * place.x - self._features(v.sum(axis=0))
+
+    def _newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
+        """The Newton step and the decrease that it promises."""
+        diagonal = self.metric.copy()
+        if self.problem.intercept == "true":
+            # Nothing curves an unpenalised offset while the zone is empty: hold its step to 100
+            # margins. The damping goes to zero with the gradient.
+            diagonal[-1] = 1e-10 + 0.01 * abs(gradient[-1])
+        factor = _cholesky(inner, diagonal)
+        step = -linalg.cho_solve(factor, gradient, check_finite=False)
+        return step, -0.5 * float(gradient @ step)
+
+    def _next_h(self, place: _Place) -> float:
+        """The smoothing of the next pass.
+
+        ``P - D`` is about ``zone_weight h / 12`` (what smoothing costs; zone_weight is itself
+        proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
+        asked, and is lowered only when the decrease that the Newton step promises is no more than
+        what smoothing costs: sooner, and steps become tiny and the dual point useless.
+        """
+        assert place.point is not None
+        h, cost, tol = place.h, place.zone_weight * place.h / 12, self.options.tol
+        # With no row in the zone smoothing costs nothing here, yet the closing pass reads alpha of
+        # screened rows off their scores: h must go on down until they are out of its zone too.
+        if place.decrement > max(cost, 1e-15 * abs(place.point.primal)):
+            return h
+        floor = h * float(np.sqrt(0.5 * tol * abs(place.point.primal) / cost)) if cost else 0.0
+        converged = place.decrement <= 0.1 * cost
+        if floor >= 0.7 * h:
+            # Converged at the last h and still not enough: the estimate was too rosy. (Never creep
+            # up to the floor: every new h costs a step.)
+            return h / 2 if converged and place.gradient_cost < cost else h
+        return max(h / (4 if converged else 2), floor)
 
     # -- screening -----------------------------------------------------------------------------
     def _screen(self, place: _Place, region: Ball) -> None:
@@ -378,9 +425,9 @@ class _Solve:
     def _travel(self, place: _Place, ends: list[FloatArray]) -> dict[str, FloatArray]:
         """How far w and b are from every past point, at the furthest of ``ends``.
 
-        The last entry is infinite: row state ``ref = -1``, never scored, reads it.
+        The last entry stands for no point: rows never scored (``ref = -1``) read it.
         """
-        travel, shift = np.full(len(place.past) + 1, np.inf), np.full(len(place.past) + 1, np.inf)
+        travel, shift = np.zeros(len(place.past) + 1), np.zeros(len(place.past) + 1)
         last = -1 if self.offset else None
         for k, past in enumerate(place.past):
             travel[k] = max(float(np.linalg.norm((past - end)[:last])) for end in ends)
@@ -393,6 +440,7 @@ class _Solve:
         return {
             "x": place.x.tolist(),
             "h": place.h,
+            "wide": place.wide,
             "past": [past.tolist() for past in place.past],
             "t": place.t,
             "zone": place.zone_asked,
@@ -410,6 +458,7 @@ class _Solve:
             meta["h"],
             past=[np.array(past) for past in meta["past"]],
             t=meta["t"],
+            wide=meta["wide"],
             zone=meta["zone"],
             visited=meta["visited"],
             alive=meta["alive"],
@@ -419,3 +468,19 @@ class _Solve:
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, meta["primal"])
         return place
+
+
+def _cholesky(inner: FloatArray, diagonal: FloatArray) -> tuple[FloatArray, bool]:
+    """Factor of ``inner + diag(diagonal)``, with a ridge where rounding left it indefinite.
+
+    C / h can outgrow what float64 holds beside 1; any ridge still gives a direction of descent.
+    """
+    largest = float(np.max(np.diag(inner), initial=0.0))
+    for ridge in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
+        hessian = inner.copy()
+        hessian[np.diag_indices_from(hessian)] += diagonal + ridge * largest
+        try:
+            return linalg.cho_factor(hessian, overwrite_a=True, check_finite=False)
+        except linalg.LinAlgError:
+            continue
+    raise OverflowError("C is so large that the Newton step cannot be computed; use a smaller C")

@@ -13,11 +13,13 @@ A state is a pure fold over the messages, so a lost shard is rebuilt by replayin
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas
 
 from bigscreen import exact
 from bigscreen.design import Design, tiles
@@ -121,14 +123,12 @@ class NewtonProgram:
 
         Returns [rows visited, rows alive, smoothed loss per step..., hinge loss per step...].
         """
-        h, steps = message["h"], message["steps"]
-        coefs, offsets = message["coefs"], message["offsets"]
+        h, coefs, offsets = message["h"], message["coefs"], message["offsets"]
         dual = state.dual
         alive = ~state.fixed
         if self.lazy:
-            # Rows scored at ref have moved by at most this much at either end of the segment, and
-            # by convexity anywhere between; ref -1 (never scored) meets an infinite last entry.
-            reach = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
+            # At most this much at either end of the segment, and by convexity anywhere between.
+            reach = _moved(state, message)
             z = dual.lin - dual.sign * state.scores
             alive &= (np.abs(z) <= h + reach + message["slack"]) | (state.side == FREE)
         state.need = np.flatnonzero(alive)
@@ -136,9 +136,15 @@ class NewtonProgram:
         for a, b in tiles(len(state.need), 4 * TILE):
             state.trial[a:b] = self.design.dots(self._rows(state, state.need[a:b]), coefs)
         state.trial += offsets
-        ends = _side_loss(state, coefs, offsets)
+        counts = [len(state.need), len(dual) - np.count_nonzero(state.fixed)]
+        return np.concatenate([counts, self._search(state, message, totals)])
+
+    def _search(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        """Losses of the last trial for a grid of step lengths: no row is read again."""
+        h, steps = message["h"], message["steps"]
+        ends = _side_loss(state, message["coefs"], message["offsets"])
         losses = np.zeros((2, len(steps)))
-        part = dual[state.need]
+        part = state.dual[state.need]
         _segment_losses(
             part.lin - part.sign * state.trial[:, 0],
             part.sign * (state.trial[:, 0] - state.trial[:, 1]),
@@ -149,8 +155,7 @@ class NewtonProgram:
             losses,
         )
         losses += ends[0] + steps * (ends[1] - ends[0])
-        counts = [len(state.need), len(dual) - np.count_nonzero(state.fixed)]
-        return np.concatenate([counts, losses.ravel()])
+        return losses.ravel()
 
     # -- the gradient pass ---------------------------------------------------------------------
     def _accept(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
@@ -168,18 +173,25 @@ class NewtonProgram:
     def _gradient(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
         """Add V and the zone's second moment at the current scores to the totals.
 
+        V comes twice: with the zone's alpha, and with the zone's boxes at half, from which the
+        coordinator has V for the same zone at any other h.
+
         Returns [p . alpha of sign +, of sign -, zone rows, zone weight].
         """
-        h, stride = message["h"], message["stride"]
+        h, wide, stride = message["h"], message["wide"], message["stride"]
         zone = np.flatnonzero(state.side == FREE)
         rows = state.dual[zone]
         width = rows.hi - rows.lo
         z = rows.lin - rows.sign * state.scores[zone]
         alpha = rows.lo + width * np.clip((z + h) / (2 * h), 0.0, 1.0)
-        moment = np.zeros((self.design.width + 1,) * 2)
+        moment = _zeros(self.design.width + 1)
         zone_sum = self._zone(state, zone, rows, alpha, np.sqrt(width / (2 * h)), stride, moment)
+        if wide > h:
+            self._near(state, wide, moment)
         largest = max(self.design.column_bound, 1.0)
-        exact.add(totals, "v", state.side_sum + zone_sum, self.weight_bound * largest)
+        zone_sum[0] += state.side_sum
+        zone_sum[1] += state.side_sum
+        exact.add(totals, "v", zone_sum, self.weight_bound * largest)
         exact.add(totals, "moment", moment, self.weight_bound * largest**2 * stride / (2 * h))
         lin = state.side_lin + _by_sign(rows.sign, alpha * rows.lin)
         return np.array([*lin, len(zone), float(np.sum(width))])
@@ -208,18 +220,34 @@ class NewtonProgram:
         stride: int,
         moment: FloatArray,
     ) -> FloatArray:
-        """V of the zone's rows by sign; adds their second moment, from one row in ``stride``."""
-        total = np.zeros_like(state.side_sum)
+        """V of the zone's rows by sign, with alpha and with half their boxes (2, 2, m + 1).
+
+        Adds their second moment, from one row in ``stride``, to ``moment``.
+        """
+        total = np.zeros((2, *state.side_sum.shape))
+        half = 0.5 * (rows.lo + rows.hi)
         for a, b in tiles(len(ids), TILE):
             columns = self.design.columns(self._rows(state, ids[a:b]), np.float64)
-            _add_by_sign(total, columns, rows.sign[a:b], alpha[a:b])
+            _add_by_sign(total[0], columns, rows.sign[a:b], alpha[a:b])
+            _add_by_sign(total[1], columns, rows.sign[a:b], half[a:b])
             # Strided from the zone's own numbering, so tiles do not change the choice.
             first = (-a) % stride
-            scaled = np.ones((len(columns[first::stride]), columns.shape[1] + 1))
-            scaled[:, :-1] = columns[first::stride]
-            scaled *= (curvature[a:b][first::stride] * np.sqrt(stride))[:, None]
-            moment += scaled.T @ scaled
+            weight = curvature[a:b][first::stride] * np.sqrt(stride)
+            _add_moment(moment, columns[first::stride], weight)
         return total
+
+    def _near(self, state: State, wide: float, moment: FloatArray) -> None:
+        """Add to ``moment`` the rows near the zone, curved as if the zone were that wide."""
+        z = np.abs(state.dual.lin - state.dual.sign * state.scores)
+        near = np.flatnonzero((z <= wide) & (state.side != FREE) & ~state.fixed)
+        # They only steady the step: two rows a column in all are enough.
+        most = 1 + 2 * self.design.width // self.design.data.n_shards
+        stride = max(1, len(near) // most)
+        near = near[::stride]
+        weight = np.sqrt((state.dual.hi[near] - state.dual.lo[near]) * stride / (2 * wide))
+        for a, b in tiles(len(near), TILE):
+            columns = self.design.columns(self._rows(state, near[a:b]), np.float64)
+            _add_moment(moment, columns, weight[a:b])
 
     # -- screening -----------------------------------------------------------------------------
     def _screen(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
@@ -244,9 +272,9 @@ class NewtonProgram:
     def intervals(self, state: State, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
         """Intervals of every row's optimal score, widened by what lazy rows have moved."""
         norms = np.sqrt(state.norms**2 + message["constant"])
-        moved = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
         scores = state.scores - message["offset"]
-        return message["region"].intervals(scores, norms, moved + message["slack"])
+        slack = _moved(state, message) + message["slack"]
+        return message["region"].intervals(scores, norms, slack)
 
     def _quantiles(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
         """Weight of the multiplier's breakpoints below each of a grid of candidates.
@@ -318,6 +346,12 @@ def _bound(dual: Dual, side: NDArray[np.int8]) -> FloatArray:
     return np.where(side == AT_HI, dual.hi, np.where(side == AT_LO, dual.lo, 0.0))
 
 
+def _moved(state: State, message: dict[str, Any]) -> FloatArray:
+    """How far every row's score may be from the one it has: infinite where it never had one."""
+    moved = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
+    return np.where(state.ref < 0, np.inf, moved)
+
+
 def _side_loss(state: State, coefs: FloatArray, offsets: FloatArray) -> FloatArray:
     """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
 
@@ -333,6 +367,27 @@ def _side_loss(state: State, coefs: FloatArray, offsets: FloatArray) -> FloatArr
 def _by_sign(sign: FloatArray, values: FloatArray) -> FloatArray:
     """Sums of the values of rows with s > 0 and with s < 0."""
     return np.array([np.sum(values[sign > 0]), np.sum(values[sign < 0])])
+
+
+_scratch = threading.local()
+
+
+def _zeros(size: int) -> FloatArray:
+    """A (size, size) array of zeros, the same memory in every call of this thread."""
+    if getattr(_scratch, "moment", np.empty((0, 0))).shape[0] != size:
+        _scratch.moment = np.empty((size, size))
+    _scratch.moment[...] = 0.0
+    return _scratch.moment
+
+
+def _add_moment(moment: FloatArray, columns: FloatArray, weight: FloatArray) -> None:
+    """Add ``sum weight_i^2 [c_i, 1] [c_i, 1]'`` to the upper triangle, in place."""
+    if len(weight):
+        scaled = np.empty((len(weight), len(moment)))
+        np.multiply(columns, weight[:, None], out=scaled[:, :-1])
+        scaled[:, -1] = weight
+        # LAPACK's lower triangle of the transposed view is the upper one of a C-ordered array.
+        blas.dsyrk(1.0, scaled.T, 1.0, moment.T, lower=1, overwrite_c=1)
 
 
 def _add_by_sign(

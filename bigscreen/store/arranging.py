@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.store.layout import Features, csr_slice, csr_stack
+from bigscreen.store.layout import Features, csr_slice
 from bigscreen.store.order import Holdout
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.scaling import Moments
-from bigscreen.store.spill import Part, Rows, Spill
+from bigscreen.store.spill import Part, Rows, Spill, stack
 from bigscreen.store.writer import DatasetWriter
 
 _SLICE_BYTES = 8 << 20
@@ -50,10 +50,7 @@ class Transform:
             return X
         # A slice at a time: the intermediate arrays are wider than the rows, at times much wider.
         step = max(_SLICE_BYTES // (8 * self.n_features), 1)
-        slices = [self._slice(X, at, at + step) for at in range(0, X.shape[0], step)]
-        if self.sparse:
-            return csr_stack(slices, self.n_features)  # type: ignore[arg-type]
-        return np.concatenate(slices)
+        return stack([self._slice(X, at, at + step) for at in range(0, X.shape[0], step)])
 
     def _slice(self, X: Features, start: int, stop: int) -> Features:
         stop = min(stop, X.shape[0])
@@ -129,11 +126,38 @@ def measure(
 ) -> Moments:
     """Return the moments of the kept rows; `report` gets how many rows are done."""
     moments = Moments(transform.n_features)
-    for part, sizes in zip(survey.parts, survey.sizes, strict=True):
-        if sizes[0]:
-            moments.add(transform(spilled.read(part)[0].X))
+
+    def pieces() -> Iterator[Features]:
+        for part, sizes in zip(survey.parts, survey.sizes, strict=True):
+            if sizes[0]:
+                yield transform(spilled.read(part)[0].X)
             report(int(sizes.sum()))
+
+    # Sums depend, in their last digits, on what is added at once: so always the same rows.
+    for batch in _batches(pieces(), max(_SLICE_BYTES // (8 * transform.n_features), 1)):
+        moments.add(batch)
     return moments
+
+
+def _batches(pieces: Iterator[Features], size: int) -> Iterator[Features]:
+    """Yield the rows of all pieces, `size` at a time."""
+    waiting: list[Features] = []
+    held = 0
+    for X in pieces:
+        at = 0
+        while at < X.shape[0]:
+            end = min(at + size - held, X.shape[0])
+            waiting.append(_rows_of(X, at, end))
+            held, at = held + end - at, end
+            if held == size:
+                yield stack(waiting)
+                waiting, held = [], 0
+    if waiting:
+        yield stack(waiting)
+
+
+def _rows_of(X: Features, start: int, stop: int) -> Features:
+    return csr_slice(X, start, stop) if isinstance(X, csr_array) else X[start:stop]
 
 
 class _Target:
@@ -154,8 +178,8 @@ class _Target:
         while at < X.shape[0]:
             start, stop = self.writer.chunk(self._next)
             end = min(at + stop - start - self._held, X.shape[0])
-            of_X = csr_slice(X, at, end) if issparse(X) else X[at:end]
-            self._pieces.append((of_X, y[at:end], weight[at:end], ids[at:end]))
+            piece = _rows_of(X, at, end), y[at:end], weight[at:end], ids[at:end]
+            self._pieces.append(piece)
             self._held += end - at
             self.at += end - at
             at = end
@@ -175,11 +199,9 @@ class _Target:
         self._next, self._pieces, self._held = self._next + 1, [], 0
 
     def _store(self, k: int, pieces: list[Any]) -> None:
-        layout = self.writer.layout
         Xs, ys, weights, ids = pieces
-        X = csr_stack(list(Xs), layout.n_features) if layout.is_sparse else np.concatenate(Xs)
-        weight = np.concatenate(weights) if layout.has_weights else None
-        self.writer.write(k, X, np.concatenate(ys), weight, np.concatenate(ids))
+        weight = np.concatenate(weights) if self.writer.layout.has_weights else None
+        self.writer.write(k, stack(list(Xs)), np.concatenate(ys), weight, np.concatenate(ids))
 
 
 def arrange(

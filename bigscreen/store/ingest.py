@@ -1,57 +1,290 @@
 """Ingest: from files or arrays to a dataset on disk, streaming, in bounded memory, resumable.
 
-Two passes. `reading` checks the sources' rows and drops each into one of many buckets on disk, by a
-hash of the row's number; `arranging` sorts one bucket after the other in memory, scales the rows and
-writes the chunks. Everything in between lives in `<path>.ingest.wip` and is deleted at the end; a
-journal there says what is done, so that a killed run goes on where it was.
+Two passes. `reading` checks the rows and drops each into one of many buckets on disk, by a hash of
+its number; then `building` settles labels, scaling and layout, and `arranging` sorts one bucket
+after the other in memory and writes the chunks. All in between lives in `<path>.ingest.wip` and is
+deleted at the end; a journal there says what is done, so that a killed run goes on where it was.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bigscreen.errors import InputError
-from bigscreen.store.arranging import Spilled, Survey, Transform, arrange, measure
+from bigscreen.store.building import Build, Ingested, Wanted
 from bigscreen.store.dataset import MANIFEST, Dataset
-from bigscreen.store.journal import Journal
-from bigscreen.store.labelling import known_codes, settle
-from bigscreen.store.layout import row_grid
-from bigscreen.store.order import Holdout
+from bigscreen.store.inputs import inputs_of, pattern_of, row_range
+from bigscreen.store.journal import JOURNAL, Journal
+from bigscreen.store.layout import Label
+from bigscreen.store.model import Model
 from bigscreen.store.prepare import Preparation
-from bigscreen.store.readers import Column, Inputs, ReaderOptions
 from bigscreen.store.reading import Reading, Request
 from bigscreen.store.scaling import divisor
-from bigscreen.store.spill import ENTRY
 from bigscreen.store.wip import unfinished
-from bigscreen.store.writer import DatasetWriter
 
-DENSE_WIDTH = 256
-DENSE_DENSITY = 0.25
+Column = str | int
+Progress = Callable[[dict[str, Any]], None]
+
+BUCKETS = "buckets"
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-@dataclass(frozen=True)
-class Ingested:
-    """What an ingest made.
+def ingest(
+    sources: Any,
+    path: str | os.PathLike[str],
+    *,
+    label: Column | None = None,
+    weight: Column | None = None,
+    drop: Sequence[Column] = (),
+    categorical: Sequence[Column] = (),
+    header: bool | None = None,
+    delimiter: str | None = None,
+    zero_based: bool | Literal["auto"] = "auto",
+    labels_file: str | os.PathLike[str] | None = None,
+    h5_x: str | None = None,
+    h5_y: str | None = None,
+    holdout: float = 0,
+    seed: int = 0,
+    rows: str | None = None,
+    scale: str = "none",
+    positive: Label | None = None,
+    like: str | os.PathLike[str] | Dataset | Model | Preparation | None = None,
+    shuffle: bool = True,
+    layout: Literal["auto", "dense", "sparse"] = "auto",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Ingested:
+    """Make a dataset of files or arrays.
 
-    Attributes
+    Parameters
     ----------
-    store : Dataset
-    holdout : Dataset or None
-    notes : list of str
-        What a person should know: unseen categories, a scaling without centring, and the like.
-    """
+    sources : path, list of paths, array, (X, y), (X, y, weight), or iterable of such blocks
+        svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX or Parquet files; numpy, scipy sparse or dask
+        arrays. Row numbers run from 0 over all sources in their order.
+    path : path
+        The dataset to make.
+    label, weight : str or int, optional
+        Columns of tables, by name or position. label="none": there are no labels.
+    drop, categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
+        How to read: see `open_source` and the readers.
+    holdout : float, default=0
+        Fraction (below 1) or number of rows for a second dataset, `<path>-holdout`.
+    seed : int, default=0
+        Of the shuffle and of the choice of the held out rows.
+    rows : str, optional
+        "A:B" takes the rows number A to B-1 only; either may be left out.
+    scale : str, default="none"
+        "none", "standard", "minmax" or "divide:N", computed on the rows that are not held out.
+    positive : label, optional
+        Make two labels: this one (code 1) and "rest" (code 0).
+    like : path of a dataset or model, Dataset, Model or Preparation, optional
+        Take columns, categories, scaling and labels from there.
+    shuffle : bool, default=True
+        Store the rows in an order given by `seed`, otherwise in the order of the source.
+    layout : {"auto", "dense", "sparse"}
+        "auto": that of `like`; else dense for at most 256 features or a quarter nonzeros.
+    overwrite : bool, default=False
+        Replace what is at `path`, once the new dataset is whole.
+    progress : callable, optional
+        Gets dicts: {"event": "ingest", "phase": "read", "bytes", "bytes_total" (0: not known),
+        "rows"}, then {"event": "ingest", "phase": "measure" or "write", "rows", "rows_total"}.
 
-    store: Dataset
-    holdout: Dataset | None
-    notes: list[str] = field(default_factory=list)
+    Returns
+    -------
+    Ingested
+
+    Raises
+    ------
+    InputError
+        For anything wrong with the sources, the options or the place to write to.
+    KeyboardInterrupt
+        With a message that says what is kept; a run with the same arguments goes on.
+
+    Notes
+    -----
+    While it runs, the disk holds the rows twice: in the buckets and in the new dataset.
+    """
+    first, stop = row_range(rows)
+    divisor(scale)
+    if layout not in ("auto", "dense", "sparse"):
+        raise InputError(f"there is no layout {layout!r}: use auto, dense or sparse.")
+    if not (0 <= holdout < 1 or holdout == int(holdout)):
+        raise InputError(f"holdout={holdout}: give a fraction below 1 or a number of rows.")
+    if like is not None and (scale != "none" or positive is not None):
+        raise InputError("like brings its own scaling and labels: leave out scale and positive.")
+    pattern = None if like is None else pattern_of(like)
+    options: dict[str, Any] = {
+        "label": label,
+        "weight": weight,
+        "drop": tuple(drop),
+        "categorical": tuple(categorical),
+        "header": header,
+        "delimiter": delimiter,
+        "zero_based": zero_based,
+        "labels_file": None if labels_file is None else str(labels_file),
+        "h5_x": h5_x,
+        "h5_y": h5_y,
+    }
+    inputs = inputs_of(sources, options)
+    choices = {
+        "holdout": holdout,
+        "seed": seed,
+        "rows": [first, stop],
+        "scale": scale,
+        "positive": positive,
+        "shuffle": shuffle,
+        "layout": layout,
+    }
+    job = {
+        "sources": [source.identity for source in inputs],
+        **options,
+        **choices,
+        "like": None if pattern is None else pattern.preparation.fingerprint,
+    }
+    if pattern is not None:
+        if pattern.index_base is not None and zero_based == "auto":
+            options["zero_based"] = pattern.index_base == 0
+        if pattern.preparation.n_raw is not None:
+            options["categories"] = pattern.preparation.categories
+    request = Request(
+        openers=[partial(source.open, options) for source in inputs],
+        expected_bytes=sum(source.expected_bytes for source in inputs),
+        rows=(first, stop),
+        like=None if pattern is None else pattern.preparation,
+        seed=seed,
+        shuffle=shuffle,
+    )
+    wanted = Wanted(
+        path=Path(path).absolute(),
+        holdout=holdout,
+        seed=seed,
+        scale=scale,
+        positive=positive,
+        like=request.like,
+        like_sparse=None if pattern is None else pattern.sparse,
+        layout=layout,
+        overwrite=overwrite,
+        extra={"sources": [source.name for source in inputs], **choices},
+    )
+    resumable = all(source.identity is not None for source in inputs)
+    sizes = [source.size for source in inputs]
+    return _run(request, wanted, job, resumable, _Reporter(progress, sizes))
+
+
+def _run(
+    request: Request, wanted: Wanted, job: dict[str, Any], resumable: bool, report: _Reporter
+) -> Ingested:
+    work = wanted.path.with_name(wanted.path.name + ".ingest.wip")
+    if not (work / JOURNAL).exists():
+        _refuse_existing(wanted)
+    with _explained(work, resumable):
+        journal = Journal(work, job, wanted.overwrite)
+        try:
+            if not any("finishing" in line for line in journal.lines):
+                _refuse_existing(wanted)
+            if not journal.lines:
+                _clear_unfinished(wanted)
+            try:
+                made = _made(wanted, journal) or _make(request, wanted, journal, report)
+            except BaseException as error:
+                # What cannot be gone on with is not left lying about; the journal goes before the
+                # rows that it counts.
+                if isinstance(error, InputError) or not resumable:
+                    for folder in map(unfinished, wanted.paths):
+                        shutil.rmtree(folder, ignore_errors=True)
+                    (work / JOURNAL).unlink(missing_ok=True)
+                    shutil.rmtree(work, ignore_errors=True)
+                raise
+        finally:
+            journal.close()
+        shutil.rmtree(work / BUCKETS, ignore_errors=True)
+        shutil.rmtree(work)
+    return made
+
+
+def _make(request: Request, wanted: Wanted, journal: Journal, report: _Reporter) -> Ingested:
+    reading = Reading(request, journal.folder / BUCKETS, journal)
+    reading.run(report.read)
+    made = Build(wanted, reading, journal, report.build).run()
+    journal.write({"finished": made.notes})
+    return made
+
+
+def _made(wanted: Wanted, journal: Journal) -> Ingested | None:
+    """Return what an earlier run finished, if it died while clearing up."""
+    for line in journal.lines:
+        if "finished" in line:
+            made = [Dataset.open(path) for path in wanted.paths]
+            return Ingested(made[0], made[1] if len(made) > 1 else None, line["finished"])
+    return None
+
+
+def _refuse_existing(wanted: Wanted) -> None:
+    for path in wanted.paths:
+        if path.exists() and not wanted.overwrite:
+            raise InputError(f"{path} exists already; choose another path or overwrite it.")
+        if path.exists() and not (path / MANIFEST).exists():
+            raise InputError(f"{path} is not a bigscreen dataset, so it is not overwritten.")
+
+
+def _clear_unfinished(wanted: Wanted) -> None:
+    for folder in map(unfinished, wanted.paths):
+        if folder.exists() and not wanted.overwrite:
+            raise InputError(
+                f"{folder} was left by another run: delete it or use overwrite to start anew."
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _explained(work: Path, resumable: bool) -> Iterator[None]:
+    """Say in a sentence what the operating system or Ctrl-C put an end to."""
+    kept = f"what was done is kept in {work}; run the same command again to go on, or delete it."
+    if not resumable:
+        kept = "nothing is kept, because these blocks cannot be read from the middle."
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            raise InputError(f"the disk of {work.parent} is full: make room; {kept}") from error
+        place = error.filename or work
+        raise InputError(
+            f"{place} cannot be read or written: {error.strerror or error}."
+        ) from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped: {kept}") from None
+
+
+class _Reporter:
+    """Turns what the passes report into the events of `ingest`."""
+
+    def __init__(self, progress: Progress | None, sizes: list[int]) -> None:
+        self._progress, self._sizes = progress, sizes
+
+    def read(self, event: dict[str, Any]) -> None:
+        if self._progress is None:
+            return
+        done, total = event["bytes"], event["total"]
+        of_source = self._sizes[event["source"]]
+        # The reader of a compressed file may count what is in it, not what lies on the disk.
+        share = of_source * done // total if total else done
+        self._send(
+            phase="read",
+            bytes=sum(self._sizes[: event["source"]]) + share,
+            bytes_total=sum(self._sizes),
+            rows=event["rows"],
+        )
+
+    def build(self, event: dict[str, Any]) -> None:
+        self._send(**event)
+
+    def _send(self, **event: Any) -> None:
+        if self._progress is not None:
+            self._progress({"event": "ingest", **event})

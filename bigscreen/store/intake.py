@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
+from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
 from bigscreen.store.labelling import RawLabels, known_codes
 from bigscreen.store.layout import Features, Label
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.readers.base import Reader
+from bigscreen.store.readers.svmlight import SvmlightReader
 
 Where = Callable[[int], str]
 
@@ -35,7 +36,7 @@ class Found:
     width : int
         Columns; of sparse rows, the largest index so far and one, as written in the file.
     index_base : int or None
-        Number of the first column as written in the file.
+        Number of the first column as written in svmlight files; None if there are none.
     unseen : dict of int to int
         How many values of each categorical column were not among the given categories.
     labels : list
@@ -145,14 +146,15 @@ class Intake:
             self._check_width(X, like.n_raw, reader, where)
 
     def _check_width(self, X: Features, n_raw: int, reader: Reader, where: Where) -> None:
-        if not issparse(X):
+        if not isinstance(X, csr_array):
             if X.shape[1] != n_raw:
                 raise InputError(
                     f"{where(0)}: the row has {X.shape[1]} columns and the store it shall be like "
                     f"has {n_raw}."
                 )
             return
-        largest = n_raw + first_index(reader) - 1
+        base = reader.index_base() if isinstance(reader, SvmlightReader) else 0
+        largest = n_raw + base - 1
         if len(above := np.flatnonzero(X.indices > largest)):
             row = int(np.searchsorted(X.indptr, above[0], side="right")) - 1
             raise InputError(
@@ -162,8 +164,6 @@ class Intake:
 
     def _categories(self, X: Features, reader: Reader) -> Features:
         """Exchange the reader's category codes for ours, which outlive it."""
-        if issparse(X):
-            raise InputError("sparse rows cannot have categorical columns; write them as dense.")
         X = X.copy()
         for c, texts in reader.categories.items():
             table = self._tables.get(c, np.empty(0, np.int32))
@@ -207,9 +207,3 @@ class Intake:
                 "of the store it shall be like."
             )
         return codes
-
-
-def first_index(reader: Reader) -> int:
-    """Number of a reader's first column: 0 for all but svmlight's."""
-    index_base: Callable[[], int] = getattr(reader, "index_base", lambda: 0)
-    return index_base()

@@ -10,6 +10,8 @@ from typing import Any
 
 from bigscreen.errors import InputError
 
+JOURNAL = "journal.jsonl"
+
 
 class Journal:
     """Append-only JSON lines in `folder`; the first one says which job it belongs to.
@@ -48,7 +50,7 @@ class Journal:
             ) from None
         self.lines: list[dict[str, Any]] = []
         job = json.loads(json.dumps(job))
-        self._file = open(folder / "journal.jsonl", "a+b")
+        self._file = open(folder / JOURNAL, "a+b")
         try:
             self._recover(job, anew)
         except BaseException:

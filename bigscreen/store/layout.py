@@ -35,10 +35,10 @@ def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
     Returns
     -------
     shard_rows, chunk_rows : int
-        `shard_rows` lies in 256..65536 and gives at least 16 shards when there are rows enough;
+        `shard_rows` lies in 256..65536 and gives at least 8 shards when there are rows enough;
         it depends on `n_rows` alone. `chunk_rows` divides it and keeps a chunk within 32 MiB.
     """
-    wanted = min(max(n_rows // 16, MIN_SHARD_ROWS), MAX_SHARD_ROWS)
+    wanted = min(max(n_rows // 8, MIN_SHARD_ROWS), MAX_SHARD_ROWS)
     shard_rows = 1 << (wanted.bit_length() - 1)
     fitting = max(CHUNK_BYTES // max(row_bytes, 1), 1)
     return shard_rows, min(shard_rows, 1 << (fitting.bit_length() - 1))

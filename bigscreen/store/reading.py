@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import issparse
+from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
 from bigscreen.store.checks import as_features
-from bigscreen.store.intake import Found, Intake, Shape, first_index
+from bigscreen.store.intake import Found, Intake, Shape
 from bigscreen.store.journal import Journal
 from bigscreen.store.layout import Features, csr_slice
 from bigscreen.store.order import Order
 from bigscreen.store.prepare import Preparation
-from bigscreen.store.readers.base import Block, Reader
+from bigscreen.store.readers.base import PIECE_BYTES, Block, Reader
+from bigscreen.store.readers.svmlight import SvmlightReader
 from bigscreen.store.spill import BUCKET_BYTES, RECORD, Spill, bucket_bits
 
 CHECKPOINT_BYTES = 64 << 20
@@ -85,6 +87,8 @@ class Reading:
     def run(self, report: Report) -> None:
         """Read until all rows are in the spill; `report` gets dicts with bytes and rows."""
         found = self.found
+        if found.finished:
+            return
         stop = self.request.rows[1]
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
@@ -97,7 +101,8 @@ class Reading:
             if self.spill is not None:
                 self._intake.next_source()
             for block in reader.blocks(skip):
-                self._take(block, reader)
+                for part in _storable(block, reader):
+                    self._take(part, reader)
                 found.source_rows = block.first_row + block.X.shape[0]
                 self._note_base(reader)
                 done, total = reader.progress()
@@ -136,16 +141,14 @@ class Reading:
             y = None if y is None else y[start:stop]
             weight = None if weight is None else weight[start:stop]
 
-        def where(i: int) -> str:
-            return block.where(i + start)
-
+        where = partial(_shifted, block.where, start)
         if self.spill is None:
             self._begin(X, weight is not None, reader)
         assert self.spill is not None
         X, codes = self._intake.admit(X, y, weight, reader, where)
         record = np.zeros(X.shape[0], RECORD)
         record["row"] = np.arange(first + start, first + stop)
-        record["nnz"] = np.diff(X.indptr) if issparse(X) else 0
+        record["nnz"] = np.diff(X.indptr) if isinstance(X, csr_array) else 0
         record["weight"] = 1.0 if weight is None else weight
         record["label"] = codes
         self.spill.append(record, X)
@@ -153,8 +156,8 @@ class Reading:
         self.found.nonzeros += _nonzeros(X, list(reader.categories))
 
     def _begin(self, X: Features, weighted: bool, reader: Reader) -> None:
-        sparse = issparse(X)
-        row_bytes = 8 * len(X.data) // X.shape[0] if sparse else 4 * X.shape[1]
+        sparse = isinstance(X, csr_array)
+        row_bytes = 8 * len(X.data) // X.shape[0] if isinstance(X, csr_array) else 4 * X.shape[1]
         shape = Shape(
             sparse=sparse,
             width=None if sparse else X.shape[1],
@@ -174,10 +177,10 @@ class Reading:
         self._intake = Intake(self.found, shape, self.request.like)
 
     def _note_base(self, reader: Reader) -> None:
-        base = first_index(reader)
-        known = self.found.index_base
-        # One file that is 0-based makes all of them so.
-        self.found.index_base = base if known is None else min(base, known)
+        if isinstance(reader, SvmlightReader):
+            base, known = reader.index_base(), self.found.index_base
+            # One file that is 0-based makes all of them so.
+            self.found.index_base = base if known is None else min(base, known)
 
     def _save_if_due(self) -> None:
         if self.spill is None:
@@ -214,9 +217,27 @@ class Reading:
             setattr(known, name, value)
 
 
+def _storable(block: Block, reader: Reader) -> Iterator[Block]:
+    """Yield the block; sparse rows with categories as dense ones, whose absent code 0 is a code."""
+    if not (isinstance(block.X, csr_array) and reader.categories):
+        yield block
+        return
+    step = max(PIECE_BYTES // (8 * block.X.shape[1]), 1)
+    for at in range(0, block.X.shape[0], step):
+        rows = slice(at, at + step)
+        y = None if block.y is None else block.y[rows]
+        weight = None if block.weight is None else block.weight[rows]
+        where = partial(_shifted, block.where, at)
+        yield Block(block.X[rows].toarray(), y, weight, block.first_row + at, where)
+
+
+def _shifted(where: Callable[[int], str], by: int, i: int) -> str:
+    return where(i + by)
+
+
 def _nonzeros(X: Features, categorical: list[int]) -> int:
     """Count the nonzeros that the rows will have once every category is a column of its own."""
-    if issparse(X):
+    if isinstance(X, csr_array):
         return len(X.data)
     of_codes = X[:, categorical]
     return int(np.count_nonzero(X) - np.count_nonzero(of_codes) + np.count_nonzero(of_codes >= 0))

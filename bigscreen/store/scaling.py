@@ -6,12 +6,10 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
+from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 from bigscreen.store.layout import Features
-
-_SLICE_BYTES = 8 << 20
 
 
 def divisor(scale: str) -> float | None:
@@ -37,7 +35,7 @@ def divisor(scale: str) -> float | None:
 
 
 class Moments:
-    """Mean, spread and range of every column, rows being added some at a time.
+    """Mean, spread and range of every column, rows being added a few thousand at a time.
 
     Means and sums of squared deviations are merged by Chan's formula, so that a column far from
     zero keeps its digits; the zeros of sparse rows enter as one block of zeros at the end.
@@ -58,7 +56,7 @@ class Moments:
     def add(self, X: Features) -> None:
         """Take rows in, ndarray or csr_array of shape (rows, n_features)."""
         self.rows += X.shape[0]
-        if issparse(X):
+        if isinstance(X, csr_array):
             d = len(self.mean)
             counts = np.bincount(X.indices, minlength=d).astype(np.float64)
             sums = np.bincount(X.indices, X.data, minlength=d)
@@ -68,15 +66,13 @@ class Moments:
             np.minimum.at(self.low, X.indices, X.data)
             np.maximum.at(self.high, X.indices, X.data)
             return
-        step = max(_SLICE_BYTES // max(8 * X.shape[1], 1), 1)
-        for at in range(0, X.shape[0], step):
-            part = X[at : at + step].astype(np.float64)
-            mean = part.mean(axis=0)
-            np.minimum(self.low, part.min(axis=0), out=self.low)
-            np.maximum(self.high, part.max(axis=0), out=self.high)
-            part -= mean
-            counts = np.full(len(mean), float(len(part)))
-            self._merge(counts, mean, np.einsum("ij,ij->j", part, part))
+        wide = X.astype(np.float64)
+        mean = wide.mean(axis=0)
+        np.minimum(self.low, wide.min(axis=0), out=self.low)
+        np.maximum(self.high, wide.max(axis=0), out=self.high)
+        wide -= mean
+        counts = np.full(len(mean), float(len(wide)))
+        self._merge(counts, mean, np.einsum("ij,ij->j", wide, wide))
 
     def _merge(self, counts: NDArray, mean: NDArray, deviation: NDArray) -> None:
         total = self.counts + counts

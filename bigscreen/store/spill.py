@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 from bigscreen.store.layout import Features, csr, csr_stack, take
@@ -102,9 +102,9 @@ class Spill:
         """Take rows in; `flush` writes them."""
         buckets = self.order.buckets(self.order.keys(record["row"]))
         present, counts = np.unique(buckets, return_counts=True)
-        if len(present) > 1:
-            by_bucket = np.argsort(buckets, kind="stable")
-            record, X = record[by_bucket], take(X, by_bucket)
+        # Taken even if all go into one bucket: X may be memory that its owner will write to.
+        by_bucket = np.argsort(buckets.astype(np.int32), kind="stable")
+        record, X = record[by_bucket], take(X, by_bucket)
         stop = 0
         for bucket, count in zip(present.tolist(), counts.tolist(), strict=True):
             start, stop = stop, stop + count
@@ -168,7 +168,7 @@ class Spill:
             chosen.append(rows)
             keys.append(of_rows)
         record = np.concatenate([rows.record for rows in chosen])
-        X = _stack([rows.X for rows in chosen], n_features)
+        X = stack([rows.X for rows in chosen])
         chosen.clear()
         return Rows(record, X).take(np.argsort(np.concatenate(keys)))
 
@@ -209,7 +209,7 @@ class Spill:
 
 
 def _values(X: Features, start: int, stop: int) -> NDArray:
-    if not issparse(X):
+    if not isinstance(X, csr_array):
         return X[start:stop]
     first, last = int(X.indptr[start]), int(X.indptr[stop])
     entries = np.empty(last - first, ENTRY)
@@ -217,9 +217,10 @@ def _values(X: Features, start: int, stop: int) -> NDArray:
     return entries
 
 
-def _stack(parts: list[Features], n_features: int) -> Features:
+def stack(parts: list[Features]) -> Features:
+    """Return the rows of all parts, one below the other."""
     if isinstance(parts[0], csr_array):
-        return csr_stack(parts, n_features)  # type: ignore[arg-type]
+        return csr_stack(parts, parts[0].shape[1])  # type: ignore[arg-type]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
@@ -229,7 +230,7 @@ def _extend(path: Path, length: int, pieces: list[NDArray]) -> int:
         # A flush that failed half way (a full disk) may have left more than was counted.
         file.truncate(length)
         for piece in pieces:
-            rest = memoryview(np.ascontiguousarray(piece).view(np.uint8).reshape(-1))
+            rest = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
             while rest:
                 rest = rest[file.write(rest) :]
             length += piece.nbytes

@@ -37,7 +37,7 @@ class StreamRows:
     """
 
     def __init__(self, stream: Any, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
-        self._stream, self._path = stream, path
+        self.stream, self._path = stream, path
         self.shape, self._dtype = shape, np.dtype(dtype)
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * self._dtype.itemsize
         self._at = 0
@@ -53,7 +53,7 @@ class StreamRows:
         return values.astype(self._dtype.newbyteorder("="), copy=False)
 
     def _bytes(self, size: int) -> bytes:
-        data = self._stream.read(size)
+        data = self.stream.read(size)
         if len(data) < size:
             raise InputError(
                 f"{self._path} ends too early: it promises {self.shape[0]} rows; fetch it again."
@@ -114,15 +114,15 @@ def open_npy(
         )
 
     def matrix() -> Matrix:
-        X = npy_rows(open(path, "rb"), path)
-        y = None
+        files = [open(path, "rb")]
+        X, y = npy_rows(files[0], path), None
         if labels_file is not None and label is None:
             try:
-                stream = open(labels_file, "rb")
+                files.append(open(labels_file, "rb"))
             except OSError as error:
                 raise InputError(f"{labels_file} cannot be opened: {error.strerror}.") from None
-            y = npy_rows(stream, Path(labels_file))
-        return Matrix(X, y, None, str(path), str(labels_file), False, path.stat().st_size)
+            y = npy_rows(files[1], Path(labels_file))
+        return Matrix(X, y, None, str(path), str(labels_file), False, path.stat().st_size, files)
 
     return MatrixReader(matrix, label, weight)
 
@@ -132,20 +132,22 @@ def open_npz(
 ) -> MatrixReader:
     """Open an NPZ file with an array X, and y unless `label` is a column of X or False."""
     try:
-        archive = zipfile.ZipFile(path)
+        with zipfile.ZipFile(path) as archive:
+            keys = [name.removesuffix(".npy") for name in archive.namelist()]
     except zipfile.BadZipFile as error:
         raise InputError(f"{path} is damaged ({error}): fetch the file again.") from None
-    keys = [name.removesuffix(".npy") for name in archive.namelist()]
     x_key = _choose(path, keys, X_NAMES, "X")
     y_key = _choose(path, keys, Y_NAMES, "y") if label is None else None
 
     def matrix() -> Matrix:
+        archive = zipfile.ZipFile(path)
+
         def rows(key: str) -> StreamRows | ArrayRows:
             return npy_rows(io.BufferedReader(archive.open(key + ".npy")), path)  # type: ignore
 
         size = archive.getinfo(x_key + ".npy").file_size
         y = None if y_key is None else rows(y_key)
-        return Matrix(rows(x_key), y, None, str(path), str(path), False, size)
+        return Matrix(rows(x_key), y, None, str(path), str(path), False, size, [archive])
 
     return MatrixReader(matrix, label, weight)
 
@@ -177,17 +179,17 @@ def open_hdf5(
         Paths of the datasets within the file. Default: the one dataset with a usual name (X,
         data, features; y, label, target), or else the only one of a fitting shape.
     """
-    try:
-        file = h5py.File(path, "r")
-    except OSError as error:
-        raise InputError(f"{path} is not a readable HDF5 file ({error}).") from None
     shapes: dict[str, tuple[int, ...]] = {}
 
     def note(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             shapes[name] = item.shape
 
-    file.visititems(note)
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(note)
+    except OSError as error:
+        raise InputError(f"{path} is not a readable HDF5 file ({error}).") from None
     x_name = _dataset(path, shapes, h5_x, X_NAMES, "X", lambda shape: len(shape) > 1)
     y_name = None
     if label is None:
@@ -197,10 +199,11 @@ def open_hdf5(
         )
 
     def matrix() -> Matrix:
+        file = h5py.File(path, "r")
         X = file[x_name]
         y = None if y_name is None else ArrayRows(file[y_name])
-        place = f"{path}:{x_name}"
-        return Matrix(ArrayRows(X), y, None, place, f"{path}:{y_name}", False, int(X.nbytes))
+        place, y_place = f"{path}:{x_name}", f"{path}:{y_name}"
+        return Matrix(ArrayRows(X), y, None, place, y_place, False, int(X.nbytes), [file])
 
     return MatrixReader(matrix, label, weight)
 
@@ -269,6 +272,7 @@ def open_idx(
         X = idx_rows(path)
         y = None if labels is None else idx_rows(labels)
         size = X.shape[0] * X.row_bytes
-        return Matrix(X, y, None, str(path), str(labels), False, size)
+        files = [rows.stream for rows in (X, y) if rows is not None]
+        return Matrix(X, y, None, str(path), str(labels), False, size, files)
 
     return MatrixReader(matrix, label)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 
@@ -59,17 +59,17 @@ def find_layout(
         raise InputError(f"{path} has no row among its first lines: check that it is a table.")
     if delimiter is None:
         delimiter = _find_delimiter(path, body)
-    try:
-        rows = [row for row in islice(_split(body, delimiter), _SAMPLE_ROWS) if row]
-    except csv.Error as error:
-        raise InputError(f"{path} does not look like a table ({error}).") from None
+    rows = _split(body, delimiter)
+    if not rows:
+        raise InputError(f"{path} does not look like a table; check its format and its line ends.")
     columns = Counter(map(len, rows)).most_common(1)[0][0]
 
     names = None
     comments = [line for line in lines[:first] if line.startswith(b"#")]
     if comments and header is not False:
-        fields = next(_split([decode(comments[-1]).lstrip("# \t")], delimiter), [])
-        if len(fields) == columns and (header or not any(map(exact_number, fields))):
+        fields = (_split([decode(comments[-1]).lstrip("# \t")], delimiter) or [[]])[0]
+        words = [field for field in fields if exact_number(field) is None]
+        if len(fields) == columns and (header or words == fields):
             names = fields
     if names is None and (header or (header is None and _is_header(path, rows, names_asked))):
         names = rows[0]
@@ -109,18 +109,21 @@ def _reader(lines: list[str], delimiter: str):
     return csv.reader((line + "\n" for line in lines), delimiter=delimiter, skipinitialspace=True)
 
 
-def _split(lines: list[str], delimiter: str) -> Iterator[list[str]]:
-    for row in _reader(lines, delimiter):
-        yield [field.strip() for field in row]
+def _split(lines: list[str], delimiter: str) -> list[list[str]]:
+    """Return the first rows as fields, or none if csv cannot read them (a field without end)."""
+    try:
+        rows = [row for row in islice(_reader(lines, delimiter), _SAMPLE_ROWS) if row]
+    except csv.Error:
+        return []
+    return [[field.strip() for field in row] for row in rows]
 
 
 def _find_delimiter(path: str | Path, lines: list[str]) -> str:
     """Return the delimiter by which most of the lines have the same number of fields, over one."""
     found = {}
     for delimiter in (*_DELIMITERS, " "):
-        try:
-            rows = [row for row in islice(_split(lines, delimiter), _SAMPLE_ROWS) if row]
-        except csv.Error:  # fields of absurd length: a wide table cut in the wrong places
+        rows = _split(lines, delimiter)
+        if not rows:
             continue
         columns, times = Counter(map(len, rows)).most_common(1)[0]
         if columns > 1:

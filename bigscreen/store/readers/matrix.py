@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -44,6 +44,8 @@ class Matrix:
     sparse : bool
     size : int
         Bytes of all rows.
+    files : list
+        To be closed when all is read.
     """
 
     X: Rows
@@ -53,6 +55,7 @@ class Matrix:
     y_name: str
     sparse: bool
     size: int
+    files: list[Any] = field(default_factory=list)
 
 
 class MatrixReader:
@@ -83,6 +86,7 @@ class MatrixReader:
     ) -> None:
         self._open = matrix
         opened = matrix()
+        self._opened: Matrix | None = opened
         shape = opened.X.shape
         place = opened.name or "the array"
         if len(shape) < 2 or shape[0] < 1:
@@ -118,7 +122,14 @@ class MatrixReader:
 
     def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
-        matrix = self._open()
+        matrix, self._opened = self._opened or self._open(), None
+        try:
+            yield from self._blocks(matrix, skip_rows)
+        finally:
+            for file in matrix.files:
+                file.close()
+
+    def _blocks(self, matrix: Matrix, skip_rows: int) -> Iterator[Block]:
         step = max(PIECE_BYTES * self._rows // max(self._size, 1), 1)
         for start in range(skip_rows, self._rows, step):
             stop = min(start + step, self._rows)
@@ -137,15 +148,17 @@ class MatrixReader:
                 weight = _numeric(_flat(matrix.weight.read(start, stop)), where).astype(np.float64)
             if len(self._features) < X.shape[1]:
                 X = X[:, self._features]
-            yield Block(X, y, weight, start, where)
             self._done = stop
+            yield Block(X, y, weight, start, where)
 
 
 def _position(place: str, width: int, column: Any) -> int:
     try:
         at = int(column)
     except ValueError:
-        raise InputError(f"{place}: its columns have no names; give {column!r} by number.") from None
+        raise InputError(
+            f"{place}: its columns have no names; give {column!r} by number."
+        ) from None
     if not -width <= at < width:
         raise InputError(f"{place} has no column {at}: its columns are 0 to {width - 1}.")
     return at % width

@@ -1,0 +1,237 @@
+"""The scikit-learn door: support vector machines as estimators.
+
+Wherever they take X it may be an array, a scipy sparse array, a Dask array (read block by block), a
+data set, or the path of a stored one, which brings its own labels and weights: y is left out then.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from bigscreen.estimators_base import Machine
+from bigscreen.store.model import Model
+from bigscreen.train import TrainOptions
+
+
+class NystroemSVC(Machine):
+    """Kernel support vector machine on Nystrom features, for more rows than fit in memory.
+
+    Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, phi(x_i)> + b))`` with
+    ``phi(x) = T' k(x, Z)``, ``T T' = k(Z, Z)^+``, Z being ``n_components`` of the rows, until the
+    duality gap, summed over all rows, is at most ``tol`` times the objective. More than two
+    classes are fitted one against the rest, over the same features.
+
+    Parameters
+    ----------
+    kernel : {"rbf", "polynomial", "laplacian", "sigmoid", "linear"}, default="rbf"
+        "linear" is a linear machine without landmarks.
+    gamma : float or "scale", default="scale"
+        "scale" is ``1 / (n_features * X.var())``.
+    degree : int, default=3
+    coef0 : float, default=0.0
+        Of the polynomial and sigmoid kernels.
+    n_components : int, default=1000
+        Number m of landmarks; more is closer to the exact kernel, and costs m^2 a row.
+    sampling : {"uniform", "rpcholesky"}, default="uniform"
+        How landmarks are drawn; randomly pivoted Cholesky makes more of few.
+    C : float, default=1.0
+        Penalty of a row's violation of the margin.
+    tol : float, default=1e-3
+        Relative duality gap to prove: how far the objective may be above the optimum, as a part
+        of itself.
+    fit_intercept : {False, True, "true"}, default=True
+        No offset; a constant feature 1 (cheap, penalised with the rest); or the true, unpenalised
+        offset of `sklearn.svm.SVC`.
+    class_weight : None, "balanced" or dict, default=None
+        Multiplies C by class; "balanced" is ``n / (n_classes * n_class)``, counting weights.
+    max_iter : int, default=1000
+        Passes over the rows.
+    time_budget : float or None, default=None
+        Seconds, after which the best point so far is certified and kept.
+    solver : {"auto", "newton", "cd"}, default="auto"
+        Smoothed Newton, or coordinate descent.
+    features : {"auto", "stored", "recomputed"}, default="auto"
+        Compute phi once and keep it, or afresh in every pass.
+    screening : {"gap", "f-safe", "none"}, default="gap"
+        How rows are recognised that no longer need a look.
+    random_state : int, RandomState or None, default=None
+        Of the choice of landmarks.
+    memory : int or None, default=None
+        Bytes that the fit may use; None: 0.8 of the machine's.
+    n_jobs : int or None, default=None
+        Threads; None and -1: one for each processor.
+    scheduler : str or None, default=None
+        Address of a Dask scheduler to run on instead, ``tcp://HOST:8786``.
+    work : path or None, default=None
+        Folder for what does not fit in memory (and, with a scheduler, for the rows: all its
+        workers must share it); emptied after the fit. None: the system's temporary one.
+    verbose : int, default=0
+        Anything but 0 shows the gap as it falls.
+
+    Attributes
+    ----------
+    classes_ : ndarray (n_classes,)
+    n_features_in_ : int
+    components_ : ndarray or csr_array (m, n_features), float32
+        The landmarks Z; None for a linear machine.
+    dual_gap_, relative_gap_ : float
+        ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all classes.
+    certificate_ : list of dict
+        Of every classifier: label, primal, dual, gap, relative_gap, rounding_bound, and so on.
+    n_iter_ : int
+        Passes; the most of all classifiers.
+    history_ : list of dict
+        Primal, dual, relative_gap, rows alive and visited, seconds of every pass.
+    model_ : Model
+        The fitted machine, which needs no data; ``model_.save(path)`` writes it to a file.
+
+    Examples
+    --------
+    >>> from bigscreen import NystroemSVC
+    >>> machine = NystroemSVC(n_components=500, C=10).fit(X, y)  # doctest: +SKIP
+    >>> machine.relative_gap_ <= machine.tol  # doctest: +SKIP
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: str = "rbf",
+        *,
+        gamma: float | str = "scale",
+        degree: int = 3,
+        coef0: float = 0.0,
+        n_components: int = 1000,
+        sampling: str = "uniform",
+        C: float = 1.0,
+        tol: float = 1e-3,
+        fit_intercept: bool | str = True,
+        class_weight: str | Mapping[Any, float] | None = None,
+        max_iter: int = 1000,
+        time_budget: float | None = None,
+        solver: str = "auto",
+        features: str = "auto",
+        screening: str = "gap",
+        random_state: Any = None,
+        memory: int | None = None,
+        n_jobs: int | None = None,
+        scheduler: str | None = None,
+        work: str | os.PathLike[str] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.n_components = n_components
+        self.sampling = sampling
+        self.C = C
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.time_budget = time_budget
+        self.solver = solver
+        self.features = features
+        self.screening = screening
+        self.random_state = random_state
+        self.memory = memory
+        self.n_jobs = n_jobs
+        self.scheduler = scheduler
+        self.work = work
+        self.verbose = verbose
+
+    def _options(self) -> TrainOptions:
+        return self._shared_options(
+            kernel=self.kernel,
+            gamma=self.gamma,
+            degree=self.degree,
+            coef0=self.coef0,
+            landmarks=self.n_components,
+            sampling=self.sampling,
+            features=self.features,
+        )
+
+    def _clipped(self, options: TrainOptions, n_rows: int) -> TrainOptions:
+        if options.landmarks <= n_rows or self.kernel == "linear":
+            return options
+        warnings.warn(
+            f"n_components={self.n_components} is more than the {n_rows} rows; all rows are used",
+            UserWarning,
+            stacklevel=3,
+        )
+        return replace(options, landmarks=n_rows)
+
+    def _publish(self, model: Model) -> None:
+        super()._publish(model)
+        self.components_ = model.landmarks
+
+
+class LinearSVC(Machine):
+    """Linear support vector machine for more rows than fit in memory.
+
+    Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, x_i> + b))`` until the duality
+    gap, summed over all rows, is at most ``tol`` times the objective. More than two classes are
+    fitted one against the rest.
+
+    Parameters
+    ----------
+    C, tol, fit_intercept, class_weight, max_iter, time_budget, solver, screening
+        As in NystroemSVC. ``fit_intercept=True`` is scikit-learn's LinearSVC with
+        ``loss="hinge"`` and ``intercept_scaling=1``; ``"true"`` its SVC with ``kernel="linear"``.
+    random_state : int, RandomState or None, default=None
+        Of the order in which coordinate descent visits rows.
+    memory, n_jobs, scheduler, work, verbose
+        As in NystroemSVC.
+
+    Attributes
+    ----------
+    coef_ : float64 array (1, n_features), or (n_classes, n_features) with three classes or more
+        Of the rows as the data set holds them (scaled, if it was scaled).
+    intercept_ : float64 array (1,) or (n_classes,)
+    classes_, n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+        As in NystroemSVC.
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        tol: float = 1e-3,
+        fit_intercept: bool | str = True,
+        class_weight: str | Mapping[Any, float] | None = None,
+        max_iter: int = 1000,
+        time_budget: float | None = None,
+        solver: str = "auto",
+        screening: str = "gap",
+        random_state: Any = None,
+        memory: int | None = None,
+        n_jobs: int | None = None,
+        scheduler: str | None = None,
+        work: str | os.PathLike[str] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.C = C
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.time_budget = time_budget
+        self.solver = solver
+        self.screening = screening
+        self.random_state = random_state
+        self.memory = memory
+        self.n_jobs = n_jobs
+        self.scheduler = scheduler
+        self.work = work
+        self.verbose = verbose
+
+    def _options(self) -> TrainOptions:
+        return self._shared_options(kernel="linear")
+
+    def _publish(self, model: Model) -> None:
+        super()._publish(model)
+        self.coef_, self.intercept_ = model.coef, model.intercept

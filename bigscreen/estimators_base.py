@@ -1,0 +1,262 @@
+"""What the estimators share: how they fit, score and publish what was proved."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from threadpoolctl import threadpool_limits
+
+from bigscreen.errors import InputError
+from bigscreen.estimators_rows import Labelled, blocks, is_chunked, is_store, open_store
+from bigscreen.evaluate import check_match, evaluate, scored_blocks
+from bigscreen.fleet import Inline
+from bigscreen.report import FitReport
+from bigscreen.store import Rows
+from bigscreen.store.checks import as_features
+from bigscreen.store.model import Model
+from bigscreen.train import TrainOptions, plan, train
+
+INTERCEPTS = {False: "none", True: "constant", "true": "true"}
+
+SMALL = 1 << 20
+"""Entries (rows times columns) below which threads would wait for each other more than work."""
+
+DASK_SHARE = 0.4
+"""Part of the memory that the rows of a Dask array may take; above, they go to disk."""
+
+
+class Machine(ClassifierMixin, BaseEstimator):
+    """What both estimators do; they differ in their parameters and in what they publish."""
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to a proved gap.
+
+        Parameters
+        ----------
+        X : array, sparse array or Dask array of shape (n_samples, n_features), data set or path
+        y : array of shape (n_samples,)
+            Labels, two or more distinct values of any sortable type; left out if X is a data set.
+        sample_weight : array of shape (n_samples,), optional
+            Not negative; each multiplies C for its row. Left out if X is a data set.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            A ValueError: parameters or data that cannot be used, or a fit beyond ``memory``.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If ``max_iter`` or ``time_budget`` ended the fit before the gap was proved.
+        UserWarning
+            If ``n_components`` is more than there are rows; all rows are used then.
+        """
+        options = self._options()
+        with ExitStack() as owned:
+            data, weights = self._rows(X, y, sample_weight, owned)
+            options = self._clipped(replace(options, class_weight=weights), data.n_rows)
+            columns = data.n_features if options.kernel == "linear" else options.landmarks
+            with self._fleet(data.n_rows * columns) as fleet:
+                if plan(data, options, fleet.workers, self.scheduler is not None).disk_bytes:
+                    options = replace(options, work=self._folder(owned))
+                report = owned.enter_context(FitReport()) if self.verbose else None
+                self.model_ = train(data, options, fleet, report)
+        self._publish(self.model_)
+        return self
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores of rows.
+
+        Parameters
+        ----------
+        X : as in ``fit``
+            Rows of a data set are scored in the order of its source.
+
+        Returns
+        -------
+        float64 array of shape (n_samples,), or (n_samples, n_classes) with three classes or more
+            Above 0 means ``classes_[1]``; with more classes the largest score wins.
+        """
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
+        scores = self._scores(X)
+        return self.classes_[self.model_.decide(scores)]
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
+        if is_store(X):
+            check_is_fitted(self)
+            _alone(y, sample_weight)
+            data = self._matching(X)
+            with self._each(data.n_rows) as each:
+                return float(evaluate(self.model_, data, each)["accuracy"])
+        return float(super().score(X, np.asarray(y), sample_weight))
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # -- input -----------------------------------------------------------------------------------
+    def _rows(self, X: Any, y: Any, sample_weight: Any, owned: ExitStack) -> tuple[Rows, Any]:
+        """The rows to fit, and the weight of every label."""
+        if is_store(X):
+            _alone(y, sample_weight)
+            data = open_store(X)
+            self.classes_ = np.array(data.labels)
+            self.n_features_in_ = data.preparation.n_raw or data.n_features
+        else:
+            if is_chunked(X):
+                y = column_or_1d(np.asarray(y), warn=True)
+                self.n_features_in_ = int(X.shape[1])
+            else:
+                X, y = validate_data(self, X, y, accept_sparse="csr")
+            check_classification_targets(y)
+            labelled = Labelled.of(X, y, sample_weight)
+            self.classes_ = labelled.classes
+            # Workers of a cluster read rows by path.
+            most = DASK_SHARE * self._memory() if self.scheduler is None else 0
+            data = labelled.rows(most, partial(self._folder, owned))
+        return data, _class_weights(self.class_weight, data, self.classes_)
+
+    def _folder(self, owned: ExitStack) -> Path:
+        """A folder for what does not fit in memory, gone after the fit."""
+        made = tempfile.TemporaryDirectory(prefix="bigscreen-", dir=self.work)
+        return Path(owned.enter_context(made))
+
+    def _memory(self) -> float:
+        return self.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def _matching(self, X: Any) -> Rows:
+        data = open_store(X)
+        check_match(self.model_, data, "the model")
+        return data
+
+    # -- work ------------------------------------------------------------------------------------
+    @contextmanager
+    def _fleet(self, entries: int) -> Iterator[Any]:
+        if self.scheduler is not None:
+            from bigscreen.fleet_start import connect
+
+            with connect(self.scheduler) as cluster:
+                yield cluster
+            return
+        with Inline(1 if entries <= SMALL else self._threads()) as threads:
+            with threadpool_limits(limits=threads.workers, user_api="blas"):
+                yield threads
+
+    def _threads(self) -> int | None:
+        if self.n_jobs in (None, -1):
+            return None
+        if self.n_jobs < 1:
+            raise InputError(f"n_jobs must be a number of threads, None or -1, got {self.n_jobs}")
+        return int(self.n_jobs)
+
+    @contextmanager
+    def _each(self, rows: int) -> Iterator[Any]:
+        """How scoring runs over blocks: on threads if there is enough to do."""
+        if rows * self.model_.coef.shape[1] <= SMALL:
+            yield map
+            return
+        with Inline(self._threads()) as threads:
+            yield threads.each
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        if is_store(X):
+            data = self._matching(X)
+            with self._each(data.n_rows) as each:
+                scores = [part for _, _, part in scored_blocks(self.model_, data, each)]
+            return np.concatenate(scores)[np.argsort(data.row_ids(0, data.n_rows))]
+        if not is_chunked(X):
+            X = validate_data(self, X, accept_sparse="csr", reset=False)
+        elif X.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} was fitted on "
+                f"{self.n_features_in_}"
+            )
+        with self._each(X.shape[0]) as each:
+            return np.concatenate(list(each(partial(_score, self.model_), blocks(X))))
+
+    # -- parameters ------------------------------------------------------------------------------
+    def _options(self) -> TrainOptions:
+        raise NotImplementedError
+
+    def _shared_options(self, **own: Any) -> TrainOptions:
+        if self.fit_intercept not in INTERCEPTS:
+            raise InputError(f"fit_intercept must be False, True or 'true': {self.fit_intercept!r}")
+        seed = self.random_state
+        if not isinstance(seed, (int, np.integer)):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        return TrainOptions(
+            seed=int(seed),
+            C=self.C,
+            tol=self.tol,
+            max_iter=self.max_iter,
+            time_budget=self.time_budget,
+            memory=self.memory,
+            intercept=INTERCEPTS[self.fit_intercept],
+            solver=self.solver,
+            screening=self.screening,
+            **own,
+        )
+
+    def _clipped(self, options: TrainOptions, n_rows: int) -> TrainOptions:
+        """The options as so many rows allow them."""
+        return options
+
+    def _publish(self, model: Model) -> None:
+        record = model.provenance
+        self.certificate_ = record["certificates"]
+        self.history_ = record["history"]
+        self.dual_gap_ = max(part["gap"] for part in self.certificate_)
+        self.relative_gap_ = max(part["relative_gap"] for part in self.certificate_)
+        self.n_iter_ = max(Counter(event["class"] for event in self.history_).values())
+
+
+def _score(model: Model, X: Any) -> NDArray[np.float64]:
+    """Scores of source rows, prepared as the rows were that the model was fitted on."""
+    known = model.preparation
+    return model.scores(as_features(known.scale(known.expand(X)), lambda row: f"row {row}"))
+
+
+def _alone(y: Any, sample_weight: Any) -> None:
+    if y is not None or sample_weight is not None:
+        raise InputError("a data set brings its own labels and weights; leave out the others")
+
+
+def _class_weights(given: Any, data: Rows, classes: NDArray[Any]) -> Any:
+    """Class weights by the label that the data set has for a class."""
+    if isinstance(given, Mapping):
+        labels = dict(zip(classes.tolist(), data.labels, strict=True))
+        return {labels.get(key, key): weight for key, weight in given.items()}
+    if given != "balanced":
+        return given
+    totals = np.zeros(data.n_labels)
+    for start, stop in map(data.chunk, range(data.n_chunks)):
+        codes = data.y(start, stop)
+        known = codes >= 0
+        totals += np.bincount(codes[known], data.weights(start, stop)[known], len(totals))
+    balanced = totals.sum() / (len(totals) * np.where(totals > 0, totals, 1.0))
+    return dict(zip(data.labels, balanced.tolist(), strict=True))

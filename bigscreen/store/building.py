@@ -1,0 +1,269 @@
+"""Between the passes of an ingest: labels, categories, hold-out, scaling and layout are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+from bigscreen.store.arranging import Spilled, Survey, Transform, arrange, measure
+from bigscreen.store.dataset import Dataset
+from bigscreen.store.journal import Journal
+from bigscreen.store.labelling import known_codes, settle
+from bigscreen.store.layout import Label, row_grid
+from bigscreen.store.order import Holdout
+from bigscreen.store.prepare import Preparation
+from bigscreen.store.reading import Reading, Report
+from bigscreen.store.scaling import divisor
+from bigscreen.store.wip import unfinished
+from bigscreen.store.writer import DatasetWriter
+
+DENSE_WIDTH = 256
+DENSE_DENSITY = 0.25
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What an ingest made.
+
+    Attributes
+    ----------
+    store : Dataset
+    holdout : Dataset or None
+    notes : list of str
+        What a person should know: unseen categories, a scaling without centring, and the like.
+    """
+
+    store: Dataset
+    holdout: Dataset | None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be made of the rows; see `ingest` for what the attributes mean.
+
+    Attributes
+    ----------
+    like : Preparation or None
+    like_sparse : bool or None
+        Whether the store to be like is sparse; None if not known.
+    extra : dict
+        For the manifests.
+    """
+
+    path: Path
+    holdout: float
+    seed: int
+    scale: str
+    positive: Label | None
+    like: Preparation | None
+    like_sparse: bool | None
+    layout: str
+    overwrite: bool
+    extra: dict[str, Any]
+
+    @property
+    def paths(self) -> list[Path]:
+        """The datasets to make."""
+        beside = self.path.with_name(f"{self.path.stem}-holdout{self.path.suffix}")
+        return [self.path, beside] if self.holdout else [self.path]
+
+
+class Build:
+    """Makes the datasets out of a finished spill.
+
+    Parameters
+    ----------
+    wanted : Wanted
+    reading : Reading
+        That has run to its end.
+    journal : Journal
+    report : callable
+        Gets dicts with the phase and how many rows are done.
+    """
+
+    def __init__(self, wanted: Wanted, reading: Reading, journal: Journal, report: Report) -> None:
+        assert reading.shape is not None and reading.spill is not None
+        self.wanted, self.found, self.shape = wanted, reading.found, reading.shape
+        self._spill, self._journal, self._report = reading.spill, journal, report
+        self.notes: list[str] = []
+
+    def run(self) -> Ingested:
+        """Measure, write and name the datasets, as far as earlier runs have not done so."""
+        wanted, found = self.wanted, self.found
+        labels, codes = self._labels()
+        first = found.first
+        holdout = Holdout.choose(wanted.seed, first, first + found.rows, self._held_out())
+        survey = Survey.of(self._spill, holdout, len(found.labels))
+        if wanted.like is None:
+            _check_labels(labels, codes, survey.labels[0])
+        n_raw = self._n_raw()
+        spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0)
+        transform = self._transform(n_raw, labels)
+        if wanted.like is None:
+            self._scale(spilled, survey, transform)
+        self._note_counts()
+        finishing = any("finishing" in line for line in self._journal.lines)
+        sizes = survey.sizes.sum(axis=0).tolist()
+        if not finishing:
+            writers = [
+                self._writer(path, rows, transform)
+                for path, rows in zip(wanted.paths, sizes, strict=False)
+            ]
+            arrange(spilled, survey, transform, codes, writers, self._counter("write"))
+            self._journal.write({"finishing": True})
+        # The main dataset last: once it has its name, all is done.
+        made = [
+            self._finish(path, rows, transform)
+            for path, rows in reversed(list(zip(wanted.paths, sizes, strict=False)))
+        ][::-1]
+        return Ingested(made[0], made[1] if len(made) > 1 else None, self.notes)
+
+    def _labels(self) -> tuple[list[Label], NDArray[np.int32]]:
+        like = self.wanted.like
+        if like is None:
+            return settle(self.found.labels, self.wanted.positive)
+        return list(like.labels), known_codes(self.found.labels, like.labels, like.positive)
+
+    def _held_out(self) -> int:
+        wanted, rows = self.wanted.holdout, self.found.rows
+        count = round(wanted * rows) if wanted < 1 else int(wanted)
+        if wanted and not 0 < count < rows:
+            raise InputError(
+                f"holding out {wanted:g} of {rows} rows leaves one of the two datasets empty; "
+                "choose another hold-out."
+            )
+        return count
+
+    def _n_raw(self) -> int:
+        like, n_raw = self.wanted.like, self.found.width - (self.found.index_base or 0)
+        if like is None or like.n_raw is None:
+            return n_raw
+        if n_raw > like.n_raw:
+            raise InputError(
+                f"the indices are 0-based and go up to {n_raw - 1}, and the store it shall be like "
+                f"has {like.n_raw} columns; check whether the source belongs to it."
+            )
+        return like.n_raw
+
+    def _transform(self, n_raw: int, labels: list[Label]) -> Transform:
+        """Settle columns, categories and layout; the scaling, where it must be measured, is not."""
+        like, found, scale = self.wanted.like, self.found, self.wanted.scale
+        recode: dict[int, NDArray[np.int32]] = {}
+        if like is not None:
+            preparation = like
+        else:
+            final = {c: sorted(texts) for c, texts in found.categories.items()}
+            for c, texts in found.categories.items():
+                code = {text: i for i, text in enumerate(final[c])}
+                recode[c] = np.array([code[text] for text in texts], np.int32)
+            preparation = Preparation(
+                n_raw=n_raw,
+                names=self.shape.names,
+                categories=final,
+                labels=labels,
+                positive=None if self.wanted.positive is None else labels[1],
+            )
+            if by := divisor(scale):
+                factor = np.full(preparation.n_features or 0, 1 / by)
+                preparation = replace(preparation, scaling=scale, factor=factor)
+        n_features = preparation.n_features or n_raw
+        return Transform(preparation, recode, n_features, self._sparse(preparation, n_features))
+
+    def _sparse(self, preparation: Preparation, n_features: int) -> bool:
+        """Whether the datasets are CSR."""
+        wanted = self.wanted
+        shifts = preparation.offset is not None and bool(preparation.offset.any())
+        if wanted.layout != "auto":
+            if shifts and wanted.layout == "sparse":
+                raise InputError(
+                    f"the {preparation.scaling} scaling of the store it shall be like subtracts an "
+                    "offset, which would fill sparse rows: leave the layout to auto."
+                )
+            return wanted.layout == "sparse"
+        if shifts or (wanted.scale == "standard" and not self.shape.sparse):
+            return False  # nothing is zero once the mean is subtracted
+        if wanted.like_sparse is not None:
+            return wanted.like_sparse
+        density = self.found.nonzeros / (self.found.rows * max(n_features, 1))
+        return n_features > DENSE_WIDTH and density < DENSE_DENSITY
+
+    def _scale(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
+        """Measure the scaling on the rows that are kept, unless an earlier run has."""
+        scale = self.wanted.scale
+        if scale not in ("standard", "minmax"):
+            return
+        if transform.sparse:
+            what = "centring" if scale == "standard" else "shifting"
+            self.notes.append(f"{scale} on sparse data scales without {what}: zeros stay zeros.")
+        known = next((line["scaling"] for line in self._journal.lines if "scaling" in line), None)
+        if known is None:
+            moments = measure(spilled, survey, transform, self._counter("measure"))
+            offset, factor = moments.scaling(scale, shift=not transform.sparse)
+            known = {
+                "offset": None if offset is None else offset.tolist(),
+                "factor": factor.tolist(),
+            }
+            self._journal.write({"scaling": known})
+        transform.preparation = replace(transform.preparation, scaling=scale, **known)
+
+    def _note_counts(self) -> None:
+        found, like = self.found, self.wanted.like
+        for c, count in sorted(found.unseen.items()):
+            name = f"{like.names[c]!r}" if like and like.names else f"number {c}"
+            self.notes.append(
+                f"{count} value(s) of the column {name} are not among its known categories; they "
+                "are stored as zeros."
+            )
+        if found.unlabelled:
+            self.notes.append(f"{found.unlabelled} row(s) have no label.")
+
+    def _writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
+        row_bytes = 4 * transform.n_features
+        if transform.sparse:
+            row_bytes = 8 * (self.found.nonzeros // self.found.rows + 1)
+        shard_rows, chunk_rows = row_grid(rows, row_bytes)
+        return DatasetWriter(
+            path,
+            n_rows=rows,
+            n_features=transform.n_features,
+            sparse=transform.sparse,
+            labels=transform.preparation.labels,
+            weights=self.shape.weighted,
+            preparation=transform.preparation,
+            shard_rows=shard_rows,
+            chunk_rows=chunk_rows,
+            extra={**self.wanted.extra, "index_base": self.found.index_base},
+            overwrite=self.wanted.overwrite,
+        )
+
+    def _finish(self, path: Path, rows: int, transform: Transform) -> Dataset:
+        if not unfinished(path).exists():  # an earlier run has named it
+            return Dataset.open(path)
+        return self._writer(path, rows, transform).finish()
+
+    def _counter(self, phase: str) -> Callable[[int], None]:
+        done = 0
+
+        def count(rows: int) -> None:
+            nonlocal done
+            done += rows
+            self._report({"phase": phase, "rows": done, "rows_total": self.found.rows})
+
+        return count
+
+
+def _check_labels(labels: list[Label], codes: NDArray[np.int32], kept: NDArray[np.int64]) -> None:
+    counts = np.bincount(codes, weights=kept, minlength=len(labels))
+    present = np.flatnonzero(counts)
+    if len(present) < 2:
+        raise InputError(
+            f"without the rows held out all have the label {labels[present[0]]!r}; hold out fewer, "
+            "or choose another seed."
+        )
