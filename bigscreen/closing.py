@@ -14,7 +14,7 @@ import numpy as np
 
 from bigscreen.design import Design, tiles
 from bigscreen.dual import CSvc, FloatArray, Point
-from bigscreen.rows import njit
+from bigscreen.rows import as_rows, njit, row_axpy, row_dot
 
 TILE = 1024
 """Rows whose columns are held at once: a tile and its columns stay in cache."""
@@ -86,7 +86,9 @@ class _ShardSums:
             X = data.X(start + a, start + b)
             for c, d in tiles(b - a, TILE):
                 part = dual[a + c : a + d]
-                columns = self.design.columns(X[c:d], self.dtype)
+                # Raw features, dense or CSR, are their own columns.
+                raw = self.design.kernel is None
+                columns = as_rows(X[c:d] if raw else self.design.columns(X[c:d], self.dtype))
                 scores = np.empty(d - c)
                 _scores(columns, point.coef, point.intercept, scores)
                 alpha = self._alpha(part, scores) if given is None else given[a + c : a + d]
@@ -175,22 +177,17 @@ def close(
     )
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+@njit(cache=True, nogil=True)
 def _scores(columns, coef, intercept, out):  # type: ignore[no-untyped-def]
-    for i in range(columns.shape[0]):
-        total = 0.0
-        for j in range(columns.shape[1]):
-            total += columns[i, j] * coef[j]
-        out[i] = total + intercept
+    for i in range(len(out)):
+        out[i] = row_dot(columns, i, coef) + intercept
 
 
-@njit(cache=True, nogil=True, fastmath={"contract"})
+@njit(cache=True, nogil=True)
 def _add_by_sign(columns, coef, v):  # type: ignore[no-untyped-def]
     """``v[k] += sum coef_i [c_i, 1]`` over rows whose coefficient is > 0 (k = 0) or < 0 (1)."""
-    m = columns.shape[1]
-    for i in range(columns.shape[0]):
+    for i in range(len(coef)):
         if coef[i] != 0.0:
             k = 0 if coef[i] > 0 else 1
-            for j in range(m):
-                v[k, j] += coef[i] * columns[i, j]
-            v[k, m] += coef[i]
+            row_axpy(columns, i, coef[i], v[k])
+            v[k, -1] += coef[i]

@@ -109,11 +109,13 @@ class Design:
         weight = float(np.sum(np.abs(coef)))
         if self.kernel is None:
             return 2.0**-52 * np.sqrt(self.width) * self.column_bound * weight
+        # The longest row is not the worst one: far from every landmark an RBF entry vanishes, and
+        # its error too. Rows and landmarks of one length bound them all.
+        longest = max(self.data.max_sqnorm, float(np.max(self.landmarks.sqnorms)))
+        entry = float(self.kernel.entry_error(longest, longest, self.data.n_features))
         if dtype is np.float64:
-            return 2.0**-50 * self.column_bound * weight
-        most = float(np.max(self.landmarks.sqnorms))
-        entry = self.kernel.entry_error(self.data.max_sqnorm, most, self.data.n_features)
-        return float(entry) * weight
+            entry *= 2.0**-28
+        return min(entry, 2 * self.column_bound) * weight
 
 
 def tiles(n: int, size: int) -> list[tuple[int, int]]:

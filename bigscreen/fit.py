@@ -289,7 +289,7 @@ def fit(
 
 
 def _weight_bound(design: Design, problem: CSvc) -> float:
-    """Upper bound of the sum of the box over all rows, with room for a subsample's scale."""
+    """The sum of the box over all rows."""
     data = design.data
     total = 0.0
     for s in range(data.n_shards):

@@ -56,7 +56,8 @@ class Fleet(Protocol):
         Parameters
         ----------
         message : dict
-            Small and picklable; arrays of up to some 100,000 numbers travel well.
+            Small and picklable; arrays of up to some 100,000 numbers travel well. A cluster keeps
+            every message until the next ``save``, to replay them.
 
         Returns
         -------

@@ -82,6 +82,11 @@ class Cluster:
         self._peak = 0
 
     @property
+    def address(self) -> str:
+        """Of the scheduler, for others to connect to."""
+        return self._client.scheduler.address
+
+    @property
     def workers(self) -> int:
         return sum(self._client.nthreads().values())
 

@@ -7,6 +7,7 @@ import functools
 import os
 import pickle
 import platform
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -142,6 +143,13 @@ class WorkerSetup(WorkerPlugin):
 
     def teardown(self, worker: Worker) -> None:
         self.sampler.stop()
+
+
+class Shielded(WorkerPlugin):
+    """Leaves Ctrl-C, which reaches a whole process group, to the process that owns the workers."""
+
+    def setup(self, worker: Worker) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int] | None:

@@ -13,6 +13,7 @@ from distributed import Client, LocalCluster
 
 from bigscreen.errors import InputError
 from bigscreen.fleet_dask import Cluster
+from bigscreen.fleet_host import Shielded
 
 WORKER_ENVIRONMENT = {
     # glibc's default, and Dask's, hand memory back so eagerly that a temporary of 1 MB costs 27
@@ -56,6 +57,9 @@ def local_cluster(
     try:
         before = {key: os.environ.get(key) for key in WORKER_ENVIRONMENT}
         owned.callback(_restore_environment, before)
+        # Dask gives a nanny up whose worker is away at one moment, 15 s after a death: it may just
+        # have died again
+        owned.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}))
         with dask.config.set({"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}):
             cluster = LocalCluster(
                 n_workers=workers,
@@ -69,6 +73,7 @@ def local_cluster(
         owned.callback(cluster.close)
         client = Client(cluster, direct_to_workers=True, set_as_default=False)
         owned.callback(client.close)
+        client.register_plugin(Shielded())
         return Cluster(client, setup, owned)
     except BaseException:
         owned.close()

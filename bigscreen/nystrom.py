@@ -63,9 +63,7 @@ def landmarks(
     return Side(data.rows(ids)), ids
 
 
-def pivots(
-    kernel: Kernel, pool: Side, count: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
+def pivots(kernel: Kernel, pool: Side, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """Randomly pivoted Cholesky in blocks with rejection (same law as one pivot at a time).
 
     Pivots are drawn in proportion to what the current low-rank approximation leaves of the
@@ -200,7 +198,11 @@ def stored_features(
             if progress:
                 progress(b, data.n_rows)
         codes, weights = data.y(0, data.n_rows), data.weights(0, data.n_rows)
-        return Design(MemoryDataset(rows, codes, data.labels, weights))
+        return Design(
+            MemoryDataset(
+                rows, codes, data.labels, weights, shard_rows=shard_rows, chunk_rows=chunk_rows
+            )
+        )
     fingerprint = feature_fingerprint(design)
     path = folder / f"features-{fingerprint[:16]}"
     if path.exists():

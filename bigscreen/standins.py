@@ -33,10 +33,12 @@ _PAIRS = np.array([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 0
 _RADIUS_MEAN = np.sqrt(np.pi / 2)
 _RADIUS_DEVIATION = np.sqrt(2 - np.pi / 2)
 
-# Words drawn for a row (some twice), how slowly Zipf's law begins, words with a say in the label.
-_MEAN_WORDS = 78
+# Words drawn for a row (some twice), how slowly Zipf's law begins, words with a say in the label
+# and how much more a row of their topic has of them.
+_MEAN_WORDS = 79
 _ZIPF_SHIFT = 30.0
-_TELLING_WORDS = 4000
+_TELLING_WORDS = 1000
+_TILT = 0.5
 
 Block = tuple[NDArray[np.float32] | csr_array, NDArray[np.int64]]
 
@@ -158,8 +160,9 @@ def _half_normal(points: int = 160) -> tuple[NDArray[np.float64], NDArray[np.flo
 def rcv1_like(n: int, seed: int = 0) -> Blocks:
     """Rows of the shape of rcv1: 47,236 columns, about 75 non-zeros of unit norm, labels -1 and 1.
 
-    Words by Zipf's law, weighted by ``(1 + log count) log(1 / chance)``. 4,000 words, picked by
-    chance, make a linear rule; its label is turned round for 2 % of the rows.
+    Words by Zipf's law, weighted by ``(1 + log count) log(1 / chance)``. 1,000 words, picked by
+    chance, make a linear rule; a row prefers words of either side of it, and its label is the
+    rule's, turned round for 2 % of the rows.
 
     Parameters
     ----------
@@ -180,41 +183,59 @@ class _Rcv1:
     seed: int
 
     def __call__(self, k: int, rows: int) -> Block:
-        lengths, words, turns = _streams(self.seed, k, 3)
+        lengths, words, chances = _streams(self.seed, k, 3)
+        language = _language(self.seed)
         # Documents differ much in length: a log-normal of mean _MEAN_WORDS.
         spread = 0.5
         drawn = _MEAN_WORDS * np.exp(spread * lengths.standard_normal(rows) - spread**2 / 2)
         drawn = np.maximum(drawn.astype(np.int64), 4)
-        chance, column, rule = _vocabulary(self.seed)
-        below = np.cumsum(chance)
-        rank = np.searchsorted(below[:-1], words.random(int(drawn.sum())), side="right")
-        key = np.repeat(np.arange(rows) * RCV1_FEATURES, drawn) + column[rank]
+        topic, turned = chances.random((rows, 2)).T < [[0.5], [RCV1_NOISE]]
+        of_topic = np.repeat(topic, drawn)
+        word = words.random(len(of_topic))
+        for side in (False, True):
+            mine = of_topic == side
+            word[mine] = np.searchsorted(language.below[int(side)], word[mine], side="right")
+        key = np.repeat(np.arange(rows) * RCV1_FEATURES, drawn) + language.column[word.astype(int)]
         key, count = np.unique(key, return_counts=True)
         row, index = np.divmod(key, RCV1_FEATURES)
-        weight = np.empty(RCV1_FEATURES)
-        weight[column] = -np.log(chance)
-        data = (1.0 + np.log(count)) * weight[index]
+        data = (1.0 + np.log(count)) * language.weight[index]
         data /= np.sqrt(np.bincount(row, data * data, rows))[row]
         indptr = np.searchsorted(row, np.arange(rows + 1)).astype(np.int32)
         X = csr_array(
             (data.astype(np.float32), index.astype(np.int32), indptr), shape=(rows, RCV1_FEATURES)
         )
-        turned = np.where(turns.random(rows) < RCV1_NOISE, -1, 1)
-        return X, np.where(X @ rule > 0, turned, -turned)
+        return X, np.where((X @ language.rule > 0) != turned, 1, -1)
+
+
+@dataclass(frozen=True)
+class _Language:
+    """What all rows share.
+
+    ``below[t]``: cumulated chances of the words by rank, without the last, for rows of topic t;
+    ``column`` of every rank; ``weight`` and ``rule`` of every column.
+    """
+
+    below: NDArray[np.float64]
+    column: NDArray[np.int64]
+    weight: NDArray[np.float64]
+    rule: NDArray[np.float64]
 
 
 @cache
-def _vocabulary(seed: int) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-    """Chance of the word of every rank, its column, and the weight of every column in the rule."""
+def _language(seed: int) -> _Language:
     columns, picks, weights = _streams(seed, -1, 3)
-    chance: NDArray[np.float64] = 1.0 / (np.arange(RCV1_FEATURES) + _ZIPF_SHIFT)
+    chance = 1.0 / (np.arange(RCV1_FEATURES) + _ZIPF_SHIFT)
     chance /= chance.sum()
     column = columns.permutation(RCV1_FEATURES)
-    rule = np.zeros(RCV1_FEATURES)
     # Telling words are as often frequent as words in texts are: the rule must concern every row.
     telling = picks.choice(RCV1_FEATURES, _TELLING_WORDS, replace=False, p=chance)
-    rule[column[telling]] = weights.standard_normal(_TELLING_WORDS)
-    return chance, column, rule
+    by_rank = np.zeros(RCV1_FEATURES)
+    by_rank[telling] = weights.standard_normal(_TELLING_WORDS)
+    tilted = chance * np.exp(_TILT * np.array([[-1.0], [1.0]]) * by_rank)
+    below = np.cumsum(tilted / tilted.sum(axis=1, keepdims=True), axis=1)[:, :-1]
+    weight, rule = np.empty(RCV1_FEATURES), np.empty(RCV1_FEATURES)
+    weight[column], rule[column] = -np.log(chance), by_rank
+    return _Language(below, column, weight, rule)
 
 
 def _streams(seed: int, k: int, count: int) -> list[np.random.Generator]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 import platform
+import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -322,6 +323,10 @@ class _Job:
                 raise InputError(f"{work} belongs to another fit and cannot be resumed: {what}")
             return
         work.mkdir(parents=True, exist_ok=True)
+        if record.exists():
+            # What the fit before left here must not be resumed as this one's.
+            for stale in work.glob("label-*"):
+                shutil.rmtree(stale)
         with replacing(record) as file:
             file.write(json.dumps(fields, indent=1).encode())
 

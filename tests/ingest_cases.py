@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.sparse import issparse
 
-from bigscreen.store import Dataset, reading, spill
+from bigscreen.store import Dataset, inputs, reading, spill
 from bigscreen.store.readers import base, matrix
 
 
@@ -27,6 +27,7 @@ def take_small_steps(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(spill, "PART_BYTES", 20_000)
     patch.setattr(spill, "SLAB_BYTES", 9_000)
     patch.setattr(reading, "CHECKPOINT_BYTES", 100_000)
+    patch.setattr(inputs, "UNKNOWN_BYTES", 300_000)
 
 
 def dense(data: Dataset) -> np.ndarray:

@@ -152,15 +152,22 @@ def _interior(q: Problem, live, rounds):
 
         def longest(dx, d1, d2, s1=s1, s2=s2, z1=z1, z2=z2):
             pairs = [(s1, dx), (s2, -dx), (z1, d1), (z2, d2)]
-            return min(1.0, *(float(np.min(np.where(v < 0, -a / np.where(v < 0, v, 1), np.inf)))
-                              for a, v in pairs))
+            return min(
+                1.0,
+                *(
+                    float(np.min(np.where(v < 0, -a / np.where(v < 0, v, 1), np.inf)))
+                    for a, v in pairs
+                ),
+            )
 
         try:
             dx, dmu, d1, d2 = direction(-z1 * s1, -z2 * s2)
         except np.linalg.LinAlgError:  # no digit is left to gain
             break
         step = longest(dx, d1, d2)
-        after = ((z1 + step * d1) @ (s1 + step * dx) + (z2 + step * d2) @ (s2 - step * dx)) / (2 * n)
+        after = ((z1 + step * d1) @ (s1 + step * dx) + (z2 + step * d2) @ (s2 - step * dx)) / (
+            2 * n
+        )
         sigma = (after / average) ** 3
         dx, dmu, d1, d2 = direction(
             sigma * average - z1 * s1 - dx * d1, sigma * average - z2 * s2 + dx * d2

@@ -120,8 +120,8 @@ def interrupt(command: subprocess.Popen[str]) -> str:
 
 
 def test_an_interrupted_fit_goes_on(world: World, tmp_path: Path) -> None:
-    options = ["--landmarks", "300", "--gamma", "3", "--C", "100", "--tol", "1e-9"]
-    options += ["--solver", "newton", "--threads", "1"]
+    options = ["--landmarks", "200", "--gamma", "1", "--C", "10", "--tol", "1e-7"]
+    options += ["--solver", "newton", "--threads", "1", "--max-iter", "12"]
     model = tmp_path / "m.bsm"
     fit = process("fit", world.store, model, *options)
     assert fit.stderr is not None

@@ -36,7 +36,18 @@ def run(X, sign, lin, lo, hi, constant, epochs, tolerance=1e-9, alpha=None):
     for _ in range(epochs):
         order = rng.permutation(len(X))
         visited, violation = epoch(
-            as_rows(X), sqnorms, sign, lin, lo, hi, alpha, w, order, constant
+            as_rows(X),
+            sqnorms,
+            sign,
+            lin,
+            lo,
+            hi,
+            alpha,
+            w,
+            order,
+            constant,
+            np.inf,
+            np.ones(len(X), bool),
         )
         values.append(dual(sign[:, None] * phi, lin, alpha))
         assert visited == len(X)
@@ -83,7 +94,20 @@ def test_csr_takes_the_same_steps_as_dense():
     for form in (X, sparse.csr_array(X)):
         alpha = np.clip(0.0, lo, hi)
         w = np.append(X.T.astype(float) @ (sign * alpha), sign @ alpha)
-        counted = epoch(as_rows(form), sqnorms, sign, lin, lo, hi, alpha, w, order, True)
+        counted = epoch(
+            as_rows(form),
+            sqnorms,
+            sign,
+            lin,
+            lo,
+            hi,
+            alpha,
+            w,
+            order,
+            True,
+            np.inf,
+            np.ones(len(alpha), bool),
+        )
         results.append((alpha, w, counted))
     np.testing.assert_allclose(results[0][0], results[1][0], atol=1e-12)
     np.testing.assert_allclose(results[0][1], results[1][1], atol=1e-12)
@@ -98,16 +122,58 @@ def test_only_ordered_rows_move():
     before = alpha.copy()
     sqnorms = (X.astype(np.float64) ** 2).sum(axis=1)
     order = np.array([3, 7])
-    assert epoch(as_rows(X), sqnorms, sign, lin, lo, hi, alpha, w, order, False)[0] == 2
+    assert (
+        epoch(
+            as_rows(X),
+            sqnorms,
+            sign,
+            lin,
+            lo,
+            hi,
+            alpha,
+            w,
+            order,
+            False,
+            np.inf,
+            np.ones(len(alpha), bool),
+        )[0]
+        == 2
+    )
     assert set(np.flatnonzero(alpha != before)) == {3, 7}
-    assert epoch(as_rows(X), sqnorms, sign, lin, lo, hi, alpha, w, order[:0], False) == (0, 0.0)
+    assert epoch(
+        as_rows(X),
+        sqnorms,
+        sign,
+        lin,
+        lo,
+        hi,
+        alpha,
+        w,
+        order[:0],
+        False,
+        np.inf,
+        np.ones(len(alpha), bool),
+    ) == (0, 0.0)
 
 
 def test_rows_of_zeros_go_to_the_bound_their_linear_term_asks_for():
     X = np.zeros((3, 2), dtype=np.float32)
     lin, lo, hi = np.array([1.0, -1.0, 0.0]), np.full(3, -2.0), np.full(3, 3.0)
     alpha, w = np.zeros(3), np.zeros(2)
-    epoch(as_rows(X), np.zeros(3), np.ones(3), lin, lo, hi, alpha, w, np.arange(3), False)
+    epoch(
+        as_rows(X),
+        np.zeros(3),
+        np.ones(3),
+        lin,
+        lo,
+        hi,
+        alpha,
+        w,
+        np.arange(3),
+        False,
+        np.inf,
+        np.ones(3, bool),
+    )
     np.testing.assert_array_equal(alpha, [3, -2, 0])
 
 
@@ -121,5 +187,18 @@ def test_violation_is_the_largest_projected_gradient():
     gradient = lin[0] - sign[0] * (phi[0] @ w)
     expected = abs(gradient) if gradient > 0 or alpha[0] > lo[0] else 0.0
     order = np.array([0])
-    seen = epoch(as_rows(X), sqnorms, sign, lin, lo, hi, alpha, w, order, True)[1]
+    seen = epoch(
+        as_rows(X),
+        sqnorms,
+        sign,
+        lin,
+        lo,
+        hi,
+        alpha,
+        w,
+        order,
+        True,
+        np.inf,
+        np.ones(len(alpha), bool),
+    )[1]
     assert seen == pytest.approx(expected, abs=1e-12)

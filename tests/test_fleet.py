@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from distributed import Client, LocalCluster
 from fleet_programs import (
     FEATURES,
     Echo,
@@ -30,6 +31,7 @@ from threadpoolctl import threadpool_info
 
 from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
+from bigscreen.fleet_dask import Cluster
 from bigscreen.fleet_start import WORKER_ENVIRONMENT, connect, local_cluster
 
 SHARDS = 13
@@ -94,6 +96,23 @@ def test_more_workers_than_shards(cluster):
     assert stack.shape == (1, 2)
     assert totals["steps"].tolist() == [1]
     cluster.stop()
+
+
+def test_a_client_of_the_caller_and_workers_with_threads(reference):
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=3, processes=False, dashboard_address=":0"
+        ) as threads,
+        Client(threads, set_as_default=False) as client,
+    ):
+        with Cluster(client) as fleet:
+            assert fleet.workers == 3
+            fleet.start(Gradient(), SHARDS)
+            assert same(descend(fleet, ROUNDS)[1], reference[1])
+            assert list(fleet.each(square, range(5))) == [0, 1, 4, 9, 16]
+            # the worker is this process: its memory counts once
+            assert fleet.memory() < 1.5 * psutil.Process().memory_info().rss
+        assert client.status == "running"
 
 
 def test_a_message_arrives_as_it_was(fleet):

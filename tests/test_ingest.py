@@ -12,8 +12,7 @@ from scipy.sparse import csr_array, random_array
 from bigscreen.errors import InputError
 from bigscreen.store import Dataset
 from bigscreen.store.ingest import ingest
-from bigscreen.store.order import Holdout, Order, row_hash
-from bigscreen.store.scaling import Moments
+from bigscreen.store.order import row_hash
 
 
 @pytest.fixture
@@ -52,11 +51,7 @@ def test_content_depends_on_rows_and_seed_alone(sparse, shuffle, tmp_path, array
     assert whole.is_sparse == sparse
     pieces = [(X[a : a + 611], y[a : a + 611]) for a in range(0, 5000, 611)]
     with monkeypatch.context() as patch:
-        for module in (spill_module, reading_module):
-            patch.setattr(module, "BUCKET_BYTES", 40_000)
-        patch.setattr(spill_module, "PART_BYTES", 20_000)
-        patch.setattr(spill_module, "SLAB_BYTES", 9_000)
-        patch.setattr(reading_module, "CHECKPOINT_BYTES", 100_000)
+        take_small_steps(patch)
         split = ingest(pieces, tmp_path / "split", shuffle=shuffle).store
         again = ingest((X, y), tmp_path / "again", shuffle=shuffle).store
     assert whole.fingerprint == split.fingerprint == again.fingerprint
@@ -133,24 +128,6 @@ def test_sparse_scaling_keeps_zeros_and_says_so(scale, tmp_path):
     assert made.store.is_sparse
     np.testing.assert_allclose(got, full / np.where(spread == 0, 1, spread), rtol=1e-5)
     assert any("without" in note for note in made.notes)
-
-
-@pytest.mark.parametrize("as_sparse", [False, True])
-def test_moments_merge_exactly(as_sparse):
-    rng = np.random.default_rng(5)
-    X = (rng.standard_normal((1000, 4)) + [0, 1e4, -3, 0]).astype(np.float32)
-    X[:, 3] = 0.1
-    if as_sparse:
-        X[rng.random(X.shape) < 0.5] = 0
-    moments = Moments(4)
-    for a, b in ((0, 1), (1, 400), (400, 1000)):
-        moments.add(csr_array(X[a:b]) if as_sparse else X[a:b])
-    wide = X.astype(np.float64)
-    offset, factor = moments.scaling("standard", shift=True)
-    np.testing.assert_allclose(offset, wide.mean(axis=0), rtol=1e-12)
-    std = np.where(np.ptp(wide, axis=0) == 0, 1, wide.std(axis=0))
-    np.testing.assert_allclose(factor, 1 / std, rtol=1e-9)
-    assert moments.scaling("minmax", shift=True)[0].tolist() == wide.min(axis=0).tolist()
 
 
 @pytest.mark.parametrize(
@@ -306,30 +283,3 @@ def test_progress_is_told(tmp_path, arrays, small_steps):
             and values[-1]
             == [event[key + "_total"] for event in events if event["phase"] == phase][-1]
         )
-
-
-# --- order -----------------------------------------------------------------------------------
-
-
-def test_buckets_follow_the_order():
-    rows = np.arange(20_000)
-    for order in (Order(1, True, 4, 1), Order(1, True, 0, 1), Order(1, False, 0, 777)):
-        keys = order.keys(rows)
-        assert len(np.unique(keys)) == len(rows)
-        buckets = order.buckets(keys)
-        assert np.all(np.diff(buckets[np.argsort(keys)]) >= 0)
-        for bucket in np.unique(buckets):
-            for parts in (1, 3):
-                ranges = order.split(int(bucket), parts)
-                inside = sum(
-                    ((keys >= np.uint64(a)) & (keys <= np.uint64(b))).astype(int) for a, b in ranges
-                )
-                assert np.array_equal(inside == 1, buckets == bucket)
-
-
-@pytest.mark.parametrize(("first", "stop", "count"), [(0, 10, 9), (7, 5000, 1), (0, 2_500_000, 99)])
-def test_holdout_takes_exactly_the_smallest(first, stop, count):
-    holdout = Holdout.choose(5, first, stop, count)
-    rows = np.arange(first, stop)
-    chosen = np.flatnonzero(holdout.mask(rows))
-    assert np.array_equal(np.sort(np.argsort(row_hash(5, "holdout", rows))[:count]), chosen)

@@ -2,7 +2,7 @@
 
 import click
 
-from bigscreen.cli.common import check_json, json_option
+from bigscreen.cli.common import check_json, check_output, json_option
 
 
 @click.command(short_help="Show the whole way on made-up data.")
@@ -17,7 +17,7 @@ from bigscreen.cli.common import check_json, json_option
 @click.option(
     "--landmarks",
     type=click.IntRange(min=1),
-    metavar="N",
+    metavar="M",
     default=500,
     show_default=True,
     help="Rows that all rows are compared with.",
@@ -30,23 +30,40 @@ from bigscreen.cli.common import check_json, json_option
     show_default=True,
     help="Worker processes on this machine.",
 )
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Seed of the data and the fit.",
+)
+@click.option(
+    "--keep",
+    metavar="FOLDER",
+    help="A new folder to keep the stores and models in; otherwise nothing is left behind.",
+)
 @json_option
-def demo(rows: int, landmarks: int, workers: int, json_file: str | None) -> None:
+def demo(
+    rows: int, landmarks: int, workers: int, seed: int, keep: str | None, json_file: str | None
+) -> None:
     """Show the whole way on made-up data: ingest, fit, proof, evaluation.
 
-    Makes rows of the shape of a physics data set (18 numbers each, two labels), keeps a part for
-    testing, fits a curved model on worker processes, proves how good the fit is and compares it
-    with a straight one. Everything it writes is removed at the end.
+    Makes rows of the shape of a physics data set (18 numbers each, two labels), holds a part out
+    for testing, fits a curved model on worker processes, proves how good the fit is and compares
+    it with a straight one.
 
     \b
     Examples:
       bigscreen demo
-      bigscreen demo --rows 100000
+      bigscreen demo --rows 100000 --keep my-demo
     """
     check_json(json_file)
+    if keep is not None:
+        check_output(keep, overwrite=False, folder=True)
     from bigscreen import report
     from bigscreen.demo import run
 
-    record = run(rows=rows, landmarks=landmarks, workers=workers)
+    record = run(rows=rows, landmarks=landmarks, workers=workers, keep=keep, seed=seed)
     if json_file:
         report.write_json(json_file, record)

@@ -140,7 +140,11 @@ class Newton:
                 return solve.run(solve.restore(program, meta["solver"]), check)
         place = _Place(np.zeros(solve.size), 1.0)
         for stride in self._strides(design):
-            solve.enter(replace(program, stride=stride, scale=float(stride)), place, growth=8)
+            # The picked rows can hold nearly all the weight, then scaled up by the stride.
+            part = replace(
+                program, stride=stride, scale=float(stride), weight_bound=stride * weight_bound
+            )
+            solve.enter(part, place, growth=8)
             if stride == 1:
                 break
             solve.run(place, _Coarse(10 * self.tol))

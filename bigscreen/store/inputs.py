@@ -17,7 +17,7 @@ from bigscreen.store.readers import Reader, is_path, open_source
 # Bytes of float32 rows per byte on disk, rather too many: of text or packed numbers, and of the
 # same compressed.
 _GROWTH, _PACKED_GROWTH = 4, 20
-_UNKNOWN_BYTES = 1 << 29
+UNKNOWN_BYTES = 1 << 29
 _PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq")
 
 
@@ -60,7 +60,7 @@ def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
     reader = open_source(sources, **options)
     size = reader.progress()[1]
     kind = type(sources).__name__
-    return [Input(kind, getattr(reader, "identity", None), size, size or _UNKNOWN_BYTES, reader)]
+    return [Input(kind, getattr(reader, "identity", None), size, size or UNKNOWN_BYTES, reader)]
 
 
 def _file(path: Path) -> Input:

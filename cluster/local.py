@@ -1,0 +1,31 @@
+"""Keep worker processes running on this machine, for one command after another.
+
+    python cluster/local.py --workers 4 --memory 4GiB
+
+prints the address to give to ``--scheduler`` and stays until Ctrl-C. (``bigscreen fit --workers 4``
+starts workers for that one command; this saves starting them again.)
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+
+from bigscreen.fleet_start import local_cluster
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, default=2, help="processes, one per core")
+    parser.add_argument("--memory", help="limit of each, such as 4GiB (default: none)")
+    options = parser.parse_args()
+    signals = {signal.SIGINT, signal.SIGTERM}
+    # before any thread starts, or one of those could take the signal
+    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    with local_cluster(options.workers, options.memory) as fleet:
+        print(fleet.address, flush=True)
+        signal.sigwait(signals)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""The scripted experiments and benchmarks, small, as processes of their own."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PIPELINES = ROOT / "pipelines"
+
+
+def script(name: str, *args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PIPELINES / name, *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **environment},
+    )
+
+
+def test_susy_standin_says_so(tmp_path: Path) -> None:
+    args = ("--rows", 12_000, "--landmarks", 100, "--workers", 1, "--json", tmp_path / "r.json")
+    done = script("susy.py", *args, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "STAND-IN" in done.stdout and "best possible" in done.stdout
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["standin"] and "STAND-IN" in record["data"]
+    assert record["rows"] + record["rows_held_out"] == 12_000
+    errors = {name: fit["evaluation"]["error"] for name, fit in record["fits"].items()}
+    assert record["bayes_error"] - 0.03 < errors["rbf"] < errors["linear"]
+    assert all(fit["relative_gap"] <= 1e-3 for fit in record["fits"].values())
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
+    """A file like SUSY.csv: no header, label first."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 18))
+    table = np.column_stack([(X[:, 0] > 0).astype(float), X])
+    np.savetxt(tmp_path / "SUSY.csv", table, fmt="%.18e", delimiter=",")
+    args = ("--data", tmp_path / "SUSY.csv", "--rows", 400, "--landmarks", 20)
+    done = script("susy.py", *args, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert "STAND-IN" not in done.stdout and not record["standin"]
+    assert record["rows"] + record["rows_held_out"] == 400
+    assert record["fits"]["linear"]["evaluation"]["error"] < 0.15
+    assert "bayes_error" not in record
+
+
+def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
+    args = ("--rows", 3000, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
+    done = script("rcv1.py", *args)
+    assert done.returncode == 0, done.stderr
+    assert "STAND-IN" in done.stdout
+    record = json.loads((tmp_path / "r.json").read_text())
+    fit = record["fits"]["linear"]
+    assert fit["solver"] == "cd" and fit["relative_gap"] <= 1e-3
+    assert fit["evaluation"]["error"] < 0.4
+
+
+@pytest.mark.parametrize("name", ["accuracy.py", "race.py", "susy_million.py"])
+def test_benchmarks_say_what_is_missing(name: str, tmp_path: Path) -> None:
+    done = script(f"bench/{name}", BIGSCREEN_DATA=str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert "there is no data folder" in done.stderr and "BIGSCREEN_DATA" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "--out" in script(f"bench/{name}", "--help").stdout
+
+
+def test_benchmarks_unset_the_core_type() -> None:
+    """The module that unsets it comes before everything that loads OpenBLAS."""
+    heavy = {"numpy", "scipy", "sklearn", "bigscreen"}
+    for path in sorted((PIPELINES / "bench").glob("*.py")):
+        tops = [
+            (node.lineno, (getattr(node, "module", None) or node.names[0].name).split(".")[0])
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        first = min((line for line, top in tops if top in heavy), default=None)
+        if path.name == "bench.py":
+            assert first is None
+        else:
+            assert first > next(line for line, top in tops if top == "bench"), path
+
+
+def test_susy_million_small(tmp_path: Path) -> None:
+    """The benchmark's own way: rows resampled from a table, fits through the command line."""
+    (tmp_path / "susy").mkdir()
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 18))
+    table = np.column_stack([(X[:, 0] * X[:, 1] > 0).astype(float), X])
+    np.savetxt(tmp_path / "susy" / "SUSY_1K.csv", table, delimiter=",")
+    args = ("--rows", 3000, "--repeat", 1, "--only", "inline, auto", "--out", tmp_path / "out")
+    done = script("bench/susy_million.py", *args, BIGSCREEN_DATA=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out" / "susy_million.json").read_text())
+    assert record["machine"]["OPENBLAS_CORETYPE"].startswith("unset")
+    assert record["machine"]["cores"] >= 1 and "numpy" in record["machine"]["versions"]
+    (run,) = record["results"]["inline, auto"]
+    assert run["rows"] == 3000 and run["relative_gap"] <= 1e-3 and run["peak"] > 0
