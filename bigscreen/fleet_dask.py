@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-import distributed
 import numpy as np
 from distributed import Client, Future, WorkerPlugin
 from distributed.protocol.pickle import dumps
@@ -36,7 +35,7 @@ from bigscreen.fleet import (
 from bigscreen.fleet_checkpoint import Checkpoint, Draft
 from bigscreen.fleet_host import Function, Message, WorkerSetup, apply, memory_of, packed
 from bigscreen.fleet_memory import Sampler
-from bigscreen.fleet_seats import Seat, Seats, living_workers
+from bigscreen.fleet_seats import GONE, Seat, Seats, listed_workers, outcome
 from bigscreen.fleet_shards import added
 
 LOOK_SECONDS = 2.0
@@ -88,7 +87,7 @@ class Cluster:
 
     @property
     def workers(self) -> int:
-        return sum(self._client.nthreads().values())
+        return sum(listed_workers(self._client).values())
 
     def start(self, program: Program, n_shards: int) -> None:
         check_shards(n_shards)
@@ -165,9 +164,9 @@ class Cluster:
                 key = f"{name}-{number}"
                 waiting.append(self._client.submit(apply, name, item, key=key, retries=2))
                 if len(waiting) == limit:
-                    yield self._result(waiting.popleft())
+                    yield outcome(self._client, waiting.popleft())
             while waiting:
-                yield self._result(waiting.popleft())
+                yield outcome(self._client, waiting.popleft())
         finally:
             if not self._closed:
                 self._client.cancel(list(waiting))
@@ -193,7 +192,7 @@ class Cluster:
     def close(self) -> None:
         if self._closed:
             return
-        with contextlib.suppress(OSError):  # the scheduler may be gone
+        with contextlib.suppress(Exception):  # the cluster may be gone, or the client closed
             self.stop()
             self._collect_memory()
             self._client.unregister_worker_plugin(self._plugin)
@@ -274,19 +273,11 @@ class Cluster:
                     raise
                 time.sleep(0.2)
 
-    def _result(self, future: Future) -> Any:
-        while True:
-            try:
-                with self._client.as_current():  # wait would ask for a default client
-                    distributed.wait([future], timeout=LOOK_SECONDS)
-                return future.result()
-            except TimeoutError:
-                if future.done():
-                    raise  # by the function itself
-                living_workers(self._client)
-
     def _collect_memory(self) -> None:
-        told = self._client.run(memory_of, self._plugin, on_error="ignore").values()
+        try:
+            told = self._client.run(memory_of, self._plugin, on_error="ignore").values()
+        except GONE:
+            return  # what is known must do
         here = platform.node(), os.getpid()  # workers may be threads of this process
         self._workers_memory = {
             process: (now, peak) for process, now, peak in filter(None, told) if process != here

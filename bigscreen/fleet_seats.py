@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Iterable, Sequence, Set
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import distributed
 from distributed import Client, Future
+from distributed.comm import CommClosedError
 from distributed.core import clean_exception
 from distributed.protocol import to_serialize
 
@@ -19,6 +21,9 @@ from bigscreen.fleet_host import Host
 
 PATIENCE_SECONDS = 60.0
 """How long to wait for a first worker, or for one that its scheduler lists to answer."""
+
+GONE = (OSError, RuntimeError, AttributeError)
+"""What a client raises that lost its scheduler; AttributeError once it has closed itself."""
 
 LOST = object()
 """The answer of a host that is gone."""
@@ -155,7 +160,7 @@ class Seats:
                 with self._client.as_current():  # wait would ask for a default client
                     distributed.wait([seat.future for seat in pending], timeout=0.5)
             except (TimeoutError, asyncio.CancelledError):
-                listed = self._client.nthreads()
+                listed = listed_workers(self._client)
                 for seat in pending:
                     # its task is tied to that worker and would wait for it for ever
                     if seat.address not in listed:
@@ -200,6 +205,16 @@ class Seats:
         )
 
 
+def listed_workers(client: Client) -> dict[str, int]:
+    """The workers' addresses and threads; a ConnectionError if there is no scheduler."""
+    try:
+        return client.nthreads()
+    except GONE as error:
+        raise ConnectionError(
+            "the Dask scheduler is gone: start it and its workers and run again"
+        ) from error
+
+
 def living_workers(client: Client, without: Set[str] = frozenset()) -> dict[str, int]:
     """The workers' addresses and threads, as soon as there is one.
 
@@ -210,10 +225,7 @@ def living_workers(client: Client, without: Set[str] = frozenset()) -> dict[str,
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
-        try:
-            listed = client.nthreads()
-        except (OSError, RuntimeError) as error:
-            raise ConnectionError(f"the Dask scheduler is gone ({error})") from error
+        listed = listed_workers(client)
         living = {address: n for address, n in listed.items() if address not in without}
         if living:
             return living
@@ -223,3 +235,25 @@ def living_workers(client: Client, without: Set[str] = frozenset()) -> dict[str,
                 "start workers and run again"
             )
         time.sleep(0.05)
+
+
+def outcome(client: Client, future: Future) -> Any:
+    """The result of a task; Dask alone would wait for ever if every worker died.
+
+    Raises
+    ------
+    ConnectionError
+        If the scheduler is gone, or there is no worker for a minute.
+    """
+    while True:
+        try:
+            with client.as_current():  # wait would ask for a default client
+                distributed.wait([future], timeout=2.0)
+            return future.result()
+        except TimeoutError:
+            if future.done():
+                raise  # by the function itself
+        except (CommClosedError, CancelledError, asyncio.CancelledError) as error:
+            if future.status in ("cancelled", "lost"):
+                raise ConnectionError("the Dask scheduler has lost its tasks") from error
+        living_workers(client)  # raises if nobody is left to wait for

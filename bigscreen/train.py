@@ -338,6 +338,7 @@ class _Job:
         return {
             "versions": versions(),
             "fingerprint": self.data.fingerprint,
+            "index_base": getattr(self.data, "manifest", {}).get("extra", {}).get("index_base"),
             "parameters": {**parameters, "kernel": kernel.to_dict()},
             "certificates": [result["certificate"] for result in results],
             "history": [event for result in results for event in result["history"]],

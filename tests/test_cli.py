@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import signal
 import subprocess
@@ -113,7 +114,8 @@ def test_processes_give_the_same_model(world: World, tmp_path: Path) -> None:
 
 def interrupt(command: subprocess.Popen[str]) -> str:
     """Ctrl-C, and what is said then."""
-    command.send_signal(signal.SIGINT)
+    # As a terminal does it: the whole group of processes hears it.
+    os.killpg(command.pid, signal.SIGINT)
     _, said = command.communicate(timeout=60)
     assert command.returncode == 130 and "Traceback" not in said
     return said
@@ -121,9 +123,9 @@ def interrupt(command: subprocess.Popen[str]) -> str:
 
 def test_an_interrupted_fit_goes_on(world: World, tmp_path: Path) -> None:
     options = ["--landmarks", "200", "--gamma", "1", "--C", "10", "--tol", "1e-7"]
-    options += ["--solver", "newton", "--threads", "1", "--max-iter", "12"]
+    options += ["--solver", "newton", "--max-iter", "12"]
     model = tmp_path / "m.bsm"
-    fit = process("fit", world.store, model, *options)
+    fit = process("fit", world.store, model, *options, "--workers", "1", start_new_session=True)
     assert fit.stderr is not None
     while "pass 1 " not in fit.stderr.readline():
         assert fit.poll() is None
@@ -144,7 +146,7 @@ def test_an_interrupted_fit_goes_on(world: World, tmp_path: Path) -> None:
 def test_an_interrupted_ingest_goes_on(tmp_path: Path) -> None:
     rows, store = write_csv(tmp_path / "rows.csv", n=100_000), tmp_path / "s"
     args = ["ingest", rows, store, "--label", "inside"]
-    ingest = process(*args)
+    ingest = process(*args, start_new_session=True)
     while not (tmp_path / "s.ingest.wip").exists():
         assert ingest.poll() is None
         time.sleep(0.001)

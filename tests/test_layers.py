@@ -42,7 +42,7 @@ DOORS = {
     "distributed": {"fleet"},
     "psutil": {"fleet", "train"},
     "threadpoolctl": {"fleet", "estimators"},
-    "sklearn": {"estimators", "train", "cli"},
+    "sklearn": {"estimators", "train", "cli", "demo"},
     "click": {"cli"},
     "rich": {"report", "cli", "demo"},
     "matplotlib": {"report"},

@@ -4,7 +4,7 @@ import contracts
 import numpy as np
 import pytest
 from contracts import INTERCEPTS
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from bigscreen import exact
@@ -65,6 +65,7 @@ def test_assorted_problems(
     if kernel != "linear":
         tol = max(tol, -3.0)
     data = contracts.rows(seed, n, d, noise, sparse_rows, weights)
+    assume(data.max_sqnorm > 0)
     world = contracts.world(data, kernel, 10.0**C, intercept)
     with Inline(1) as fleet:
         fitted = solved(world, fleet, 10.0**tol, rule=rule, passes=1000)

@@ -275,6 +275,18 @@ def test_processes_without_nannies(reference, monkeypatch):
         fleet.processes[0].kill()
         with pytest.raises(ConnectionError, match="scheduler is gone"):
             descend(fleet, ROUNDS)
+        with pytest.raises(ConnectionError, match="scheduler is gone"):
+            list(fleet.each(square, range(4)))
+        assert fleet.memory() > 0 and fleet.peak_pss > 0
+
+
+def test_a_scheduler_that_dies_under_items():
+    with processes(ports=(0,)) as fleet:
+        results = fleet.each(slow_square, range(1000))
+        assert next(results) == 0
+        fleet.processes[0].kill()
+        with pytest.raises(ConnectionError, match="scheduler"):
+            list(results)
 
 
 def test_a_new_worker_at_the_old_address(reference):

@@ -14,6 +14,9 @@ from bigscreen.cli.common import (
     threads_option,
 )
 
+# A wider table does not fit a terminal.
+MATRIX_LABELS = 10
+
 if TYPE_CHECKING:
     from bigscreen.evaluate import Each
 
@@ -117,4 +120,7 @@ def evaluate(model: str, store: str, threads: int | None, json_file: str | None)
     facts |= {name: f"{record[name]:.2%}" for name in ("error", "accuracy")}
     facts |= {name: f"{record[name]:.4f}" for name in ("f1", "auc") if record[name] is not None}
     report.table(f"{model} on {store}", facts)
-    report.matrix("confusion (rows)", record["confusion"])
+    if len(fitted.labels) <= MATRIX_LABELS:
+        report.matrix("confusion (rows)", record["confusion"])
+    else:
+        report.note(f"--json FILE also tells which of the {len(fitted.labels)} labels are confused")

@@ -2,7 +2,7 @@
 
 import click
 
-from bigscreen.cli.common import check_json, check_output, json_option
+from bigscreen.cli.common import check_json, json_option
 
 
 @click.command(short_help="Show the whole way on made-up data.")
@@ -59,8 +59,6 @@ def demo(
       bigscreen demo --rows 100000 --keep my-demo
     """
     check_json(json_file)
-    if keep is not None:
-        check_output(keep, overwrite=False, folder=True)
     from bigscreen import report
     from bigscreen.demo import run
 
