@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import json
 import platform
@@ -168,14 +169,18 @@ def train(
     InputError
         Bad parameters, unlabelled rows, one class only, or a fit that cannot fit in memory.
     """
-    return _Job(data, options, fleet, report or (lambda event: None)).run()
+    return _Job(data, options, fleet, report).run()
 
 
 class _Job:
     """One training run: phases in order, their seconds, and what the model records of them."""
 
-    def __init__(self, data: Rows, options: TrainOptions, fleet: Any, report: Report) -> None:
-        self.data, self.options, self.fleet, self.report = data, options, fleet, report
+    def __init__(
+        self, data: Rows, options: TrainOptions, fleet: Any, report: Report | None
+    ) -> None:
+        self.data, self.options, self.fleet = data, options, fleet
+        self.watched = report is not None
+        self.report: Report = report or (lambda event: None)
         self.seconds = {"features": 0.0, "solve": 0.0, "certify": 0.0}
         self.started = time.monotonic()
         budget = options.time_budget
@@ -283,7 +288,7 @@ class _Job:
             resident=self.plan.resident,
             folder=folder,
             resume=options.resume,
-            report=lambda event: self.report({**event, "class": name, "memory": self._memory()}),
+            report=lambda event: self._tell(event, name),
         )
         self.seconds["solve"] += fitted.seconds["solve"]
         self.seconds["certify"] += fitted.seconds["certify"]
@@ -301,8 +306,10 @@ class _Job:
                 file.write(json.dumps(result).encode())
         return result
 
-    def _memory(self) -> int:
-        return self.fleet.memory()
+    def _tell(self, event: dict[str, Any], name: Any) -> None:
+        if self.watched:
+            # Asking every process for its memory takes longer than a pass over a few rows.
+            self.report({**event, "class": name, "memory": self.fleet.memory()})
 
     # -- records -------------------------------------------------------------------------------
     def _claim(self, work: Path) -> None:
@@ -401,6 +408,7 @@ def class_weights(
     return weights
 
 
+@functools.cache
 def versions() -> dict[str, str]:
     """Versions that can change a result's last bits."""
     names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
@@ -418,7 +426,7 @@ def _check_labels(data: Rows, counts: np.ndarray) -> None:
 
 
 def _is_cluster(fleet: Any) -> bool:
-    return hasattr(fleet, "client")
+    return hasattr(fleet, "address")
 
 
 def _positive(name: str, value: Any) -> None:
