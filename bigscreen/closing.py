@@ -98,6 +98,7 @@ class _ShardSums:
 
     def _alpha(self, part: Any, scores: FloatArray) -> FloatArray:
         h = self.point.smoothing
+        assert h is not None
         inside = np.clip((part.lin - part.sign * scores + h) / (2 * h), 0.0, 1.0)
         return part.lo + (part.hi - part.lo) * inside
 

@@ -44,6 +44,12 @@ class Design:
     factor: FloatArray | None = None
 
     @property
+    def side(self) -> Side:
+        """The landmarks of a kernel design."""
+        assert self.landmarks is not None
+        return self.landmarks
+
+    @property
     def width(self) -> int:
         """Number m of columns."""
         return self.data.n_features if self.landmarks is None else len(self.landmarks)
@@ -64,7 +70,7 @@ class Design:
     def columns(self, X: Any, dtype: type = np.float32) -> NDArray[Any]:
         """The columns of rows X, dense, shape (len X, m), float32 or float64 entries."""
         if self.kernel is not None:
-            return self.kernel.block(X, self.landmarks, dtype=dtype)
+            return self.kernel.block(X, self.side, dtype=dtype)
         dense = X if isinstance(X, np.ndarray) else X.toarray()
         return dense.astype(dtype, copy=False)
 
@@ -73,10 +79,10 @@ class Design:
         if self.kernel is None:
             return _raw_dots(X, coefs)
         if dtype is np.float32:
-            return self.kernel.dots(X, self.landmarks, coefs)
+            return self.kernel.dots(X, self.side, coefs)
         out = np.empty((X.shape[0], coefs.shape[1]))
         for a, b in tiles(X.shape[0], 1024):
-            out[a:b] = self.kernel.block(X[a:b], self.landmarks, dtype=np.float64) @ coefs
+            out[a:b] = self.kernel.block(X[a:b], self.side, dtype=np.float64) @ coefs
         return out
 
     def norms(self, X: Any, sqnorms: FloatArray) -> FloatArray:
@@ -85,6 +91,7 @@ class Design:
             return np.sqrt(sqnorms)
         if not self.kernel.psd:
             # Without a Cauchy-Schwarz bound only the factor limits the norm.
+            assert self.factor is not None
             largest = np.linalg.norm(self.factor, 2) * np.sqrt(self.width) * self.column_bound
             return np.full(len(sqnorms), float(largest))
         # ||T' k_i||^2 <= k_ii; the margin covers float32 columns amplified by T.
@@ -102,7 +109,7 @@ class Design:
         """Upper bound of the absolute value of any column entry."""
         if self.kernel is None:
             return float(np.sqrt(self.data.max_sqnorm))
-        return float(self.kernel.bound(self.data.max_sqnorm, float(np.max(self.landmarks.sqnorms))))
+        return float(self.kernel.bound(self.data.max_sqnorm, float(np.max(self.side.sqnorms))))
 
     def score_error(self, coef: FloatArray, dtype: type = np.float32) -> float:
         """Bound on the rounding error of one score (MATH sec. 4): entry error x ``||coef||_1``."""
@@ -111,7 +118,7 @@ class Design:
             return 2.0**-52 * np.sqrt(self.width) * self.column_bound * weight
         # The longest row is not the worst one: far from every landmark an RBF entry vanishes, and
         # its error too. Rows and landmarks of one length bound them all.
-        longest = max(self.data.max_sqnorm, float(np.max(self.landmarks.sqnorms)))
+        longest = max(self.data.max_sqnorm, float(np.max(self.side.sqnorms)))
         entry = float(self.kernel.entry_error(longest, longest, self.data.n_features))
         if dtype is np.float64:
             entry *= 2.0**-28

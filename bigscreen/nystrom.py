@@ -1,7 +1,7 @@
 """Landmarks, their factor, and features: how a kernel machine becomes one of m columns.
 
 The feature of x is ``phi(x) = T' k(x, Z)`` with landmarks Z and ``T T' = K_ZZ^+`` truncated, so
-``<phi(x), phi(z)>`` is the Nystrom approximation of the kernel (papers: tanji sec. II; MATH sec. 5).
+``<phi(x), phi(z)>`` is the Nystrom approximation of the kernel (Snacks paper, sec. II-A).
 """
 
 from __future__ import annotations
@@ -158,6 +158,7 @@ class _Block:
             return k
         data, design = self.design.data, self.design
         out = np.empty((stop - start, design.rank), np.float32)
+        assert design.factor is not None
         factor = design.factor.astype(np.float32)
         X = data.X(start, stop)
         for a, b in tiles(stop - start, 2048):

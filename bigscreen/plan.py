@@ -7,6 +7,7 @@ choices and give rough times, and no result depends on them.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from bigscreen.store import Rows
 
@@ -147,7 +148,7 @@ def _features(request: Request, solver: str, m: int, entry: float, classifiers: 
 
 
 def _sparse_row_bytes(data: Rows) -> float:
-    sample = data.X(*data.shard(0))
+    sample: Any = data.X(*data.shard(0))
     return 8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0
 
 

@@ -22,7 +22,8 @@ from bigscreen import nystrom
 from bigscreen.design import Design, tiles
 from bigscreen.dual import CSvc
 from bigscreen.errors import InputError
-from bigscreen.fit import Fitted, Limits, Report, fit
+from bigscreen.fit import Fitted, fit
+from bigscreen.fit_monitor import Limits, Report
 from bigscreen.kernels import Kernel, make_kernel
 from bigscreen.plan import Plan, Request, outline
 from bigscreen.screening.dynamic import make_rule
@@ -31,91 +32,7 @@ from bigscreen.solvers.newton import Newton
 from bigscreen.store import Rows
 from bigscreen.store.files import replacing
 from bigscreen.store.model import Model
-
-
-@dataclass(frozen=True)
-class TrainOptions:
-    """Everything a fit can be asked for.
-
-    Parameters
-    ----------
-    kernel : {"rbf", "linear", "polynomial", "laplacian", "sigmoid"}
-    gamma : float or "scale"
-        "scale" is ``1 / (n_features * X.var())``.
-    degree, coef0
-        Of the polynomial and sigmoid kernels.
-    landmarks : int
-        m, rows that every row is compared with; unused by the linear kernel.
-    sampling : {"uniform", "rpcholesky"}
-    seed : int
-    C : float
-        Penalty; ``lam`` gives it as ``C = 1 / (2 n lam)`` instead.
-    class_weight : None, "balanced" or mapping from label to weight
-    tol : float
-        Relative duality gap to prove.
-    max_iter : int
-    time_budget : float or None
-        Seconds, after which the best point so far is certified and returned.
-    memory : int or None
-        Bytes that all processes together may use; None: 0.8 of the machine's.
-    intercept : {"constant", "true", "none"}
-    solver : {"auto", "newton", "cd"}
-    features : {"auto", "stored", "recomputed"}
-    screening : {"gap", "f-safe", "none"}
-    f : float
-        Of f-safe screening.
-    certify : {"float32", "float64"}
-    work : Path or None
-        Folder for checkpoints and for features that do not fit in memory.
-    resume : bool
-        Go on from the checkpoints in ``work``.
-    """
-
-    kernel: str = "rbf"
-    gamma: float | str = "scale"
-    degree: int = 3
-    coef0: float = 0.0
-    landmarks: int = 1000
-    sampling: str = "uniform"
-    seed: int = 0
-    C: float = 1.0
-    lam: float | None = None
-    class_weight: str | Mapping[Any, float] | None = None
-    tol: float = 1e-3
-    max_iter: int = 1000
-    time_budget: float | None = None
-    memory: int | None = None
-    intercept: str = "constant"
-    solver: str = "auto"
-    features: str = "auto"
-    screening: str = "gap"
-    f: float = 0.1
-    certify: str = "float32"
-    work: Path | None = None
-    resume: bool = False
-
-    def __post_init__(self) -> None:
-        _positive("tol", self.tol)
-        _positive("C", self.C)
-        if self.lam is not None:
-            _positive("lambda", self.lam)
-        if self.gamma != "scale":
-            _positive("gamma", self.gamma)
-        _one_of("sampling", self.sampling, ("uniform", "rpcholesky"))
-        _one_of("solver", self.solver, ("auto", "newton", "cd"))
-        _one_of("features", self.features, ("auto", "stored", "recomputed"))
-        _one_of("certify", self.certify, ("float32", "float64"))
-        _one_of("intercept", self.intercept, ("constant", "true", "none"))
-        for name in ("landmarks", "max_iter"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} must be at least 1, got {getattr(self, name)}")
-        if self.solver == "cd" and self.intercept == "true":
-            raise InputError(
-                "coordinate descent cannot fit an unpenalised offset; "
-                "use the newton solver, or intercept constant"
-            )
-        if self.solver == "cd" and self.features == "recomputed" and self.kernel != "linear":
-            raise InputError("coordinate descent needs stored features; use features auto")
+from bigscreen.train_options import TrainOptions
 
 
 def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = False) -> Plan:
@@ -203,7 +120,7 @@ class _Job:
         coefs = [result["coef"] for result in results]
         if source is not None and source is not design:
             coefs = [source.coef(np.asarray(coef)) for coef in coefs]
-        landmarks = None if source is None else source.landmarks.X
+        landmarks = None if source is None else source.side.X
         self.seconds["total"] = time.monotonic() - self.started
         return Model(
             kernel=kernel,
@@ -427,13 +344,3 @@ def _check_labels(data: Rows, counts: np.ndarray) -> None:
 
 def _is_cluster(fleet: Any) -> bool:
     return hasattr(fleet, "address")
-
-
-def _positive(name: str, value: Any) -> None:
-    if isinstance(value, str) or not (np.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a positive finite number, got {value!r}")
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        raise InputError(f"{name} must be one of {', '.join(allowed)}, got {value!r}")

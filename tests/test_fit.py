@@ -12,9 +12,10 @@ import pytest
 from contracts import INTERCEPTS
 from sklearn.exceptions import ConvergenceWarning
 
-from bigscreen import fit as fit_module
+from bigscreen import fit_monitor
 from bigscreen.errors import InputError
-from bigscreen.fit import Limits, fit
+from bigscreen.fit import fit
+from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.newton import Newton
@@ -107,7 +108,7 @@ class Interrupt:
 def test_an_interrupted_fit_ends_in_the_same_model(
     crash, kernel, screening, intercept, fleet, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fit_module, "CHECKPOINT_SECONDS", -1.0 if crash else 1e9)
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0 if crash else 1e9)
     options = {
         "kernel": kernel, "gamma": 0.1, "landmarks": 40, "intercept": intercept, "C": 3.0,
         "screening": screening, "tol": 1e-7 if kernel == "linear" else 1e-4,
@@ -123,7 +124,7 @@ def test_an_interrupted_fit_ends_in_the_same_model(
 
 
 def test_two_interruptions(fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_module, "CHECKPOINT_SECONDS", 1e9)
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", 1e9)
     whole = trained(small(), fleet)
     for at in (3, 2):
         with pytest.raises(KeyboardInterrupt):
@@ -186,7 +187,7 @@ def test_a_work_folder_taken_over_forgets_the_fit_before(fleet, tmp_path):
 
 
 def test_a_budget_may_grow_on_resume(fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr(fit_module, "CHECKPOINT_SECONDS", 1e9)
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", 1e9)
     with pytest.raises(KeyboardInterrupt):
         trained(small(), fleet, Interrupt(3, False), work=tmp_path, max_iter=4)
     resumed = trained(small(), fleet, work=tmp_path, max_iter=500, resume=True)

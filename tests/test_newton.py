@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from bigscreen import exact
 from bigscreen.closing import close
 from bigscreen.dual import AT_HI, AT_LO, FREE, Point
-from bigscreen.fit import Limits, fit
+from bigscreen.fit import fit
+from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers import newton

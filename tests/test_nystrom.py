@@ -9,7 +9,8 @@ from bigscreen import nystrom
 from bigscreen.design import Design
 from bigscreen.dual import CSvc
 from bigscreen.errors import InputError
-from bigscreen.fit import Limits, fit
+from bigscreen.fit import fit
+from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Side, make_kernel
 from bigscreen.solvers.newton import Newton

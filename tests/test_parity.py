@@ -8,7 +8,8 @@ from scipy import sparse
 from bigscreen import nystrom
 from bigscreen.design import Design
 from bigscreen.dual import CSvc
-from bigscreen.fit import Limits, fit
+from bigscreen.fit import fit
+from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.kernels import make_kernel
 from bigscreen.screening.dynamic import GapBall

@@ -15,8 +15,11 @@ from bigscreen.screening.regions import Ball
 class Rule(Protocol):
     """A screening rule: a region for w* around the current w."""
 
-    name: str
-    safe: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def safe(self) -> bool: ...
 
     def region(self, point: Point, rounding: float) -> Ball | None:
         """The region, centred at the point's w; ``rounding`` bounds the error of its gap."""

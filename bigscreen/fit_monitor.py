@@ -1,0 +1,195 @@
+"""The check that solvers call: history, screening, budgets, checkpoints, closing passes."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bigscreen.closing import Certificate
+from bigscreen.dual import Point
+from bigscreen.screening.dynamic import Rule
+from bigscreen.solvers.newton import Verdict
+
+Report = Callable[[dict[str, Any]], None]
+
+CHECKPOINT_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Parameters
+    ----------
+    tol : float
+        Relative duality gap, proved over all rows.
+    max_iter : int
+        Passes of the solver.
+    deadline : float or None
+        Value of ``time.monotonic()`` after which the best point so far is certified and returned.
+    """
+
+    tol: float = 1e-3
+    max_iter: int = 1000
+    deadline: float | None = None
+
+
+@dataclass
+class Monitor:
+    """The check that a solver calls at its pass boundaries.
+
+    ``screening`` records how many rows were fixed at either end, by which rule and in which pass;
+    ``history`` P, D, gap, rows visited and alive of every pass.
+    """
+
+    certify: Callable[[Point], Certificate]
+    limits: Limits
+    rule: Rule | None
+    rounding: Callable[[Point], float]
+    report: Report
+    folder: Path | None = None
+    history: list[dict[str, Any]] = field(default_factory=list)
+    fixed: list[dict[str, Any]] = field(default_factory=list)
+    certificate: Certificate | None = None
+    best: Point | None = None
+    target: float = 0.0
+    restarts: int = 0
+    interrupted: bool = False
+    started: float = field(default_factory=time.monotonic)
+    saved: float = field(default_factory=time.monotonic)
+    certify_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.target = self.limits.tol
+
+    def __call__(
+        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
+    ) -> Verdict | None:
+        self._record(point, stats)
+        if self.best is None or point.gap < self.best.gap:
+            self.best = point
+        if point.relative_gap <= self.target:
+            certificate = self._close(point)
+            if certificate.relative_gap <= self.limits.tol:
+                return None
+            # The solver's sums left out fixed rows or were rounded: ask for more.
+            self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
+            if self._reckless():
+                return self._take_back()
+        if self._exhausted() or (stats["stalled"] and not self._reckless()):
+            self._close(self.best)
+            return None
+        if stats["stalled"]:
+            return self._take_back()
+        self._checkpoint(save)
+        return Verdict(region=self._region(point))
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """Go on with the history, the record and the clock of a checkpoint."""
+        self.history, self.fixed = meta["history"], meta["fixed"]
+        self.target, self.restarts = meta["target"], meta["restarts"]
+        self.started = time.monotonic() - meta["seconds"]
+        self._resumed = True
+
+    _resumed: bool = False
+
+    def _record(self, point: Point, stats: dict[str, Any]) -> None:
+        if self._resumed:
+            # The first call after a checkpoint repeats the pass that it was written after.
+            self._resumed = False
+            return
+        event = {
+            "event": "pass",
+            "pass": len(self.history) + 1,
+            "primal": point.primal,
+            "dual": point.dual,
+            "relative_gap": point.relative_gap,
+            "rows_alive": stats["rows_alive"],
+            "rows_visited": stats["rows_visited"],
+            "seconds": time.monotonic() - self.started,
+        }
+        self.history.append(event)
+        if stats["fixed_hi"] or stats["fixed_lo"]:
+            assert self.rule is not None
+            self.fixed.append(
+                {
+                    "pass": event["pass"],
+                    "rule": self.rule.name,
+                    "at_hi": stats["fixed_hi"],
+                    "at_lo": stats["fixed_lo"],
+                }
+            )
+        self.report(event)
+
+    def _region(self, point: Point) -> Any:
+        return None if self.rule is None else self.rule.region(point, self.rounding(point))
+
+    def _reckless(self) -> bool:
+        """Whether rows are fixed that should perhaps not be."""
+        return bool(self.fixed) and self.rule is not None and not self.rule.safe
+
+    def _take_back(self) -> Verdict:
+        """The closing pass found that an unsafe rule went too far: all rows come back."""
+        self.restarts += 1
+        self.best, self.target = None, self.limits.tol
+        if self.restarts >= 3:
+            self.rule = None
+        return Verdict(restart=True)
+
+    def _close(self, point: Point) -> Certificate:
+        self.report({"event": "phase", "phase": "certify"})
+        began = time.monotonic()
+        certificate = self.certify(point)
+        self.certify_seconds += time.monotonic() - began
+        if self.certificate is None or certificate.gap < self.certificate.gap:
+            self.certificate, self.certified_point = certificate, point
+        return certificate
+
+    certified_point: Point | None = None
+
+    def _exhausted(self) -> bool:
+        late = self.limits.deadline is not None and time.monotonic() > self.limits.deadline
+        return late or len(self.history) >= self.limits.max_iter
+
+    def _checkpoint(self, save: Callable[[Path, dict[str, Any]], None]) -> None:
+        due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
+        if self.folder is not None and (due or self.interrupted):
+            meta = {
+                "history": self.history,
+                "fixed": self.fixed,
+                "target": self.target,
+                "restarts": self.restarts,
+                "seconds": time.monotonic() - self.started,
+            }
+            save(self.folder, meta)
+            self.saved = time.monotonic()
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
+class GracefulInterrupt:
+    """Ctrl-C lets the pass end and a checkpoint be written; a second one stops at once."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self.usable = (
+            monitor.folder is not None and threading.current_thread() is threading.main_thread()
+        )
+
+    def __enter__(self) -> None:
+        if self.usable:
+            self.before = signal.signal(signal.SIGINT, self._interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        if self.usable:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _interrupt(self, *_: object) -> None:
+        if self.monitor.interrupted:
+            raise KeyboardInterrupt
+        self.monitor.interrupted = True
