@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bigscreen.design import Design, tiles
-from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.dual import CSvc, Dual, FloatArray, Point
 from bigscreen.rows import as_rows, njit, row_axpy, row_dot
 
 TILE = 1024
@@ -63,62 +63,68 @@ class Certificate:
 
 @dataclass(frozen=True)
 class _ShardSums:
-    """Runs anywhere: one shard's part of P, p . alpha and V."""
+    """Runs anywhere: one shard's part of P and, for every part of alpha, of p . alpha and V."""
 
     design: Design
     problem: CSvc
     point: Point
     dtype: type
 
-    def __call__(self, item: tuple[int, FloatArray | None]) -> FloatArray:
-        """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off the scores).
+    def __call__(self, item: tuple[int, FloatArray | None]) -> tuple[FloatArray, FloatArray]:
+        """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores).
 
-        Returns [loss, p . alpha by sign (2), box weight, sum |alpha|, rows, support,
-        V by sign (2 (m + 1))].
+        Returns ([loss, box weight, rows, support], one row a part of alpha: [p . alpha by sign
+        (2), sum |alpha|, V by sign (2 (m + 1))]).
         """
         shard, given = item
-        data, point, width = self.design.data, self.point, self.design.width
+        data = self.design.data
         start, stop = data.shard(shard)
         dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
-        sums = np.zeros(7)
-        v = np.zeros((2, width + 1))
+        sums = np.zeros(4)
+        parts = np.zeros((max(1, len(self.point.readings)), 3 + 2 * (self.design.width + 1)))
         for a, b in tiles(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
             for c, d in tiles(b - a, TILE):
-                part = dual[a + c : a + d]
                 # Raw features, dense or CSR, are their own columns.
                 raw = self.design.kernel is None
                 columns = as_rows(X[c:d] if raw else self.design.columns(X[c:d], self.dtype))
-                scores = np.empty(d - c)
-                _scores(columns, point.coef, point.intercept, scores)
-                alpha = self._alpha(part, scores) if given is None else given[a + c : a + d]
-                sums += self._sums(part, scores, alpha)
-                _add_by_sign(columns, part.sign * alpha, v)
-        return np.concatenate([sums, v.ravel()])
+                rows = slice(a + c, a + d)
+                self._tile(dual[rows], columns, None if given is None else given[rows], sums, parts)
+        return sums, parts
 
-    def _alpha(self, part: Any, scores: FloatArray) -> FloatArray:
-        h = self.point.smoothing
-        assert h is not None
-        inside = np.clip((part.lin - part.sign * scores + h) / (2 * h), 0.0, 1.0)
-        return part.lo + (part.hi - part.lo) * inside
-
-    def _sums(self, part: Any, scores: FloatArray, alpha: FloatArray) -> FloatArray:
+    def _tile(
+        self,
+        dual: Dual,
+        columns: Any,
+        given: FloatArray | None,
+        sums: FloatArray,
+        parts: FloatArray,
+    ) -> None:
+        scores = np.empty(len(dual))
+        _scores(columns, self.point.coef, self.point.intercept, scores)
         # The offset is in the scores already, so the multiplier of a coupling is not added again.
-        gradient = part.lin - part.sign * scores
-        loss = np.maximum(part.hi * gradient, part.lo * gradient)
-        lin = part.lin * alpha
-        box = np.maximum(np.abs(part.lo), np.abs(part.hi))
-        size = np.abs(alpha)
-        parts = [
-            loss.sum(),
-            lin[part.sign > 0].sum(),
-            lin[part.sign < 0].sum(),
-            box.sum(),
-            size.sum(),
-            len(alpha),
-            np.count_nonzero(size),
-        ]
-        return np.array(parts, dtype=np.float64)
+        gradient = dual.lin - dual.sign * scores
+        sums[0] += np.maximum(dual.hi * gradient, dual.lo * gradient).sum()
+        sums[1] += np.maximum(np.abs(dual.lo), np.abs(dual.hi)).sum()
+        sums[2] += len(dual)
+        used = np.zeros(len(dual), np.bool_)
+        for k, alpha in enumerate(self._alphas(dual, columns, given)):
+            lin = dual.lin * alpha
+            parts[k, 0] += lin[dual.sign > 0].sum()
+            parts[k, 1] += lin[dual.sign < 0].sum()
+            parts[k, 2] += np.abs(alpha).sum()
+            _add_by_sign(columns, dual.sign * alpha, parts[k, 3:].reshape(2, -1))
+            used |= alpha != 0
+        sums[3] += np.count_nonzero(used)
+
+    def _alphas(self, dual: Dual, columns: Any, given: FloatArray | None) -> Iterator[FloatArray]:
+        if given is not None:
+            yield given
+            return
+        scores = np.empty(len(dual))
+        for reading in self.point.readings:
+            _scores(columns, reading.coef, reading.intercept, scores)
+            yield reading.alpha(dual, scores)
 
 
 def close(
@@ -145,19 +151,26 @@ def close(
         (s, None if point.alpha is None else point.alpha[slice(*data.shard(s))])
         for s in range(data.n_shards)
     )
-    total = np.zeros(7 + 2 * (design.width + 1))
-    for sums in fleet.each(_ShardSums(design, problem, point, dtype), items):
+    theta = [reading.weight for reading in point.readings] or [1.0]
+    total, parts = np.zeros(4), np.zeros((len(theta), 3 + 2 * (width + 1)))
+    for sums, shard_parts in fleet.each(_ShardSums(design, problem, point, dtype), items):
         total += sums
-    loss, positive, negative, box, size, rows, support = total[:7]
-    v = total[7:].reshape(2, -1)
-    keep = problem.feasible(v[0, -1], -v[1, -1])
-    w_alpha = design.features(keep @ v[:, :-1])
+        parts += shard_parts
+    loss, box, rows, support = total
+    lin = size = b_alpha = 0.0
+    w_alpha = np.zeros(design.rank)
+    for weight, part in zip(theta, parts, strict=True):
+        # Each part of the mixture is made feasible by itself: so is their mixture.
+        v = part[3:].reshape(2, -1)
+        keep = problem.feasible(v[0, -1], -v[1, -1])
+        lin += weight * float(keep @ part[:2])
+        size += weight * float(part[2])
+        w_alpha += weight * design.features(keep @ v[:, :-1])
+        b_alpha += weight * float(keep @ v[:, -1])
     coef_alpha = design.coef(w_alpha)
-    b_alpha = float(keep @ v[:, -1])
     constant = problem.intercept == "constant"
     primal = loss + 0.5 * float(point.w @ point.w) + 0.5 * constant * point.intercept**2
-    dual = float(keep @ [positive, negative])
-    dual -= 0.5 * float(w_alpha @ w_alpha) + 0.5 * constant * b_alpha**2
+    dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * constant * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
     largest, eps = max(design.column_bound, 1.0), 2.0**-53
     rounding = eps * (

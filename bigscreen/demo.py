@@ -57,7 +57,6 @@ def run(
     landmarks : int
         m of the curved model.
     workers : int
-        Processes of the LocalCluster.
     keep : path, optional
         A new folder for the stores and models; without it everything is removed at the end.
     seed : int
@@ -115,8 +114,7 @@ class _Demo:
             f"to train on, {report.count(held)} held out"
         )
         curved = self._fit("rbf")
-        shown = certificate.fit_record(curved)
-        certificate.show(shown, "the curved model")
+        certificate.show(certificate.fit_record(curved), "the curved model")
         straight = self._fit("linear")
         error = {
             "curved": self._timed("evaluate", lambda: self._error(curved)),
@@ -132,7 +130,7 @@ class _Demo:
             "landmarks": self.landmarks,
             "workers": self.fleet.workers,
             "error": error,
-            "curved": shown,
+            "curved": certificate.fit_record(curved),
             "straight": certificate.fit_record(straight),
             "seconds": self.seconds,
             "peak_pss_bytes": self.fleet.peak_pss,
@@ -204,10 +202,9 @@ class _Demo:
             )
         table.add_row("best possible, from the formula", f"{record['error']['bayes']:.2%}")
         Console(highlight=False).print(table)
-        took = ", ".join(f"{name} {report.seconds(s)}" for name, s in self.seconds.items())
         facts = {
             "data": "made up (see above)",
-            "time": took,
+            "time": ", ".join(f"{name} {report.seconds(s)}" for name, s in self.seconds.items()),
             "peak memory": f"{report.size(record['peak_pss_bytes'])}, all processes together",
         }
         if self.keep is None:

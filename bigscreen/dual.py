@@ -223,6 +223,26 @@ def _constant(value: float, n: int) -> FloatArray:
 
 
 @dataclass(frozen=True)
+class Reading:
+    """A dual point read off the scores of some w: the smoothed hinge's own alpha.
+
+    ``alpha = lo + (hi - lo) clip((G + h) / (2 h), 0, 1)`` with G the gradient at the scores
+    ``columns . coef + intercept`` and ``h = smoothing``; ``weight`` is its part in a mixture.
+    """
+
+    coef: FloatArray
+    intercept: float
+    smoothing: float
+    weight: float = 1.0
+
+    def alpha(self, dual: Dual, scores: FloatArray) -> FloatArray:
+        """The dual point of rows with these scores (the offset included)."""
+        h = self.smoothing
+        inside = np.clip((dual.lin - dual.sign * scores + h) / (2 * h), 0.0, 1.0)
+        return dual.lo + (dual.hi - dual.lo) * inside
+
+
+@dataclass(frozen=True)
 class Point:
     """Where a solver stands: everything a certificate or a checkpoint needs.
 
@@ -238,8 +258,8 @@ class Point:
         P(w) and D(alpha), summed in float64.
     paired : bool
         Whether ``w = w(alpha)`` for the alpha behind ``dual``.
-    smoothing : float or None
-        Half-width h of the smoothed hinge from which alpha is read off the scores (Newton).
+    readings : tuple of Reading
+        The mixture of readings that alpha is (Newton).
     alpha : float64 (n,) or None
         The dual point, where it is held in memory (coordinate descent).
     """
@@ -250,7 +270,7 @@ class Point:
     primal: float
     dual: float
     paired: bool
-    smoothing: float | None = None
+    readings: tuple[Reading, ...] = ()
     alpha: FloatArray | None = field(default=None, repr=False)
 
     @property

@@ -109,19 +109,27 @@ def naive_certificate(world: World, point: Point, exact_columns: bool) -> tuple[
     columns = design.columns(world.data.X(0, world.data.n_rows), dtype).astype(np.float64)
     phi = columns if design.factor is None else columns @ design.factor
     margin = q.p - q.s * (columns @ point.coef + point.intercept)
-    alpha = point.alpha
-    if alpha is None:
-        alpha = q.hi * np.clip((margin + point.smoothing) / (2 * point.smoothing), 0, 1)
+    parts = [(1.0, point.alpha)]
+    if point.alpha is None:
+        parts = []
+        for part in point.readings:
+            z = q.p - q.s * (columns @ part.coef + part.intercept)
+            h = part.smoothing
+            parts.append((part.weight, q.hi * np.clip((z + h) / (2 * h), 0, 1)))
+    alpha = np.zeros(len(q.hi))
+    for weight, part in parts:
+        if world.problem.intercept == "true":
+            positive, negative = part[q.s > 0].sum(), part[q.s < 0].sum()
+            side = min(positive, negative)
+            scale = np.where(q.s > 0, side / max(positive, 1e-300), side / max(negative, 1e-300))
+            part = part * scale
+        alpha += weight * part
+    if world.problem.intercept == "true":
+        np.testing.assert_allclose(q.s @ alpha, 0, atol=1e-9 * q.hi.sum())
     quadratic = 0.5 * point.w @ point.w
     if world.problem.intercept == "constant":
         quadratic += 0.5 * point.intercept**2
         phi = np.hstack([phi, np.ones((len(phi), 1))])
-    if world.problem.intercept == "true":
-        positive, negative = alpha[q.s > 0].sum(), alpha[q.s < 0].sum()
-        side = min(positive, negative)
-        scale = np.where(q.s > 0, side / max(positive, 1e-300), side / max(negative, 1e-300))
-        alpha = alpha * scale
-        np.testing.assert_allclose(q.s @ alpha, 0, atol=1e-9 * q.hi.sum())
     assert np.all(alpha >= 0) and np.all(alpha <= q.hi * (1 + 1e-12))
     primal = quadratic + np.sum(q.hi * np.maximum(margin, 0))
     w_alpha = phi.T @ (q.s * alpha)
@@ -134,10 +142,10 @@ def certificate_is_true(world: World, point: Point, found: Certificate) -> None:
     size = abs(primal) + abs(dual)
     room = 1e-12 * size + found.rounding_bound
     np.testing.assert_allclose(found.primal, primal, rtol=0, atol=room)
-    if point.smoothing is not None:
+    for part in point.readings:
         # A small h makes another alpha (as feasible, as good) of the last bits of a score.
-        largest = world.design.column_bound * np.abs(point.coef).sum() + abs(point.intercept) + 1
-        room += world.box.sum() * largest * 2.0**-50 * largest / point.smoothing
+        largest = world.design.column_bound * np.abs(part.coef).sum() + abs(part.intercept) + 1
+        room += part.weight * world.box.sum() * largest * 2.0**-50 * largest / part.smoothing
     np.testing.assert_allclose(found.dual, dual, rtol=0, atol=room)
     np.testing.assert_allclose(found.gap, found.primal - found.dual, rtol=0, atol=1e-15 * size)
     assert found.rows == world.data.n_rows

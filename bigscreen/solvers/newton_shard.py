@@ -13,54 +13,30 @@ A state is a pure fold over the messages, so a lost shard is rebuilt by replayin
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 
 from bigscreen import exact
 from bigscreen.design import Design, tiles
 from bigscreen.dual import AT_HI, AT_LO, FREE, CSvc, Dual, FloatArray
-from bigscreen.rows import njit
-
-UNSET = np.int8(3)
-"""Side of a row that no pass has scored yet."""
+from bigscreen.solvers.newton_state import (
+    UNSET,
+    State,
+    add_by_sign,
+    add_moment,
+    by_sign,
+    moment_of_zeros,
+    moved_since,
+    segment_losses,
+    side_loss,
+    side_value,
+)
 
 TILE = 2048
 """Rows whose columns are held at once."""
-
-
-@dataclass
-class State:
-    """A shard's rows during a solve; arrays of shape (rows,) unless said otherwise.
-
-    ``X`` is None where the rows are read again in every pass (they do not fit in memory).
-    ``scores`` were computed at the w number ``ref``; ``side`` is AT_LO, AT_HI, FREE (in the zone)
-    or UNSET; ``fixed`` rows are screened: proved to stay on their side.
-    ``side_sum`` (2, m + 1): V of rows at a side, by sign, the last entry being the offset's;
-    ``side_lin`` (2,): their H by sign. ``need``, ``trial``: rows of the last trial, their scores.
-    ``threshold``, ``below``: the shard's part of the multiplier's order statistic, and the weight
-    of its fixed rows below mu*.
-    """
-
-    start: int
-    ids: NDArray[np.int64]
-    dual: Dual
-    norms: FloatArray
-    X: Any
-    scores: FloatArray
-    ref: NDArray[np.int16]
-    side: NDArray[np.int8]
-    fixed: NDArray[np.bool_]
-    side_sum: FloatArray
-    side_lin: FloatArray = field(default_factory=lambda: np.zeros(2))
-    threshold: float = 0.0
-    below: float = 0.0
-    need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
 
 
 @dataclass(frozen=True)
@@ -106,7 +82,7 @@ class NewtonProgram:
             norms=self.design.norms(X, data.sqnorms(start, stop)[pick]),
             X=X if self.resident else None,
             scores=np.zeros(n),
-            ref=np.full(n, -1, np.int16),
+            ref=np.full(n, -1, np.int32),
             side=np.full(n, UNSET),
             fixed=np.zeros(n, np.bool_),
             side_sum=np.zeros((2, self.design.width + 1)),
@@ -128,7 +104,7 @@ class NewtonProgram:
         alive = ~state.fixed
         if self.lazy:
             # At most this much at either end of the segment, and by convexity anywhere between.
-            reach = _moved(state, message)
+            reach = moved_since(state, message)
             z = dual.lin - dual.sign * state.scores
             alive &= (np.abs(z) <= h + reach + message["slack"]) | (state.side == FREE)
         state.need = np.flatnonzero(alive)
@@ -142,10 +118,10 @@ class NewtonProgram:
     def _search(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
         """Losses of the last trial for a grid of step lengths: no row is read again."""
         h, steps = message["h"], message["steps"]
-        ends = _side_loss(state, message["coefs"], message["offsets"])
+        ends = side_loss(state, message["coefs"], message["offsets"])
         losses = np.zeros((2, len(steps)))
         part = state.dual[state.need]
-        _segment_losses(
+        segment_losses(
             part.lin - part.sign * state.trial[:, 0],
             part.sign * (state.trial[:, 0] - state.trial[:, 1]),
             part.lo,
@@ -184,7 +160,7 @@ class NewtonProgram:
         width = rows.hi - rows.lo
         z = rows.lin - rows.sign * state.scores[zone]
         alpha = rows.lo + width * np.clip((z + h) / (2 * h), 0.0, 1.0)
-        moment = _zeros(self.design.width + 1)
+        moment = moment_of_zeros(self.design.width + 1)
         zone_sum = self._zone(state, zone, rows, alpha, np.sqrt(width / (2 * h)), stride, moment)
         if wide > h:
             self._near(state, wide, moment)
@@ -193,22 +169,22 @@ class NewtonProgram:
         zone_sum[1] += state.side_sum
         exact.add(totals, "v", zone_sum, self.weight_bound * largest)
         exact.add(totals, "moment", moment, self.weight_bound * largest**2 * stride / (2 * h))
-        lin = state.side_lin + _by_sign(rows.sign, alpha * rows.lin)
+        lin = state.side_lin + by_sign(rows.sign, alpha * rows.lin)
         return np.array([*lin, len(zone), float(np.sum(width))])
 
     def _move_sides(self, state: State, part: Dual, side: NDArray[np.int8]) -> None:
         """Update V and H for the visited rows whose contribution from a side has changed."""
         need = state.need
-        change = _bound(part, side) - _bound(part, state.side[need])
+        change = side_value(part, side) - side_value(part, state.side[need])
         state.side[need] = side
         moved = np.flatnonzero(change)
-        state.side_lin += _by_sign(part.sign[moved], change[moved] * part.lin[moved])
+        state.side_lin += by_sign(part.sign[moved], change[moved] * part.lin[moved])
         # Few rows: float64 entries. Many (the first passes): float32 entries, float64 sums.
         dtype = np.float64 if 16 * len(moved) < len(need) else np.float32
         for a, b in tiles(len(moved), TILE):
             ids = moved[a:b]
             columns = self.design.columns(self._rows(state, need[ids]), dtype)
-            _add_by_sign(state.side_sum, columns, part.sign[ids], change[ids])
+            add_by_sign(state.side_sum, columns, part.sign[ids], change[ids])
 
     def _zone(
         self,
@@ -228,12 +204,12 @@ class NewtonProgram:
         half = 0.5 * (rows.lo + rows.hi)
         for a, b in tiles(len(ids), TILE):
             columns = self.design.columns(self._rows(state, ids[a:b]), np.float64)
-            _add_by_sign(total[0], columns, rows.sign[a:b], alpha[a:b])
-            _add_by_sign(total[1], columns, rows.sign[a:b], half[a:b])
+            add_by_sign(total[0], columns, rows.sign[a:b], alpha[a:b])
+            add_by_sign(total[1], columns, rows.sign[a:b], half[a:b])
             # Strided from the zone's own numbering, so tiles do not change the choice.
             first = (-a) % stride
             weight = curvature[a:b][first::stride] * np.sqrt(stride)
-            _add_moment(moment, columns[first::stride], weight)
+            add_moment(moment, columns[first::stride], weight)
         return total
 
     def _near(self, state: State, wide: float, moment: FloatArray) -> None:
@@ -247,7 +223,7 @@ class NewtonProgram:
         weight = np.sqrt((state.dual.hi[near] - state.dual.lo[near]) * stride / (2 * wide))
         for a, b in tiles(len(near), TILE):
             columns = self.design.columns(self._rows(state, near[a:b]), np.float64)
-            _add_moment(moment, columns, weight[a:b])
+            add_moment(moment, columns, weight[a:b])
 
     # -- screening -----------------------------------------------------------------------------
     def _screen(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
@@ -273,7 +249,7 @@ class NewtonProgram:
         """Intervals of every row's optimal score, widened by what lazy rows have moved."""
         norms = np.sqrt(state.norms**2 + message["constant"])
         scores = state.scores - message["offset"]
-        slack = _moved(state, message) + message["slack"]
+        slack = moved_since(state, message) + message["slack"]
         return message["region"].intervals(scores, norms, slack)
 
     def _quantiles(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
@@ -339,90 +315,3 @@ class NewtonProgram:
             setattr(state, name, arrays[name].copy())
         state.below = float(arrays["below"])
         return state
-
-
-def _bound(dual: Dual, side: NDArray[np.int8]) -> FloatArray:
-    """The value of alpha at a side; 0 in the zone and where no side is known yet."""
-    return np.where(side == AT_HI, dual.hi, np.where(side == AT_LO, dual.lo, 0.0))
-
-
-def _moved(state: State, message: dict[str, Any]) -> FloatArray:
-    """How far every row's score may be from the one it has: infinite where it never had one."""
-    moved = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
-    return np.where(state.ref < 0, np.inf, moved)
-
-
-def _side_loss(state: State, coefs: FloatArray, offsets: FloatArray) -> FloatArray:
-    """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
-
-    V and H cover all rows at a side; those among them that are visited are taken out again.
-    """
-    part = state.dual[state.need]
-    bound = _bound(part, state.side[state.need])
-    visited = bound @ part.lin - (bound * part.sign) @ state.trial
-    v = state.side_sum.sum(axis=0)
-    return state.side_lin.sum() - (v[:-1] @ coefs + v[-1] * offsets) - visited
-
-
-def _by_sign(sign: FloatArray, values: FloatArray) -> FloatArray:
-    """Sums of the values of rows with s > 0 and with s < 0."""
-    return np.array([np.sum(values[sign > 0]), np.sum(values[sign < 0])])
-
-
-_scratch = threading.local()
-
-
-def _zeros(size: int) -> FloatArray:
-    """A (size, size) array of zeros, the same memory in every call of this thread."""
-    if getattr(_scratch, "moment", np.empty((0, 0))).shape[0] != size:
-        _scratch.moment = np.empty((size, size))
-    _scratch.moment[...] = 0.0
-    return _scratch.moment
-
-
-def _add_moment(moment: FloatArray, columns: FloatArray, weight: FloatArray) -> None:
-    """Add ``sum weight_i^2 [c_i, 1] [c_i, 1]'`` to the upper triangle, in place."""
-    if len(weight):
-        scaled = np.empty((len(weight), len(moment)))
-        np.multiply(columns, weight[:, None], out=scaled[:, :-1])
-        scaled[:, -1] = weight
-        # LAPACK's lower triangle of the transposed view is the upper one of a C-ordered array.
-        blas.dsyrk(1.0, scaled.T, 1.0, moment.T, lower=1, overwrite_c=1)
-
-
-def _add_by_sign(
-    total: FloatArray, columns: NDArray[Any], sign: FloatArray, weight: FloatArray
-) -> None:
-    """``total[k] += sum over rows of sign k of s_i weight_i [c_i, 1]`` (k = 0: s > 0)."""
-    for k, rows in enumerate((sign > 0, sign < 0)):
-        weights = np.where(rows, sign * weight, 0.0)
-        _accumulate(columns, weights, total[k])
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _accumulate(columns, weights, total):  # type: ignore[no-untyped-def]
-    """``total += weights' [columns, 1]`` in float64, skipping zero weights."""
-    m = columns.shape[1]
-    for i in range(columns.shape[0]):
-        weight = weights[i]
-        if weight != 0.0:
-            for j in range(m):
-                total[j] += weight * columns[i, j]
-            total[m] += weight
-
-
-@njit(cache=True, nogil=True)
-def _segment_losses(z, dz, lo, hi, h, steps, losses):  # type: ignore[no-untyped-def]
-    """Smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
-    for k in range(len(steps)):
-        smooth, plain = 0.0, 0.0
-        for i in range(len(z)):
-            g = z[i] + steps[k] * dz[i]
-            bound = hi[i] if g > 0 else lo[i]
-            plain += bound * g
-            if abs(g) >= h:
-                smooth += bound * g
-            else:
-                smooth += lo[i] * g + (hi[i] - lo[i]) * (g + h) * (g + h) / (4 * h)
-        losses[0, k] += smooth
-        losses[1, k] += plain

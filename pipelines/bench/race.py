@@ -77,7 +77,7 @@ def clocks() -> np.ndarray:
 
 def ours(data: Dataset, options: TrainOptions, threads: int) -> tuple[np.ndarray, Model]:
     """Seconds (wall, processor) of features + fit + certificate from the store, and the model."""
-    with Inline(threads) as fleet:
+    with threadpoolctl.threadpool_limits(threads), Inline(threads) as fleet:
         began = clocks()
         model = train(data, options, fleet)
         return clocks() - began, model

@@ -1,0 +1,134 @@
+"""A shard's rows during a Newton solve, and the sums over them."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import blas
+
+from bigscreen.dual import AT_HI, AT_LO, Dual, FloatArray
+from bigscreen.rows import njit
+
+UNSET = np.int8(3)
+"""Side of a row that no pass has scored yet."""
+
+
+@dataclass
+class State:
+    """A shard's rows during a solve; arrays of shape (rows,) unless said otherwise.
+
+    ``X`` is None where the rows are read again in every pass (they do not fit in memory).
+    ``scores`` were computed at the w number ``ref``; ``side`` is AT_LO, AT_HI, FREE (in the zone)
+    or UNSET; ``fixed`` rows are screened: proved to stay on their side.
+    ``side_sum`` (2, m + 1): V of rows at a side, by sign, the last entry being the offset's;
+    ``side_lin`` (2,): their H by sign. ``need``, ``trial``: rows of the last trial, their scores.
+    ``threshold``, ``below``: the shard's part of the multiplier's order statistic, and the weight
+    of its fixed rows below mu*.
+    """
+
+    start: int
+    ids: NDArray[np.int64]
+    dual: Dual
+    norms: FloatArray
+    X: Any
+    scores: FloatArray
+    ref: NDArray[np.int32]
+    side: NDArray[np.int8]
+    fixed: NDArray[np.bool_]
+    side_sum: FloatArray
+    side_lin: FloatArray = field(default_factory=lambda: np.zeros(2))
+    threshold: float = 0.0
+    below: float = 0.0
+    need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
+
+
+def side_value(dual: Dual, side: NDArray[np.int8]) -> FloatArray:
+    """The value of alpha at a side; 0 in the zone and where no side is known yet."""
+    return np.where(side == AT_HI, dual.hi, np.where(side == AT_LO, dual.lo, 0.0))
+
+
+def moved_since(state: State, message: dict[str, Any]) -> FloatArray:
+    """How far every row's score may be from the one it has: infinite where it never had one."""
+    moved = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
+    return np.where(state.ref < 0, np.inf, moved)
+
+
+def side_loss(state: State, coefs: FloatArray, offsets: FloatArray) -> FloatArray:
+    """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
+
+    V and H cover all rows at a side; those among them that are visited are taken out again.
+    """
+    part = state.dual[state.need]
+    bound = side_value(part, state.side[state.need])
+    visited = bound @ part.lin - (bound * part.sign) @ state.trial
+    v = state.side_sum.sum(axis=0)
+    return state.side_lin.sum() - (v[:-1] @ coefs + v[-1] * offsets) - visited
+
+
+def by_sign(sign: FloatArray, values: FloatArray) -> FloatArray:
+    """Sums of the values of rows with s > 0 and with s < 0."""
+    return np.array([np.sum(values[sign > 0]), np.sum(values[sign < 0])])
+
+
+_scratch = threading.local()
+
+
+def moment_of_zeros(size: int) -> FloatArray:
+    """A (size, size) array of zeros, the same memory in every call of this thread."""
+    if getattr(_scratch, "moment", np.empty((0, 0))).shape[0] != size:
+        _scratch.moment = np.empty((size, size))
+    _scratch.moment[...] = 0.0
+    return _scratch.moment
+
+
+def add_moment(moment: FloatArray, columns: FloatArray, weight: FloatArray) -> None:
+    """Add ``sum weight_i^2 [c_i, 1] [c_i, 1]'`` to the upper triangle, in place."""
+    if len(weight):
+        scaled = np.empty((len(weight), len(moment)))
+        np.multiply(columns, weight[:, None], out=scaled[:, :-1])
+        scaled[:, -1] = weight
+        # LAPACK's lower triangle of the transposed view is the upper one of a C-ordered array.
+        blas.dsyrk(1.0, scaled.T, 1.0, moment.T, lower=1, overwrite_c=1)
+
+
+def add_by_sign(
+    total: FloatArray, columns: NDArray[Any], sign: FloatArray, weight: FloatArray
+) -> None:
+    """``total[k] += sum over rows of sign k of s_i weight_i [c_i, 1]`` (k = 0: s > 0)."""
+    for k, rows in enumerate((sign > 0, sign < 0)):
+        weights = np.where(rows, sign * weight, 0.0)
+        _accumulate(columns, weights, total[k])
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _accumulate(columns, weights, total):  # type: ignore[no-untyped-def]
+    """``total += weights' [columns, 1]`` in float64, skipping zero weights."""
+    m = columns.shape[1]
+    for i in range(columns.shape[0]):
+        weight = weights[i]
+        if weight != 0.0:
+            for j in range(m):
+                total[j] += weight * columns[i, j]
+            total[m] += weight
+
+
+@njit(cache=True, nogil=True)
+def segment_losses(z, dz, lo, hi, h, steps, losses):  # type: ignore[no-untyped-def]
+    """Smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
+    for k in range(len(steps)):
+        smooth, plain = 0.0, 0.0
+        for i in range(len(z)):
+            g = z[i] + steps[k] * dz[i]
+            bound = hi[i] if g > 0 else lo[i]
+            plain += bound * g
+            if abs(g) >= h:
+                smooth += bound * g
+            else:
+                smooth += lo[i] * g + (hi[i] - lo[i]) * (g + h) * (g + h) / (4 * h)
+        losses[0, k] += smooth
+        losses[1, k] += plain

@@ -1,0 +1,45 @@
+"""What a solver is handed: rounds over shards, and the check at its pass boundaries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from bigscreen.dual import FloatArray, Point
+from bigscreen.exact import Totals
+from bigscreen.screening.regions import Ball
+
+
+class Fleet(Protocol):
+    """The rounds a solver needs (``fleet.Inline`` and ``fleet.Cluster`` offer them)."""
+
+    def start(self, program: Any, n_shards: int) -> None: ...
+    def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]: ...
+    def save(self, folder: Path, meta: dict[str, Any]) -> None: ...
+    def load(self, folder: Path) -> dict[str, Any] | None: ...
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What ``check`` answers a solver that has to go on.
+
+    ``region`` holds w* around the point's w, None where nothing can be screened;
+    ``restart`` asks to take back every row that was screened.
+    """
+
+    region: Ball | None = None
+    restart: bool = False
+
+
+class Check(Protocol):
+    """The hinge between a solver and ``fit``: every solver calls it at its pass boundaries."""
+
+    def __call__(
+        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
+    ) -> Verdict | None:
+        """None: stop here. ``save(folder, meta)`` writes a checkpoint of the solver."""
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """Receives the ``meta`` of the checkpoint that the solver goes on from."""

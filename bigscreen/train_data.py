@@ -1,0 +1,73 @@
+"""What training asks of its data before it starts: scale, class weights, labels; versions."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigscreen.design import tiles
+from bigscreen.errors import InputError
+from bigscreen.store import Rows
+
+
+def gamma_scale(data: Rows, fleet: Any) -> float:
+    """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
+    total = sum(fleet.each(_EntrySum(data), range(data.n_shards)))
+    squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in range(data.n_shards))
+    entries = float(data.n_rows) * data.n_features
+    variance = squares / entries - (total / entries) ** 2
+    return 1.0 if variance <= 0 else 1.0 / (data.n_features * variance)
+
+
+@dataclass(frozen=True)
+class _EntrySum:
+    data: Rows
+
+    def __call__(self, shard: int) -> float:
+        total = 0.0
+        start, stop = self.data.shard(shard)
+        for a, b in tiles(stop - start, self.data.chunk_rows):
+            total += float(self.data.X(start + a, start + b).sum(dtype=np.float64))
+        return total
+
+
+def class_weights(
+    given: str | Mapping[Any, float] | None, labels: list[Any], counts: np.ndarray
+) -> tuple[float, ...]:
+    """One weight per label code; "balanced" is ``n / (labels * rows of the label)``."""
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        if given != "balanced":
+            raise InputError(f"class_weight must be 'balanced' or a mapping, got {given!r}")
+        return tuple(float(w) for w in counts.sum() / (len(counts) * np.maximum(counts, 1)))
+    unknown = [label for label in given if label not in labels]
+    if unknown:
+        raise InputError(f"class_weight names {unknown[0]!r}, which is not one of {labels}")
+    weights = tuple(float(given.get(label, 1.0)) for label in labels)
+    if not all(np.isfinite(w) and w > 0 for w in weights):
+        raise InputError(f"class weights must be positive numbers, got {weights}")
+    return weights
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions that can change a result's last bits."""
+    names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {**found, "python": platform.python_version()}
+
+
+def check_labels(data: Rows, counts: np.ndarray) -> None:
+    missing = data.n_rows - int(counts.sum())
+    if missing:
+        raise InputError(f"{missing} rows have no label; a fit needs a label on every row")
+    if np.count_nonzero(counts) < 2:
+        label = data.labels[int(np.argmax(counts))] if len(data.labels) else None
+        raise InputError(f"all rows have the label {label!r}; a fit needs rows of two labels")
