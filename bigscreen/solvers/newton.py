@@ -39,7 +39,7 @@ class Newton:
 
     tol: float = 1e-3
     lazy: bool = True
-    sample: float = 16.0
+    sample: float = 8.0
     zone_rows: float = 16.0
 
     def run(
@@ -74,13 +74,14 @@ class Newton:
             if meta is not None:
                 check.restored(meta)
                 return solve.run(solve.restore(program, meta["solver"]), check)
-        place = solve.origin()
+        place, before = solve.origin(), 1.0
         for stride in self._strides(design):
             # The picked rows can hold nearly all the weight, then scaled up by the stride.
             part = replace(
                 program, stride=stride, scale=float(stride), weight_bound=stride * weight_bound
             )
-            solve.enter(part, place, growth=8)
+            solve.enter(part, place, growth=design.data.n_rows / stride / before)
+            before = design.data.n_rows / stride
             if stride == 1:
                 break
             solve.run(place, _Coarse(10 * self.tol))

@@ -82,15 +82,15 @@ class Solve:
 
     def origin(self) -> Place:
         """w = 0 and a zone as wide as the margin: every row is in it."""
-        return Place(np.zeros(self.algebra.size), 1.0, Bundle(self.algebra.metric))
+        return Place(np.zeros(self.algebra.size), 1.0, Bundle(self.algebra.metric), zone=1)
 
-    def enter(self, program: NewtonProgram, place: Place, growth: int = 1) -> None:
+    def enter(self, program: NewtonProgram, place: Place, growth: float = 1.0) -> None:
         """Start a program on every shard, score all its rows at x, find the gradient there.
 
         ``growth``: how many times as many rows it has as the program before.
         """
         self.program = program
-        place.zone *= growth
+        place.zone = int(place.zone * growth)
         self.fleet.start(program, self.design.data.n_shards)
         place.past, place.bundle = [], Bundle(self.algebra.metric)
         self._iterate(place, np.zeros(self.algebra.size), STEPS[:1], place.h)

@@ -215,9 +215,9 @@ def main() -> None:
         "ours",
         "theirs",
         "their tol",
-        "our P above best",
+        "P above best",
         "ratio",
-        "of cpu",
+        "cpu ratio",
         "asked",
         "",
     )
