@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import psutil
 from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
 
 from bigscreen import nystrom
 from bigscreen.design import Design
@@ -84,7 +85,10 @@ def train(
     InputError
         Bad parameters, unlabelled rows, one class only, or a fit that cannot fit in memory.
     """
-    return _Job(data, options, fleet, report).run()
+    # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
+    # threads run just then.
+    with threadpool_limits(1, "blas"):
+        return _Job(data, options, fleet, report).run()
 
 
 class _Job:

@@ -41,7 +41,7 @@ DOORS = {
     "dask": {"fleet"},
     "distributed": {"fleet"},
     "psutil": {"fleet", "train"},
-    "threadpoolctl": {"fleet", "estimators"},
+    "threadpoolctl": {"fleet", "estimators", "train"},
     "sklearn": {"estimators", "train", "cli", "demo"},
     "click": {"cli"},
     "rich": {"report", "cli", "demo"},

@@ -20,6 +20,12 @@ from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.newton_solve import Solve
 from bigscreen.solvers.protocol import Check, Fleet, Verdict
 
+THIN = 8
+"""Every subsample has so many times as many rows as the one before."""
+
+COARSE = 0.1
+"""A subsample is left when a step promises less than this part of its own statistical error."""
+
 
 @dataclass(frozen=True)
 class Newton:
@@ -39,7 +45,7 @@ class Newton:
 
     tol: float = 1e-3
     lazy: bool = True
-    sample: float = 8.0
+    sample: float = 16.0
     zone_rows: float = 16.0
 
     def run(
@@ -84,29 +90,32 @@ class Newton:
             before = design.data.n_rows / stride
             if stride == 1:
                 break
-            solve.run(place, _Coarse(10 * self.tol))
+            solve.run(place, _Coarse(COARSE * design.rank * stride / design.data.n_rows))
         return solve.run(place, check)
 
     def _strides(self, design: Design) -> list[int]:
         """Subsamples of one row in 64, 8, ... down to all rows."""
         wanted = max(self.sample * design.rank, 4000.0)
         strides = [1]
-        while design.data.n_rows / (strides[-1] * 8) >= wanted:
-            strides.append(strides[-1] * 8)
+        while design.data.n_rows / (strides[-1] * THIN) >= wanted:
+            strides.append(strides[-1] * THIN)
         return strides[::-1]
 
 
 @dataclass
 class _Coarse:
-    """The check of a subsample: a rough gap is enough, and more than a few passes are wasted."""
+    """The check of a subsample, whose own optimum is about ``rank / rows`` off: no use to be closer.
 
-    tol: float
+    ``enough`` is the part of P that the next step may still promise.
+    """
+
+    enough: float
     passes: int = 0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
         self.passes += 1
-        enough = point.relative_gap <= self.tol or self.passes >= 15 or stats["stalled"]
-        return None if enough else Verdict()
+        near = stats["decrement"] <= self.enough * abs(point.primal)
+        return None if near or self.passes >= 15 or stats["stalled"] else Verdict()
 
     def restored(self, meta: dict[str, Any]) -> None:
         """A subsample is never checkpointed."""

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 from scipy import linalg
 
 from bigscreen.design import Design
 from bigscreen.dual import CSvc, FloatArray
+
+BLOCK = 128
+"""Columns of a product that one thread works at."""
 
 
 class Algebra:
@@ -23,6 +28,7 @@ class Algebra:
         if self.free_offset:
             self.metric[-1] = 0.0
         self.size = len(self.metric)
+        self._pool = ThreadPoolExecutor()
 
     def coef(self, x: FloatArray) -> tuple[FloatArray, float]:
         """Coefficients of the columns and the offset of x = (w, b)."""
@@ -38,13 +44,28 @@ class Algebra:
         """``T' M T``: the second moment of the features, bordered by the offset."""
         inner, factor = moment[:-1, :-1], self.design.factor
         if factor is not None:
-            inner = factor.T @ (inner @ factor)
+            inner = self._sandwich(inner, factor)
         if not self.offset:
             return inner.copy()
         out = np.empty((self.size, self.size))
         out[:-1, :-1] = inner
         out[:-1, -1] = out[-1, :-1] = self.features(np.append(moment[-1, :-1], 0.0))[:-1]
         out[-1, -1] = moment[-1, -1]
+        return out
+
+    def _sandwich(self, inner: FloatArray, factor: FloatArray) -> FloatArray:
+        """``T' M T`` by blocks of columns, some at once; blocks do not depend on the threads."""
+        rank = factor.shape[1]
+        out = np.empty((rank, rank))
+
+        def block(start: int) -> None:
+            stop = min(start + BLOCK, rank)
+            # The triangle above the diagonal is enough.
+            out[:stop, start:stop] = factor[:, :stop].T @ (inner @ factor[:, start:stop])
+            out[start:stop, :start] = out[:start, start:stop].T
+
+        # The widest products first, so that threads end together.
+        list(self._pool.map(block, range(0, rank, BLOCK)[::-1]))
         return out
 
     def quadratic(self, x: FloatArray) -> float:

@@ -70,7 +70,10 @@ class NewtonProgram:
         data = self.design.data
         start, stop = data.shard(shard)
         pick = slice(None, None, self.stride)
-        X = data.X(start, stop)[pick]
+        X = data.X(start, stop)
+        if self.stride > 1:
+            # A copy: a view would keep all of the shard's rows in memory.
+            X = X[pick].copy()
         dual = self.problem.dual(
             data.y(start, stop)[pick], data.weights(start, stop)[pick], self.scale
         )
@@ -108,10 +111,17 @@ class NewtonProgram:
             z = dual.lin - dual.sign * state.scores
             alive &= (np.abs(z) <= h + reach + message["slack"]) | (state.side == FREE)
         state.need = np.flatnonzero(alive)
+        # Rows scored in the last pass need the far end only; w stands still on entry to a program.
         state.trial = np.empty((len(state.need), 2))
+        last = len(message["travel"]) - 2
+        fresh = last >= 0 and bool(np.all(state.ref[state.need] == last))
+        still = len(message["steps"]) == 1
+        columns = coefs[:, 1:] if fresh or still else coefs
         for a, b in tiles(len(state.need), 4 * TILE):
-            state.trial[a:b] = self.design.dots(self._rows(state, state.need[a:b]), coefs)
-        state.trial += offsets
+            scores = self.design.dots(self._rows(state, state.need[a:b]), columns)
+            state.trial[a:b] = scores + offsets[-columns.shape[1] :]
+        if fresh:
+            state.trial[:, 0] = state.scores[state.need]
         counts = [len(state.need), len(dual) - np.count_nonzero(state.fixed)]
         return np.concatenate([counts, self._search(state, message, totals)])
 

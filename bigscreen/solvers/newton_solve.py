@@ -64,6 +64,7 @@ class Solve:
                     "rows_alive": place.alive,
                     "fixed_hi": place.fixed[0],
                     "fixed_lo": place.fixed[1],
+                    "decrement": place.decrement,
                     "stalled": place.stalled >= 3,
                 },
                 lambda folder, meta: self.fleet.save(folder, {**meta, "solver": self._meta(place)}),

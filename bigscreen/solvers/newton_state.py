@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas
 
 from bigscreen.dual import AT_HI, AT_LO, Dual, FloatArray
-from bigscreen.rows import njit
+from bigscreen.rows import get_cython_function_address, njit
 
 UNSET = np.int8(3)
 """Side of a row that no pass has scored yet."""
@@ -86,14 +86,26 @@ def moment_of_zeros(size: int) -> FloatArray:
     return _scratch.moment
 
 
+_DSYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(
+    get_cython_function_address("scipy.linalg.cython_blas", "dsyrk")
+)
+"""BLAS's symmetric update by its address: ctypes lets other threads run meanwhile, which scipy's
+own wrapper does not."""
+
+
 def add_moment(moment: FloatArray, columns: FloatArray, weight: FloatArray) -> None:
     """Add ``sum weight_i^2 [c_i, 1] [c_i, 1]'`` to the upper triangle, in place."""
-    if len(weight):
-        scaled = np.empty((len(weight), len(moment)))
-        np.multiply(columns, weight[:, None], out=scaled[:, :-1])
-        scaled[:, -1] = weight
-        # LAPACK's lower triangle of the transposed view is the upper one of a C-ordered array.
-        blas.dsyrk(1.0, scaled.T, 1.0, moment.T, lower=1, overwrite_c=1)
+    rows, size = len(weight), len(moment)
+    if not rows:
+        return
+    scaled = np.empty((rows, size))
+    np.multiply(columns, weight[:, None], out=scaled[:, :-1])
+    scaled[:, -1] = weight
+    # Fortran's lower triangle of C-ordered memory is the upper one.
+    chars = [ctypes.byref(ctypes.c_char(c)) for c in (b"L", b"N")]
+    n, k, one = ctypes.c_int(size), ctypes.c_int(rows), ctypes.c_double(1.0)
+    n_at, k_at, one_at = ctypes.byref(n), ctypes.byref(k), ctypes.byref(one)
+    _DSYRK(*chars, n_at, k_at, one_at, scaled.ctypes.data, n_at, one_at, moment.ctypes.data, n_at)
 
 
 def add_by_sign(
