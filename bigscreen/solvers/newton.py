@@ -104,7 +104,7 @@ class Newton:
 
 @dataclass
 class _Coarse:
-    """The check of a subsample, whose own optimum is about ``rank / rows`` off: no use to be closer.
+    """The check of a subsample: its own optimum is about ``rank / rows`` off, so no closer.
 
     ``enough`` is the part of P that the next step may still promise.
     """

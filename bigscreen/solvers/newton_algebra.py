@@ -71,6 +71,19 @@ class Algebra:
     def quadratic(self, x: FloatArray) -> float:
         return 0.5 * float(self.metric @ (x * x))
 
+    def travel(self, past: list[FloatArray], ends: list[FloatArray]) -> dict[str, FloatArray]:
+        """How far w and b are from every past point, at the furthest of ``ends``.
+
+        The last entry stands for no point: rows never scored (``ref = -1``) read it.
+        """
+        travel, shift = np.zeros(len(past) + 1), np.zeros(len(past) + 1)
+        last = -1 if self.offset else None
+        for k, point in enumerate(past):
+            travel[k] = max(float(np.linalg.norm((point - end)[:last])) for end in ends)
+            if self.offset:
+                shift[k] = max(abs(float((point - end)[-1])) for end in ends)
+        return {"travel": travel, "shift": shift}
+
     def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
         """The Newton step and the decrease that it promises."""
         diagonal = self.metric.copy()

@@ -252,7 +252,7 @@ class NewtonProgram:
             state.below += float(np.sum(weights[(decided != FREE) & (decided == low)]))
         counts = [np.count_nonzero(decided == AT_HI), np.count_nonzero(decided == AT_LO)]
         if 2 * np.count_nonzero(state.fixed) > len(state.fixed):
-            self._compact(state)
+            state.compact()
         return np.array(counts, dtype=np.float64)
 
     def intervals(self, state: State, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
@@ -278,17 +278,6 @@ class NewtonProgram:
             cumulative = np.concatenate([[0.0], np.cumsum(weights[order])]) + state.below
             sums.append(cumulative[np.searchsorted(ends[order], message["grid"], side="right")])
         return np.concatenate([*sums, [state.threshold, float(np.sum(weights)) + state.below]])
-
-    def _compact(self, state: State) -> None:
-        """Drop fixed rows: the arrays hold alive rows only from here on, named by ``ids``."""
-        keep = np.flatnonzero(~state.fixed)
-        if state.X is not None:
-            state.X = state.X[keep]
-        state.dual = state.dual[keep]
-        state.ids, state.norms = state.ids[keep], state.norms[keep]
-        state.scores, state.ref = state.scores[keep], state.ref[keep]
-        state.side, state.fixed = state.side[keep], state.fixed[keep]
-        state.need, state.trial = np.empty(0, np.int64), np.empty((0, 2))
 
     def _rows(self, state: State, local: NDArray[np.int64]) -> Any:
         if state.X is not None:
@@ -320,7 +309,7 @@ class NewtonProgram:
         if len(keep) < len(state.ids):
             state.fixed = np.ones(len(state.ids), np.bool_)
             state.fixed[keep] = False
-            self._compact(state)
+            state.compact()
         for name in ("scores", "ref", "side", "fixed", "side_sum", "side_lin"):
             setattr(state, name, arrays[name].copy())
         state.below = float(arrays["below"])

@@ -109,7 +109,7 @@ class Solve:
             "coefs": np.stack([coef for coef, _ in ends], axis=1),
             "offsets": np.array([offset for _, offset in ends]),
             "slack": max(self.design.score_error(coef) for coef, _ in ends),
-            **self._travel(place, reach),
+            **self.algebra.travel(place.past, reach),
         }
         stack, _ = self.fleet.round(message)
         found = stack.sum(axis=0)
@@ -236,7 +236,7 @@ class Solve:
             "slack": self.design.score_error(coef),
             "constant": float(self.problem.intercept == "constant"),
             "offset": offset if true_offset else 0.0,
-            **self._travel(place, [place.x]),
+            **self.algebra.travel(place.past, [place.x]),
         }
         message["mu"] = self._multiplier_interval(place, message) if true_offset else (0.0, 0.0)
         stack, _ = self.fleet.round({**message, "kind": "screen"})
@@ -269,19 +269,6 @@ class Solve:
                 low, high = float(grid[first - 1]), float(grid[first])
             ends.append(low if outward < 0 else high)
         return ends[0], ends[1]
-
-    def _travel(self, place: Place, ends: list[FloatArray]) -> dict[str, FloatArray]:
-        """How far w and b are from every past point, at the furthest of ``ends``.
-
-        The last entry stands for no point: rows never scored (``ref = -1``) read it.
-        """
-        travel, shift = np.zeros(len(place.past) + 1), np.zeros(len(place.past) + 1)
-        last = -1 if self.algebra.offset else None
-        for k, past in enumerate(place.past):
-            travel[k] = max(float(np.linalg.norm((past - end)[:last])) for end in ends)
-            if self.algebra.offset:
-                shift[k] = max(abs(float((past - end)[-1])) for end in ends)
-        return {"travel": travel, "shift": shift}
 
     # -- checkpoints ---------------------------------------------------------------------------
     def _meta(self, place: Place) -> dict[str, Any]:

@@ -46,6 +46,17 @@ class State:
     need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
 
+    def compact(self) -> None:
+        """Drop fixed rows: the arrays hold alive rows only from here on, named by ``ids``."""
+        keep = np.flatnonzero(~self.fixed)
+        if self.X is not None:
+            self.X = self.X[keep]
+        self.dual = self.dual[keep]
+        self.ids, self.norms = self.ids[keep], self.norms[keep]
+        self.scores, self.ref = self.scores[keep], self.ref[keep]
+        self.side, self.fixed = self.side[keep], self.fixed[keep]
+        self.need, self.trial = np.empty(0, np.int64), np.empty((0, 2))
+
 
 def side_value(dual: Dual, side: NDArray[np.int8]) -> FloatArray:
     """The value of alpha at a side; 0 in the zone and where no side is known yet."""
