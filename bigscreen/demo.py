@@ -212,6 +212,7 @@ class _Demo:
             facts["next"] = "bigscreen ingest --help, for your own file"
         else:
             model, data = self.folder / "curved.bsm", self.holdout.path
+            facts["kept in"] = str(self.folder)
             facts["model"] = str(model)
             facts["next"] = f"bigscreen predict {model} {data} {self.folder / 'predictions.csv'}"
         report.table("Demo", facts)

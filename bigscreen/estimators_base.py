@@ -251,12 +251,4 @@ def _class_weights(given: Any, data: Rows, classes: NDArray[Any]) -> Any:
     if isinstance(given, Mapping):
         labels = dict(zip(classes.tolist(), data.labels, strict=True))
         return {labels.get(key, key): weight for key, weight in given.items()}
-    if given != "balanced":
-        return given
-    totals = np.zeros(data.n_labels)
-    for start, stop in map(data.chunk, range(data.n_chunks)):
-        codes = data.y(start, stop)
-        known = codes >= 0
-        totals += np.bincount(codes[known], data.weights(start, stop)[known], len(totals))
-    balanced = totals.sum() / (len(totals) * np.where(totals > 0, totals, 1.0))
-    return dict(zip(data.labels, balanced.tolist(), strict=True))
+    return given

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import signal
 import threading
 import time
@@ -10,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bigscreen.closing import Certificate
-from bigscreen.dual import Point
+from bigscreen.dual import Point, Reading
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.newton import Verdict
 
@@ -86,13 +89,14 @@ class Monitor:
             return None
         if stats["stalled"]:
             return self._take_back()
-        self._checkpoint(save)
+        self._checkpoint(point, save)
         return Verdict(region=self._region(point))
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Go on with the history, the record and the clock of a checkpoint."""
         self.history, self.fixed = meta["history"], meta["fixed"]
         self.target, self.restarts = meta["target"], meta["restarts"]
+        self.best = None if meta["best"] is None else _from_json(meta["best"])
         self.started = time.monotonic() - meta["seconds"]
         self._resumed = True
 
@@ -156,7 +160,7 @@ class Monitor:
         late = self.limits.deadline is not None and time.monotonic() > self.limits.deadline
         return late or len(self.history) >= self.limits.max_iter
 
-    def _checkpoint(self, save: Callable[[Path, dict[str, Any]], None]) -> None:
+    def _checkpoint(self, point: Point, save: Callable[[Path, dict[str, Any]], None]) -> None:
         due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
         if self.folder is not None and (due or self.interrupted):
             meta = {
@@ -164,12 +168,40 @@ class Monitor:
                 "fixed": self.fixed,
                 "target": self.target,
                 "restarts": self.restarts,
+                # The point of the checkpoint itself comes again with the pass that is repeated.
+                "best": None if self.best is None or self.best is point else _as_json(self.best),
                 "seconds": time.monotonic() - self.started,
             }
             save(self.folder, meta)
             self.saved = time.monotonic()
         if self.interrupted:
             raise KeyboardInterrupt
+
+
+def _as_json(point: Point) -> dict[str, Any]:
+    """A point as JSON, bit for bit; alpha, which has an entry a row, in base64."""
+    alpha = point.alpha
+    return {
+        **vars(point),
+        "coef": point.coef.tolist(),
+        "w": point.w.tolist(),
+        "readings": [{**vars(r), "coef": r.coef.tolist()} for r in point.readings],
+        "alpha": None if alpha is None else base64.b64encode(alpha.tobytes()).decode(),
+    }
+
+
+def _from_json(record: dict[str, Any]) -> Point:
+    """The point that ``_as_json`` made this of."""
+    alpha = record["alpha"]
+    made = {
+        "coef": np.array(record["coef"]),
+        "w": np.array(record["w"]),
+        "readings": tuple(
+            Reading(**{**r, "coef": np.array(r["coef"])}) for r in record["readings"]
+        ),
+        "alpha": None if alpha is None else np.frombuffer(base64.b64decode(alpha)),
+    }
+    return Point(**{**record, **made})
 
 
 class GracefulInterrupt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import tempfile
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any
@@ -60,12 +61,21 @@ def local_cluster(
         # Dask gives a nanny up whose worker is away at one moment, 15 s after a death: it may just
         # have died again
         owned.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}))
-        with dask.config.set({"distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT}):
+        # Dask's own place for the files of workers and scheduler outlives them
+        scratch = owned.enter_context(
+            tempfile.TemporaryDirectory(prefix="bigscreen-workers-", ignore_cleanup_errors=True)
+        )
+        settings = {
+            "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+            "temporary-directory": scratch,
+        }
+        with dask.config.set(settings):
             cluster = LocalCluster(
                 n_workers=workers,
                 threads_per_worker=1,
                 memory_limit=memory_limit,
                 host="127.0.0.1",
+                local_directory=scratch,
                 dashboard_address=None,
                 scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # its HTTP port, any free
                 silence_logs=logging.CRITICAL,  # a worker's death is handled, not news

@@ -138,7 +138,9 @@ def feature_fingerprint(design: Design) -> str:
     digest = hashlib.sha256()
     assert design.kernel is not None and design.landmarks is not None
     X = design.landmarks.X
-    parts = [X] if isinstance(X, np.ndarray) else [X.data, X.indices, X.indptr]
+    parts = [X]
+    if not isinstance(X, np.ndarray):
+        parts = [X.data, X.indices.astype(np.int32), X.indptr.astype(np.int64)]
     digest.update(json.dumps([design.data.fingerprint, design.kernel.to_dict()]).encode())
     for part in [*parts, design.factor]:
         digest.update(np.ascontiguousarray(part).tobytes())

@@ -16,8 +16,10 @@ BASE_BYTES = 400 * 2**20
 WORKER_BYTES = 250 * 2**20
 ROW_BYTES = 72
 """Solver state of a row: scores, labels, norms, side, temporaries of a pass."""
+BLOCK_BYTES = 2 * 2**26
+"""Rows that a thread holds while it reads them: a block, and what is made of it."""
 PASSES = 16.0
-"""Full passes over all rows that a Newton solve comes to (measured: 5 to 40; lazy rows count less)."""
+"""Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less)."""
 
 
 @dataclass(frozen=True)
@@ -89,21 +91,26 @@ def outline(data: Rows, request: Request) -> Plan:
     square = 8 * (m + 1) ** 2
     work = square * (6 + 3 * threads) if solver == "newton" else 0
     tiles = threads * 2048 * (m + 1) * (8 + 8 + 4) if solver == "newton" else threads * 2**25
-    fixed = base + work + tiles + n * ROW_BYTES
+    states = n * ROW_BYTES
+    fixed = base + work + tiles + states
     room = request.memory - fixed
     feature_bytes = 4 * n * m if features == "stored" else 0
     data_bytes = int(n * row_bytes)
     in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= 0.8 * room
     passed_over = feature_bytes or data_bytes
     resident = passed_over <= 0.8 * room
-    peak = fixed + (passed_over if resident else threads * 2 * 2**26)
+    read = passed_over if resident else threads * BLOCK_BYTES
+    peak = fixed + read
     refusal = None
     if peak > request.memory:
+        # Nothing is resident here: what would be kept in memory fits into it by definition.
+        instead = "use solver cd" if linear else "use fewer landmarks"
         refusal = (
-            f"this fit needs about {_size(peak)} and --memory allows {_size(request.memory)}: "
-            f"{_size(base)} for the processes, {_size(work + tiles)} for {m} columns "
-            f"({threads} threads), {_size(n * ROW_BYTES)} for {n} rows; allow more memory, or "
-            f"{'use solver cd' if linear else 'fewer landmarks'}"
+            f"this fit needs about {_size(peak)} and the memory allowed is "
+            f"{_size(request.memory)}: {_size(base)} for the processes, {_size(work + tiles)} for "
+            f"{m} columns ({threads} threads), {_size(states)} for the state of {n} rows, "
+            f"{_size(read)} for blocks of rows as they are read; allow more memory"
+            + (f", or {instead}" if solver == "newton" else "")
         )
     entries = float(n) * m
     one = PASSES * entries * (0.3 if features in ("stored", "raw") else entry)
@@ -136,9 +143,7 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
     return "newton" if m <= 4000 and (n >= 2 * m or not linear) else "cd"
 
 
-def _features(
-    request: Request, solver: str, n: int, m: int, entry: float, classifiers: int
-) -> str:
+def _features(request: Request, solver: str, n: int, m: int, entry: float, classifiers: int) -> str:
     """Stored features cost an n m^2 product once, recomputed ones their entries in every pass.
 
     In nanoseconds an entry; recomputed columns also take two m x m products a pass.

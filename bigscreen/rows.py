@@ -46,7 +46,7 @@ def as_rows(X):
     Returns
     -------
     ndarray or tuple
-        C-contiguous array, or (data, indices, indptr) with int32 or int64 indices, int64 indptr.
+        C-contiguous array, or (data, indices, indptr) as they are: int32 or int64.
 
     Raises
     ------
@@ -58,7 +58,7 @@ def as_rows(X):
     if sparse.issparse(X):
         if X.format != "csr":
             raise InputError(f"sparse rows must be CSR, not {X.format}: call tocsr() first.")
-        return X.data, X.indices, X.indptr.astype(np.int64, copy=False)
+        return X.data, X.indices, X.indptr
     if not isinstance(X, np.ndarray) or X.ndim != 2:
         raise InputError("rows must be a dense 2-D array or a scipy CSR array.")
     return np.ascontiguousarray(X)

@@ -107,8 +107,7 @@ class _Job:
 
     def run(self) -> Model:
         data, options = self.data, self.options
-        counts = np.asarray(data.label_counts)
-        check_labels(data, counts)
+        check_labels(data, np.asarray(data.label_counts))
         self.plan = plan(data, options, self.fleet.workers, _is_cluster(self.fleet))
         if self.plan.refusal:
             raise InputError(self.plan.refusal)
@@ -116,7 +115,7 @@ class _Job:
             self._claim(options.work)
         kernel = self._kernel()
         design, source = self._design(kernel)
-        results = [self._solve(design, problem, name) for problem, name in self._problems(counts)]
+        results = [self._solve(design, problem, name) for problem, name in self._problems()]
         self.fleet.stop()
         # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
         coefs = [result["coef"] for result in results]
@@ -174,11 +173,11 @@ class _Job:
     def _feature_progress(self, done: int, total: int) -> None:
         self.report({"event": "progress", "phase": "features", "done": done, "total": total})
 
-    def _problems(self, counts: np.ndarray) -> Iterator[tuple[CSvc, Any]]:
+    def _problems(self) -> Iterator[tuple[CSvc, Any]]:
         """The binary problems: one, or one label against the rest for every label."""
         options, labels = self.options, self.data.labels
         C = options.C if options.lam is None else 1.0 / (2.0 * self.data.n_rows * options.lam)
-        weights = class_weights(options.class_weight, labels, counts)
+        weights = class_weights(options.class_weight, self.data)
         codes = [1] if len(labels) == 2 else range(len(labels))
         for code in codes:
             name = None if len(labels) == 2 else labels[code]

@@ -37,16 +37,22 @@ class _EntrySum:
         return total
 
 
-def class_weights(
-    given: str | Mapping[Any, float] | None, labels: list[Any], counts: np.ndarray
-) -> tuple[float, ...]:
-    """One weight per label code; "balanced" is ``n / (labels * rows of the label)``."""
+def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[float, ...]:
+    """One weight per label code; "balanced" is ``total / (labels * total of the label)``.
+
+    The totals are sums of row weights, of ones where rows have none.
+    """
+    labels = data.labels
     if given is None:
         return ()
     if isinstance(given, str):
         if given != "balanced":
             raise InputError(f"class_weight must be 'balanced' or a mapping, got {given!r}")
-        return tuple(float(w) for w in counts.sum() / (len(counts) * np.maximum(counts, 1)))
+        totals = _label_totals(data)
+        if not totals.any():
+            return ()  # rows without any weight cannot be balanced, and need not be
+        balanced = totals.sum() / (len(totals) * np.where(totals > 0, totals, 1.0))
+        return tuple(balanced.tolist())
     unknown = [label for label in given if label not in labels]
     if unknown:
         raise InputError(f"class_weight names {unknown[0]!r}, which is not one of {labels}")
@@ -54,6 +60,18 @@ def class_weights(
     if not all(np.isfinite(w) and w > 0 for w in weights):
         raise InputError(f"class weights must be positive numbers, got {weights}")
     return weights
+
+
+def _label_totals(data: Rows) -> np.ndarray:
+    """The weight of every label's rows together, float64 (n_labels,)."""
+    if not data.has_weights:
+        return data.label_counts.astype(np.float64)
+    totals = np.zeros(data.n_labels)
+    for start, stop in map(data.chunk, range(data.n_chunks)):
+        codes = data.y(start, stop)
+        known = codes >= 0
+        totals += np.bincount(codes[known], data.weights(start, stop)[known], len(totals))
+    return totals
 
 
 @functools.cache

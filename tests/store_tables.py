@@ -52,7 +52,7 @@ def dense(X):
 def assert_same_features(found, expected):
     assert found.dtype == np.float32 and found.shape == expected.shape
     if issparse(found):
-        assert (found.indices.dtype, found.indptr.dtype) == (np.int32, np.int64)
+        assert (found.indices.dtype, found.indptr.dtype) == (np.int32, np.int32)
         assert found.has_canonical_format
     else:
         assert found.flags.c_contiguous

@@ -2,10 +2,11 @@
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
-from cli_world import process
+from cli_world import bigscreen, process, succeed
 
 from bigscreen.demo import run
 from bigscreen.errors import InputError
@@ -36,7 +37,7 @@ def test_demo_shows_the_whole_way_and_leaves_nothing(tmp_path: Path) -> None:
     assert record["curved"]["features"] == "stored" and record["workers"] == 2
     assert "stand-in" in record["standin"]
     assert record["seconds"]["total"] > record["seconds"]["fit curved"] > 0
-    assert list((tmp_path / "temporary").glob("bigscreen*")) == []
+    assert list((tmp_path / "temporary").iterdir()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["demo.json", "temporary"]
 
 
@@ -54,6 +55,17 @@ def test_what_is_kept_can_be_used(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert "bigscreen predict" in capsys.readouterr().out
     with pytest.raises(InputError, match="exists"):
         run(rows=4000, landmarks=50, workers=1, keep=folder)
+
+
+def test_keep_is_said_on_the_command_line(tmp_path: Path) -> None:
+    folder, record = tmp_path / "my-demo", tmp_path / "demo.json"
+    args = ("demo", "--rows", 2000, "--landmarks", 20, "--workers", 1, "--seed", 3)
+    shown = succeed(*args, "--keep", folder, "--json", record)
+    assert re.search(rf"kept in +{re.escape(str(folder))[:30]}", shown.replace("\n", ""))
+    assert json.loads(record.read_text())["kept"] == str(folder)
+    assert Model.load(folder / "curved.bsm").landmarks.shape == (20, 18)
+    refused = bigscreen(*args, "--keep", folder)
+    assert refused.exit_code == 2 and "exists" in refused.stderr
 
 
 def test_failures_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -25,7 +25,7 @@ def main() -> None:
     \b
       bigscreen ingest data.csv train.store --label target --holdout 0.2
       bigscreen fit train.store model.bsm
-      bigscreen evaluate model.bsm train.store-holdout
+      bigscreen evaluate model.bsm train-holdout.store
 
     \b
     Words used everywhere:

@@ -132,8 +132,11 @@ def fit(
                 fitted = train(dataset, options, fleet, show)
         fitted.save(model)
     except KeyboardInterrupt:
-        click.echo(_how_to_resume(work), err=True)
+        click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
         context.exit(INTERRUPTED)
+    except ConnectionError as error:
+        # What the workers have done is in the folder, as after an interruption.
+        raise ConnectionError(f"{error}; {_how_to_resume(work)}") from error
     except (InputError, OSError):
         # What can be resumed is kept: a full disk must not cost the passes made so far.
         if own_work and not any(Path(work).glob("label-*/*")):
@@ -167,5 +170,5 @@ def _check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
 
 def _how_to_resume(work: str) -> str:
     if not Path(work).is_dir():
-        return "interrupted; nothing was written"
-    return f"interrupted; what is done so far is in {work}: the same command with --resume goes on"
+        return "nothing was written"
+    return f"what is done so far is in {work}: the same command with --resume goes on"

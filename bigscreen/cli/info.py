@@ -81,6 +81,7 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
         **labels,
         "row weights": "yes" if record["weights"] else "no",
         "scaling": record["scaling"],
+        "shards": f"{count(record['shards'])} (what worker processes share out)",
         "on disk": size(record["bytes"]),
         "fingerprint": f"{record['fingerprint'][:16]}...",
     }

@@ -59,7 +59,7 @@ from bigscreen.cli.info import describe_store, store_facts
     type=Number(above=0),
     metavar="FRACTION",
     help="Put this share of the rows (or this number of rows), picked by chance, into a second "
-    "store for testing, STORE-holdout.",
+    "store for testing: train-holdout.store beside train.store.",
 )
 @click.option("--rows", metavar="A:B", help="Take rows A to B - 1 alone, counted from 0.")
 @click.option(

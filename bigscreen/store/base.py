@@ -98,7 +98,7 @@ class Rows(ABC):
         Returns
         -------
         float32 ndarray of shape (stop - start, n_features), C-contiguous, or csr_array
-            The sparse one has float32 data, int32 sorted distinct indices and int64 indptr.
+            The sparse one has float32 data, int32 sorted distinct indices and indptr.
         """
 
     @abstractmethod

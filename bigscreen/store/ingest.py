@@ -75,7 +75,8 @@ def ingest(
     drop, categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
         How to read: see `open_source` and the readers.
     holdout : float, default=0
-        Fraction (below 1) or number of rows for a second dataset, `<path>-holdout`.
+        Fraction (below 1) or number of rows for a second dataset: `train-holdout.store`
+        beside `train.store`.
     seed : int, default=0
         Of the shuffle and of the choice of the held out rows.
     rows : str, optional

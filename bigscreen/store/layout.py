@@ -141,14 +141,17 @@ class Layout:
 
 
 def csr(data: NDArray, indices: NDArray, indptr: NDArray, n_features: int) -> csr_array:
-    """A CSR array with float32 data, int32 indices and int64 indptr.
+    """A CSR array with int32 indices, and int32 indptr up to 2**31 nonzeros.
 
-    scipy's constructor makes both index arrays one type; set apart they cost half the memory and
-    still count past 2**31 nonzeros.
+    Both of one type: scipy widens the narrower one at every slice otherwise, twice the memory that
+    scikit-learn then refuses. Beyond 2**31 nonzeros indptr alone is int64, and parts of such an
+    array are narrow again.
     """
+    narrow = len(data) <= np.iinfo(np.int32).max
+    indptr = np.asarray(indptr, dtype=np.int32 if narrow else np.int64)
+    indices = np.asarray(indices, dtype=np.int32)
     out = csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_features), copy=False)
-    out.indices = np.asarray(indices, dtype=np.int32)
-    out.indptr = np.asarray(indptr, dtype=np.int64)
+    out.indices = indices
     return out
 
 
@@ -199,7 +202,10 @@ def chunk_digest(
     row_ids: NDArray[np.int64],
 ) -> str:
     """Hash of the content of one chunk, whatever way it is compressed on disk."""
-    parts = [X.indptr, X.indices, X.data] if isinstance(X, csr_array) else [X]
+    parts = [X]
+    if isinstance(X, csr_array):
+        # As they are on disk, whatever the type in memory.
+        parts = [X.indptr.astype(np.int64), X.indices.astype(np.int32, copy=False), X.data]
     state = hashlib.sha256(repr(X.shape).encode())
     for part in [*parts, y, row_ids] + ([] if weights is None else [weights]):
         state.update(np.ascontiguousarray(part).data)
