@@ -66,8 +66,10 @@ class _ShardSums:
     """Runs anywhere: one shard's part of P and, for every part of alpha, of p . alpha and V."""
 
     design: Design
+    exact: Design
     problem: CSvc
     point: Point
+    coef: FloatArray
     dtype: type
 
     def __call__(self, item: tuple[int, FloatArray | None]) -> tuple[FloatArray, FloatArray]:
@@ -77,38 +79,42 @@ class _ShardSums:
         (2), sum |alpha|, V by sign (2 (m + 1))]).
         """
         shard, given = item
-        data = self.design.data
+        data = self.exact.data
         start, stop = data.shard(shard)
         dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
         sums = np.zeros(4)
-        parts = np.zeros((max(1, len(self.point.readings)), 3 + 2 * (self.design.width + 1)))
+        parts = np.zeros((max(1, len(self.point.readings)), 3 + 2 * (self.exact.width + 1)))
         for a, b in tiles(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
+            other = X if self.exact is self.design else self.design.data.X(start + a, start + b)
             for c, d in tiles(b - a, TILE):
-                # Raw features, dense or CSR, are their own columns.
-                raw = self.design.kernel is None
-                columns = as_rows(X[c:d] if raw else self.design.columns(X[c:d], self.dtype))
                 rows = slice(a + c, a + d)
-                self._tile(dual[rows], columns, None if given is None else given[rows], sums, parts)
+                columns = _columns(self.exact, X[c:d], self.dtype)
+                # Alpha is read off the very columns that the solver read it off: any alpha in the
+                # box is as good, but at a small h another reading is another alpha.
+                same = self.exact is self.design and self.dtype is np.float32
+                read = columns if same else _columns(self.design, other[c:d], np.float32)
+                alphas = [given[rows]] if given is not None else self._alphas(dual[rows], read)
+                self._tile(dual[rows], columns, alphas, sums, parts)
         return sums, parts
 
     def _tile(
         self,
         dual: Dual,
         columns: Any,
-        given: FloatArray | None,
+        alphas: Iterable[FloatArray],
         sums: FloatArray,
         parts: FloatArray,
     ) -> None:
         scores = np.empty(len(dual))
-        _scores(columns, self.point.coef, self.point.intercept, scores)
+        _scores(columns, self.coef, self.point.intercept, scores)
         # The offset is in the scores already, so the multiplier of a coupling is not added again.
         gradient = dual.lin - dual.sign * scores
         sums[0] += np.maximum(dual.hi * gradient, dual.lo * gradient).sum()
         sums[1] += np.maximum(np.abs(dual.lo), np.abs(dual.hi)).sum()
         sums[2] += len(dual)
         used = np.zeros(len(dual), np.bool_)
-        for k, alpha in enumerate(self._alphas(dual, columns, given)):
+        for k, alpha in enumerate(alphas):
             lin = dual.lin * alpha
             parts[k, 0] += lin[dual.sign > 0].sum()
             parts[k, 1] += lin[dual.sign < 0].sum()
@@ -117,14 +123,16 @@ class _ShardSums:
             used |= alpha != 0
         sums[3] += np.count_nonzero(used)
 
-    def _alphas(self, dual: Dual, columns: Any, given: FloatArray | None) -> Iterator[FloatArray]:
-        if given is not None:
-            yield given
-            return
+    def _alphas(self, dual: Dual, columns: Any) -> Iterator[FloatArray]:
         scores = np.empty(len(dual))
         for reading in self.point.readings:
             _scores(columns, reading.coef, reading.intercept, scores)
             yield reading.alpha(dual, scores)
+
+
+def _columns(design: Design, X: Any, dtype: type) -> Any:
+    """Columns as compiled loops take them; raw features, dense or CSR, are their own."""
+    return as_rows(X if design.kernel is None else design.columns(X, dtype))
 
 
 def close(
@@ -133,6 +141,7 @@ def close(
     point: Point,
     fleet: Throughput,
     certify: str = "float32",
+    source: Design | None = None,
 ) -> Certificate:
     """Certify a point over all rows.
 
@@ -144,46 +153,53 @@ def close(
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
         Precision of the columns' entries; sums are float64 either way.
+    source : Design or None
+        The kernel design behind a design of stored features, with the same rows: float64
+        certifies its exact columns in place of the features stored in float32.
     """
-    data, width = design.data, design.width
     dtype = np.float64 if certify == "float64" else np.float32
+    exact = source if certify == "float64" and source is not None else design
+    data, width = exact.data, exact.width
     items = (
         (s, None if point.alpha is None else point.alpha[slice(*data.shard(s))])
         for s in range(data.n_shards)
     )
     theta = [reading.weight for reading in point.readings] or [1.0]
     total, parts = np.zeros(4), np.zeros((len(theta), 3 + 2 * (width + 1)))
-    for sums, shard_parts in fleet.each(_ShardSums(design, problem, point, dtype), items):
+    for sums, shard_parts in fleet.each(
+        _ShardSums(design, exact, problem, point, exact.coef(point.w), dtype), items
+    ):
         total += sums
         parts += shard_parts
     loss, box, rows, support = total
     lin = size = b_alpha = 0.0
-    w_alpha = np.zeros(design.rank)
+    w_alpha = np.zeros(exact.rank)
     for weight, part in zip(theta, parts, strict=True):
         # Each part of the mixture is made feasible by itself: so is their mixture.
         v = part[3:].reshape(2, -1)
         keep = problem.feasible(v[0, -1], -v[1, -1])
         lin += weight * float(keep @ part[:2])
         size += weight * float(part[2])
-        w_alpha += weight * design.features(keep @ v[:, :-1])
+        w_alpha += weight * exact.features(keep @ v[:, :-1])
         b_alpha += weight * float(keep @ v[:, -1])
-    coef_alpha = design.coef(w_alpha)
     constant = problem.intercept == "constant"
     primal = loss + 0.5 * float(point.w @ point.w) + 0.5 * constant * point.intercept**2
     dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * constant * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
-    largest, eps = max(design.column_bound, 1.0), 2.0**-53
+    largest, eps = max(exact.column_bound, 1.0), 2.0**-53
+    terms, rows_summed = width + exact.rank, data.shard_rows + data.n_shards
     rounding = eps * (
-        width * box * largest * float(np.abs(point.coef).sum() + abs(point.intercept))
-        + (data.shard_rows + data.n_shards) * size * largest * float(np.abs(coef_alpha).sum())
-        + (data.shard_rows + data.n_shards) * (abs(primal) + abs(dual) + box)
+        terms * box * largest * (exact.coef_size(point.w) + abs(point.intercept))
+        + (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
+        + rows_summed * (abs(primal) + abs(dual) + box)
     )
-    gap = primal - dual
+    gap = float(primal - dual)
     return Certificate(
         primal=float(primal),
         dual=float(dual),
-        gap=float(gap),
-        relative_gap=float(gap / abs(primal)) if primal else 0.0,
+        gap=gap,
+        # A P that vanishes beside the box is 0: one side of the data has no weight.
+        relative_gap=float(gap / max(abs(primal), 2.0**-52 * box)) if gap else 0.0,
         rounding_bound=float(rounding),
         certified_in=certify,
         rows=int(rows),

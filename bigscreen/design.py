@@ -63,6 +63,11 @@ class Design:
         """Coefficients of the columns ``T w`` (m,) of a w (r,)."""
         return w if self.factor is None else self.factor @ w
 
+    def coef_size(self, w: FloatArray) -> float:
+        """``sum |T| |w|``: what rounding in ``T w`` and in scores is proportional to."""
+        size = np.abs(w) if self.factor is None else np.abs(self.factor) @ np.abs(w)
+        return float(size.sum())
+
     def features(self, v: FloatArray) -> FloatArray:
         """``T' v`` (r,) of a sum over columns (m,)."""
         return v if self.factor is None else self.factor.T @ v
@@ -91,18 +96,26 @@ class Design:
             return np.sqrt(sqnorms)
         if not self.kernel.psd:
             # Without a Cauchy-Schwarz bound only the factor limits the norm.
-            assert self.factor is not None
-            largest = np.linalg.norm(self.factor, 2) * np.sqrt(self.width) * self.column_bound
-            return np.full(len(sqnorms), float(largest))
-        # ||T' k_i||^2 <= k_ii; the margin covers float32 columns amplified by T.
-        return np.sqrt(self.kernel.diag(X)) * (1 + 1e-3) + 1e-6
+            return np.full(len(sqnorms), self._stretch * self.column_bound)
+        # ||T' k_i||^2 <= k_ii for exact columns; T can amplify what float32 ones err by.
+        return np.sqrt(self.kernel.diag(X)) * (1 + 1e-6) + self._stretch * self._entry_error
+
+    @property
+    def _stretch(self) -> float:
+        """At least ``||T' c|| / max |c_j|``."""
+        assert self.factor is not None
+        # T's columns are orthogonal: the longest is its spectral norm.
+        return float(np.max(np.linalg.norm(self.factor, axis=0)) * np.sqrt(self.width))
 
     @property
     def largest_norm(self) -> float:
         """Upper bound of ``||phi_i||`` over all rows."""
         if self.kernel is None:
             return float(np.sqrt(self.data.max_sqnorm))
-        return float(np.sqrt(self.kernel.bound(self.data.max_sqnorm, self.data.max_sqnorm))) * 1.01
+        if not self.kernel.psd:
+            return self._stretch * self.column_bound
+        longest = float(np.sqrt(self.kernel.bound(self.data.max_sqnorm, self.data.max_sqnorm)))
+        return longest * (1 + 1e-6) + self._stretch * self._entry_error
 
     @property
     def column_bound(self) -> float:
@@ -116,13 +129,17 @@ class Design:
         weight = float(np.sum(np.abs(coef)))
         if self.kernel is None:
             return 2.0**-52 * np.sqrt(self.width) * self.column_bound * weight
+        entry = self._entry_error * (2.0**-28 if dtype is np.float64 else 1.0)
+        return min(entry, 2 * self.column_bound) * weight
+
+    @property
+    def _entry_error(self) -> float:
+        """Bound on the error of one float32 column entry of a kernel design."""
         # The longest row is not the worst one: far from every landmark an RBF entry vanishes, and
         # its error too. Rows and landmarks of one length bound them all.
+        assert self.kernel is not None
         longest = max(self.data.max_sqnorm, float(np.max(self.side.sqnorms)))
-        entry = float(self.kernel.entry_error(longest, longest, self.data.n_features))
-        if dtype is np.float64:
-            entry *= 2.0**-28
-        return min(entry, 2 * self.column_bound) * weight
+        return float(self.kernel.entry_error(longest, longest, self.data.n_features))
 
 
 def tiles(n: int, size: int) -> list[tuple[int, int]]:

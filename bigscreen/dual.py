@@ -262,6 +262,8 @@ class Point:
         The mixture of readings that alpha is (Newton).
     alpha : float64 (n,) or None
         The dual point, where it is held in memory (coordinate descent).
+    rounding : float
+        Bound on what rounding can have put into ``primal - dual``.
     """
 
     coef: FloatArray
@@ -272,6 +274,7 @@ class Point:
     paired: bool
     readings: tuple[Reading, ...] = ()
     alpha: FloatArray | None = field(default=None, repr=False)
+    rounding: float = 0.0
 
     @property
     def gap(self) -> float:

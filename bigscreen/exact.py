@@ -11,6 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.errors import InputError
 from bigscreen.rows import njit
 
 Totals = dict[str, NDArray[np.int64]]
@@ -19,7 +20,9 @@ Totals = dict[str, NDArray[np.int64]]
 def quantum(bound: float) -> float:
     """A power of two q with ``bound / q <= 2^61``: sums up to twice the bound fit in int64."""
     if not np.isfinite(bound):
-        raise OverflowError("the data or C are so large that sums overflow float64")
+        raise InputError(
+            "the data or C are so large that sums overflow float64; scale the data, or lower C"
+        )
     if bound <= 0:
         return 1.0
     return float(np.ldexp(1.0, int(np.ceil(np.log2(bound))) - 61))
@@ -30,6 +33,10 @@ def add(totals: Totals, name: str, values: NDArray[np.float64], bound: float) ->
 
     ``bound`` is at least the absolute value of the finished sum over all shards.
     """
+    if not np.isfinite(np.sum(values)):
+        raise InputError(
+            "the columns overflow their number format; scale the data, or lower C, gamma or degree"
+        )
     if name not in totals:
         totals[name] = np.zeros(np.shape(values), np.int64)
     _add(np.ravel(values), 1.0 / quantum(bound), totals[name].reshape(-1))

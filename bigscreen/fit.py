@@ -54,6 +54,7 @@ def fit(
     *,
     rule: Rule | None = None,
     certify: str = "float32",
+    source: Design | None = None,
     resident: bool = True,
     folder: Path | None = None,
     resume: bool = False,
@@ -69,6 +70,8 @@ def fit(
         Screening during the solve.
     certify : {"float32", "float64"}
         Precision of the closing pass.
+    source : Design or None
+        The kernel design behind stored features, whose exact columns float64 certifies.
     resident : bool
         Keep rows in memory between passes.
     folder : Path or None
@@ -84,16 +87,10 @@ def fit(
         The best certified point; its gap is above ``limits.tol`` where a budget ended first.
     """
     weight_bound = _weight_bound(design, problem)
-
-    def rounding(point: Point) -> float:
-        # Of P by the scores, and of D by the columns: at most all of the box times one score.
-        return 2.0 * weight_bound * design.score_error(point.coef)
-
     monitor = Monitor(
-        certify=lambda point: close(design, problem, point, fleet, certify),
+        certify=lambda point: close(design, problem, point, fleet, certify, source),
         limits=limits,
         rule=rule,
-        rounding=rounding,
         report=report,
         folder=folder,
     )

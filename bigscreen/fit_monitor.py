@@ -53,7 +53,6 @@ class Monitor:
     certify: Callable[[Point], Certificate]
     limits: Limits
     rule: Rule | None
-    rounding: Callable[[Point], float]
     report: Report
     folder: Path | None = None
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -78,7 +77,7 @@ class Monitor:
             self.best = point
         if point.relative_gap <= self.target:
             certificate = self._close(point)
-            if certificate.relative_gap <= self.limits.tol:
+            if _proves(certificate, self.limits.tol):
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
             self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
@@ -131,7 +130,7 @@ class Monitor:
         self.report(event)
 
     def _region(self, point: Point) -> Any:
-        return None if self.rule is None else self.rule.region(point, self.rounding(point))
+        return None if self.rule is None else self.rule.region(point, point.rounding)
 
     def _reckless(self) -> bool:
         """Whether rows are fixed that should perhaps not be."""
@@ -156,8 +155,13 @@ class Monitor:
 
     certified_point: Point | None = None
 
-    def _exhausted(self) -> bool:
+    def expired(self) -> bool:
+        """Whether time is up or Ctrl-C was pressed: warm-up work is then cut short."""
         late = self.limits.deadline is not None and time.monotonic() > self.limits.deadline
+        return late or self.interrupted
+
+    def _exhausted(self) -> bool:
+        late = self.expired() and not self.interrupted
         return late or len(self.history) >= self.limits.max_iter
 
     def _checkpoint(self, point: Point, save: Callable[[Path, dict[str, Any]], None]) -> None:
@@ -176,6 +180,17 @@ class Monitor:
             self.saved = time.monotonic()
         if self.interrupted:
             raise KeyboardInterrupt
+
+
+def _proves(certificate: Certificate, tol: float) -> bool:
+    """Whether the relative gap is proved, rounding included where it is small enough to matter.
+
+    A bound on rounding above what is asked (P next to 0, or tol next to the precision) can prove
+    nothing either way: the certificate shows it, and the gap itself decides.
+    """
+    asked = tol * abs(certificate.primal)
+    rounding = certificate.rounding_bound
+    return certificate.gap + (rounding if rounding < 0.5 * asked else 0.0) <= asked
 
 
 def _as_json(point: Point) -> dict[str, Any]:

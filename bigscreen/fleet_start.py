@@ -58,6 +58,8 @@ def local_cluster(
     try:
         before = {key: os.environ.get(key) for key in WORKER_ENVIRONMENT}
         owned.callback(_restore_environment, before)
+        # a cluster that this process ran before may have left Dask's own values, which would win
+        os.environ.update(WORKER_ENVIRONMENT)
         # Dask gives a nanny up whose worker is away at one moment, 15 s after a death: it may just
         # have died again
         owned.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}))

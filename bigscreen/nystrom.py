@@ -55,6 +55,11 @@ def landmarks(
     if sampling == "uniform":
         ids = np.sort(rng.choice(data.n_rows, count, replace=False))
     elif sampling == "rpcholesky":
+        if not kernel.psd:
+            raise InputError(
+                "randomly pivoted Cholesky needs a positive semidefinite kernel, and this one is "
+                "not; use sampling uniform"
+            )
         size = min(data.n_rows, max(20 * count, 20_000))
         pool = np.sort(rng.choice(data.n_rows, size, replace=False))
         ids = np.sort(pool[pivots(kernel, Side(data.rows(pool)), count, rng)])

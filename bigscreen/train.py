@@ -115,7 +115,7 @@ class _Job:
             self._claim(options.work)
         kernel = self._kernel()
         design, source = self._design(kernel)
-        results = [self._solve(design, problem, name) for problem, name in self._problems()]
+        results = [self._solve(design, source, problem, name) for problem, name in self._problems()]
         self.fleet.stop()
         # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
         coefs = [result["coef"] for result in results]
@@ -183,13 +183,18 @@ class _Job:
             name = None if len(labels) == 2 else labels[code]
             yield CSvc(C, code, weights, options.intercept), name
 
-    def _solve(self, design: Design, problem: CSvc, name: Any) -> dict[str, Any]:
+    def _solve(
+        self, design: Design, source: Design | None, problem: CSvc, name: Any
+    ) -> dict[str, Any]:
         """Fit one binary problem; a finished one is read back when a run is resumed."""
         options = self.options
         folder = None if options.work is None else options.work / f"label-{problem.positive}"
         done = None if folder is None else folder / "done.json"
         if done is not None and options.resume and done.exists():
-            return json.loads(done.read_text())
+            result = json.loads(done.read_text())
+            # One that missed the gap goes on from its last checkpoint.
+            if result["certificate"]["relative_gap"] <= options.tol:
+                return result
         solver: Any
         if self.plan.solver == "newton":
             solver = Newton(tol=options.tol)
@@ -203,6 +208,7 @@ class _Job:
             Limits(options.tol, options.max_iter, self.deadline),
             rule=make_rule(options.screening, options.f),
             certify=options.certify,
+            source=source,
             resident=self.plan.resident,
             folder=folder,
             resume=options.resume,

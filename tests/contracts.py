@@ -21,6 +21,7 @@ from bigscreen.design import Design
 from bigscreen.dual import AT_HI, AT_LO, CSvc, Point
 from bigscreen.kernels import Kernel, Side, make_kernel
 from bigscreen.solvers.newton_shard import NewtonProgram
+from bigscreen.solvers.newton_state import intervals
 from bigscreen.store import MemoryDataset
 
 INTERCEPTS = ("none", "constant", "true")
@@ -106,14 +107,16 @@ def naive_certificate(world: World, point: Point, exact_columns: bool) -> tuple[
     """P(w) and D(alpha) of a point as the definitions have them, alpha read off the scores."""
     design, q = world.design, world.oracle
     dtype = np.float64 if exact_columns else np.float32
-    columns = design.columns(world.data.X(0, world.data.n_rows), dtype).astype(np.float64)
+    X = world.data.X(0, world.data.n_rows)
+    columns = design.columns(X, dtype).astype(np.float64)
+    read = design.columns(X, np.float32).astype(np.float64)
     phi = columns if design.factor is None else columns @ design.factor
     margin = q.p - q.s * (columns @ point.coef + point.intercept)
     parts = [(1.0, point.alpha)]
     if point.alpha is None:
         parts = []
         for part in point.readings:
-            z = q.p - q.s * (columns @ part.coef + part.intercept)
+            z = q.p - q.s * (read @ part.coef + part.intercept)
             h = part.smoothing
             parts.append((part.weight, q.hi * np.clip((z + h) / (2 * h), 0, 1)))
     alpha = np.zeros(len(q.hi))
@@ -190,7 +193,7 @@ class RecordingProgram(NewtonProgram):
     """The Newton's program, writing down what every screening round was told and has fixed."""
 
     def _screen(self, state, message, totals):  # type: ignore[no-untyped-def]
-        lower, upper = self.intervals(state, message)
+        lower, upper = intervals(state, message)
         before = dict(zip(state.ids.tolist(), state.side.tolist(), strict=True))
         alive = set(state.ids[~state.fixed].tolist())
         answer = super()._screen(state, message, totals)

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigscreen import exact
+from bigscreen.errors import InputError
 
 
 def total(parts, order, bound):
@@ -71,5 +72,5 @@ def test_totals_of_a_message_are_not_shared():
 
 @pytest.mark.parametrize("bound", [np.inf, np.nan])
 def test_overflow_is_named(bound):
-    with pytest.raises(OverflowError, match="so large"):
+    with pytest.raises(InputError, match="so large"):
         exact.quantum(bound)

@@ -113,3 +113,37 @@ def test_dense_and_sparse_rows_of_the_same_numbers():
         certificates = [solve(data, kernel, 1)[1] for data in (one, other)]
         room = 1e-6 * certificates[0].primal + sum(c.gap for c in certificates)
         assert abs(certificates[0].primal - certificates[1].primal) <= room
+
+
+class Shuttle(Inline):
+    """A fleet whose every shard moves to another worker before every round."""
+
+    def start(self, program, n_shards):
+        self.carried = program
+        self.states = [program.open(s) for s in range(n_shards)]
+
+    def round(self, message):
+        totals, results = {}, []
+        for s, state in enumerate(self.states):
+            self.states[s] = self.carried.load(s, self.carried.save(state))
+            results.append(self.carried.step(self.states[s], message, totals))
+        return np.stack(results), totals
+
+
+@pytest.mark.parametrize("intercept", ["none", "true"])
+def test_a_shard_may_move_before_any_round(intercept):
+    world = contracts.world(contracts.rows(5, n=700), "linear", 3.0, intercept)
+    found = []
+    for fleet in (Inline(1), Shuttle(1)):
+        with fleet:
+            fitted = fit(
+                world.design,
+                world.problem,
+                Newton(tol=1e-6),
+                fleet,
+                Limits(1e-6),
+                rule=GapBall(),
+            )
+        assert fitted.certificate.relative_gap <= 1e-6
+        found.append((fitted.point.coef.tobytes(), fitted.point.intercept, len(fitted.history)))
+    assert found[0] == found[1]

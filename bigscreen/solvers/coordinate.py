@@ -58,16 +58,14 @@ class CoordinateDescent:
                 "coordinate descent needs explicit features and no unpenalised offset; "
                 "use the newton solver"
             )
-        descent = _Descent(design, problem, resident)
+        descent = _Descent(design, problem, resident, weight_bound)
         if resume is not None and (resume / CHECKPOINT).exists():
             check.restored(descent.load(resume / CHECKPOINT))
-        wait = 1
         while True:
             # Scores for a check cost about an epoch: check more rarely as epochs go by.
             if not descent.restored:
-                for _ in range(wait):
+                for _ in range(min(50, max(1, descent.epochs // 4))):
                     descent.epoch(self.seed)
-                wait = min(50, max(1, descent.epochs // 4))
             point = descent.point()
             verdict = check(point, descent.stats(), descent.save)
             descent.restored = False
@@ -82,9 +80,9 @@ class CoordinateDescent:
 class _Descent:
     """alpha, w and the free rows of one descent."""
 
-    def __init__(self, design: Design, problem: CSvc, resident: bool) -> None:
+    def __init__(self, design: Design, problem: CSvc, resident: bool, box: float) -> None:
         data = design.data
-        self.design, self.data = design, data
+        self.design, self.data, self.box = design, data, box
         self.constant = problem.intercept == "constant"
         self.shards = [data.shard(s) for s in range(data.n_shards)]
         self.duals = [problem.dual(data.y(a, b), data.weights(a, b)) for a, b in self.shards]
@@ -146,7 +144,17 @@ class _Descent:
         self.active[:] = ~self.fixed
         value = lin - 0.5 * float(self.w @ self.w)
         w = self.w[: self.data.n_features].copy()
-        return Point(w, w, self._offset, value + gap, value, paired=True, alpha=self.alpha.copy())
+        error = 3 * self.box * self.design.score_error(w)
+        return Point(
+            w,
+            w,
+            self._offset,
+            value + gap,
+            value,
+            paired=True,
+            alpha=self.alpha.copy(),
+            rounding=error,
+        )
 
     def stats(self) -> dict[str, Any]:
         """Rows alive (all of which an epoch visits), and what the last screening fixed."""

@@ -10,6 +10,7 @@ is asked. Each iteration has a dual point, read off the scores, and so a proved 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -90,7 +91,8 @@ class Newton:
             before = design.data.n_rows / stride
             if stride == 1:
                 break
-            solve.run(place, _Coarse(COARSE * design.rank * stride / design.data.n_rows))
+            enough = COARSE * design.rank * stride / design.data.n_rows
+            solve.run(place, _Coarse(enough, check.expired))
         return solve.run(place, check)
 
     def _strides(self, design: Design) -> list[int]:
@@ -110,12 +112,14 @@ class _Coarse:
     """
 
     enough: float
+    expired: Callable[[], bool]
     passes: int = 0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
         self.passes += 1
         near = stats["decrement"] <= self.enough * abs(point.primal)
-        return None if near or self.passes >= 15 or stats["stalled"] else Verdict()
+        done = near or self.passes >= 15 or stats["stalled"] or self.expired()
+        return None if done else Verdict()
 
     def restored(self, meta: dict[str, Any]) -> None:
         """A subsample is never checkpointed."""

@@ -9,6 +9,7 @@ from scipy import linalg
 
 from bigscreen.design import Design
 from bigscreen.dual import CSvc, FloatArray
+from bigscreen.errors import InputError
 
 BLOCK = 128
 """Columns of a product that one thread works at."""
@@ -71,17 +72,21 @@ class Algebra:
     def quadratic(self, x: FloatArray) -> float:
         return 0.5 * float(self.metric @ (x * x))
 
-    def travel(self, past: list[FloatArray], ends: list[FloatArray]) -> dict[str, FloatArray]:
+    def travel(
+        self, past: list[FloatArray], errors: list[float], ends: list[FloatArray]
+    ) -> dict[str, FloatArray]:
         """How far w and b are from every past point, at the furthest of ``ends``.
 
-        The last entry stands for no point: rows never scored (``ref = -1``) read it.
+        ``errors`` bound the rounding of the scores computed at each, and count as shifts. The last
+        entry stands for no point: rows never scored (``ref = -1``) read it.
         """
         travel, shift = np.zeros(len(past) + 1), np.zeros(len(past) + 1)
         last = -1 if self.offset else None
         for k, point in enumerate(past):
             travel[k] = max(float(np.linalg.norm((point - end)[:last])) for end in ends)
+            shift[k] = errors[k]
             if self.offset:
-                shift[k] = max(abs(float((point - end)[-1])) for end in ends)
+                shift[k] += max(abs(float((point - end)[-1])) for end in ends)
         return {"travel": travel, "shift": shift}
 
     def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
@@ -109,4 +114,4 @@ def _cholesky(inner: FloatArray, diagonal: FloatArray) -> tuple[FloatArray, bool
             return linalg.cho_factor(hessian, overwrite_a=True, check_finite=False)
         except linalg.LinAlgError:
             continue
-    raise OverflowError("C is so large that the Newton step cannot be computed; use a smaller C")
+    raise InputError("C is so large that the Newton step cannot be computed; use a smaller C")

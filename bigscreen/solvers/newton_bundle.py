@@ -56,6 +56,10 @@ class Bundle:
             if weight > 0
         )
 
+    def features(self) -> FloatArray:
+        """``w(alpha)`` of the best mixture, with the offset's entry where there is one."""
+        return np.tensordot(self.theta, np.stack(self.v), 1)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON (Python floats survive it bit for bit)."""
         return {

@@ -28,8 +28,10 @@ from bigscreen.solvers.newton_state import (
     add_by_sign,
     add_moment,
     by_sign,
+    intervals,
     moment_of_zeros,
     moved_since,
+    quantiles,
     segment_losses,
     side_loss,
     side_value,
@@ -91,6 +93,19 @@ class NewtonProgram:
             side_sum=np.zeros((2, self.design.width + 1)),
             threshold=0.0 if dual.coupling is None else dual.threshold,
         )
+
+    def moment_bound(self, message: dict[str, Any]) -> float:
+        """At least every entry of the zone's second moment, rows near the zone included."""
+        curvature = message["stride"] / (2 * message["h"])
+        if message["wide"] > message["h"]:
+            thinned = max(1, self.design.data.shard_rows // self._most_near)
+            curvature += thinned / (2 * message["wide"])
+        return self.weight_bound * max(self.design.column_bound, 1.0) ** 2 * curvature
+
+    @property
+    def _most_near(self) -> int:
+        """Rows near the zone that one shard adds: two a column in all."""
+        return 1 + 2 * self.design.width // self.design.data.n_shards
 
     def step(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
         """Run one message: ``trial`` (score a step), ``accept`` (take it) or ``screen``."""
@@ -154,6 +169,8 @@ class NewtonProgram:
         z = part.lin - part.sign * state.scores[need]
         side = np.where(z > h, AT_HI, np.where(z < -h, AT_LO, FREE)).astype(np.int8)
         self._move_sides(state, part, side)
+        # The trial is over: nothing of it goes into a checkpoint.
+        state.need, state.trial = np.empty(0, np.int64), np.empty((0, 2))
         return self._gradient(state, message, totals)
 
     def _gradient(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
@@ -178,7 +195,7 @@ class NewtonProgram:
         zone_sum[0] += state.side_sum
         zone_sum[1] += state.side_sum
         exact.add(totals, "v", zone_sum, self.weight_bound * largest)
-        exact.add(totals, "moment", moment, self.weight_bound * largest**2 * stride / (2 * h))
+        exact.add(totals, "moment", moment, self.moment_bound(message))
         lin = state.side_lin + by_sign(rows.sign, alpha * rows.lin)
         return np.array([*lin, len(zone), float(np.sum(width))])
 
@@ -226,9 +243,8 @@ class NewtonProgram:
         """Add to ``moment`` the rows near the zone, curved as if the zone were that wide."""
         z = np.abs(state.dual.lin - state.dual.sign * state.scores)
         near = np.flatnonzero((z <= wide) & (state.side != FREE) & ~state.fixed)
-        # They only steady the step: two rows a column in all are enough.
-        most = 1 + 2 * self.design.width // self.design.data.n_shards
-        stride = max(1, len(near) // most)
+        # They only steady the step: a few are enough.
+        stride = max(1, len(near) // self._most_near)
         near = near[::stride]
         weight = np.sqrt((state.dual.hi[near] - state.dual.lo[near]) * stride / (2 * wide))
         for a, b in tiles(len(near), TILE):
@@ -241,7 +257,7 @@ class NewtonProgram:
 
         Returns [rows newly fixed at hi, rows newly fixed at lo].
         """
-        lower, upper = self.intervals(state, message)
+        lower, upper = intervals(state, message)
         decided = state.dual.decide(lower, upper, message["mu"])
         decided[state.fixed | (decided != state.side)] = FREE
         state.fixed |= decided != FREE
@@ -255,29 +271,9 @@ class NewtonProgram:
             state.compact()
         return np.array(counts, dtype=np.float64)
 
-    def intervals(self, state: State, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
-        """Intervals of every row's optimal score, widened by what lazy rows have moved."""
-        norms = np.sqrt(state.norms**2 + message["constant"])
-        scores = state.scores - message["offset"]
-        slack = moved_since(state, message) + message["slack"]
-        return message["region"].intervals(scores, norms, slack)
-
     def _quantiles(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
-        """Weight of the multiplier's breakpoints below each of a grid of candidates.
-
-        Returns [weight of lower ends at or below each candidate..., of upper ends..., the
-        threshold's part, the total weight].
-        """
-        lower, upper = self.intervals(state, message)
-        one, weights = state.dual.breakpoints(lower)
-        other, _ = state.dual.breakpoints(upper)
-        weights = np.where(state.fixed, 0.0, weights)
-        sums = []
-        for ends in (np.minimum(one, other), np.maximum(one, other)):
-            order = np.argsort(ends)
-            cumulative = np.concatenate([[0.0], np.cumsum(weights[order])]) + state.below
-            sums.append(cumulative[np.searchsorted(ends[order], message["grid"], side="right")])
-        return np.concatenate([*sums, [state.threshold, float(np.sum(weights)) + state.below]])
+        """See ``newton_state.quantiles``."""
+        return quantiles(state, message)
 
     def _rows(self, state: State, local: NDArray[np.int64]) -> Any:
         if state.X is not None:
@@ -300,6 +296,9 @@ class NewtonProgram:
             "side_sum": state.side_sum,
             "side_lin": state.side_lin,
             "below": np.array(state.below),
+            # A shard can move to another worker between a trial and its end.
+            "need": state.need,
+            "trial": state.trial,
         }
 
     def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> State:
@@ -310,7 +309,7 @@ class NewtonProgram:
             state.fixed = np.ones(len(state.ids), np.bool_)
             state.fixed[keep] = False
             state.compact()
-        for name in ("scores", "ref", "side", "fixed", "side_sum", "side_lin"):
+        for name in ("scores", "ref", "side", "fixed", "side_sum", "side_lin", "need", "trial"):
             setattr(state, name, arrays[name].copy())
         state.below = float(arrays["below"])
         return state

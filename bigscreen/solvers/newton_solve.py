@@ -13,6 +13,7 @@ from bigscreen.dual import CSvc, FloatArray, Point, Reading
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.newton_algebra import Algebra
 from bigscreen.solvers.newton_bundle import Bundle
+from bigscreen.solvers.newton_offset import multiplier_interval
 from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.protocol import Check, Fleet
 
@@ -29,6 +30,7 @@ class Place:
     h: float
     bundle: Bundle
     past: list[FloatArray] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
     point: Point | None = None
     step: FloatArray | None = None
     t: float = 1.0
@@ -93,7 +95,7 @@ class Solve:
         self.program = program
         place.zone = int(place.zone * growth)
         self.fleet.start(program, self.design.data.n_shards)
-        place.past, place.bundle = [], Bundle(self.algebra.metric)
+        place.past, place.errors, place.bundle = [], [], Bundle(self.algebra.metric)
         self._iterate(place, np.zeros(self.algebra.size), STEPS[:1], place.h)
 
     # -- rounds --------------------------------------------------------------------------------
@@ -109,7 +111,7 @@ class Solve:
             "coefs": np.stack([coef for coef, _ in ends], axis=1),
             "offsets": np.array([offset for _, offset in ends]),
             "slack": max(self.design.score_error(coef) for coef, _ in ends),
-            **self.algebra.travel(place.past, reach),
+            **self.algebra.travel(place.past, place.errors, reach),
         }
         stack, _ = self.fleet.round(message)
         found = stack.sum(axis=0)
@@ -130,6 +132,8 @@ class Solve:
         place.stalled = place.stalled + 1 if len(steps) > 1 and k == 0 and h == place.h else 0
         place.x = place.x + place.t * step
         place.past.append(place.x)
+        # Scores along the step mix those of both its ends, and extrapolate them a little.
+        place.errors.append(3.0 * max(self.design.score_error(coef) for coef, _ in ends))
         place.h = h
         if len(steps) > 1:
             if place.t < 0.5:
@@ -168,8 +172,7 @@ class Solve:
         program, h = self.program, place.h
         largest = max(self.design.column_bound, 1.0)
         v, half = exact.read(totals, "v", program.weight_bound * largest)
-        bound = program.weight_bound * largest**2 * message["stride"] / (2 * h)
-        moment = exact.read(totals, "moment", bound)
+        moment = exact.read(totals, "moment", program.moment_bound(message))
         # Shards add to one triangle only.
         moment = np.triu(moment) + np.triu(moment, 1).T
         found = stack.sum(axis=0)
@@ -183,11 +186,25 @@ class Solve:
             place.bundle.add(reading, lin, v_alpha)
         dual = lin - self.algebra.quadratic(v_alpha)
         readings: tuple[Reading, ...] = (reading,)
+        w_alpha = v_alpha
         if primal - dual > self.options.tol * abs(primal):
             # A mixture makes the closing pass dearer: only where this alpha alone is not enough.
             dual, readings = place.bundle.dual, place.bundle.mixture()
-        w = place.x[: self.design.rank]
-        place.point = Point(coef, w, offset, primal, dual, paired=False, readings=readings)
+            w_alpha = place.bundle.features()
+        # P errs by the box times a score's error, D by alpha times that of w(alpha)'s scores.
+        error = self.design.score_error(coef) + 2 * self.design.score_error(
+            self.design.coef(w_alpha[: self.design.rank])
+        )
+        place.point = Point(
+            coef,
+            place.x[: self.design.rank],
+            offset,
+            primal,
+            dual,
+            paired=False,
+            readings=readings,
+            rounding=program.weight_bound * error,
+        )
 
         inner = self.algebra.transform(moment)
         gradient = self._gradient(place, v)
@@ -216,7 +233,8 @@ class Solve:
         h, cost, tol = place.h, place.zone_weight * place.h / 12, self.options.tol
         # With no row in the zone smoothing costs nothing here, yet the closing pass reads alpha of
         # screened rows off their scores: h must go on down until they are out of its zone too.
-        if place.decrement > max(cost, 1e-15 * abs(place.point.primal)):
+        primal = abs(place.point.primal)
+        if place.decrement > max(min(cost, 0.1 * primal), 1e-15 * primal):
             return h
         floor = h * float(np.sqrt(0.5 * tol * abs(place.point.primal) / cost)) if cost else 0.0
         converged = place.decrement <= 0.1 * cost
@@ -231,44 +249,21 @@ class Solve:
         """Let every shard fix what the region proves; w, and so every score, stays as it is."""
         coef, offset = self.algebra.coef(place.x)
         true_offset = self.problem.intercept == "true"
-        message = {
+        message: dict[str, Any] = {
             "region": region,
             "slack": self.design.score_error(coef),
             "constant": float(self.problem.intercept == "constant"),
             "offset": offset if true_offset else 0.0,
-            **self.algebra.travel(place.past, [place.x]),
+            **self.algebra.travel(place.past, place.errors, [place.x]),
         }
-        message["mu"] = self._multiplier_interval(place, message) if true_offset else (0.0, 0.0)
+        message["mu"] = (0.0, 0.0)
+        if true_offset:
+            reach = float(np.linalg.norm(place.x)) + region.radius
+            reach += float(np.max(message["travel"][:-1]))
+            widest = 2.0 + 2.0 * reach * self.design.largest_norm
+            message["mu"] = multiplier_interval(self.fleet, message, widest)
         stack, _ = self.fleet.round({**message, "kind": "screen"})
         place.fixed = (int(stack[:, 0].sum()), int(stack[:, 1].sum()))
-
-    def _multiplier_interval(self, place: Place, message: dict[str, Any]) -> tuple[float, float]:
-        """An interval that holds mu*: bisection on the weighted order statistics (MATH sec. 3).
-
-        Every round counts weight below 65 candidates; four rounds leave 1e-7 of the range, and
-        both ends are rounded outwards.
-        """
-        reach = float(np.linalg.norm(place.x)) + message["region"].radius
-        widest = (
-            2.0 + 2.0 * (reach + float(np.max(message["travel"][:-1]))) * self.design.largest_norm
-        )
-        ends = []
-        for k, outward in enumerate((-1, 1)):
-            low, high = -widest, widest
-            for _ in range(4):
-                grid = np.linspace(low, high, 65)
-                stack, _ = self.fleet.round({**message, "kind": "quantiles", "grid": grid})
-                found = stack.sum(axis=0)
-                below, threshold = found[65 * k : 65 * (k + 1)], found[-2]
-                # found[-1] is the total weight: slack for the rounding of the sums.
-                enough = below >= threshold + outward * 1e-9 * found[-1]
-                if not enough[-1] or enough[0]:
-                    low, high = (-np.inf, -widest) if enough[0] else (widest, np.inf)
-                    break
-                first = int(np.argmax(enough))
-                low, high = float(grid[first - 1]), float(grid[first])
-            ends.append(low if outward < 0 else high)
-        return ends[0], ends[1]
 
     # -- checkpoints ---------------------------------------------------------------------------
     def _meta(self, place: Place) -> dict[str, Any]:
@@ -278,6 +273,7 @@ class Solve:
             "h": place.h,
             "wide": place.wide,
             "past": [past.tolist() for past in place.past],
+            "errors": place.errors,
             "bundle": place.bundle.to_dict(),
             "t": place.t,
             "zone": place.zone_asked,
@@ -295,6 +291,7 @@ class Solve:
             meta["h"],
             Bundle.from_dict(self.algebra.metric, meta["bundle"]),
             past=[np.array(past) for past in meta["past"]],
+            errors=meta["errors"],
             t=meta["t"],
             wide=meta["wide"],
             zone=meta["zone"],

@@ -69,6 +69,32 @@ def moved_since(state: State, message: dict[str, Any]) -> FloatArray:
     return np.where(state.ref < 0, np.inf, moved)
 
 
+def intervals(state: State, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
+    """Intervals of every row's optimal score, widened by what lazy rows have moved."""
+    norms = np.sqrt(state.norms**2 + message["constant"])
+    scores = state.scores - message["offset"]
+    slack = moved_since(state, message) + message["slack"]
+    return message["region"].intervals(scores, norms, slack)
+
+
+def quantiles(state: State, message: dict[str, Any]) -> FloatArray:
+    """Weight of the multiplier's breakpoints below each of a grid of candidates.
+
+    Returns [weight of lower ends at or below each candidate..., of upper ends..., the
+    threshold's part, the total weight].
+    """
+    lower, upper = intervals(state, message)
+    one, weights = state.dual.breakpoints(lower)
+    other, _ = state.dual.breakpoints(upper)
+    weights = np.where(state.fixed, 0.0, weights)
+    sums = []
+    for ends in (np.minimum(one, other), np.maximum(one, other)):
+        order = np.argsort(ends)
+        cumulative = np.concatenate([[0.0], np.cumsum(weights[order])]) + state.below
+        sums.append(cumulative[np.searchsorted(ends[order], message["grid"], side="right")])
+    return np.concatenate([*sums, [state.threshold, float(np.sum(weights)) + state.below]])
+
+
 def side_loss(state: State, coefs: FloatArray, offsets: FloatArray) -> FloatArray:
     """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
 

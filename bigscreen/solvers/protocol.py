@@ -41,5 +41,8 @@ class Check(Protocol):
     ) -> Verdict | None:
         """None: stop here. ``save(folder, meta)`` writes a checkpoint of the solver."""
 
+    def expired(self) -> bool:
+        """Whether there is no time left for anything but the next call."""
+
     def restored(self, meta: dict[str, Any]) -> None:
         """Receives the ``meta`` of the checkpoint that the solver goes on from."""
