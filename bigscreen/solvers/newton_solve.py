@@ -234,7 +234,7 @@ class Solve:
         # With no row in the zone smoothing costs nothing here, yet the closing pass reads alpha of
         # screened rows off their scores: h must go on down until they are out of its zone too.
         primal = abs(place.point.primal)
-        if place.decrement > max(min(cost, 0.1 * primal), 1e-15 * primal):
+        if place.decrement > max(min(cost, primal), 1e-15 * primal):
             return h
         floor = h * float(np.sqrt(0.5 * tol * abs(place.point.primal) / cost)) if cost else 0.0
         converged = place.decrement <= 0.1 * cost
