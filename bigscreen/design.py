@@ -83,12 +83,7 @@ class Design:
         """``columns(X) @ coefs`` (len X, k) in float64, never holding all columns."""
         if self.kernel is None:
             return _raw_dots(X, coefs)
-        if dtype is np.float32:
-            return self.kernel.dots(X, self.side, coefs)
-        out = np.empty((X.shape[0], coefs.shape[1]))
-        for a, b in tiles(X.shape[0], 1024):
-            out[a:b] = self.kernel.block(X[a:b], self.side, dtype=np.float64) @ coefs
-        return out
+        return self.kernel.dots(X, self.side, coefs, dtype)
 
     def norms(self, X: Any, sqnorms: FloatArray) -> FloatArray:
         """Upper bounds of ``||phi_i||`` for rows X whose ``||x||^2`` is known."""

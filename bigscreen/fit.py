@@ -9,29 +9,14 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from bigscreen.closing import Certificate, Throughput, close
 from bigscreen.design import Design
 from bigscreen.dual import CSvc, Point
 from bigscreen.fit_monitor import GracefulInterrupt, Limits, Monitor, Report
 from bigscreen.screening.dynamic import Rule
-
-
-class Solver(Protocol):
-    """A solver: moves from point to point until ``check`` answers None."""
-
-    def run(
-        self,
-        design: Design,
-        problem: CSvc,
-        fleet: Any,
-        check: Any,
-        *,
-        weight_bound: float,
-        resident: bool,
-        resume: Path | None,
-    ) -> Point: ...
+from bigscreen.solvers.protocol import Solver
 
 
 @dataclass

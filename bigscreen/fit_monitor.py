@@ -16,7 +16,7 @@ import numpy as np
 from bigscreen.closing import Certificate
 from bigscreen.dual import Point, Reading
 from bigscreen.screening.dynamic import Rule
-from bigscreen.solvers.newton import Verdict
+from bigscreen.solvers.protocol import Verdict
 
 Report = Callable[[dict[str, Any]], None]
 

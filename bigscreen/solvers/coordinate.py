@@ -15,6 +15,7 @@ from bigscreen.dual import AT_HI, AT_LO, CSvc, Point
 from bigscreen.errors import InputError
 from bigscreen.rows import as_rows, njit, row_axpy, row_dot
 from bigscreen.screening.regions import Ball
+from bigscreen.solvers.protocol import Check
 
 CHECKPOINT = "descent.npz"
 
@@ -40,7 +41,7 @@ class CoordinateDescent:
         design: Design,
         problem: CSvc,
         fleet: Any,
-        check: Any,
+        check: Check,
         *,
         weight_bound: float,
         resident: bool = True,

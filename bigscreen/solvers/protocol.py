@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bigscreen.dual import FloatArray, Point
+from bigscreen.design import Design
+from bigscreen.dual import CSvc, FloatArray, Point
 from bigscreen.exact import Totals
 from bigscreen.screening.regions import Ball
 
@@ -46,3 +47,19 @@ class Check(Protocol):
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Receives the ``meta`` of the checkpoint that the solver goes on from."""
+
+
+class Solver(Protocol):
+    """A solver: moves from point to point until ``check`` answers None."""
+
+    def run(
+        self,
+        design: Design,
+        problem: CSvc,
+        fleet: Any,
+        check: Check,
+        *,
+        weight_bound: float,
+        resident: bool,
+        resume: Path | None,
+    ) -> Point: ...
