@@ -6,6 +6,8 @@ from typing import Any
 from bigscreen import report
 from bigscreen.store.model import Model
 
+_SUMS = ("primal", "dual", "gap", "rounding_bound")
+
 
 def fit_record(model: Model) -> dict[str, Any]:
     """What `bigscreen fit --json` writes.
@@ -15,25 +17,28 @@ def fit_record(model: Model) -> dict[str, Any]:
     dict
         primal, dual, gap, rounding_bound: sums over the classifiers (one unless there are more
         than two labels). relative_gap, rows_alive: the largest of theirs. n_iter: passes of all.
-        certificates: each one's own. Besides rows, tol, certified_in, seconds, peak_pss_bytes,
-        solver, features, and screening: rule, rows fixed at either end, by pass.
+        certificates: each one's own; of a model that has none (an early divide and conquer) it,
+        the sums, relative_gap and certified_in are None, and no_certificate says why. Besides
+        rows, tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and
+        screening: rule, rows fixed at either end, by pass.
     """
     known = model.provenance
     certificates = known["certificates"]
     alive = {event["class"]: event["rows_alive"] for event in known["history"]}
-    totals = {
-        name: sum(part[name] for part in certificates)
-        for name in ("primal", "dual", "gap", "rounding_bound")
-    }
+    proved: dict[str, Any] = dict.fromkeys((*_SUMS, "relative_gap", "certified_in"))
+    if certificates is not None:
+        proved = {name: sum(part[name] for part in certificates) for name in _SUMS}
+        proved["relative_gap"] = max(part["relative_gap"] for part in certificates)
+        proved["certified_in"] = certificates[0]["certified_in"]
     return {
-        **totals,
-        "relative_gap": max(part["relative_gap"] for part in certificates),
+        **proved,
+        "no_certificate": None if certificates is not None else known["no_certificate"],
         "tol": known["parameters"]["tol"],
-        "certified_in": certificates[0]["certified_in"],
         "n_iter": len(known["history"]),
         "rows": known["rows"],
-        "rows_alive": max(alive.values()),
+        "rows_alive": max(alive.values(), default=None),
         **{name: known[name] for name in ("seconds", "peak_pss_bytes", "solver", "features")},
+        "strategy": model.strategy,
         "screening": _screening(known["screening"]),
         "certificates": certificates,
     }
@@ -42,7 +47,7 @@ def fit_record(model: Model) -> dict[str, Any]:
 def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
     """The records of all classifiers as one."""
     return {
-        "rule": parts[0]["rule"],
+        "rule": parts[0]["rule"] if parts else "none",
         **{
             name: sum(part[name] for part in parts)
             for name in ("fixed_at_hi", "fixed_at_lo", "taken_back")
@@ -61,7 +66,28 @@ def show(record: Mapping[str, Any], name: str) -> None:
     name : str
         What the title calls the model.
     """
-    many = len(record["certificates"]) > 1
+    missing = record["no_certificate"]
+    report.table(
+        f"Certificate of {name}",
+        {
+            **({"proved": "nothing"} if missing else _proved(record)),
+            "screened": _screened(record["screening"]),
+            "passes": report.count(record["n_iter"]),
+            "solver, features": f"{record['solver']}, {record['features']}",
+            "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
+            "peak memory": report.size(record["peak_pss_bytes"]),
+        },
+    )
+    if missing:
+        report.warn(f"this model has {missing}")
+    elif record["relative_gap"] > record["tol"]:
+        report.warn(
+            f"the relative gap {record['relative_gap']:.2e} missed {record['tol']:g}; the model is "
+            "the best one found (more --max-iter or --time-budget, or another --solver, may help)"
+        )
+
+
+def _proved(record: Mapping[str, Any]) -> dict[str, str]:
     facts = {
         "primal objective P": f"{record['primal']:.8g}",
         "dual objective D": f"{record['dual']:.8g}",
@@ -70,21 +96,12 @@ def show(record: Mapping[str, Any], name: str) -> None:
         "rounding": f"can have moved the gap by {record['rounding_bound']:.2g} at most "
         f"(scores in {record['certified_in']})",
         "proved over": f"all {report.count(record['rows'])} rows",
-        "screened": _screened(record["screening"]),
-        "passes": report.count(record["n_iter"]),
-        "solver, features": f"{record['solver']}, {record['features']}",
-        "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
-        "peak memory": report.size(record["peak_pss_bytes"]),
     }
-    if many:
-        scorers = f"{len(record['certificates'])} labels, each against the rest"
-        facts = {"classifiers": f"{scorers}: sums, and the largest relative gap", **facts}
-    report.table(f"Certificate of {name}", facts)
-    if record["relative_gap"] > record["tol"]:
-        report.warn(
-            f"the relative gap {record['relative_gap']:.2e} missed {record['tol']:g}; the model is "
-            "the best one found (more --max-iter or --time-budget, or another --solver, may help)"
-        )
+    many = len(record["certificates"])
+    if many == 1:
+        return facts
+    each = "pairs of labels" if record["strategy"] == "one" else "labels, each against the rest"
+    return {"classifiers": f"{many} {each}: sums, and the largest relative gap", **facts}
 
 
 def _screened(screening: Mapping[str, Any]) -> str:

@@ -40,11 +40,14 @@ class Certificate:
         Precision of the columns: float32 or float64 (the sums are always float64). In float32 the
         machine certified is the one whose columns are the float32 entries: P and D are summed from
         the very same numbers, so weak duality holds between them; float64 certifies the kernel's
-        exact columns.
+        exact columns. An exact kernel machine has no columns: it is certified for the kernel
+        itself, and this is the precision of the entries that most scores came from.
     rows : int
         Rows summed over: all of them.
     support : int
         Rows with alpha away from 0.
+    intercept : float or None
+        The offset of the certified machine where that is not the point's own.
     """
 
     primal: float
@@ -55,6 +58,7 @@ class Certificate:
     certified_in: str
     rows: int
     support: int
+    intercept: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""

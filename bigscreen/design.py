@@ -33,7 +33,8 @@ class Design:
     kernel : Kernel or None
         None: the columns are the rows' own features (linear machine, stored features).
     landmarks : Side or None
-        The landmarks of a kernel design.
+        The landmarks of a kernel design; None with a kernel is the exact kernel machine, which
+        has no columns: its solvers compute kernel entries between rows.
     factor : float64 (m, r) or None
         ``T``; None is the identity.
     """
@@ -42,6 +43,17 @@ class Design:
     kernel: Kernel | None = None
     landmarks: Side | None = None
     factor: FloatArray | None = None
+
+    @property
+    def exact(self) -> bool:
+        """Whether phi is the kernel's own feature, never written down: the exact kernel machine."""
+        return self.kernel is not None and self.landmarks is None
+
+    @property
+    def precision(self) -> type:
+        """float32, or float64 where float32 entries between these rows would be coarse."""
+        assert self.kernel is not None
+        return self.kernel.precision(self.data.max_sqnorm, self.data.n_features)
 
     @property
     def side(self) -> Side:

@@ -15,6 +15,7 @@ turns them into variables that are certainly at a bound.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -264,6 +265,9 @@ class Point:
         The dual point, where it is held in memory (coordinate descent).
     rounding : float
         Bound on what rounding can have put into ``primal - dual``.
+    scores : callable or None
+        Scores of all rows (n,) without the offset, as the solver has kept them up to date, or
+        None once it has moved on.
     """
 
     coef: FloatArray
@@ -275,6 +279,7 @@ class Point:
     readings: tuple[Reading, ...] = ()
     alpha: FloatArray | None = field(default=None, repr=False)
     rounding: float = 0.0
+    scores: Callable[[], FloatArray | None] | None = field(default=None, repr=False)
 
     @property
     def gap(self) -> float:

@@ -12,7 +12,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from bigscreen.estimators_base import Machine
+from bigscreen.store import Rows
 from bigscreen.store.model import Model
 from bigscreen.train import TrainOptions
 
@@ -56,7 +60,7 @@ class NystroemSVC(Machine):
         Smoothed Newton, or coordinate descent.
     features : {"auto", "stored", "recomputed"}, default="auto"
         Compute phi once and keep it, or afresh in every pass.
-    screening : {"gap", "f-safe", "none"}, default="gap"
+    screening : {"gap", "f-safe", "adaptive", "none"}, default="gap"
         How rows are recognised that no longer need a look.
     random_state : int, RandomState or None, default=None
         Of the choice of landmarks.
@@ -155,18 +159,19 @@ class NystroemSVC(Machine):
             features=self.features,
         )
 
-    def _clipped(self, options: TrainOptions, n_rows: int) -> TrainOptions:
-        if options.landmarks <= n_rows or self.kernel == "linear":
+    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
+        if options.landmarks <= data.n_rows or self.kernel == "linear":
             return options
         warnings.warn(
-            f"n_components={self.n_components} is more than the {n_rows} rows; all rows are used",
+            f"n_components={self.n_components} is more than the {data.n_rows} rows; all rows are "
+            "used",
             UserWarning,
             stacklevel=3,
         )
-        return replace(options, landmarks=n_rows)
+        return replace(options, landmarks=data.n_rows)
 
-    def _publish(self, model: Model) -> None:
-        super()._publish(model)
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        super()._publish(model, numbers)
         self.components_ = model.landmarks
 
 
@@ -232,6 +237,6 @@ class LinearSVC(Machine):
     def _options(self) -> TrainOptions:
         return self._shared_options(kernel="linear")
 
-    def _publish(self, model: Model) -> None:
-        super()._publish(model)
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        super()._publish(model, numbers)
         self.coef_, self.intercept_ = model.coef, model.intercept

@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
-from sklearn.utils import check_random_state, column_or_1d
+from sklearn.utils import check_random_state, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
@@ -40,7 +40,7 @@ DASK_SHARE = 0.4
 
 
 class Machine(ClassifierMixin, BaseEstimator):
-    """What both estimators do; they differ in their parameters and in what they publish."""
+    """What all estimators do; they differ in their parameters and in what they publish."""
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to a proved gap.
@@ -71,15 +71,14 @@ class Machine(ClassifierMixin, BaseEstimator):
         """
         options = self._options()
         with ExitStack() as owned:
-            data, weights = self._rows(X, y, sample_weight, owned)
-            options = self._clipped(replace(options, class_weight=weights), data.n_rows)
-            columns = data.n_features if options.kernel == "linear" else options.landmarks
-            with self._fleet(data.n_rows * columns) as fleet:
+            data, weights, numbers = self._rows(X, y, sample_weight, owned)
+            options = self._suited(replace(options, class_weight=weights), data)
+            with self._fleet(data.n_rows * self._columns(options, data)) as fleet:
                 if plan(data, options, fleet.workers, self.scheduler is not None).disk_bytes:
                     options = replace(options, work=self._folder(owned))
                 report = owned.enter_context(FitReport()) if self.verbose else None
-                self.model_ = train(data, options, fleet, report)
-        self._publish(self.model_)
+                model = train(data, options, fleet, report)
+        self._publish(model, numbers)
         return self
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
@@ -119,8 +118,12 @@ class Machine(ClassifierMixin, BaseEstimator):
         return tags
 
     # -- input -----------------------------------------------------------------------------------
-    def _rows(self, X: Any, y: Any, sample_weight: Any, owned: ExitStack) -> tuple[Rows, Any]:
-        """The rows to fit, and the weight of every label."""
+    def _rows(
+        self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
+    ) -> tuple[Rows, Any, NDArray[np.int64] | None]:
+        """The rows to fit, the weight of every label, and the numbers in X of the rows that have
+        any weight, None if they all have."""
+        numbers = None
         if is_store(X):
             _alone(y, sample_weight)
             data = open_store(X)
@@ -133,12 +136,15 @@ class Machine(ClassifierMixin, BaseEstimator):
             else:
                 X, y = validate_data(self, X, y, accept_sparse="csr")
             check_classification_targets(y)
-            labelled = Labelled.of(X, y, sample_weight)
+            square = get_tags(self).input_tags.pairwise
+            labelled = Labelled.of(X, y, sample_weight, square)
             self.classes_ = labelled.classes
+            if labelled.keep is not None:
+                numbers = np.flatnonzero(labelled.keep)
             # Workers of a cluster read rows by path.
             most = DASK_SHARE * self._memory() if self.scheduler is None else 0
             data = labelled.rows(most, partial(self._folder, owned))
-        return data, _class_weights(self.class_weight, data, self.classes_)
+        return data, _class_weights(self.class_weight, data, self.classes_), numbers
 
     def _folder(self, owned: ExitStack) -> Path:
         """A folder for what does not fit in memory, gone after the fit."""
@@ -206,33 +212,45 @@ class Machine(ClassifierMixin, BaseEstimator):
     def _shared_options(self, **own: Any) -> TrainOptions:
         if self.fit_intercept not in INTERCEPTS:
             raise InputError(f"fit_intercept must be False, True or 'true': {self.fit_intercept!r}")
-        seed = self.random_state
-        if not isinstance(seed, (int, np.integer)):
-            seed = check_random_state(seed).randint(2**31 - 1)
         return TrainOptions(
-            seed=int(seed),
+            seed=self._seed(),
             C=self.C,
             tol=self.tol,
             max_iter=self.max_iter,
             time_budget=self.time_budget,
             memory=self.memory,
             intercept=INTERCEPTS[self.fit_intercept],
-            solver=self.solver,
+            solver=getattr(self, "solver", "auto"),
             screening=self.screening,
             **own,
         )
 
-    def _clipped(self, options: TrainOptions, n_rows: int) -> TrainOptions:
-        """The options as so many rows allow them."""
+    def _seed(self) -> int:
+        seed = self.random_state
+        if not isinstance(seed, (int, np.integer)):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        return int(seed)
+
+    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
+        """The options as these rows allow them."""
         return options
 
-    def _publish(self, model: Model) -> None:
+    def _columns(self, options: TrainOptions, data: Rows) -> int:
+        """Numbers that a pass looks at in each row."""
+        return data.n_features if options.kernel == "linear" else options.landmarks
+
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``numbers`` are those in X of the rows that were fitted."""
+        self.model_ = model
         record = model.provenance
         self.certificate_ = record["certificates"]
         self.history_ = record["history"]
-        self.dual_gap_ = max(part["gap"] for part in self.certificate_)
-        self.relative_gap_ = max(part["relative_gap"] for part in self.certificate_)
-        self.n_iter_ = max(Counter(event["class"] for event in self.history_).values())
+        # Nothing is proved of a machine that stopped after its parts.
+        proved = self.certificate_ or [{"gap": np.nan, "relative_gap": np.nan}]
+        self.dual_gap_ = max(part["gap"] for part in proved)
+        self.relative_gap_ = max(part["relative_gap"] for part in proved)
+        passes = Counter(event["class"] for event in self.history_).values()
+        self.n_iter_ = max(passes, default=0)
 
 
 def _score(model: Model, X: Any) -> NDArray[np.float64]:

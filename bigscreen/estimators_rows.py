@@ -61,6 +61,8 @@ class Labelled:
     keep : bool array (n,) or None
         Rows of positive weight; None: all. A row without weight must not be a landmark, count in
         a class weight or make a class of its own, so it is left out from the start.
+    square : bool
+        The columns are rows, too (a precomputed kernel): those of rows left out go with them.
     """
 
     X: Any
@@ -68,9 +70,10 @@ class Labelled:
     codes: NDArray[np.int64]
     weights: NDArray[np.float64] | None
     keep: NDArray[np.bool_] | None
+    square: bool = False
 
     @classmethod
-    def of(cls, X: Any, y: NDArray[Any], sample_weight: Any) -> Labelled:
+    def of(cls, X: Any, y: NDArray[Any], sample_weight: Any, square: bool = False) -> Labelled:
         """Encode labels and leave out rows of weight zero.
 
         Raises
@@ -91,7 +94,7 @@ class Labelled:
                 + (f"only one class, {classes[0]}" if len(classes) else "no row of any class")
                 + ("" if keep is None else " once rows of weight zero are left out")
             )
-        return cls(X, classes, codes, weights, keep)
+        return cls(X, classes, codes, weights, keep, square)
 
     def rows(self, most: float, folder: Callable[[], Path]) -> Rows:
         """The rows as a data set.
@@ -106,7 +109,7 @@ class Labelled:
         """
         labels = plain_labels(self.classes)
         if not is_chunked(self.X) and most > 0:
-            X = self.X if self.keep is None else self.X[self.keep]
+            X = self.X if self.keep is None else self._kept(self.X, self.keep)
             return MemoryDataset(X, self.codes, labels, self.weights)
         parts = self._blocks()
         first = next(parts)
@@ -121,6 +124,10 @@ class Labelled:
             X[at : at + len(part)] = part
             at += len(part)
         return MemoryDataset(X, self.codes, labels, self.weights)
+
+    def _kept(self, X: Any, rows: NDArray[np.bool_]) -> Any:
+        X = X[rows]
+        return X[:, self.keep] if self.square else X
 
     def _stored(self, path: Path, parts: Iterator[Any], is_sparse: bool, labels: Any) -> Dataset:
         writer = DatasetWriter(
@@ -142,7 +149,7 @@ class Labelled:
         for block in python_reader(self.X).blocks():
             a, X = block.first_row, block.X
             if self.keep is not None:
-                X = X[self.keep[a : a + X.shape[0]]]
+                X = self._kept(X, self.keep[a : a + X.shape[0]])
             if X.shape[0]:
                 # What is beyond float32 becomes infinite, and is refused where rows are stored.
                 with np.errstate(over="ignore"):

@@ -57,7 +57,7 @@ def scored_blocks(
     Yields
     ------
     start, stop, scores
-        A range of stored rows and its (stop - start, k) float64 decision values.
+        A range of stored rows and its (stop - start, k) float64 scores.
     """
     blocks = [dataset.chunk(k) for k in range(dataset.n_chunks)]
     scored = each(partial(_score, model, dataset), blocks)

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.closing import Certificate, Throughput, close
+from bigscreen.closing_exact import close_exact
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, Point
-from bigscreen.fit_monitor import GracefulInterrupt, Limits, Monitor, Report
+from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.fit_monitor import COUNTED, GracefulInterrupt, Limits, Monitor, Report
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Solver
 
@@ -43,6 +44,7 @@ def fit(
     resident: bool = True,
     folder: Path | None = None,
     resume: bool = False,
+    start: FloatArray | None = None,
     report: Report = lambda event: None,
 ) -> Fitted:
     """Solve one binary problem to a proved relative gap.
@@ -63,6 +65,8 @@ def fit(
         Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
     resume : bool
         Go on from the newest checkpoint in ``folder``.
+    start : float64 (n,) or None
+        A feasible alpha to begin from where no checkpoint is gone on with.
     report : callable
         Receives one event a pass.
 
@@ -72,8 +76,14 @@ def fit(
         The best certified point; its gap is above ``limits.tol`` where a budget ended first.
     """
     weight_bound = _weight_bound(design, problem)
+
+    def certified(point: Point) -> Certificate:
+        if design.exact:
+            return close_exact(design, problem, point, fleet, certify)
+        return close(design, problem, point, fleet, certify, source)
+
     monitor = Monitor(
-        certify=lambda point: close(design, problem, point, fleet, certify, source),
+        certify=certified,
         limits=limits,
         rule=rule,
         report=report,
@@ -89,6 +99,7 @@ def fit(
             weight_bound=weight_bound,
             resident=resident,
             resume=folder if resume else None,
+            start=start,
         )
     assert monitor.certificate is not None and monitor.certified_point is not None
     total = time.monotonic() - monitor.started
@@ -98,6 +109,7 @@ def fit(
         "fixed_at_hi": sum(entry["at_hi"] for entry in monitor.fixed),
         "fixed_at_lo": sum(entry["at_lo"] for entry in monitor.fixed),
         "taken_back": monitor.restarts,
+        **{name: monitor.history[-1][name] for name in COUNTED if name in monitor.history[-1]},
     }
     return Fitted(
         point=monitor.certified_point,

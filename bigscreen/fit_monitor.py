@@ -15,12 +15,15 @@ import numpy as np
 
 from bigscreen.closing import Certificate
 from bigscreen.dual import Point, Reading
-from bigscreen.screening.dynamic import Rule
+from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Verdict
 
 Report = Callable[[dict[str, Any]], None]
 
 CHECKPOINT_SECONDS = 30.0
+
+COUNTED = ("steps", "kernel_entries", "false_removals")
+"""What a pass of the history holds beside the rest where a solver counts it: totals so far."""
 
 
 @dataclass(frozen=True)
@@ -35,19 +38,24 @@ class Limits:
         Passes of the solver.
     deadline : float or None
         Value of ``time.monotonic()`` after which the best point so far is certified and returned.
+    restarts : int
+        Times that rows come back before an unsafe rule gives way to the gap ball.
     """
 
     tol: float = 1e-3
     max_iter: int = 1000
     deadline: float | None = None
+    restarts: int = 3
 
 
 @dataclass
 class Monitor:
     """The check that a solver calls at its pass boundaries.
 
-    ``screening`` records how many rows were fixed at either end, by which rule and in which pass;
-    ``history`` P, D, gap, rows visited and alive of every pass.
+    ``fixed`` records how many rows were fixed at either end, by which rule and in which pass;
+    ``lessons`` how many rows came back each time all did, and how many of them had been removed
+    wrongly; ``history`` P, D, gap, rows visited and alive of every pass, and what else the solver
+    counts (``COUNTED``).
     """
 
     certify: Callable[[Point], Certificate]
@@ -61,6 +69,8 @@ class Monitor:
     best: Point | None = None
     target: float = 0.0
     restarts: int = 0
+    removed: int = 0
+    lessons: list[list[int]] = field(default_factory=list)
     interrupted: bool = False
     started: float = field(default_factory=time.monotonic)
     saved: float = field(default_factory=time.monotonic)
@@ -73,6 +83,7 @@ class Monitor:
         self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
     ) -> Verdict | None:
         self._record(point, stats)
+        self._learn(stats)
         if self.best is None or point.gap < self.best.gap:
             self.best = point
         if point.relative_gap <= self.target:
@@ -95,6 +106,9 @@ class Monitor:
         """Go on with the history, the record and the clock of a checkpoint."""
         self.history, self.fixed = meta["history"], meta["fixed"]
         self.target, self.restarts = meta["target"], meta["restarts"]
+        self.removed = meta["removed"]
+        for removed, false in meta["lessons"]:
+            self._lesson(removed, false)
         self.best = None if meta["best"] is None else _from_json(meta["best"])
         self.started = time.monotonic() - meta["seconds"]
         self._resumed = True
@@ -115,8 +129,10 @@ class Monitor:
             "rows_alive": stats["rows_alive"],
             "rows_visited": stats["rows_visited"],
             "seconds": time.monotonic() - self.started,
+            **{name: stats[name] for name in COUNTED if name in stats},
         }
         self.history.append(event)
+        self.removed += stats["fixed_hi"] + stats["fixed_lo"]
         if stats["fixed_hi"] or stats["fixed_lo"]:
             assert self.rule is not None
             self.fixed.append(
@@ -129,19 +145,36 @@ class Monitor:
             )
         self.report(event)
 
+    def _learn(self, stats: dict[str, Any]) -> None:
+        """Tell the rule what came of the rows that were taken back last."""
+        if self._asked_back:
+            # A solver that does not count: something was wrong, or they would not be back.
+            total = stats.get("false_removals")
+            false = self.removed if total is None else total - sum(f for _, f in self.lessons)
+            self._lesson(self.removed, false)
+            self.removed, self._asked_back = 0, False
+
+    _asked_back: bool = False
+
+    def _lesson(self, removed: int, false: int) -> None:
+        self.lessons.append([removed, false])
+        if self.rule is not None:
+            self.rule = self.rule.learned(removed, false)
+            if not self.rule.safe and len(self.lessons) >= self.limits.restarts:
+                self.rule = GapBall()
+
     def _region(self, point: Point) -> Any:
         return None if self.rule is None else self.rule.region(point, point.rounding)
 
     def _reckless(self) -> bool:
         """Whether rows are fixed that should perhaps not be."""
-        return bool(self.fixed) and self.rule is not None and not self.rule.safe
+        return self.removed > 0 and self.rule is not None and not self.rule.safe
 
     def _take_back(self) -> Verdict:
         """The closing pass found that an unsafe rule went too far: all rows come back."""
         self.restarts += 1
         self.best, self.target = None, self.limits.tol
-        if self.restarts >= 3:
-            self.rule = None
+        self._asked_back = True
         return Verdict(restart=True)
 
     def _close(self, point: Point) -> Certificate:
@@ -172,6 +205,8 @@ class Monitor:
                 "fixed": self.fixed,
                 "target": self.target,
                 "restarts": self.restarts,
+                "removed": self.removed,
+                "lessons": self.lessons,
                 # The point of the checkpoint itself comes again with the pass that is repeated.
                 "best": None if self.best is None or self.best is point else _as_json(self.best),
                 "seconds": time.monotonic() - self.started,
@@ -202,6 +237,7 @@ def _as_json(point: Point) -> dict[str, Any]:
         "w": point.w.tolist(),
         "readings": [{**vars(r), "coef": r.coef.tolist()} for r in point.readings],
         "alpha": None if alpha is None else base64.b64encode(alpha.tobytes()).decode(),
+        "scores": None,
     }
 
 

@@ -7,20 +7,24 @@ runs without the GIL, one buffer per thread; BLAS threads are limited by the cal
 """
 
 import math
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from bigscreen import entries
 from bigscreen.errors import InputError
+from bigscreen.kernels_base import U32, Kernel, as_side, check_vectors, count, product_error, room
+from bigscreen.kernels_given import Custom, Precomputed
 from bigscreen.tiles import Side, tiles
 
 __all__ = [
+    "Custom",
     "Kernel",
     "Laplacian",
     "Linear",
     "Polynomial",
+    "Precomputed",
     "Rbf",
     "Side",
     "Sigmoid",
@@ -29,134 +33,42 @@ __all__ = [
 ]
 
 _LOG2E = math.log2(math.e)
-_U32 = 2.0**-24  # unit roundoff of float32
 
 
-class Kernel:
-    """k(a, b) of two rows; the subclasses are frozen dataclasses of its parameters.
+class Compiled(Kernel):
+    """A kernel whose entry is a compiled function of one number a pair of rows.
 
-    Rows on the left are a Side, an ndarray or a CSR array (taken as float32), on the right a Side.
-    `pairing` names what `tiles.tiles` computes for a pair, `psd` says if the kernel is positive
-    semidefinite for all data.
+    `pairing` names what `tiles.tiles` computes for a pair.
     """
 
-    name: ClassVar[str]
     pairing: ClassVar[str] = "product"
-    psd: ClassVar[bool] = True
 
     def terms(self, dtype: np.dtype) -> NamedTuple:
         """Constants of the compiled `entries.entry`, in the type of the entries."""
         raise NotImplementedError
 
-    def diag(self, A) -> np.ndarray:
-        """k(a, a) for every row of A: float64 (len A,)."""
-        return np.ones(_side(A).sqnorms.shape)
-
-    def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        """Upper bound of |k(a, b)| over rows of at most these squared norms."""
-        return 1.0
-
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
-        """Bound of the absolute error of one float32 entry, calibrated in the tests.
-
-        Roundings in a sum of d terms are taken as random (Higham and Mary 2019: sqrt(d), not d).
-
-        Parameters
-        ----------
-        sqnorm_a : float or ndarray
-            Squared norms of rows of A: one for each row, or the largest.
-        max_sqnorm_b : float
-            Largest squared norm of the rows of B.
-        d : int
-            Number of features (sparse rows: most nonzeros in a row).
-
-        Returns
-        -------
-        float or ndarray, as sqnorm_a
-        """
-        raise NotImplementedError
-
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
-        """Kernel entries between the rows of A and of B.
-
-        Parameters
-        ----------
-        A : Side, ndarray or CSR array, (a, d)
-        B : Side of b rows
-        out : ndarray (a, b), C-contiguous, of `dtype`, optional
-            Overwritten and returned; a reused one saves 1 ns an entry.
-        dtype : float32 (fast) or float64 (accurate: float64 products and formulas)
-
-        Returns
-        -------
-        ndarray (a, b)
-
-        Raises
-        ------
-        InputError
-            The number of features differs.
-        """
         dtype = np.dtype(dtype)
-        shape = (_count(A), len(B))
-        if out is None:
-            out = np.empty(shape, dtype=dtype)
-        elif out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
-            raise ValueError(f"out must be a C-contiguous {dtype} array of shape {shape}")
+        out = room(A, B, out, dtype)
         terms = self.terms(dtype)
         for tile in tiles(A, B, self.pairing, dtype, out):
             entries.finish(terms, tile.values, tile.first, tile.half_a, tile.half_b)
         return out
 
     def dots(self, A, B: Side, V: np.ndarray, dtype=np.float32) -> np.ndarray:
-        """K(A, B) @ V, holding one tile of K at a time.
-
-        Parameters
-        ----------
-        A : Side, ndarray or CSR array, (a, d)
-        B : Side of b rows
-        V : float64 (b, k)
-        dtype : type of the entries; products with V and sums are float64 always
-
-        Returns
-        -------
-        float64 (a, k)
-
-        Raises
-        ------
-        InputError
-            The number of features differs.
-        """
         dtype = np.dtype(dtype)
-        if V.ndim != 2 or len(V) != len(B):
-            raise ValueError(f"V must have shape ({len(B)}, k), not {V.shape}")
+        check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
-        out = np.zeros((_count(A), len(VT)))
+        out = np.zeros((count(A), len(VT)))
         terms = self.terms(dtype)
         for values, first, row, column, half_a, half_b in tiles(A, B, self.pairing, dtype):
             part = out[row : row + len(values)]
             entries.finish_dots(terms, values, first, half_a, half_b, VT, column, part)
         return out
 
-    def to_dict(self) -> dict[str, Any]:
-        """JSON-able record; `kernel_from_dict` reads it."""
-        return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
-
-
-def _side(A) -> Side:
-    return A if isinstance(A, Side) else Side(A)
-
-
-def _count(A) -> int:
-    return len(A) if isinstance(A, Side) else A.shape[0]
-
-
-def _product_error(sqnorm_a, max_sqnorm_b: float, d: int):
-    """Error of a float32 inner product of d terms: random walk of d roundings, six sigma."""
-    return _U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b)
-
 
 @dataclass(frozen=True)
-class Linear(Kernel):
+class Linear(Compiled):
     """<a, b>"""
 
     name: ClassVar[str] = "linear"
@@ -165,35 +77,43 @@ class Linear(Kernel):
         return entries.LinearTerms()
 
     def diag(self, A) -> np.ndarray:
-        return _side(A).sqnorms
+        return as_side(A).sqnorms
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
         return math.sqrt(max_sqnorm_a * max_sqnorm_b)
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
-        return _product_error(sqnorm_a, max_sqnorm_b, d)
+        return product_error(sqnorm_a, max_sqnorm_b, d)
 
 
 @dataclass(frozen=True)
-class Rbf(Kernel):
+class Rbf(Compiled):
     """exp(-gamma ||a - b||^2)"""
 
     gamma: float
     name: ClassVar[str] = "rbf"
     pairing: ClassVar[str] = "distance"
+    nonnegative: ClassVar[bool] = True
 
     def terms(self, dtype) -> NamedTuple:
         return entries.RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
-        half = _product_error(sqnorm_a, max_sqnorm_b, d) + _U32 * (sqnorm_a + max_sqnorm_b)
         # A row longer than every row of B is at least this far from all of them.
         apart = np.maximum(np.sqrt(sqnorm_a) - math.sqrt(max_sqnorm_b), 0.0)
-        return 2 * self.gamma * half * np.exp(-self.gamma * apart**2) + 4 * _U32
+        exponent = self._exponent_error(sqnorm_a, max_sqnorm_b, d)
+        return exponent * np.exp(-self.gamma * apart**2) + 4 * U32
+
+    def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        return self._exponent_error(sqnorm_a, max_sqnorm_b, d) + 4 * U32
+
+    def _exponent_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        half = product_error(sqnorm_a, max_sqnorm_b, d) + U32 * (sqnorm_a + max_sqnorm_b)
+        return 2 * self.gamma * half
 
 
 @dataclass(frozen=True)
-class Polynomial(Kernel):
+class Polynomial(Compiled):
     """(gamma <a, b> + coef0)^degree"""
 
     gamma: float
@@ -210,7 +130,7 @@ class Polynomial(Kernel):
         return entries.PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
 
     def diag(self, A) -> np.ndarray:
-        return (self.gamma * _side(A).sqnorms + self.coef0) ** self.degree
+        return (self.gamma * as_side(A).sqnorms + self.coef0) ** self.degree
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
         return self._base(max_sqnorm_a, max_sqnorm_b) ** self.degree
@@ -220,28 +140,29 @@ class Polynomial(Kernel):
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         base = self._base(sqnorm_a, max_sqnorm_b)
-        step = self.gamma * _product_error(sqnorm_a, max_sqnorm_b, d) + 3 * _U32 * base
+        step = self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 3 * U32 * base
         return self.degree * base ** (self.degree - 1) * step
 
 
 @dataclass(frozen=True)
-class Laplacian(Kernel):
+class Laplacian(Compiled):
     """exp(-gamma ||a - b||_1)"""
 
     gamma: float
     name: ClassVar[str] = "laplacian"
     pairing: ClassVar[str] = "manhattan"
+    nonnegative: ClassVar[bool] = True
 
     def terms(self, dtype) -> NamedTuple:
         return entries.LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e.
-        return _U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0) + 0.0 * sqnorm_a
+        return U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0) + 0.0 * sqnorm_a
 
 
 @dataclass(frozen=True)
-class Sigmoid(Kernel):
+class Sigmoid(Compiled):
     """tanh(gamma <a, b> + coef0), not positive semidefinite"""
 
     gamma: float
@@ -253,14 +174,14 @@ class Sigmoid(Kernel):
         return entries.SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
 
     def diag(self, A) -> np.ndarray:
-        return np.tanh(self.gamma * _side(A).sqnorms + self.coef0)
+        return np.tanh(self.gamma * as_side(A).sqnorms + self.coef0)
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         # Slope at most 1; a relative error of the argument x costs x (1 - tanh(x)^2) < 1/2.
-        return self.gamma * _product_error(sqnorm_a, max_sqnorm_b, d) + 5 * _U32
+        return self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 5 * U32
 
 
-_ALL: tuple[type[Kernel], ...] = (Linear, Rbf, Polynomial, Laplacian, Sigmoid)
+_ALL: tuple[type[Kernel], ...] = (Linear, Rbf, Polynomial, Laplacian, Sigmoid, Precomputed)
 _KINDS = {kind.name: kind for kind in _ALL} | {"poly": Polynomial}  # scikit-learn's name
 
 
@@ -269,7 +190,7 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
 
     Parameters
     ----------
-    name : "linear", "rbf", "polynomial" (or "poly"), "laplacian" or "sigmoid"
+    name : "linear", "rbf", "polynomial" (or "poly"), "laplacian", "sigmoid" or "precomputed"
     gamma : float > 0
     degree : int >= 1
     coef0 : float

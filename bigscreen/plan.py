@@ -18,6 +18,8 @@ ROW_BYTES = 72
 """Solver state of a row: scores, labels, norms, side, temporaries of a pass."""
 BLOCK_BYTES = 2 * 2**26
 """Rows that a thread holds while it reads them: a block, and what is made of it."""
+PAIR_ROWS_BYTES = 256 * 2**20
+"""Rows of products that pair steps on features keep where nobody says how many."""
 PASSES = 16.0
 """Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less)."""
 
@@ -32,11 +34,12 @@ class Plan:
     data_bytes : int
         The rows as stored.
     solver, features : str
-        ``newton`` or ``cd``; ``stored`` (in memory or on disk), ``recomputed`` or ``raw``.
+        ``newton``, ``cd``, ``block`` or ``pairs``; ``stored`` (in memory or on disk),
+        ``recomputed``, ``raw`` or ``exact``.
     features_in_memory, resident : bool
         Whether features, and the rows a pass reads, are kept in memory.
-    peak_bytes, disk_bytes : int
-        Memory of all processes together; disk for features.
+    peak_bytes, disk_bytes, cache_bytes : int
+        Memory of all processes together; disk for features; of the memory, kernel columns kept.
     seconds : float
         Rough time on this number of workers.
     refusal : str or None
@@ -56,6 +59,7 @@ class Plan:
     disk_bytes: int
     seconds: float
     refusal: str | None
+    cache_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,47 +74,63 @@ class Request:
     memory: int
     workers: int
     cluster: bool
+    strategy: str = "rest"
+    cache: int | None = None
+
+    def classifiers(self, labels: int) -> int:
+        """Binary problems that so many labels make."""
+        if labels == 2:
+            return 1
+        return labels * (labels - 1) // 2 if self.strategy == "one" else labels
+
+    @property
+    def base_bytes(self) -> int:
+        """What the processes take before they have any data."""
+        return BASE_BYTES + (self.workers * WORKER_BYTES if self.cluster else 0)
 
 
 def outline(data: Rows, request: Request) -> Plan:
     """Choose solver, features and what stays in memory; refuse what cannot fit."""
     n, d = data.n_rows, data.n_features
-    row_bytes = 4 * d if not data.is_sparse else _sparse_row_bytes(data)
-    classifiers = 1 if len(data.labels) == 2 else len(data.labels)
+    row_bytes = row_size(data)
+    classifiers = request.classifiers(len(data.labels))
     linear = request.kernel == "linear"
     m = d if linear else request.landmarks
     solver = _solver(request, linear, n, m)
-    # A CSR entry costs about four dense ones; a row holds row_bytes / 8 of them.
-    width = row_bytes / 4 if not data.is_sparse else row_bytes / 2
-    entry = 0.6 + 0.02 * width
+    entry = entry_cost(data)
     features = "raw" if linear else _features(request, solver, n, m, entry, classifiers)
 
-    processes = request.workers if request.cluster else 1
-    base = BASE_BYTES + (processes * WORKER_BYTES if request.cluster else 0)
+    base = request.base_bytes
     threads = request.workers
     square = 8 * (m + 1) ** 2
     work = square * (6 + 3 * threads) if solver == "newton" else 0
     tiles = threads * 2048 * (m + 1) * (8 + 8 + 4) if solver == "newton" else threads * 2**25
-    states = n * ROW_BYTES
+    # Pair steps keep rows of the matrix of products between the rows.
+    cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
+    states = n * ROW_BYTES + cache
     fixed = base + work + tiles + states
     room = request.memory - fixed
     feature_bytes = 4 * n * m if features == "stored" else 0
     data_bytes = int(n * row_bytes)
     in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= 0.8 * room
     passed_over = feature_bytes or data_bytes
-    resident = passed_over <= 0.8 * room
+    resident = passed_over <= 0.8 * room or solver == "pairs"
     read = passed_over if resident else threads * BLOCK_BYTES
     peak = fixed + read
     refusal = None
     if peak > request.memory:
-        # Nothing is resident here: what would be kept in memory fits into it by definition.
+        # But for pair steps nothing is resident here: what would be kept fits by definition.
         instead = "use solver cd" if linear else "use fewer landmarks"
-        refusal = (
-            f"this fit needs about {_size(peak)} and the memory allowed is "
-            f"{_size(request.memory)}: {_size(base)} for the processes, {_size(work + tiles)} for "
-            f"{m} columns ({threads} threads), {_size(states)} for the state of {n} rows, "
-            f"{_size(read)} for blocks of rows as they are read; allow more memory"
-            + (f", or {instead}" if solver == "newton" else "")
+        refusal = refused(
+            peak,
+            request.memory,
+            {
+                "for the processes": base,
+                f"for {m} columns ({threads} threads)": work + tiles,
+                f"for the state of {n} rows": states,
+                "for blocks of rows as they are read": read,
+            },
+            f"allow more memory, or {instead}" if solver == "newton" else "allow more memory",
         )
     entries = float(n) * m
     one = PASSES * entries * (0.3 if features in ("stored", "raw") else entry)
@@ -131,6 +151,31 @@ def outline(data: Rows, request: Request) -> Plan:
         disk_bytes=0 if in_memory else feature_bytes,
         seconds=seconds,
         refusal=refusal,
+        cache_bytes=cache,
+    )
+
+
+def row_size(data: Rows) -> float:
+    """Bytes of a stored row of features."""
+    if not data.is_sparse:
+        return 4.0 * data.n_features
+    sample: Any = data.X(*data.shard(0))
+    return 8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0
+
+
+def entry_cost(data: Rows) -> float:
+    """Nanoseconds that one thread takes for a kernel entry."""
+    # A CSR entry costs about four dense ones; a row holds row_size / 8 of them.
+    width = row_size(data) / (2 if data.is_sparse else 4)
+    return 0.6 + 0.02 * width
+
+
+def refused(peak: float, memory: int, parts: dict[str, float], advice: str) -> str:
+    """The sentence that says why a fit cannot run, with its arithmetic."""
+    sums = ", ".join(f"{in_units(part)} {name}" for name, part in parts.items())
+    return (
+        f"this fit needs about {in_units(peak)} and the memory allowed is {in_units(memory)}: "
+        f"{sums}; {advice}"
     )
 
 
@@ -148,7 +193,7 @@ def _features(request: Request, solver: str, n: int, m: int, entry: float, class
 
     In nanoseconds an entry; recomputed columns also take two m x m products a pass.
     """
-    if solver == "cd":
+    if solver in ("cd", "pairs"):
         return "stored"
     if request.features != "auto":
         return request.features
@@ -157,10 +202,6 @@ def _features(request: Request, solver: str, n: int, m: int, entry: float, class
     return "stored" if stored < recomputed else "recomputed"
 
 
-def _sparse_row_bytes(data: Rows) -> float:
-    sample: Any = data.X(*data.shard(0))
-    return 8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0
-
-
-def _size(count: float) -> str:
+def in_units(count: float) -> str:
+    """Bytes for a sentence: the parts of a sum have to add up as they are read."""
     return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

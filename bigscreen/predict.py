@@ -45,7 +45,7 @@ def write_predictions(
     out : path
         ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array. Columns: row
         (int64, the row's number in the source, from 0), label, score (of the predicted label, or
-        of ``labels[1]`` when there are two).
+        of ``labels[1]`` when there are two; one against one: its votes, and part of one more).
     all_scores : bool
         Write every label's score instead; in text one column ``score_LABEL`` each.
     each : callable
@@ -57,7 +57,7 @@ def write_predictions(
         Rows predicted to have each label.
     """
     check_suffix(out)
-    width = model.coef.shape[0] if all_scores else 1
+    width = len(model.labels) if all_scores and len(model.labels) > 2 else 1
     score = ("score", "<f8") if width == 1 else ("score", "<f8", (width,))
     layout = np.dtype([("row", "<i8"), ("label", np.asarray(model.labels).dtype), score])
     folder = Path(out).resolve().parent
@@ -116,7 +116,7 @@ def _fill(
     for start, stop, scores in scored_blocks(model, dataset, each):
         rows = dataset.row_ids(start, stop)
         place = np.searchsorted(order, rows)
-        codes = model.decide(scores)
+        codes, scores = model.decide(scores), model.decision_values(scores)
         counts += np.bincount(codes, minlength=len(labels))
         table["row"][place] = rows
         table["label"][place] = labels[codes]

@@ -63,6 +63,8 @@ class Side:
     ----------
     X : ndarray (rows, d) or scipy CSR array
         Taken as float32, not copied if it is that already.
+    ids : int64 ndarray (rows,) or None
+        The rows' numbers in the training data, where they are known.
 
     Attributes
     ----------
@@ -76,8 +78,9 @@ class Side:
     (Laplacian), and for CSR the frequent columns as a dense array and an index of the others.
     """
 
-    def __init__(self, X) -> None:
+    def __init__(self, X, ids: np.ndarray | None = None) -> None:
         self.X = float32_rows(X)
+        self.ids = ids
         self.sqnorms = _sqnorms(as_rows(self.X))
 
     def __len__(self) -> int:
@@ -200,7 +203,9 @@ def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> 
         width, height = max(1, m), max(1, min(height, TILE_ENTRIES // max(1, m)))
     else:
         width = max(1024, TILE_ENTRIES // height)
-        width = max(1, -(-m // max(1, -(-m // width))))  # equal tiles, no thin last one
+        # Equal tiles, no thin last one; where a tile ends must not change how BLAS works inside.
+        width = max(1, -(-m // max(1, -(-m // width))))
+        width = -(-width // 64) * 64
     origin = side.origin if pairing == "distance" else np.zeros(h, dtype=np.float32)
     for c in range(0, m, width):
         w = min(width, m - c)

@@ -177,3 +177,63 @@ def _interior(q: Problem, live, rounds):
         if not np.all(np.isfinite(x)) or np.any(x <= lo) or np.any(x >= hi):
             break
     return kept
+
+
+# -- the slides' two listings, their slips mended, for every box, sign and coupling ----------------
+def smo(K, s, p, lo, hi, t, alpha, eps, second_order=False, most=100_000):
+    """The slides' SMO (Keerthi et al. 2001): the worst violating pair until F_i - F_j <= eps.
+
+    Mended: the slides clip the step (line 8) between limits that are printed in the wrong order,
+    upper first where y_i y_j = -1; their second-order choice (Fan et al. 2005) minimises where it
+    has to maximise, writes -F_i + F_k with two different signs, and has K_ij for K_jj below.
+    """
+    alpha = np.array(alpha, dtype=float)
+    u = K @ (s * alpha)
+    steps = 0
+    while True:
+        F = t * (p - s * u)
+        can_up = np.where(t > 0, alpha < hi, alpha > lo)
+        can_down = np.where(t > 0, alpha > lo, alpha < hi)
+        if not can_up.any() or not can_down.any():
+            return alpha, steps
+        i = int(np.argmax(np.where(can_up, F, -np.inf)))
+        j = int(np.argmin(np.where(can_down, F, np.inf)))
+        if F[i] - F[j] <= eps or steps >= most:
+            return alpha, steps
+        # Along t_i alpha_i up, t_j alpha_j down the curvature is that of a difference.
+        f = s * t
+        curvature = np.maximum(K[i, i] + np.diag(K) - 2 * f[i] * f * K[i], 1e-12)
+        if second_order:
+            gain = np.where(can_down & (F < F[i]), (F[i] - F) ** 2 / curvature, -np.inf)
+            j = int(np.argmax(gain))
+        room_i = hi[i] - alpha[i] if t[i] > 0 else alpha[i] - lo[i]
+        room_j = alpha[j] - lo[j] if t[j] > 0 else hi[j] - alpha[j]
+        step = min((F[i] - F[j]) / curvature[j], room_i, room_j)
+        for k, towards in ((i, t[i]), (j, -t[j])):
+            new = min(max(alpha[k] + towards * step, lo[k]), hi[k])
+            u += K[:, k] * s[k] * (new - alpha[k])
+            alpha[k] = new
+        steps += 1
+
+
+def coordinate_descent(phi, s, p, lo, hi, eps, seed=0, most=20_000):
+    """The slides' dual coordinate descent (Hsieh et al. 2008), w maintained.
+
+    Mended: the step is clipped to [lo - alpha, hi - alpha] (line 7 prints the limits the other way
+    round and without brackets), and a row of zeros moves to the bound its gradient points to.
+    """
+    rng = np.random.default_rng(seed)
+    alpha = np.array(np.clip(0.0, lo, hi))
+    w = phi.T @ (s * alpha)
+    for _ in range(most):
+        largest = 0.0
+        for i in rng.permutation(len(phi)):
+            g, square = p[i] - s[i] * (phi[i] @ w), phi[i] @ phi[i]
+            step = g / square if square > 0 else np.sign(g) * np.inf if g else 0.0
+            new = min(max(alpha[i] + step, lo[i]), hi[i])
+            w += s[i] * (new - alpha[i]) * phi[i]
+            largest = max(largest, abs(new - alpha[i]))
+            alpha[i] = new
+        if largest <= eps:
+            break
+    return alpha

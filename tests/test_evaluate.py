@@ -1,6 +1,7 @@
 """Metrics against scikit-learn's, and predictions in the source's order."""
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -174,6 +175,25 @@ def test_all_scores(tmp_path: Path) -> None:
     header, rows = read_text(tmp_path / "out.csv")
     assert header == ["row", "label", "score_0", "score_1", "score_2"]
     assert [[float(v) for v in row[2:]] for row in rows] == model.scores(X).tolist()
+
+
+def test_votes_of_pairs(tmp_path: Path) -> None:
+    labels = [0, 1, 2, 3]
+    X, codes = make_rows(130, labels)
+    dataset = store(tmp_path / "s", X, codes, labels)
+    model = make_model(labels)
+    pairs = np.random.default_rng(2).integers(-2, 3, size=(6, D)) / 2
+    model = replace(model, coef=pairs, intercept=np.zeros(6), strategy="one")
+    values = model.decision_values(model.scores(X))
+    guess = model.predict(X)
+    write_predictions(model, dataset, tmp_path / "all.npy", all_scores=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "all.npy")["score"], values)
+    write_predictions(model, dataset, tmp_path / "out.npy")
+    table = np.load(tmp_path / "out.npy")
+    np.testing.assert_array_equal(table["label"], guess)
+    np.testing.assert_array_equal(table["score"], values[np.arange(130), guess])
+    found = evaluate(model, dataset)
+    assert found["accuracy"] == pytest.approx(np.mean(guess == codes)) and found["auc"] is None
 
 
 def test_an_error_half_way_leaves_nothing(tmp_path: Path) -> None:

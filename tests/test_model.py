@@ -7,10 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from scipy.sparse import csr_array, random_array
+from sklearn.svm import SVC
+from sklearn.utils.multiclass import _ovr_decision_function
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import make_kernel
-from bigscreen.store.model import SCHEMA, Model
+from bigscreen.kernels import Custom, Precomputed, Rbf, Side, make_kernel
+from bigscreen.store.model import SCHEMA, Gate, Model
+from bigscreen.store.model_gate import NO_CERTIFICATE
 from bigscreen.store.prepare import Preparation
 
 D, M = 7, 5
@@ -132,6 +135,191 @@ def record(path: Path, **change: object) -> bytes:
         return json.dumps(json.loads(bundle.read("model.json")) | change).encode()
 
 
+def make_gated(kind: str = "dense", n_labels: int = 3, strategy: str = "one") -> Model:
+    """Three parts, one of them without a landmark."""
+    rng = np.random.default_rng(7)
+    scorers = {"one": n_labels * (n_labels - 1) // 2, "rest": 1 if n_labels == 2 else n_labels}
+    k = scorers[strategy]
+    rows = [rng.normal(size=(m, D)).astype(np.float32) for m in (20, 9)]
+    if kind == "csr":
+        rows = [csr_array(np.where(part > 0, part, 0).astype(np.float32)) for part in rows]
+    return Model(
+        kernel=Rbf(0.3),
+        landmarks=rows[0],
+        coef=rng.normal(size=(k, 20)),
+        intercept=rng.normal(size=(k, 3)),
+        labels=["a", "b", "c", "d"][:n_labels],
+        preparation=Preparation.none(),
+        provenance={"certificates": None, "no_certificate": NO_CERTIFICATE},
+        strategy=strategy,
+        support=rng.permutation(90)[:20],
+        gate=Gate(rows[1], np.eye(3)[np.arange(9) % 3], [0.0, 0.01, 0.02], np.arange(9) * 3),
+        part=np.where(np.arange(20) % 3 == 0, 2, 0),
+    )
+
+
+@pytest.mark.parametrize("kind", ["dense", "csr"])
+@pytest.mark.parametrize(("n_labels", "strategy"), [(2, "one"), (3, "one"), (3, "rest")])
+def test_gated_scores_are_those_of_the_nearest_part(
+    tmp_path: Path, kind: str, n_labels: int, strategy: str
+) -> None:
+    model = make_gated(kind, n_labels, strategy)
+    X = np.random.default_rng(8).normal(size=(200, D)).astype(np.float32)
+    X[X < 0.3] = 0
+    near = model.kernel.block(X, Side(model.gate.landmarks)) @ model.gate.coef
+    part = np.argmin(model.gate.offset - 2 * near, axis=1)
+    assert len(set(part.tolist())) == 3
+    K = model.kernel.block(X, Side(model.landmarks))
+    expected = (K * (part[:, None] == model.part)) @ model.coef.T + model.intercept.T[part]
+    model.save(tmp_path / "model.bsm")
+    for one in (model, Model.load(tmp_path / "model.bsm")):
+        for rows in (X, csr_array(X)):
+            np.testing.assert_allclose(one.scores(rows), expected, atol=1e-5)
+        np.testing.assert_array_equal(one.support, model.support)
+        np.testing.assert_array_equal(one.part, model.part)
+        np.testing.assert_array_equal(one.gate.ids, model.gate.ids)
+        assert one.strategy == strategy and one.part.dtype == one.support.dtype == np.int64
+        assert one.provenance["no_certificate"] == NO_CERTIFICATE
+    Model.load(tmp_path / "model.bsm").save(tmp_path / "again.bsm")
+    assert (tmp_path / "again.bsm").read_bytes() == (tmp_path / "model.bsm").read_bytes()
+    assert model.scores(X[:0]).shape == (0, len(model.coef))
+
+
+@pytest.mark.parametrize("classes", [3, 4, 5])
+def test_pairs_of_labels_vote_like_scikit_learns(classes: int) -> None:
+    rng = np.random.default_rng(classes)
+    X = rng.normal(size=(120, D)).astype(np.float32)
+    y = (X[:, 0] + rng.normal(size=120)).argsort().argsort() * classes // 120
+    judge = SVC(gamma=0.2, decision_function_shape="ovo").fit(X, y)
+    # Their pair scores are above 0 for the first label of a pair, ours for the second.
+    first, start = np.triu_indices(classes, 1), np.r_[0, judge.n_support_.cumsum()]
+    coef = np.zeros((len(first[0]), len(judge.support_)))
+    for pair, (i, j) in enumerate(zip(*first, strict=True)):
+        for one, other in ((i, j - 1), (j, i)):
+            own = slice(start[one], start[one + 1])
+            coef[pair, own] = -judge.dual_coef_[other, own]
+    model = Model(
+        Rbf(0.2),
+        judge.support_vectors_.astype(np.float32),
+        coef,
+        -judge.intercept_,
+        list(range(classes)),
+        Preparation.none(),
+        strategy="one",
+        support=judge.support_,
+    )
+    new = rng.normal(size=(500, D)).astype(np.float32) * 2
+    scores = model.scores(new)
+    np.testing.assert_allclose(scores, -judge.decision_function(new), atol=2e-5)
+    np.testing.assert_array_equal(model.predict(new), judge.predict(new))
+    judge.set_params(decision_function_shape="ovr")
+    values = model.decision_values(scores)
+    np.testing.assert_allclose(values, judge.decision_function(new), atol=2e-5)
+    raw = _ovr_decision_function(scores > 0, scores, classes)
+    np.testing.assert_allclose(values, raw, rtol=1e-12)
+
+
+def test_the_first_of_labels_with_equal_votes_wins() -> None:
+    model = make_gated()
+    circle = np.array([[1.0, -1.0, 9.0], [-1.0, 1.0, -9.0]])  # everyone beats one other
+    np.testing.assert_array_equal(model.decide(circle), [0, 0])
+    np.testing.assert_array_equal(model.decision_values(circle).argmax(axis=1), [2, 1])
+
+
+def test_two_labels_need_no_votes() -> None:
+    model = make_gated(n_labels=2)
+    X = np.random.default_rng(8).normal(size=(20, D)).astype(np.float32)
+    scores = model.scores(X)
+    assert scores.shape == (20, 1) and model.decision_values(scores) is scores
+    np.testing.assert_array_equal(model.predict(X), scores[:, 0] > 0)
+
+
+def test_given_kernels(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(50, D)).astype(np.float32)
+    own, ids = Custom(rbf), np.array([3, 9, 40])
+    coef, named = rng.normal(size=(1, 3)), {"labels": [0, 1], "preparation": Preparation.none()}
+    custom = Model(own, X[ids], coef, np.zeros(1), **named)
+    expected = rbf(X, X[ids]) @ coef.T
+    np.testing.assert_allclose(custom.scores(X), expected, atol=1e-5)
+    with pytest.raises(InputError, match="function of your own cannot be written to a file"):
+        custom.save(tmp_path / "model.bsm")
+    assert not list(tmp_path.iterdir())
+    # A precomputed kernel needs the numbers of its support rows, not the rows.
+    bare = csr_array((3, 50), dtype=np.float32)
+    given = Model(Precomputed(), bare, coef, np.zeros(1), support=ids, **named)
+    gram = rbf(X, X).astype(np.float32)
+    np.testing.assert_allclose(given.scores(gram), expected, atol=1e-5)
+    given.save(tmp_path / "model.bsm")
+    back = Model.load(tmp_path / "model.bsm")
+    assert back.n_features == 50 and back.kernel == Precomputed()
+    np.testing.assert_array_equal(back.scores(gram), given.scores(gram))
+
+
+def rbf(A: np.ndarray, B: np.ndarray) -> np.ndarray:
+    return np.exp(-0.3 * ((A[:, None].astype(np.float64) - B[None]) ** 2).sum(axis=2))
+
+
+def test_a_sharp_kernel_is_scored_in_float64() -> None:
+    rng = np.random.default_rng(4)
+    X = rng.normal(size=(50, D)).astype(np.float32)
+    named = {"labels": [0, 1], "preparation": Preparation.none()}
+    model = Model(Rbf(1e7), X, np.ones((1, 50)), np.zeros(1), **named)
+    np.testing.assert_allclose(model.scores(X), 1.0, rtol=1e-6)
+
+
+def test_models_of_schema_1_load(tmp_path: Path) -> None:
+    path, model = tmp_path / "model.bsm", make_model("dense", 4)
+    model.save(path)
+    with zipfile.ZipFile(path) as bundle:
+        old = json.loads(bundle.read("model.json")) | {"schema": 1}
+    for name in ("strategy", "gate", "optional"):
+        del old[name]
+    rewrite(path, {"model.json": json.dumps(old).encode()})
+    back = Model.load(path)
+    assert back.strategy == "rest" and back.gate is back.support is back.part is None
+    X = np.random.default_rng(1).normal(size=(40, D)).astype(np.float32)
+    np.testing.assert_array_equal(back.scores(X), model.scores(X))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"strategy": "all"}, "strategy must be rest or one"),
+        ({"strategy": "rest", "labels": ["a", "b", "c", "d"]}, "3 score functions for 4 labels"),
+        ({"support": np.arange(19)}, "support must be 20 whole numbers"),
+        ({"support": np.arange(20) / 2}, "support must be 20 whole numbers"),
+        ({"support": np.arange(20) - 1}, "support must not be negative"),
+        ({"part": None}, "come together"),
+        ({"gate": None, "intercept": np.zeros(3)}, "come together"),
+        ({"part": np.full(20, 3)}, "more than the 3 parts"),
+        ({"intercept": np.zeros(3)}, r"\(k, parts\)"),
+    ],
+)
+def test_parts_must_fit_together(change: dict, said: str) -> None:
+    fields = {name: getattr(make_gated(), name) for name in Model.__dataclass_fields__}
+    with pytest.raises(ValueError, match=said):
+        Model(**{**fields, **change})
+
+
+def test_gates_must_fit_together() -> None:
+    rows = np.zeros((4, D), np.float32)
+    for coef, offset, ids in [
+        (np.zeros((4, 2)), np.zeros(3), None),
+        (np.zeros((3, 2)), np.zeros(2), None),
+        (np.zeros((4, 0)), np.zeros(0), None),
+        (np.full((4, 2), np.nan), np.zeros(2), None),
+        (np.zeros((4, 2)), np.zeros(2), np.arange(3)),
+    ]:
+        with pytest.raises(ValueError, match="gate"):
+            Gate(rows, coef, offset, ids)
+    model = make_gated()
+    narrow = Gate(rows[:, 1:], np.zeros((4, 3)), np.zeros(3))
+    fields = {name: getattr(model, name) for name in Model.__dataclass_fields__}
+    with pytest.raises(ValueError, match="number of features"):
+        Model(**{**fields, "gate": narrow})
+
+
 def missing(path: Path) -> None:
     path.unlink()
 
@@ -206,6 +394,21 @@ def bad_kernel(path: Path) -> None:
     rewrite(path, {"model.json": record(path, kernel={"name": "mystery"})})
 
 
+def wild_part(path: Path) -> None:
+    rewrite(path, {"arrays/part.npy": npy(path.with_name("x.npy"), np.full(20, 3))})
+
+
+def no_gate(path: Path) -> None:
+    rewrite(path, {"arrays/gate_coef.npy": None})
+
+
+def blunt_gate(path: Path) -> None:
+    rewrite(path, {"arrays/gate_offset.npy": npy(path.with_name("x.npy"), np.full(3, np.inf))})
+
+
+GATED = (wild_part, no_gate, blunt_gate)
+
+
 @pytest.mark.parametrize(
     ("harm", "said"),
     [
@@ -225,11 +428,15 @@ def bad_kernel(path: Path) -> None:
         (wild_index, "is damaged"),
         (bad_preparation, "is damaged"),
         (bad_kernel, "is damaged"),
+        (wild_part, "is damaged .*more than the 3 parts"),
+        (no_gate, "is damaged .*gate_coef"),
+        (blunt_gate, "is damaged .*gate's numbers are not all finite"),
     ],
 )
 def test_bad_files(tmp_path: Path, harm: object, said: str) -> None:
     path = tmp_path / "model.bsm"
-    make_model("csr" if harm is wild_index else "dense").save(path)
+    model = make_gated() if harm in GATED else make_model("csr" if harm is wild_index else "dense")
+    model.save(path)
     harm(path)
     with pytest.raises(InputError, match=said) as caught:
         Model.load(path)

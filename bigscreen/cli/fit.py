@@ -16,7 +16,8 @@ from bigscreen.cli.common import (
     json_option,
     overwrite_option,
 )
-from bigscreen.cli.options import check_fleet, fit_options, open_fleet, train_options
+from bigscreen.cli.given import train_options
+from bigscreen.cli.options import check_fleet, fit_options, open_fleet
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
@@ -35,8 +36,9 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
     time; if it cannot fit into --memory, says why, with the arithmetic.
 
     \b
-    Example:
+    Examples:
       bigscreen plan train.store --memory 4GiB --landmarks 2000
+      bigscreen plan train.store --memory 4GiB --exact
     """
     from bigscreen import report
     from bigscreen.store.dataset import Dataset
@@ -52,7 +54,7 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
         report.write_json(json_file, dataclasses.asdict(outline))
     if outline.refusal:
         raise InputError(outline.refusal)
-    report.table(f"Plan for {store}", _plan_facts(outline))
+    report.table(f"Plan for {store}", _plan_facts(outline, dataset.labels))
 
 
 def _workers(values: dict[str, Any]) -> int:
@@ -63,23 +65,29 @@ def _workers(values: dict[str, Any]) -> int:
         return fleet.workers
 
 
-def _plan_facts(outline: "Plan") -> dict[str, str]:
+def _plan_facts(outline: "Plan", labels: list[Any]) -> dict[str, str]:
     from bigscreen.report import count, seconds, size
 
     where = "in memory" if outline.features_in_memory else "on disk"
-    labels = f"{outline.classifiers} labels, each against the rest"
-    return {
+    pairs = outline.classifiers != len(labels)
+    each = "one for each pair of labels" if pairs else "labels, each against the rest"
+    facts = {
         "rows": f"{count(outline.rows)} of {count(outline.columns)} columns",
         "stored rows": size(outline.data_bytes),
-        "classifiers": "1" if outline.classifiers == 1 else labels,
+        "classifiers": "1" if outline.classifiers == 1 else f"{outline.classifiers} {each}",
         "landmarks": count(outline.landmarks) if outline.landmarks else "none (linear)",
         "solver": outline.solver,
         "features": f"stored {where}" if outline.features == "stored" else outline.features,
         "rows of a pass": "kept in memory" if outline.resident else "read in every pass",
+        "kernel columns kept": f"{count(outline.cache_bytes // (4 * outline.rows))} of "
+        f"{count(outline.rows)}, {size(outline.cache_bytes)}",
         "peak memory": f"about {size(outline.peak_bytes)}",
         "disk for features": size(outline.disk_bytes),
         "time": f"very roughly {seconds(outline.seconds)}",
     }
+    exact = outline.features == "exact"
+    without = ("landmarks", "features", "disk for features") if exact else ("kernel columns kept",)
+    return {name: fact for name, fact in facts.items() if name not in without}
 
 
 @click.command(short_help="Fit a MODEL on a STORE and prove how good it is.")
@@ -102,14 +110,15 @@ def fit(
     """Fit a support vector machine on STORE and write it to the file MODEL.
 
     A support vector machine separates two labels by a score; with more labels, one score for each
-    (one against the rest). At the end it proves, over every row, how far the model can be from
-    the best one: the gap.
+    (one against the rest) or for each pair. At the end it proves, over every row, how far the model
+    can be from the best one: the gap.
 
     \b
     Examples:
       bigscreen fit train.store model.bsm
       bigscreen fit train.store model.bsm --landmarks 2000 --gamma 0.05 --C 10 --memory 4GiB
       bigscreen fit words.store model.bsm --kernel linear --workers 4
+      bigscreen fit train.store model.bsm --exact --gamma 0.05 --C 10 --cache 2GiB
     """
     from sklearn.exceptions import ConvergenceWarning
 

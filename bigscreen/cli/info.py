@@ -93,6 +93,8 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "kind": "model",
         "kernel": model.kernel.to_dict(),
         "landmarks": None if model.landmarks is None else model.landmarks.shape[0],
+        "exact": model.support is not None,
+        "parts": None if model.gate is None else model.gate.n_parts,
         "features": model.n_features,
         "labels": model.labels,
         "scaling": model.preparation.scaling,
@@ -106,12 +108,14 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
 
     name, *parameters = record["kernel"].items()
     kernel = ", ".join([str(name[1]), *(f"{key} {value:g}" for key, value in parameters)])
-    landmarks = "none (linear)" if record["landmarks"] is None else count(record["landmarks"])
+    rows = "none (linear)" if record["landmarks"] is None else count(record["landmarks"])
+    known = record["provenance"]["fingerprint"]
     return {
         "kernel": kernel,
-        "landmarks": landmarks,
+        "support rows" if record["exact"] else "landmarks": rows,
+        **({"parts": count(record["parts"])} if record["parts"] else {}),
         "features": count(record["features"]),
         "labels": ", ".join(map(str, record["labels"])),
         "scaling": record["scaling"],
-        "fitted on": f"{record['provenance']['fingerprint'][:16]}...",
+        "fitted on": f"{known[:16]}..." if known else "rows that were not stored",
     }

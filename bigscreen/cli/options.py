@@ -1,9 +1,8 @@
-"""The options of a fit, shared by `fit` and `plan`, and what they mean for a given store."""
+"""The options of a fit, shared by `fit` and `plan`, and where they let it run."""
 
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -13,24 +12,6 @@ from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
     from bigscreen.fleet import Fleet
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.train import TrainOptions
-
-DEFAULT_LANDMARKS = 1000
-# The options that only some kernels have a use for.
-_USED_BY = {
-    "gamma": ("rbf", "polynomial", "laplacian", "sigmoid"),
-    "degree": ("polynomial",),
-    "coef0": ("polynomial", "sigmoid"),
-    "landmarks": ("rbf", "polynomial", "laplacian", "sigmoid"),
-    "sampling": ("rbf", "polynomial", "laplacian", "sigmoid"),
-}
-
-# The options that `TrainOptions` takes as they are.
-_PASSED_ON = (
-    *("gamma", "degree", "coef0", "sampling", "seed", "tol", "max_iter", "time_budget", "memory"),
-    *("solver", "features", "screening", "f", "certify"),
-)
 
 _OPTIONS = [
     click.option(
@@ -67,6 +48,12 @@ _OPTIONS = [
         help="Number added inside the polynomial and sigmoid kernels.",
     ),
     click.option(
+        "--exact",
+        is_flag=True,
+        help="Compare all rows with each other, not with landmarks: the kernel machine itself. "
+        "Takes longer, and the more rows the more.",
+    ),
+    click.option(
         "--landmarks",
         type=click.IntRange(min=1),
         metavar="M",
@@ -100,6 +87,13 @@ _OPTIONS = [
         default="none",
         show_default=True,
         help="balanced: rows of a rare label weigh more, so that all labels weigh the same.",
+    ),
+    click.option(
+        "--strategy",
+        type=click.Choice(["rest", "one"]),
+        default="rest",
+        show_default=True,
+        help="With more than two labels: each against the rest, or one against one, every pair.",
     ),
     click.option(
         "--intercept",
@@ -139,10 +133,46 @@ _OPTIONS = [
     ),
     click.option(
         "--solver",
-        type=click.Choice(["auto", "newton", "cd"]),
+        type=click.Choice(["auto", "newton", "cd", "block", "pairs"]),
         default="auto",
         show_default=True,
-        help="newton: few passes, any number of rows; cd: coordinate descent.",
+        help="newton: few passes, any number of rows; cd: coordinate descent. With --exact, block: "
+        "many rows at a time; pairs: two at a time, in one process.",
+    ),
+    click.option(
+        "--cache",
+        type=Bytes(),
+        metavar="SIZE",
+        help="Memory for comparisons between rows that --exact may need again, such as 1GiB.  "
+        "[default: 0.4 of --memory at most]",
+    ),
+    click.option(
+        "--start",
+        type=click.Choice(["auto", "cold", "divide", "nystrom"]),
+        default="auto",
+        show_default=True,
+        help="Where the fit begins. cold: at nothing, also auto; divide: parts of the rows are "
+        "fitted first; nystrom: a quick fit with few landmarks is.",
+    ),
+    click.option(
+        "--parts",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Parts to divide the rows into.  [default: about 5000 rows each]",
+    ),
+    click.option(
+        "--levels",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=1,
+        show_default=True,
+        help="Times to divide the rows: each time into a quarter as many parts.",
+    ),
+    click.option(
+        "--early",
+        is_flag=True,
+        help="With --exact: stop after the parts. Quick, every row is judged by its own part, and "
+        "nothing is proved.",
     ),
     click.option(
         "--features",
@@ -154,11 +184,12 @@ _OPTIONS = [
     ),
     click.option(
         "--screening",
-        type=click.Choice(["gap", "f-safe", "none"]),
-        default="gap",
+        type=click.Choice(["auto", "gap", "f-safe", "adaptive", "joachims", "none"]),
+        default="auto",
         show_default=True,
         help="Leave out rows that are decided already. gap: provably so; f-safe: bolder, with a "
-        "closing look at all rows; none: never.",
+        "closing look at all rows; adaptive: as bold as turns out well; joachims: those that seem "
+        "to be, with --exact; none: never. auto: none with --exact, else gap.",
     ),
     click.option(
         "--f",
@@ -168,6 +199,14 @@ _OPTIONS = [
         default=0.1,
         show_default=True,
         help="How bold f-safe screening is: smaller leaves out more.",
+    ),
+    click.option(
+        "--patience",
+        type=click.IntRange(min=1),
+        metavar="N",
+        default=3,
+        show_default=True,
+        help="Looks at a row in which it has to seem decided, for joachims screening.",
     ),
     click.option(
         "--certify",
@@ -211,53 +250,6 @@ def fit_options(command: Command) -> Command:
     for option in reversed(_OPTIONS):
         command = option(command)
     return command
-
-
-def train_options(
-    context: click.Context, dataset: "Dataset", values: dict[str, Any], work: Path, resume: bool
-) -> "TrainOptions":
-    """The options as `bigscreen.train` wants them, checked against each other and the store.
-
-    Raises
-    ------
-    InputError
-        If two options contradict, one has no meaning for the kernel, or there are more landmarks
-        than rows.
-    """
-    from bigscreen.train import TrainOptions
-
-    def given(name: str) -> bool:
-        return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
-
-    kernel = values["kernel"]
-    for name, kernels in _USED_BY.items():
-        if given(name) and kernel not in kernels:
-            raise InputError(f"--{name} has no meaning with --kernel {kernel}; leave it out")
-    if given("f") and values["screening"] != "f-safe":
-        raise InputError("--f has a meaning only with --screening f-safe; leave it out")
-    if values["C"] is not None and values["lam"] is not None:
-        raise InputError(
-            "--C and --lambda say the same in two ways (C = 1 / (2 x rows x lambda)); give one"
-        )
-    if values["no_intercept"] and values["intercept"] not in (None, "none"):
-        raise InputError(f"--no-intercept contradicts --intercept {values['intercept']}; give one")
-    landmarks = values["landmarks"] or min(DEFAULT_LANDMARKS, dataset.n_rows)
-    if landmarks > dataset.n_rows:
-        raise InputError(
-            f"--landmarks {landmarks} is more than the {dataset.n_rows} rows of {dataset.path}; "
-            f"give at most {dataset.n_rows}"
-        )
-    return TrainOptions(
-        kernel=kernel,
-        landmarks=landmarks,
-        C=1.0 if values["C"] is None else values["C"],
-        lam=values["lam"],
-        class_weight=None if values["class_weight"] == "none" else values["class_weight"],
-        intercept="none" if values["no_intercept"] else values["intercept"] or "constant",
-        work=work,
-        resume=resume,
-        **{name: values[name] for name in _PASSED_ON},
-    )
 
 
 def check_fleet(values: dict[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,9 +24,18 @@ class Rule(Protocol):
     def region(self, point: Point, rounding: float) -> Ball | None:
         """The region, centred at the point's w; ``rounding`` bounds the error of its gap."""
 
+    def learned(self, removed: int, false: int) -> Rule:
+        """The rule to go on with after ``removed`` rows came back, ``false`` wrongly out."""
+
+
+class _Unteachable:
+    def learned(self, removed: int, false: int) -> Rule:
+        """The rule as it is."""
+        return self  # type: ignore[return-value]
+
 
 @dataclass(frozen=True)
-class GapBall:
+class GapBall(_Unteachable):
     """The gap ball (zimmert cor. 4.2; MATH sec. 2): safe for any primal-dual pair.
 
     P is 1-strongly convex in w, so ``1/2 ||w - w*||^2 <= P(w) - D(alpha)`` for every pair. Where
@@ -38,12 +47,11 @@ class GapBall:
 
     def region(self, point: Point, rounding: float) -> Ball | None:
         """Ball of radius ``sqrt(gap)`` (paired) or ``sqrt(2 gap)``."""
-        squared = _squared_radius(point, rounding)
-        return Ball(float(np.sqrt(squared))) if np.isfinite(squared) else None
+        return _ball(1.0, point, rounding)
 
 
 @dataclass(frozen=True)
-class FSafe:
+class FSafe(_Unteachable):
     """f-safe screening (zimmert eq. 1): the gap ball shrunk by ``0 < f < 1``.
 
     Not safe: what it removes is checked against all rows in the closing pass.
@@ -59,21 +67,85 @@ class FSafe:
 
     def region(self, point: Point, rounding: float) -> Ball | None:
         """Ball of radius ``f sqrt(gap)`` (``f sqrt(2 gap)`` where w is not w(alpha))."""
-        squared = _squared_radius(point, rounding)
-        return Ball(self.f * float(np.sqrt(squared))) if np.isfinite(squared) else None
+        return _ball(self.f, point, rounding)
 
 
-def _squared_radius(point: Point, rounding: float) -> float:
+@dataclass(frozen=True)
+class Adaptive:
+    """f-safe screening whose f follows the false removals that it causes (zimmert's outlook).
+
+    It begins bold. Whenever rows come back and some of them had been removed wrongly, f grows, the
+    more the larger their share; at 1 the rule is the gap ball, and safe. Where none had, it falls.
+    """
+
+    f: float = 0.03
+    name: str = "adaptive"
+
+    @property
+    def safe(self) -> bool:
+        """Whether it has become the gap ball."""
+        return self.f >= 1.0
+
+    def region(self, point: Point, rounding: float) -> Ball | None:
+        """Ball of radius ``f sqrt(gap)`` (``f sqrt(2 gap)`` where w is not w(alpha))."""
+        return _ball(self.f, point, rounding)
+
+    def learned(self, removed: int, false: int) -> Rule:
+        """A larger f if rows were removed wrongly, a smaller one if not."""
+        if self.safe:
+            return self
+        if false == 0:
+            return replace(self, f=max(0.5 * self.f, 0.001))
+        factor = 10.0 if false > 0.01 * removed else 3.0
+        return replace(self, f=min(factor * self.f, 1.0))
+
+
+@dataclass(frozen=True)
+class Joachims(_Unteachable):
+    """Shrinking as SVMlight and LIBSVM do it: by the present gradient alone (the baseline).
+
+    A row goes once ``patience`` checks running have found it at a bound where its gradient holds
+    it. Not safe: what it removes is checked against all rows in the closing pass.
+    """
+
+    patience: int = 3
+    name: str = "joachims"
+    safe: bool = False
+
+    def __post_init__(self) -> None:
+        if self.patience < 1:
+            raise InputError(f"patience of shrinking must be at least 1 check: {self.patience}")
+
+    def region(self, point: Point, rounding: float) -> Ball | None:
+        """The present w itself."""
+        return Ball(0.0, self.patience)
+
+
+def _ball(f: float, point: Point, rounding: float) -> Ball | None:
     gap = max(point.gap, 0.0) + rounding
-    return gap if point.paired else 2.0 * gap
+    squared = gap if point.paired else 2.0 * gap
+    return Ball(f * float(np.sqrt(squared))) if np.isfinite(squared) else None
 
 
-def make_rule(name: str, f: float = 0.1) -> Rule | None:
-    """The rule of this name: ``gap``, ``f-safe`` or ``none``."""
+def make_rule(name: str, f: float = 0.1, patience: int = 3) -> Rule | None:
+    """The rule of this name; parameters it does not have are ignored.
+
+    Parameters
+    ----------
+    name : {"gap", "f-safe", "adaptive", "joachims", "none"}
+    f : float
+        Of f-safe screening, in (0, 1).
+    patience : int
+        Of Joachims' shrinking: checks at a bound before a row goes.
+    """
     if name == "none":
         return None
     if name == "gap":
         return GapBall()
     if name == "f-safe":
         return FSafe(f)
-    raise InputError(f"screening must be gap, f-safe or none, got {name!r}")
+    if name == "adaptive":
+        return Adaptive()
+    if name == "joachims":
+        return Joachims(patience)
+    raise InputError(f"screening must be gap, f-safe, adaptive, joachims or none, got {name!r}")

@@ -17,9 +17,12 @@ class Ball:
     ----------
     radius : float
         In units of ``||w||``.
+    patience : int
+        A row is dropped once so many checks running have decided about it.
     """
 
     radius: float
+    patience: int = 1
 
     def intervals(
         self, scores: FloatArray, norms: FloatArray, slack: float | FloatArray = 0.0

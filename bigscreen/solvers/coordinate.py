@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.design import Design
-from bigscreen.dual import AT_HI, AT_LO, CSvc, Point
+from bigscreen.dual import AT_HI, AT_LO, CSvc, FloatArray, Point
 from bigscreen.errors import InputError
 from bigscreen.rows import as_rows, njit, row_axpy, row_dot
 from bigscreen.screening.regions import Ball
@@ -46,8 +46,11 @@ class CoordinateDescent:
         weight_bound: float,
         resident: bool = True,
         resume: Path | None = None,
+        start: FloatArray | None = None,
     ) -> Point:
         """Solve to whatever ``check`` asks for; returns the last point.
+
+        ``start`` is an alpha (n,) within the box to begin from where there is no checkpoint.
 
         Raises
         ------
@@ -62,6 +65,8 @@ class CoordinateDescent:
         descent = _Descent(design, problem, resident, weight_bound)
         if resume is not None and (resume / CHECKPOINT).exists():
             check.restored(descent.load(resume / CHECKPOINT))
+        elif start is not None:
+            descent.begin(start)
         while True:
             # Scores for a check cost about an epoch: check more rarely as epochs go by.
             if not descent.restored:
@@ -98,6 +103,15 @@ class _Descent:
         self.counts = (0, 0)
         self.scores = np.zeros(data.n_rows)
         self.restored = False
+
+    def begin(self, alpha: FloatArray) -> None:
+        """Start at this alpha: one pass for its w."""
+        self.alpha = np.array(alpha, dtype=np.float64)
+        for s, (a, b) in enumerate(self.shards):
+            coef = self.duals[s].sign * self.alpha[a:b]
+            used = np.flatnonzero(coef)
+            if len(used):
+                _add(as_rows(self._rows(s)), used, coef, self.constant, self.w)
 
     def epoch(self, seed: int) -> None:
         """Visit every free row once, but those at a bound that the last epochs left there.
@@ -292,3 +306,12 @@ def _scores(X, w, rows, constant, out):
         out[k] = row_dot(X, rows[k], w)
         if constant:
             out[k] += w[-1]
+
+
+@njit(nogil=True, cache=True)
+def _add(X, rows, coef, constant, w):
+    """``w += sum coef_i phi_i`` over some rows."""
+    for i in rows:
+        row_axpy(X, i, coef[i], w)
+        if constant:
+            w[-1] += coef[i]

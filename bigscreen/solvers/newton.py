@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, Point
+from bigscreen.dual import CSvc, FloatArray, Point
 from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.newton_solve import Solve
+from bigscreen.solvers.newton_start import start_at
 from bigscreen.solvers.protocol import Check, Fleet, Verdict
 
 THIN = 8
@@ -59,6 +60,7 @@ class Newton:
         weight_bound: float,
         resident: bool = True,
         resume: Path | None = None,
+        start: FloatArray | None = None,
     ) -> Point:
         """Solve to whatever ``check`` asks for; returns the last point.
 
@@ -70,6 +72,8 @@ class Newton:
             Keep rows in memory between passes.
         resume : Path or None
             Folder of a checkpoint to go on from.
+        start : float64 (n,) or None
+            A feasible alpha: begin at its w, with all rows, where there is no checkpoint.
         """
         solve = Solve(self, design, problem, fleet)
         program = NewtonProgram(
@@ -82,6 +86,10 @@ class Newton:
                 check.restored(meta)
                 return solve.run(solve.restore(program, meta["solver"]), check)
         place, before = solve.origin(), 1.0
+        if start is not None:
+            place = start_at(solve, start)
+            solve.enter(program, place)
+            return solve.run(place, check)
         for stride in self._strides(design):
             # The picked rows can hold nearly all the weight, then scaled up by the stride.
             part = replace(

@@ -15,6 +15,7 @@ from bigscreen.solvers.newton_algebra import Algebra
 from bigscreen.solvers.newton_bundle import Bundle
 from bigscreen.solvers.newton_offset import multiplier_interval
 from bigscreen.solvers.newton_shard import NewtonProgram
+from bigscreen.solvers.newton_start import suit
 from bigscreen.solvers.protocol import Check, Fleet
 
 STEPS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
@@ -45,6 +46,7 @@ class Place:
     visited: int = 0
     alive: int = 0
     stalled: int = 0
+    given: float | None = None  # D of the alpha that x was made of, until h suits its gap
 
 
 class Solve:
@@ -128,6 +130,9 @@ class Solve:
             steps = steps * steps[-1]
             stack, _ = self.fleet.round({**message, "kind": "search", "steps": steps})
             losses = stack.sum(axis=0)
+        if place.given is not None:
+            primal, cost = float(quadratic[k] + plain[k]), float(smooth[k] - plain[k])
+            h = suit(self, place, cost, max(primal - place.given, self.options.tol * abs(primal)))
         place.t = float(steps[k])
         place.stalled = place.stalled + 1 if len(steps) > 1 and k == 0 and h == place.h else 0
         place.x = place.x + place.t * step

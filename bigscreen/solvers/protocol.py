@@ -62,4 +62,6 @@ class Solver(Protocol):
         weight_bound: float,
         resident: bool,
         resume: Path | None,
-    ) -> Point: ...
+        start: FloatArray | None,
+    ) -> Point:
+        """Solve until ``check`` answers None; ``start`` is a feasible alpha (n,) to begin from."""

@@ -1,47 +1,54 @@
-"""A fitted model in one file: a zip of ``model.json`` and ``arrays/*.npy``, and no pickle."""
+"""A fitted model: what it scores and decides, and how it goes to a file and comes back."""
 
-import json
 import os
-import zipfile
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import Kernel, Side, kernel_from_dict
-from bigscreen.store.files import replacing
+from bigscreen.store import model_votes
+from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
+from bigscreen.store.model_gate import Gate, row_numbers
 from bigscreen.store.prepare import Preparation
 
-FORMAT = "bigscreen model"
-SCHEMA = 1
-_CSR_PARTS = ("data", "indices", "indptr")
+__all__ = ["SCHEMA", "Gate", "Model"]
 
 
 @dataclass(eq=False)
 class Model:
     """Scores ``f_c(x) = sum_j coef[c, j] k(x, landmark_j) + intercept[c]``.
 
+    With a gate the sum is over the landmarks of x's own part p, and the intercept is
+    ``intercept[c, p]``.
+
     Attributes
     ----------
     kernel : Kernel
     landmarks : (m, d) float32 ndarray, csr_array, or None
-        None for a linear model, whose `coef` then multiplies the d features themselves.
+        None for a linear model, whose `coef` then multiplies the d features themselves. Those of a
+        precomputed kernel may be empty rows, as their numbers in `support` are all it needs.
     coef : (k, m) or (k, d) float64 ndarray
-        One row for a binary problem, otherwise one row per label (one-vs-rest).
-    intercept : (k,) float64 ndarray
+        One row for a binary problem, otherwise one row per label, or per pair of labels.
+    intercept : (k,) float64 ndarray, (k, parts) with a gate
     labels : list of str, float or int
         In code order. With two labels a score above 0 means ``labels[1]``.
     preparation : Preparation
         How source columns became features; a store must share it to be scored.
     provenance : dict
         Versions, data fingerprint, parameters, certificates, history: JSON-able.
+    strategy : {"rest", "one"}
+        Every label against the rest, or one against one, in the order of `model_votes`.
+    support : (m,) int64 ndarray or None
+        Numbers of the landmarks' rows in the training data.
+    gate : Gate or None
+        Chooses the part of a row.
+    part : (m,) int64 ndarray or None
+        The part that a landmark belongs to; with a gate only.
     """
 
     kernel: Kernel
@@ -51,22 +58,45 @@ class Model:
     labels: list[Any]
     preparation: Preparation
     provenance: dict[str, Any] = field(default_factory=dict)
+    strategy: str = "rest"
+    support: np.ndarray | None = None
+    gate: Gate | None = None
+    part: np.ndarray | None = None
 
     def __post_init__(self) -> None:
         self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
         self.intercept = np.ascontiguousarray(self.intercept, dtype=np.float64)
-        if self.coef.ndim != 2 or self.intercept.shape != self.coef.shape[:1]:
+        parts = () if self.gate is None else (self.gate.n_parts,)
+        if self.coef.ndim != 2 or self.intercept.shape != (len(self.coef), *parts):
             raise ValueError(
                 f"coef has shape {self.coef.shape} and intercept {self.intercept.shape}, "
-                "they must be (k, m) and (k,)"
+                f"they must be (k, m) and {'(k, parts)' if parts else '(k,)'}"
             )
         if self.landmarks is not None and self.landmarks.shape[0] != self.coef.shape[1]:
             raise ValueError(
                 f"coef has {self.coef.shape[1]} columns for {self.landmarks.shape[0]} landmarks"
             )
-        scorers = 1 if len(self.labels) == 2 else len(self.labels)
-        if len(self.labels) < 2 or self.coef.shape[0] != scorers:
-            raise ValueError(f"{self.coef.shape[0]} score functions for {len(self.labels)} labels")
+        if self.strategy not in ("rest", "one"):
+            raise ValueError(f"strategy must be rest or one, not {self.strategy!r}")
+        labels = len(self.labels)
+        scorers = labels if self.strategy == "rest" else model_votes.n_pairs(labels)
+        if labels < 2 or len(self.coef) != (1 if labels == 2 else scorers):
+            raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
+        self._check_rows()
+
+    def _check_rows(self) -> None:
+        """What is said of every landmark must be said of each, and make sense."""
+        size = 0 if self.landmarks is None else self.landmarks.shape[0]
+        if self.support is not None:
+            self.support = row_numbers(self.support, size, "support")
+        if (self.gate is None) != (self.part is None):
+            raise ValueError("a gate and the parts of the landmarks come together")
+        if self.gate is not None:
+            if self.gate.landmarks.shape[1] != self.n_features:
+                raise ValueError("the gate's landmarks have another number of features")
+            self.part = row_numbers(np.asarray(self.part), size, "part")
+            if size and self.part.max() >= self.gate.n_parts:
+                raise ValueError(f"part names more than the {self.gate.n_parts} parts of the gate")
 
     @property
     def n_features(self) -> int:
@@ -74,12 +104,32 @@ class Model:
         return int((self.coef if self.landmarks is None else self.landmarks).shape[1])
 
     @cached_property
-    def _side(self) -> Side:
-        # Landmark norms and the inverted index of sparse landmarks, once for all blocks.
-        return Side(self.landmarks)
+    def _machines(self) -> list[tuple[Side, np.ndarray]]:
+        """Landmarks and coefficients (m, k) of every part, of which there is one without a gate.
+
+        Made once for all blocks: with their norms, and an index if the landmarks are sparse.
+        """
+        if self.part is None:
+            return [(Side(self.landmarks, self.support), np.ascontiguousarray(self.coef.T))]
+        assert self.gate is not None and self.landmarks is not None
+        machines = []
+        for p in range(self.gate.n_parts):
+            own = np.flatnonzero(self.part == p)
+            ids = None if self.support is None else self.support[own]
+            side = Side(self.landmarks[own], ids)
+            machines.append((side, np.ascontiguousarray(self.coef[:, own].T)))
+        return machines
+
+    @cached_property
+    def _entries(self) -> type:
+        """Type of the kernel's entries: float64 where float32 would be coarse."""
+        longest = max(
+            (float(side.sqnorms.max()) for side, _ in self._machines if len(side)), default=0.0
+        )
+        return self.kernel.precision(longest, self.n_features)
 
     def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
-        """Decision values of prepared rows.
+        """Scores of prepared rows.
 
         Parameters
         ----------
@@ -100,48 +150,81 @@ class Model:
                 f"{self.n_features}; give it data with the same columns"
             )
         if self.landmarks is None:
-            values = np.asarray(X @ self.coef.T, dtype=np.float64)
-        else:
-            values = self.kernel.dots(X, self._side, np.ascontiguousarray(self.coef.T))
-        return values + self.intercept
+            return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
+        if self.gate is None:
+            side, coef = self._machines[0]
+            return self.kernel.dots(X, side, coef, self._entries) + self.intercept
+        nearest = self.gate.nearest(self.kernel, X)
+        out = np.empty((X.shape[0], len(self.coef)))
+        for p, (side, coef) in enumerate(self._machines):
+            rows = np.flatnonzero(nearest == p)
+            if len(rows):
+                values = self.kernel.dots(X[rows], side, coef, self._entries)
+                out[rows] = values + self.intercept[:, p]
+        return out
 
     def decide(self, scores: np.ndarray) -> np.ndarray:
-        """Label codes, (rows,) int64, that follow from `scores`, (rows, k)."""
+        """Label codes, (rows,) int64, that follow from `scores`, (rows, k).
+
+        Of labels with as many votes, or as high a score, the first is taken.
+        """
         if scores.shape[1] == 1:
             return (scores[:, 0] > 0).astype(np.int64)
+        if self.strategy == "one":
+            scores = model_votes.votes(scores, len(self.labels))
         return np.argmax(scores, axis=1).astype(np.int64)
+
+    def decision_values(self, scores: np.ndarray) -> np.ndarray:
+        """One value for every label, (rows, labels), of `scores`, (rows, k); (rows, 1) of two.
+
+        One against one: the votes, and scores that tell equal ones apart (`model_votes.values`).
+        """
+        if self.strategy == "one" and len(self.labels) > 2:
+            return model_votes.values(scores, len(self.labels))
+        return scores
 
     def predict(self, X: np.ndarray | csr_array) -> np.ndarray:
         """Label codes of prepared rows, (rows,) int64: positions in `labels`."""
         return self.decide(self.scores(X))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the model to one file, which appears whole or not at all."""
+        """Write the model to one file, which appears whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If its kernel is a function of the user's own.
+        """
+        if not self.kernel.storable:
+            raise InputError(
+                "a model with a kernel function of your own cannot be written to a file; "
+                "use a kernel that has a name, or precomputed entries"
+            )
         arrays = {"coef": self.coef, "intercept": self.intercept}
-        if self.landmarks is None:
-            kind = "none"
-        elif issparse(self.landmarks):
-            kind = "csr"
-            arrays |= {f"landmarks_{part}": getattr(self.landmarks, part) for part in _CSR_PARTS}
-        else:
-            kind = "dense"
-            arrays["landmarks"] = np.ascontiguousarray(self.landmarks, dtype=np.float32)
+        kind, gate = "none", None
+        if self.landmarks is not None:
+            kind, rows = packed("landmarks", self.landmarks)
+            arrays |= rows
+        if self.support is not None:
+            arrays["support"] = self.support
+        if self.gate is not None and self.part is not None:
+            gate, rows = packed("gate_landmarks", self.gate.landmarks)
+            arrays |= {**rows, "part": self.part}
+            arrays |= {"gate_coef": self.gate.coef, "gate_offset": self.gate.offset}
+            if self.gate.ids is not None:
+                arrays["gate_ids"] = self.gate.ids
         record = {
-            "format": FORMAT,
-            "schema": SCHEMA,
             "kernel": self.kernel.to_dict(),
             "landmarks": kind,
             "n_features": self.n_features,
+            "strategy": self.strategy,
+            "gate": gate,
+            "optional": sorted(arrays.keys() & {"support", "gate_ids"}),
             "labels": self.labels,
             "preparation": self.preparation.to_dict(),
             "provenance": self.provenance,
         }
-        text = json.dumps(record, indent=1, default=_plain).encode()
-        with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
-            bundle.writestr(_entry("model.json"), text)
-            for name, array in arrays.items():
-                with bundle.open(_entry(f"arrays/{name}.npy"), "w", force_zip64=True) as part:
-                    np.lib.format.write_array(part, array, allow_pickle=False)
+        write(path, record, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -153,101 +236,30 @@ class Model:
             If there is no such file, it is not a model, it is damaged, or a newer bigscreen wrote
             it: each its own sentence.
         """
-        name = os.fspath(path)
-        if not Path(path).exists():
-            raise InputError(f"there is no model file {name}; `bigscreen fit` writes one")
-        if Path(path).is_dir():
-            raise InputError(
-                f"{name} is a folder and a model is one file, written by `bigscreen fit`"
-            )
-        if not zipfile.is_zipfile(path):
-            with open(path, "rb") as file:
-                cut = file.read(4) == b"PK\x03\x04"
-            if cut:
-                raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
-            raise InputError(f"{name} is not a bigscreen model, which `bigscreen fit` writes")
-        with _damage(name), zipfile.ZipFile(path) as bundle:
-            text = bundle.read("model.json") if "model.json" in bundle.namelist() else b"null"
-            record = json.loads(text)
-        if not isinstance(record, dict) or record.get("format") != FORMAT:
-            raise InputError(f"{name} is a zip file but not a bigscreen model")
-        if record.get("schema", 0) > SCHEMA:
-            raise InputError(
-                f"{name} was written by a newer bigscreen (model schema {record['schema']}, this "
-                f"one reads up to {SCHEMA}); upgrade bigscreen"
-            )
-        with _damage(name), zipfile.ZipFile(path) as bundle:
-            return cls(**_fields(record, lambda part: _array(bundle, part)))
-
-
-@contextmanager
-def _damage(name: str) -> Iterator[None]:
-    """Say of every way in which a broken file shows that the file is broken."""
-    try:
-        yield
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        LookupError,
-        TypeError,
-        EOFError,
-        AttributeError,
-        NotImplementedError,
-    ) as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise InputError(f"{name} is damaged ({reason}); copy or fit it again") from error
+        with opened(path) as (record, array):
+            return cls(**_fields(record, array))
 
 
 def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[str, Any]:
     """The arguments of `Model` out of the JSON record and the arrays."""
-    landmarks: np.ndarray | csr_array | None = None
-    if record["landmarks"] == "dense":
-        landmarks = array("landmarks")
-    elif record["landmarks"] == "csr":
-        parts = [array(f"landmarks_{part}") for part in _CSR_PARTS]
-        sparse = csr_array(
-            (parts[0], parts[1], parts[2]), shape=(len(parts[2]) - 1, int(record["n_features"]))
-        )
-        # Compiled loops trust these indices: a wrong one would read foreign memory.
-        sparse.check_format(full_check=True)
-        landmarks = sparse
+    width, optional = int(record["n_features"]), record.get("optional", [])
+    kind, gate = record["landmarks"], record.get("gate")
     model = {
         "kernel": kernel_from_dict(record["kernel"]),
-        "landmarks": landmarks,
+        "landmarks": None if kind == "none" else unpacked("landmarks", kind, width, array),
         "coef": array("coef"),
         "intercept": array("intercept"),
         "labels": record["labels"],
         "preparation": Preparation.from_dict(record["preparation"]),
         "provenance": record["provenance"],
+        "strategy": record.get("strategy", "rest"),
+        "support": array("support") if "support" in optional else None,
     }
+    if gate is not None:
+        ids = array("gate_ids") if "gate_ids" in optional else None
+        rows = unpacked("gate_landmarks", gate, width, array)
+        model["gate"] = Gate(rows, array("gate_coef"), array("gate_offset"), ids)
+        model["part"] = array("part")
     if not (np.isfinite(model["coef"]).all() and np.isfinite(model["intercept"]).all()):
         raise ValueError("its coefficients are not all finite numbers")
     return model
-
-
-def _array(bundle: zipfile.ZipFile, name: str) -> np.ndarray:
-    with bundle.open(f"arrays/{name}.npy") as part:
-        array = np.lib.format.read_array(part, allow_pickle=False)
-        # Reading to the end is what makes zipfile compare the checksum.
-        if part.read(1):
-            raise ValueError(f"arrays/{name}.npy is longer than its header says")
-    return array
-
-
-def _entry(name: str) -> zipfile.ZipInfo:
-    # A fixed date: equal models are equal files.
-    return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
-
-
-def _plain(value: Any) -> Any:
-    """What JSON cannot write by itself and numpy code leaves in records."""
-    if isinstance(value, np.generic):
-        return value.item()
-    if isinstance(value, np.ndarray):
-        return value.tolist()
-    if isinstance(value, Mapping):
-        return dict(value)
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    raise TypeError(f"{type(value).__name__} cannot be written to a model")

@@ -1,0 +1,195 @@
+"""What runs anywhere for divide and conquer: one part's problem, one block of a norm."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from bigscreen import design_sums
+from bigscreen.closing import Throughput
+from bigscreen.design import Design
+from bigscreen.divide_rows import load, pick
+from bigscreen.dual import CSvc, Dual, FloatArray, Point
+from bigscreen.errors import InputError
+from bigscreen.kernels import Precomputed, Side
+from bigscreen.screening.dynamic import Rule
+from bigscreen.solvers.protocol import Solver, Verdict
+
+BLOCK = 8192
+"""Support rows whose kernel entries to as many others are one task."""
+
+
+class Part(NamedTuple):
+    """One part's rows: their numbers, codes, weights and alpha; threads and seconds to use."""
+
+    ids: NDArray[np.int64]
+    codes: NDArray[np.int32]
+    weights: FloatArray
+    alpha: FloatArray
+    threads: int
+    seconds: float | None
+
+
+class Solved(NamedTuple):
+    """A part's alpha and offset, and how they came about."""
+
+    alpha: FloatArray
+    intercept: float
+    primal: float
+    dual: float
+    entries: int
+    passes: int
+
+
+@dataclass
+class Enough:
+    """The check of a solve that only makes a start: no certificate, no closing pass.
+
+    Rules screen as they do elsewhere; what an unsafe one takes too much is left to the solve
+    that begins here.
+    """
+
+    tol: float
+    most: int
+    rule: Rule | None
+    deadline: float | None
+    passes: int = 0
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(
+        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
+    ) -> Verdict | None:
+        self.passes, self.stats = self.passes + 1, stats
+        near = point.relative_gap <= self.tol
+        if near or stats["stalled"] or self.passes >= self.most or self.expired():
+            return None
+        return Verdict(None if self.rule is None else self.rule.region(point, point.rounding))
+
+    def expired(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """A part is never checkpointed."""
+        raise AssertionError
+
+    @property
+    def entries(self) -> int:
+        return int(self.stats.get("kernel_entries", 0))
+
+
+@dataclass(frozen=True)
+class Local:
+    """Solves a part by itself, where ``fleet.each`` puts it."""
+
+    design: Design
+    problem: CSvc
+    solver: Solver
+    fleet: Callable[[int], AbstractContextManager[Any]]
+    tol: float
+    most: int
+    rule: Rule | None
+
+    def __call__(self, part: Part) -> Solved:
+        dual = self.problem.dual(part.codes, part.weights)
+        if dual.coupling is not None and len(np.unique(np.sign(dual.coupling))) < 2:
+            # Nothing but 0 meets the coupling. Every row is on its margin.
+            return Solved(np.zeros(len(dual)), float(dual.coupling[0]), 0.0, 0.0, 0, 0)
+        deadline = None if part.seconds is None else time.monotonic() + part.seconds
+        check = Enough(self.tol, self.most, self.rule, deadline)
+        design = load(pick(self.design, part.ids, part.codes, part.weights))
+        with self.fleet(part.threads) as fleet:
+            return solved(design, self.problem, self.solver, fleet, check, part.alpha)
+
+
+def solved(
+    design: Design,
+    problem: CSvc,
+    solver: Solver,
+    fleet: Any,
+    check: Enough,
+    alpha: FloatArray,
+) -> Solved:
+    """Solve from an alpha in the box, made feasible first."""
+    n = design.data.n_rows
+    dual = problem.dual(design.data.y(0, n), design.data.weights(0, n))
+    positive = dual.sign > 0
+    keep = problem.feasible(float(alpha[positive].sum()), float(alpha[~positive].sum()))
+    begin = alpha * np.where(positive, *keep)
+    point = solver.run(
+        design,
+        problem,
+        fleet,
+        check,
+        weight_bound=float(np.maximum(np.abs(dual.lo), np.abs(dual.hi)).sum()),
+        resident=True,
+        resume=None,
+        start=begin if begin.any() else None,
+    )
+    if point.alpha is None:
+        raise InputError("divide and conquer needs a solver that holds alpha; use pairs or cd")
+    return Solved(
+        point.alpha, point.intercept, point.primal, point.dual, check.entries, check.passes
+    )
+
+
+# -- ||w(alpha)||^2 ------------------------------------------------------------------------------
+def squared_norm(
+    design: Design, problem: CSvc, coef: FloatArray, fleet: Throughput
+) -> tuple[float, int]:
+    """``||sum_i coef_i phi_i||^2`` and the kernel entries that it took.
+
+    Where phi is implicit: over pairs of blocks of the rows with a coefficient, half of them by
+    symmetry, so that no process holds more than two blocks.
+    """
+    constant = float(coef.sum()) ** 2 if problem.intercept == "constant" else 0.0
+    if not design.exact:
+        w = design.features(design_sums.weighted_columns(design, coef, fleet)[:-1])
+        return float(w @ w) + constant, 0
+    support = np.flatnonzero(coef)
+    size = min(BLOCK, max(256, -(-len(support) // 8)))
+    blocks = [support[a : a + size] for a in range(0, len(support), size)]
+    pairs = (
+        (one, other, coef[one], coef[other]) for k, one in enumerate(blocks) for other in blocks[k:]
+    )
+    total, entries = constant, 0
+    for found, count in fleet.each(_Product(design), pairs):
+        total, entries = total + found, entries + count
+    return total, entries
+
+
+@dataclass(frozen=True)
+class _Product:
+    """``a' K b`` of two blocks of rows, twice if they are not the same block."""
+
+    design: Design
+
+    def __call__(
+        self, item: tuple[NDArray[np.int64], NDArray[np.int64], FloatArray, FloatArray]
+    ) -> tuple[float, int]:
+        one, other, a, b = item
+        data, kernel = self.design.data, self.design.kernel
+        assert kernel is not None
+        left = data.rows(one)
+        same = one[0] == other[0]
+        if isinstance(kernel, Precomputed):  # of the rows on the right it needs the numbers only
+            right: Any = sparse.csr_array((len(other), data.n_features), dtype=np.float32)
+        else:
+            right = left if same else data.rows(other)
+        dtype = kernel.precision(data.max_sqnorm, data.n_features)
+        dots = kernel.dots(Side(left, one), Side(right, other), b[:, None], dtype)[:, 0]
+        return (1 if same else 2) * float(a @ dots), len(one) * len(other)
+
+
+def longest_step(dual: Dual, alpha: FloatArray) -> float:
+    """The largest t with t alpha within the box."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(alpha > 0, dual.hi / alpha, np.where(alpha < 0, dual.lo / alpha, np.inf))
+    return float(room.min(initial=np.inf))

@@ -1,0 +1,87 @@
+"""What an exact kernel machine will need, before it runs: memory, kernel columns kept, time."""
+
+from __future__ import annotations
+
+from bigscreen.plan import Plan, Request, entry_cost, refused, row_size
+from bigscreen.store import Rows
+
+CACHE_SHARE = 0.4
+"""Part of the memory allowed that kernel columns may take where nobody says how much."""
+ROW_BYTES = 320
+"""State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
+COPIES = 2
+"""Of the rows: as they are, and as products want them (centred, or columns and an index)."""
+BLOCK_ROWS = 4096
+"""Rows of the largest block: its matrix is held twice while rows enter."""
+PIECE = 512
+"""Columns that a thread computes at once."""
+THREAD_BYTES = 2**26
+"""A thread's tiles of the kernel matrix."""
+FEW_ROWS = 1024
+"""Up to here, and without a cluster, pair steps are as quick as blocks (measured), and go on in
+float64 where float32 entries cannot prove the gap that is asked for."""
+FEWEST = 16
+"""Kernel columns without which no fit is begun."""
+LOOKED_UP = 0.25
+"""Part of the kernel matrix that a solve computes (measured: 0.07 to 0.4), and as much again for
+steps and scores."""
+
+
+def outline_exact(data: Rows, request: Request) -> Plan:
+    """Say how many kernel columns can be kept; refuse what cannot fit."""
+    n, d = data.n_rows, data.n_features
+    threads, pairs = request.workers, request.solver == "pairs"
+    if request.solver == "auto":
+        pairs = n <= FEW_ROWS and not request.cluster
+    row_bytes = row_size(data)
+    classifiers = request.classifiers(len(data.labels))
+    column = 4 * n
+    base = request.base_bytes
+    rows = (COPIES + 1 if pairs else COPIES) * n * row_bytes
+    states = n * ROW_BYTES
+    block = min(BLOCK_ROWS, n)
+    pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES
+    work = threads * THREAD_BYTES
+    if not pairs:
+        work = 2 * 4 * block**2 + int(4 * block * row_bytes) + threads * pieces
+    fixed = base + rows + states + work
+    room = int(request.memory - fixed)
+    wanted = request.cache or int(CACHE_SHARE * request.memory)
+    cache = min(wanted, column * n, room if request.cache is None else wanted)
+    # However few are asked for, one block's columns pass through.
+    cache = max(cache, min(FEWEST, n) * column)
+    refusal = None
+    if cache > room:
+        refusal = refused(
+            fixed + cache,
+            request.memory,
+            {
+                "for the processes": base,
+                f"for {n} rows and what products need of them": rows,
+                "for their state": states,
+                f"for a block and its columns ({threads} threads)": work,
+                f"for {cache // column} kernel columns": cache,
+            },
+            "allow more memory, or use landmarks" if request.cache is None else "give less cache",
+        )
+    entries = LOOKED_UP * float(n) * n
+    if request.strategy == "one" and classifiers > 1:
+        # Each is of the rows of two labels.
+        entries *= (2 / len(data.labels)) ** 2
+    seconds = 2e-9 * classifiers * entries * entry_cost(data) / max(1, threads) + 1.0
+    return Plan(
+        rows=n,
+        columns=d,
+        classifiers=classifiers,
+        landmarks=0,
+        data_bytes=int(n * row_bytes),
+        solver="pairs" if pairs else "block",
+        features="exact",
+        features_in_memory=False,
+        resident=True,
+        peak_bytes=int(fixed + cache),
+        disk_bytes=0,
+        seconds=seconds,
+        refusal=refusal,
+        cache_bytes=int(cache),
+    )

@@ -1,0 +1,177 @@
+"""Kernel columns of one shard: kept while the budget lasts, computed again when it does not."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.dual import FloatArray
+from bigscreen.kernels import Kernel, Side
+from bigscreen.rows import njit
+
+PIECE = 512
+"""Columns computed at once; a multiple of PAD."""
+
+PAD = 64
+"""Rows are handed to BLAS in multiples of this: the bits of an entry then do not depend on which
+rows it is computed with, so that columns kept and columns computed again are the same."""
+
+
+_scratch = threading.local()
+
+
+def _buffer(rows: int, width: int) -> NDArray[np.float32]:
+    """This thread's buffer, which the next call overwrites: fresh pages cost 1 ns an entry."""
+    if getattr(_scratch, "size", 0) < rows * width:
+        _scratch.size = rows * width
+        _scratch.entries = np.empty(_scratch.size, np.float32)
+    return _scratch.entries[: rows * width].reshape(rows, width)
+
+
+class Slots:
+    """Which columns are kept, and where: the same places in every shard.
+
+    Parameters
+    ----------
+    capacity : int
+        Columns that there is room for; the least recently used go first.
+    n_rows : int
+        Rows of the data.
+    """
+
+    def __init__(self, capacity: int, n_rows: int) -> None:
+        self.capacity = min(capacity, n_rows)
+        self.slot = np.full(n_rows, -1)
+        self.owner = np.full(self.capacity, -1)
+        self.used = np.full(self.capacity, -1)
+        self.clock = 0
+
+    def assign(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A slot for each of these rows; -1 for all of them if there are too many to keep."""
+        if len(ids) > self.capacity:
+            return np.full(len(ids), -1)
+        self.clock += 1
+        slots = self.slot[ids]
+        self.used[slots[slots >= 0]] = self.clock
+        new = np.flatnonzero(slots < 0)
+        # A stable order: unused slots come first, one after the other.
+        places = np.sort(np.argsort(self.used, kind="stable")[: len(new)])
+        before = self.owner[places]
+        self.slot[before[before >= 0]] = -1
+        self.owner[places], self.used[places], self.slot[ids[new]] = ids[new], self.clock, places
+        return self.slot[ids]
+
+
+class Columns:
+    """``k(x_j, x_i)`` for rows j of the data (one array row each) and all rows i of a shard.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    side : Side
+        The shard's rows.
+    capacity : int
+        Columns that there is room for.
+    dtype : float32 or float64
+        Precision in which entries are computed (``Kernel.precision``); they are kept in float32.
+
+    Attributes
+    ----------
+    entries : int
+        Kernel entries computed so far.
+    """
+
+    def __init__(self, kernel: Kernel, side: Side, capacity: int, dtype: type) -> None:
+        self.kernel, self.side, self.dtype = kernel, side, dtype
+        # Memory is taken as columns fill it; BLAS writes whole multiples of PAD.
+        self.store = np.empty((capacity + PAD, len(side)), np.float32)
+        self.owner = np.full(capacity + PAD, -1)
+        self.entries = 0
+
+    def accumulate(
+        self, rows: Side, slots: NDArray[np.int64], coef: FloatArray, scores: FloatArray
+    ) -> None:
+        """``scores += sum_j coef_j k(x_j, .)`` over these rows, in their order.
+
+        ``slots`` are where columns may be kept; what a slot holds of another row is overwritten.
+        """
+        for a in range(0, len(coef), PIECE):
+            piece = np.arange(a, min(a + PIECE, len(coef)))
+            store, places = self._columns(rows, piece, slots[piece])
+            add_columns(store, places, coef[piece], scores)
+
+    def _columns(
+        self, rows: Side, piece: NDArray[np.int64], slots: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        """Where the columns of these rows are: an array and their places in it."""
+        assert rows.ids is not None
+        if slots[0] < 0:
+            return self._compute(rows, piece), np.arange(len(piece))
+        missing = np.flatnonzero(self.owner[slots] != rows.ids[piece])
+        if len(missing):
+            new, count = slots[missing], len(missing)
+            end = new[0] + -(-count // PAD) * PAD
+            # One after the other, but not where a shard has forgotten what is in its slots.
+            if np.all(np.diff(new) == 1) and np.all(self.owner[new[-1] + 1 : end] < 0):
+                self._compute(rows, piece[missing], self.store[new[0] :])
+            else:
+                self.store[new] = self._compute(rows, piece[missing])[:count]
+            self.owner[new] = rows.ids[piece[missing]]
+        return self.store, slots
+
+    def _compute(
+        self, rows: Side, places: NDArray[np.int64], out: NDArray[np.float32] | None = None
+    ) -> NDArray[np.float32]:
+        padded = np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
+        if out is None:
+            out = _buffer(len(padded), len(self.side))
+        self.entries += len(places) * len(self.side)
+        fill(self.kernel, take(rows, padded), self.side, out[: len(padded)], self.dtype)
+        return out
+
+    def compact(self, side: Side, keep: NDArray[np.int64]) -> None:
+        """Go on with these of the shard's rows only."""
+        old = self.store
+        self.store = np.empty((len(old), len(side)), np.float32)
+        for slot in np.flatnonzero(self.owner >= 0).tolist():
+            self.store[slot] = old[slot, keep]
+        self.side = side
+
+
+def fill(kernel: Kernel, A: Side, B: Side, out: NDArray[np.float32], dtype: type) -> None:
+    """Entries between two sides, computed in ``dtype``, into a float32 array."""
+    if dtype is np.float32:
+        kernel.block(A, B, out=out)
+    else:
+        out[:] = kernel.block(A, B, dtype=dtype)
+
+
+def take(rows: Side, places: NDArray[np.int64]) -> Side:
+    """Some rows of a side, with their ids."""
+    assert rows.ids is not None
+    return Side(rows.X[places], rows.ids[places])
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+def add_columns(store, slots, coef, scores):  # type: ignore[no-untyped-def]
+    """``scores += sum_j coef_j store[slots_j]``, float64 sums, four columns a sweep."""
+    n, tile = len(scores), 1024
+    sums = np.empty(tile)
+    for a in range(0, n, tile):
+        b = min(n, a + tile)
+        total = sums[: b - a]
+        total[:] = 0.0
+        for j in range(0, len(slots) - 3, 4):
+            c0, c1, c2, c3 = coef[j], coef[j + 1], coef[j + 2], coef[j + 3]
+            k0, k1 = store[slots[j], a:b], store[slots[j + 1], a:b]
+            k2, k3 = store[slots[j + 2], a:b], store[slots[j + 3], a:b]
+            for i in range(b - a):
+                total[i] += (c0 * k0[i] + c1 * k1[i]) + (c2 * k2[i] + c3 * k3[i])
+        for j in range(len(slots) - len(slots) % 4, len(slots)):
+            c0, k0 = coef[j], store[slots[j], a:b]
+            for i in range(b - a):
+                total[i] += c0 * k0[i]
+        for i in range(b - a):
+            scores[a + i] += total[i]

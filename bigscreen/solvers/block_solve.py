@@ -1,0 +1,251 @@
+"""The coordinator of the block solver: alpha of all rows, the block, and what the shards say."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.design import Design
+from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.kernels import Side
+from bigscreen.solvers.block_columns import Slots
+from bigscreen.solvers.block_gram import Gram
+from bigscreen.solvers.block_shard import NOTES, BlockProgram
+from bigscreen.solvers.block_wire import gathered, received, shares
+from bigscreen.solvers.smo import smo
+
+LARGEST = 4096
+"""Rows of the largest block."""
+
+SMALLEST = 512
+"""Rows of a block at least, where there are so many."""
+
+SAVED = (
+    *("alpha", "mu", "offset", "value", "size", "counts", "false_removals", "still"),
+    *("stay", "new", "v", "w_sq", "gap", "highest", "lowest", "alive", "entries"),
+)
+"""What a checkpoint holds of the coordinator, as it is."""
+
+STEPS = 100
+"""Most pair steps in a block, for each of its rows."""
+
+
+class Solve:
+    """alpha of all rows, the block, and what the last round has said."""
+
+    def __init__(self, options: Any, design: Design, problem: CSvc, fleet: Any) -> None:
+        data, kernel = design.data, design.kernel
+        assert kernel is not None
+        self.options, self.design, self.fleet, self.data = options, design, fleet, data
+        self.constant = problem.intercept == "constant"
+        self.dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        coupling = self.dual.coupling
+        self.t = np.broadcast_to(0.0, len(self.dual)) if coupling is None else coupling
+        self.problem = problem
+        self.size = min(options.size, max(data.n_rows // 8, SMALLEST), data.n_rows)
+        self.named = min(data.shard_rows, max(64, 4 * LARGEST // data.n_shards))
+        self.slots = Slots(options.cache // (4 * data.n_rows), data.n_rows)
+        fleet.start(BlockProgram(design, problem, self.slots.capacity, self.named), data.n_shards)
+        threads = min(getattr(fleet, "workers", 1), os.cpu_count() or 1)
+        self.gram = Gram(kernel, self.constant, threads, design.precision)
+        self.alpha = np.array(self.dual.lo)
+        self.mu = self.offset = self.value = 0.0
+        self.live = int(np.count_nonzero(self.dual.hi > self.dual.lo))
+        self.screenings: list[FloatArray] = []  # alpha at every screening round
+        self.counts = (0, 0)
+        self.false_removals = 0
+        self.still = False
+        self.moves = 0
+        # The next block: places of the last one that stay, new rows, and v of both.
+        self.stay, self.new = np.empty(0, np.int64), np.empty(0, np.int64)
+        self.v = np.empty(0)
+
+    # -- blocks --------------------------------------------------------------------------------
+    def advance(self) -> None:
+        """Solve the chosen block, move its rows, and choose the next one."""
+        self.enter()
+        ids = self.gram.ids
+        part = self.dual[ids]
+        t = np.ascontiguousarray(self.t[ids])
+        alpha = self.alpha[ids]
+        G = self.v * np.where(t == 0, 1.0, t)
+        before = G.copy()
+        smo(
+            self.gram.K,
+            np.ascontiguousarray(part.sign),
+            t,
+            np.ascontiguousarray(part.lo),
+            np.ascontiguousarray(part.hi),
+            alpha,
+            G,
+            self.options.depth * self.violation,
+            STEPS * len(ids),
+        )
+        step = alpha - self.alpha[ids]
+        self.value += 0.5 * float(step @ (before + G))
+        changed = np.flatnonzero(step)
+        self.still = len(changed) == 0
+        if self.dual.coupling is not None:
+            more, less = alpha < part.hi, alpha > part.lo
+            highest = np.max(G / t, where=np.where(t > 0, more, less), initial=-np.inf)
+            lowest = np.min(G / t, where=np.where(t > 0, less, more), initial=np.inf)
+            self.mu = between(lowest, highest)
+        self.move(ids[changed], alpha[changed], self.gram.X[changed], ids)
+        self.choose()
+
+    def enter(self) -> None:
+        """Make the chosen block the one whose kernel matrix is at hand."""
+        if len(self.new) or len(self.stay) < len(self.gram.ids):
+            self.gram.enter(self.stay, self.new, received(self.fleet, self.data, self.new))
+        self.stay, self.new = np.arange(len(self.gram.ids)), np.empty(0, np.int64)
+
+    def look(self) -> None:
+        """Survey the rows without a move, and choose a block of what there is now."""
+        none = np.empty(0, np.int64)
+        self.move(none, np.empty(0), self.data.X(0, 0), self.gram.ids[self.stay])
+        self.choose()
+
+    def move(
+        self, ids: NDArray[np.int64], alpha: FloatArray, X: Any, watch: NDArray[np.int64]
+    ) -> None:
+        """Tell the shards the new alpha of some rows; read what they answer."""
+        change = self.dual.sign[ids] * (alpha - self.alpha[ids])
+        self.alpha[ids] = alpha
+        if self.constant:
+            self.offset += float(change.sum())
+        width = int(shares(self.data, watch).max()) if len(watch) else 0
+        stack, _ = self.fleet.round(
+            {
+                "kind": "move",
+                "ids": ids,
+                "alpha": alpha,
+                "change": change,
+                "rows": Side(X, ids),
+                "slots": self.slots.assign(ids),
+                "mu": self.mu,
+                "offset": self.offset,
+                "watch": watch,
+                "width": width,
+            }
+        )
+        self.moves += 1
+        notes = dict(zip(NOTES, stack[:, : len(NOTES)].T, strict=True))
+        self.w_sq, self.gap = float(notes["w_sq"].sum()), float(notes["gap"].sum())
+        self.highest, self.lowest = float(notes["highest"].max()), float(notes["lowest"].min())
+        self.alive, self.entries = int(notes["alive"].sum()), int(notes["entries"].sum())
+        lists = np.split(stack[:, len(NOTES) :], np.arange(1, 5) * self.named, axis=1)
+        self.ups = _merged(lists[0], lists[1], self.mu)
+        self.downs = _merged(lists[2], lists[3], self.mu)
+        self.watched = gathered(lists[4], self.data, watch)
+        if self.alive == self.live:
+            # Nothing is fixed: the sums are those of all rows.
+            self.value = self.dual.value(self.alpha, self.w_sq)
+
+    def choose(self) -> None:
+        """The next block: free rows of the last one, and the rows that violate most."""
+        dual, half = self.dual, self.size // 2
+        ids, v = self.gram.ids[self.stay], self.watched
+        alpha = self.alpha[ids]
+        free = np.flatnonzero((alpha > dual.lo[ids]) & (alpha < dual.hi[ids]))
+        if len(free) > half:
+            if self.size < LARGEST:
+                self.size = min(2 * self.size, LARGEST, self.data.n_rows)
+                half = self.size // 2
+            apart = np.abs(v[free] - self.mu)
+            free = np.sort(free[np.argsort(-apart, kind="stable")[:half]])
+        up, down = (_without(*named, ids[free]) for named in (self.ups, self.downs))
+        room = self.size - len(free)
+        # As many of either kind, so that pairs can be made of them.
+        most = max(room // 2, room - len(down[0]))
+        up = up[0][:most], up[1][:most]
+        down = down[0][: room - len(up[0])], down[1][: room - len(up[0])]
+        self.stay, self.new = self.stay[free], np.concatenate([up[0], down[0]])
+        self.v = np.concatenate([v[free], up[1], down[1]])
+
+    # -- checkpoints ---------------------------------------------------------------------------
+    def save(self, folder: Path, meta: dict[str, Any]) -> None:
+        """Write a checkpoint: the shards' states and what the coordinator knows."""
+        state: dict[str, Any] = {name: getattr(self, name) for name in SAVED}
+        state["screenings"] = np.array(self.screenings).reshape(-1, len(self.alpha))
+        state["block"], state["matrix"] = self.gram.ids, self.gram.K
+        self.fleet.save(folder, {**meta, "solver": state})
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint of ``save``."""
+        for name in SAVED:
+            setattr(self, name, state[name])
+        self.counts = (int(state["counts"][0]), int(state["counts"][1]))
+        self.screenings = list(state["screenings"])
+        self.gram.ids, self.gram.K = state["block"], state["matrix"]
+        self.gram.X = received(self.fleet, self.data, self.gram.ids)
+
+    # -- what check is told --------------------------------------------------------------------
+    @property
+    def violation(self) -> float:
+        """How far the KKT conditions are from holding: m - M, or the largest gradient."""
+        if self.dual.coupling is None:
+            return max(self.highest, -self.lowest, 0.0)
+        return max(self.highest - self.lowest, 0.0)
+
+    def point(self) -> Point:
+        """Where alpha stands; its gap is the Frank-Wolfe gap of the rows alive."""
+        none = np.empty(0)
+        return Point(
+            none,
+            none,
+            self.mu if self.dual.coupling is not None else self.offset,
+            self.value + self.gap,
+            self.value,
+            paired=True,
+            alpha=self.alpha.copy(),
+            rounding=0.0,
+            scores=partial(self.scores, self.moves),
+        )
+
+    def scores(self, moves: int) -> FloatArray | None:
+        """Scores of all rows without the offset, if they are still those after that many moves."""
+        if moves != self.moves or self.screenings:
+            return None
+        stack, _ = self.fleet.round({"kind": "scores"})
+        return stack.ravel()[: len(self.dual)]
+
+    def stats(self) -> dict[str, Any]:
+        """What the last round did."""
+        high, low = self.counts
+        return {
+            "rows_visited": self.alive,
+            "rows_alive": self.alive,
+            "fixed_hi": high,
+            "fixed_lo": low,
+            "kernel_entries": self.entries + self.gram.entries,
+            "false_removals": self.false_removals,
+            "stalled": self.still or self.violation == 0.0,
+        }
+
+
+def between(lowest: float, highest: float) -> float:
+    """The multiplier between the extremes, the finite one where only one is."""
+    ends = [end for end in (lowest, highest) if np.isfinite(end)]
+    return float(np.mean(ends)) if ends else 0.0
+
+
+def _merged(
+    ids: NDArray[Any], values: NDArray[Any], mu: float
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """The shards' lists as one, the furthest from mu first; ties take turns between shards."""
+    flat, v = ids.T.ravel(), values.T.ravel()
+    there = np.flatnonzero(flat >= 0)
+    there = there[np.argsort(-np.abs(v[there] - mu), kind="stable")]
+    return flat[there].astype(np.int64), v[there]
+
+
+def _without(
+    ids: NDArray[np.int64], v: FloatArray, others: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], FloatArray]:
+    keep = ~np.isin(ids, others)
+    return ids[keep], v[keep]

@@ -1,0 +1,174 @@
+"""Sequential minimal optimisation over all rows, in one process, kernel rows through a cache."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.design import Design
+from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.errors import InputError
+from bigscreen.solvers.pairs_state import CHECKPOINT, State
+from bigscreen.solvers.protocol import Check
+from bigscreen.solvers.smo import (
+    free_partner,
+    free_step,
+    free_units,
+    free_update,
+    note_room,
+    pair_partner,
+    pair_step,
+    pair_update,
+)
+
+STEPS = 1000
+"""Steps between the first checks, at most."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """SMO: every step solves for one variable or two exactly.
+
+    For data that one process holds: the inner solver of partitions, and the reference that others
+    are compared with. Kernel entries are computed against the rows alive alone.
+
+    Parameters
+    ----------
+    selection : {"second", "first"}
+        By the gain in the dual (with a coupling Fan, Chen, Lin 2005), or the worst violation.
+    working_set : {1, 2} or None
+        Variables moved at a time; None: 2. With a coupling one alone cannot move.
+    cache : int
+        Bytes of kernel rows kept.
+    eps : float
+        LIBSVM's stopping rule: nothing is left to do once the violation is no larger.
+    every : int or None
+        Steps between checks; None: as many as rows are alive up to 1,000, more as time goes by.
+    """
+
+    selection: str = "second"
+    working_set: int | None = None
+    cache: int = 256 << 20
+    eps: float = 0.0
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.selection not in ("second", "first"):
+            raise InputError(f"selection must be second or first, got {self.selection!r}")
+        if self.working_set not in (None, 1, 2):
+            raise InputError(f"a working set has 1 or 2 variables, not {self.working_set}")
+
+    def run(
+        self,
+        design: Design,
+        problem: CSvc,
+        fleet: Any,
+        check: Check,
+        *,
+        weight_bound: float,
+        resident: bool = True,
+        resume: Path | None = None,
+        start: FloatArray | None = None,
+    ) -> Point:
+        """Solve to whatever ``check`` asks for; returns the last point.
+
+        Raises
+        ------
+        InputError
+            For landmarks (their features are no rows to take products of), or single variables
+            and an unpenalised offset.
+        """
+        if design.landmarks is not None:
+            raise InputError("pair steps need an exact kernel or stored features; use newton")
+        if problem.intercept == "true" and self.working_set == 1:
+            raise InputError("with an unpenalised offset two variables have to move at a time")
+        found = None if resume is None else resume / CHECKPOINT
+        going_on = found is not None and found.exists()
+        state = State(design, problem, self.cache, self.eps, None if going_on else start)
+        if found is not None and going_on:
+            check.restored(state.load(found))
+        while True:
+            if not state.restored:
+                self._advance(state, check)
+            point = state.point()
+            verdict = check(point, state.stats(), state.save)
+            state.restored = False
+            if verdict is None:
+                return point
+            if verdict.restart:
+                state.take_back()
+            elif verdict.region is not None:
+                state.screen(verdict.region)
+
+    def _advance(self, state: State, check: Check) -> None:
+        """Steps until the next check is due."""
+        most = self.every
+        if most is None:
+            # A check costs about a step, and sorts: check more rarely as time goes by.
+            most = min(len(state.alive), STEPS) * min(50, max(1, state.checks // 4))
+        state.checks += 1
+        advance = _pairs if state.coupled else _singles
+        advance(self, state, most, check)
+
+
+def _pairs(options: Pairs, state: State, most: int, check: Check) -> None:
+    """Steps on pairs that keep the coupling's sum."""
+    x, F, low, high, flip, rows = state.x, state.F, state.low, state.high, state.flip, state.rows
+    diag, least, second = state.diag, state.least, options.selection == "second"
+    narrow, floor = diag.astype(np.float32), np.float32(least)
+    moves = np.empty(len(x), np.int8)
+    note_room(np.arange(len(x)), x, low, high, moves)
+    nothing: NDArray[Any] = np.zeros(len(x), rows.dtype)
+    tolerated = state.tolerated
+    i = pair_update(F, nothing, nothing, flip, 0.0, 0.0, moves)
+    for _ in range(most):
+        state.violation = 0.0
+        if i < 0:
+            return
+        row = rows[i]
+        j, state.violation = pair_partner(F, row, flip, i, narrow, floor, moves, second)
+        if j < 0 or state.violation <= tolerated or check.expired():
+            return
+        other = rows[j]
+        f_i, f_j = (1.0, 1.0) if flip is None else (float(flip[i]), float(flip[j]))
+        curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * float(row[j])
+        step = pair_step(i, j, curvature, least, low, high, x, F, moves)
+        if step == 0.0:
+            state.violation = 0.0
+            return
+        i = pair_update(F, row, other, flip, step * f_i, -step * f_j, moves)
+        state.steps += 1
+
+
+def _singles(options: Pairs, state: State, most: int, check: Check) -> None:
+    """Steps without a coupling, on one variable or on two."""
+    x, F, low, high, rows = state.x, state.F, state.low, state.high, state.rows
+    diag, least, second = state.diag, state.least, options.selection == "second"
+    state.violation = 0.0
+    if not len(x):
+        return
+    unit, curve, inverse, down, up = free_units(diag, low, high, x)
+    scales = (curve, inverse, down, up, second)
+    nothing: NDArray[Any] = np.zeros(len(x), rows.dtype)
+    tolerated = state.tolerated
+    i, state.violation = free_update(F, nothing, nothing, 0.0, 0.0, *scales)
+    for _ in range(most):
+        if i < 0 or state.violation <= tolerated or check.expired():
+            return
+        row = rows[i]
+        j = i
+        if options.working_set != 1:
+            j = free_partner(F, row, unit, i, *scales)
+        other = row if j == i else rows[j]
+        a, b = free_step(i, j, diag[i], diag[j], float(row[j]), least, low, high, x, F)
+        if a == 0.0 and b == 0.0:
+            state.violation = 0.0
+            return
+        for k in (i, j):
+            down[k], up[k] = (low[k] - x[k]) / unit, (high[k] - x[k]) / unit
+        i, state.violation = free_update(F, row, other, a, b, *scales)
+        state.steps += 1

@@ -1,0 +1,146 @@
+"""Rows of the kernel matrix, computed when they are asked for and kept while there is room."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.dual import FloatArray
+from bigscreen.kernels import Kernel, Side
+
+FEWEST = 3  # rows kept however small the cache: a pair of them, and one to come
+
+
+@dataclass
+class _Row:
+    """A row as it was computed, against the rows alive in a generation; a copy for those now."""
+
+    generation: int
+    wide: NDArray[Any]
+    narrow: NDArray[Any] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return self.wide.nbytes + (0 if self.narrow is None else self.narrow.nbytes)
+
+
+class KernelRows:
+    """Kernel rows against the rows alive, least recently used out first.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    X : ndarray or csr_array (n, d), float32
+    constant : bool
+        Every entry is one larger: a 1 is appended to phi.
+    cache : int
+        Bytes of rows that are kept.
+
+    Attributes
+    ----------
+    alive : int64 (rows,)
+        Numbers of the rows looked at, ascending. Rows that are kept follow it: entries of rows
+        that are gone are kept with them, of rows that have come back only the unknown are computed.
+    diag : float64 (n,), ``k(x, x)``
+    entries : int
+        Kernel entries computed so far.
+    """
+
+    def __init__(self, kernel: Kernel, X: Any, constant: bool, cache: int) -> None:
+        self.kernel, self.X, self.constant, self.cache = kernel, X, constant, cache
+        self.entries, self.bytes, self.generation = 0, 0, 0
+        self.kept: OrderedDict[int, _Row] = OrderedDict()
+        self.past: dict[int, NDArray[np.int64]] = {}
+        self.alive = np.arange(X.shape[0])
+        self.side = Side(X, self.alive)
+        self.sqnorms = self.side.sqnorms
+        self.dtype = kernel.precision(float(np.max(self.sqnorms, initial=0.0)), X.shape[1])
+        self.diag = kernel.diag(self.side) + float(constant)
+        self._ways: dict[int, tuple[NDArray[np.int64], NDArray[np.int64], Side]] = {}
+
+    def look_at(self, alive: NDArray[np.int64]) -> None:
+        """Change which rows are alive."""
+        self.past[self.generation] = self.alive
+        for row in self.kept.values():
+            row.narrow = None
+        self.bytes = sum(row.nbytes for row in self.kept.values())
+        used = {row.generation for row in self.kept.values()}
+        self.past = {g: rows for g, rows in self.past.items() if g in used}
+        self.generation += 1
+        self.alive, self.side, self._ways = alive, self._side(alive), {}
+
+    def refine(self) -> None:
+        """Entries in float64 from here on."""
+        self.dtype = np.float64
+        self.kept.clear()
+        self.bytes = 0
+
+    def __getitem__(self, place: int) -> NDArray[Any]:
+        """Row ``alive[place]`` of the kernel matrix, columns ``alive``; not to be written to."""
+        number = int(self.alive[place])
+        row = self.kept.get(number)
+        if row is None:
+            row = _Row(self.generation, self._computed(number, self.side))
+            self._keep(number, row)
+        elif row.generation != self.generation and row.narrow is None:
+            return self._narrowed(number, row)
+        self.kept.move_to_end(number)
+        return row.wide if row.narrow is None else row.narrow
+
+    def scores(
+        self, rows: NDArray[np.int64], support: NDArray[np.int64], coef: FloatArray
+    ) -> FloatArray:
+        """``sum_j coef_j k(x_i, x_j)`` over the support for these rows, all of them alive."""
+        found = np.zeros(len(rows))
+        if not len(rows) or not len(support):
+            return found
+        kept = np.array([number in self.kept for number in support.tolist()])
+        where = np.searchsorted(self.alive, rows)
+        for place, c in zip(np.searchsorted(self.alive, support[kept]), coef[kept], strict=True):
+            found += c * self[place][where]
+        rest, coef = support[~kept], coef[~kept]
+        if len(rest):
+            self.entries += len(rows) * len(rest)
+            sides = self._side(rows), self._side(rest)
+            found += self.kernel.dots(*sides, coef[:, None], self.dtype)[:, 0]
+        return found + self.constant * coef.sum()
+
+    def _side(self, rows: NDArray[np.int64]) -> Side:
+        return Side(self.X[rows], rows)
+
+    def _computed(self, number: int, side: Side) -> NDArray[Any]:
+        self.entries += len(side)
+        one = self._side(np.array([number]))
+        row = self.kernel.block(one, side, dtype=self.dtype)[0]
+        return row + self.dtype(1) if self.constant else row
+
+    def _narrowed(self, number: int, row: _Row) -> NDArray[Any]:
+        """A row of another generation as one of this."""
+        if row.generation not in self._ways:
+            past = self.past[row.generation]
+            place = np.full(self.X.shape[0], -1)
+            place[past] = np.arange(len(past))
+            place = place[self.alive]
+            missing = np.flatnonzero(place < 0)
+            self._ways[row.generation] = place, missing, self._side(self.alive[missing])
+        place, missing, side = self._ways[row.generation]
+        narrow = row.wide[place]
+        if len(missing):
+            narrow[missing] = self._computed(number, side)
+            self._keep(number, _Row(self.generation, narrow))
+        elif self.bytes + narrow.nbytes <= self.cache:
+            row.narrow = narrow
+            self.bytes += narrow.nbytes
+            self.kept.move_to_end(number)
+        return narrow
+
+    def _keep(self, number: int, row: _Row) -> None:
+        before = self.kept.pop(number, None)
+        self.bytes += row.nbytes - (0 if before is None else before.nbytes)
+        self.kept[number] = row
+        while self.bytes > self.cache and len(self.kept) > FEWEST:
+            self.bytes -= self.kept.popitem(last=False)[1].nbytes

@@ -1,0 +1,306 @@
+"""What pair steps move: alpha and the gradient of the rows alive, and what is known of the rest."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.design import Design
+from bigscreen.dual import AT_HI, AT_LO, FREE, CSvc, Dual, FloatArray, Point
+from bigscreen.kernels import Linear
+from bigscreen.screening.regions import Ball
+from bigscreen.solvers.pairs_rows import KernelRows
+from bigscreen.solvers.smo import flips, least_curvature
+
+CHECKPOINT = "pairs.npz"
+
+EXACT = 1e-13
+"""Relative error of F, whose float64 sums have many terms."""
+
+TOLD = 0.25
+"""Part of the gap that the rounding of float32 entries may make up; then they become float64."""
+
+SAVED = ("alpha", "alive", "x", "F", "since", "side", "streak", "counts")
+TALLIES = ("value", "steps", "checks", "false_removals", "violation")
+
+
+class State:
+    """alpha (n,) of all rows; in the variables of ``smo``, x and F of the rows alive.
+
+    Attributes
+    ----------
+    alive : int64 (rows,)
+        Numbers of the rows looked at; arrays beside it follow it.
+    x, F, low, high : float64 (rows,)
+    side : int8 (n,)
+        AT_HI, AT_LO for screened rows, FREE for all others.
+    streak : int64 (n,)
+        Checks running that a region has decided about a row at its bound.
+    value : float
+        D(alpha), which every step adds to.
+    """
+
+    def __init__(
+        self, design: Design, problem: CSvc, cache: int, eps: float, start: FloatArray | None
+    ) -> None:
+        data = design.data
+        n = data.n_rows
+        self.design, self.eps = design, eps
+        self.dual: Dual = problem.dual(data.y(0, n), data.weights(0, n))
+        self.coupled = self.dual.coupling is not None
+        self.constant = problem.intercept == "constant"
+        kernel = Linear() if design.kernel is None else design.kernel
+        self.rows = KernelRows(kernel, data.X(0, n), self.constant, cache)
+        self.r = self.dual.sign if self.dual.coupling is None else self.dual.coupling
+        self.norms, self.errors = self._norms_and_errors()
+        self.alpha = np.array(self.dual.lo) if start is None else start.copy()
+        np.clip(self.alpha, self.dual.lo, self.dual.hi, out=self.alpha)
+        self.side, self.streak = np.full(n, FREE), np.zeros(n, np.int64)
+        self.counts, self.false_removals = np.zeros(2, np.int64), 0
+        self.steps = self.checks = 0
+        self.violation, self.mu = np.inf, 0.0
+        self.restored = False
+        # Rows whose box is a point, 0 that is, have no gap and no part in w.
+        self.movable = np.flatnonzero(self.dual.hi > self.dual.lo)
+        if len(self.movable) < n:
+            self.rows.look_at(self.movable)
+        self._begin(self._scores_of(self.movable))
+
+    def _norms_and_errors(self) -> tuple[FloatArray, FloatArray]:
+        """||phi_i||, and the error of a kernel entry of row i (0 where scores are exact)."""
+        rows, kernel = self.rows, self.rows.kernel
+        if self.design.kernel is None:
+            return np.sqrt(rows.diag), np.zeros(len(rows.diag))
+        if kernel.psd:
+            norms = np.sqrt(rows.diag)
+        else:
+            norms = np.sqrt([kernel.bound(size, size) for size in rows.sqnorms])
+        longest, d = float(np.max(rows.sqnorms)), rows.X.shape[1]
+        errors = kernel.entry_error(rows.sqnorms, longest, d)
+        relative = kernel.relative_error(rows.sqnorms, longest, d)
+        if relative is not None:
+            errors = np.minimum(errors, relative * norms * float(np.max(norms)))
+        return norms, np.broadcast_to(errors, norms.shape)
+
+    # -- the variables of the rows alive ---------------------------------------------------------
+    def _begin(self, scores: FloatArray) -> None:
+        """Look at all rows that can move, whose scores these are."""
+        self.alive = self.movable
+        r, dual = self.r[self.alive], self._part
+        self.x = r * self.alpha[self.alive]
+        self.F = r * (dual.lin - dual.sign * scores)
+        self._bounds()
+        signed = dual.sign * self.alpha[self.alive]
+        self.value = self.dual.value(self.alpha, float(signed @ scores))
+        self.since = np.stack([self.x, self.F])
+
+    def _bounds(self) -> None:
+        part, r = self._part, self.r[self.alive]
+        self.low = np.where(r > 0, part.lo, -part.hi)
+        self.high = np.where(r > 0, part.hi, -part.lo)
+        self.diag = self.rows.diag[self.alive]
+        self.least = least_curvature(self.diag)
+        self.flip = flips(r * part.sign)
+
+    @property
+    def _part(self) -> Dual:
+        """The dual of the rows alive; the coupling asks of them what the others leave."""
+        part = self.dual[self.alive]
+        if self.dual.coupling is None:
+            return part
+        others = np.ones(len(self.alpha), np.bool_)
+        others[self.alive] = False
+        return replace(part, total=self.dual.total - float(self.r[others] @ self.alpha[others]))
+
+    def _scores_of(self, rows: NDArray[np.int64]) -> FloatArray:
+        support = np.flatnonzero(self.alpha)
+        return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support])
+
+    # -- what check is told ----------------------------------------------------------------------
+    def point(self) -> Point:
+        """The point with its Frank-Wolfe gap over the rows alive (screened rows have none)."""
+        r, part = self.r[self.alive], self._part
+        self.alpha[self.alive] = r * self.x + 0.0
+        coef = w = np.empty(0)
+        if self.design.kernel is None:
+            coef = w = self._weights()
+            self.F = r * (part.lin - part.sign * self._linear_scores(w))
+        # D is quadratic: what steps add to it follows from the gradients before and after.
+        x, F = self.since
+        self.value += 0.5 * float((self.x - x) @ (F + self.F))
+        gap = self._look(part)
+        if self._coarse(part, gap):
+            self.rows.refine()
+            self.F = r * (part.lin - part.sign * self._scores_of(self.alive))
+            gap = self._look(part)
+        self.since = np.stack([self.x, self.F])
+        offset = float(self.dual.sign @ self.alpha) if self.constant else self.mu
+        rounding = float(np.sum(self._room(part, self._slack()) * self._slack()))
+        return Point(
+            coef,
+            w,
+            offset,
+            self.value + gap,
+            self.value,
+            paired=True,
+            alpha=self.alpha.copy(),
+            rounding=rounding,
+        )
+
+    def _look(self, part: Dual) -> float:
+        """Scores, the best multiplier for them, and the gap."""
+        alpha = self.alpha[self.alive]
+        self.scores = part.sign * (part.lin - self.r[self.alive] * self.F)
+        self.mu = part.multiplier(self.scores) if self.coupled and len(alpha) else 0.0
+        return part.frank_wolfe_gap(alpha, self.scores, self.mu)
+
+    def _coarse(self, part: Dual, gap: float) -> bool:
+        """Whether float32 entries begin to tell: errors of a sum are taken as independent here."""
+        if self.design.kernel is None or self.rows.dtype is np.float64:
+            return False
+        noise = self.errors[self.alive] * float(np.linalg.norm(self.alpha))
+        return float(np.sum(self._room(part, noise) * noise)) > TOLD * gap
+
+    def _room(self, part: Dual, slack: FloatArray) -> FloatArray:
+        """By how much of an error of its score a row moves the gap.
+
+        A row that is certainly at its bound moves P and D alike; another by the room it has.
+        """
+        alpha = self.alpha[self.alive]
+        gradient = part.gradient(self.scores, self.mu)
+        up, down = part.hi - alpha, alpha - part.lo
+        either = np.maximum(up, down)
+        return np.where(gradient > slack, up, np.where(gradient < -slack, down, either))
+
+    def _slack(self) -> FloatArray:
+        """Bounds on the errors of the scores of the rows alive (MATH sec. 4)."""
+        if self.design.kernel is None:
+            error = self.design.score_error(self._weights())
+            return np.broadcast_to(error, len(self.alive))
+        return self._error(self.alive)
+
+    def _error(self, rows: NDArray[np.int64]) -> FloatArray:
+        wide = self.rows.dtype is np.float64
+        return self.errors[rows] * float(np.abs(self.alpha).sum()) * (2.0**-28 if wide else 1.0)
+
+    def _weights(self) -> FloatArray:
+        """w of explicit features, in float64."""
+        support = np.flatnonzero(self.alpha)
+        coef = (self.dual.sign * self.alpha)[support]
+        return np.asarray(coef @ self.rows.X[support])
+
+    def _linear_scores(self, w: FloatArray) -> FloatArray:
+        offset = float(self.dual.sign @ self.alpha) if self.constant else 0.0
+        return self.design.dots(self.rows.side.X, w[:, None])[:, 0] + offset
+
+    @property
+    def tolerated(self) -> float:
+        """The violation at which nothing is left to do: what float64 cannot tell from none."""
+        return max(self.eps, EXACT * max(1.0, float(np.max(np.abs(self.F), initial=0.0))))
+
+    def stats(self) -> dict[str, Any]:
+        """What the last steps and the last screening did."""
+        high, low = self.counts.tolist()
+        return {
+            "rows_visited": len(self.alive),
+            "rows_alive": len(self.alive),
+            "fixed_hi": high,
+            "fixed_lo": low,
+            "steps": self.steps,
+            "kernel_entries": self.rows.entries,
+            "false_removals": self.false_removals,
+            "stalled": self.violation <= self.tolerated,
+        }
+
+    # -- screening -------------------------------------------------------------------------------
+    def screen(self, region: Ball) -> None:
+        """Drop rows that are, and by the region stay, at a bound."""
+        part, alpha = self._part, self.alpha[self.alive]
+        lower, upper = region.intervals(self.scores, self.norms[self.alive], self._slack())
+        decided = part.decide(lower, upper, self._multipliers(lower, upper))
+        decided[(decided == AT_HI) & (alpha != part.hi)] = FREE
+        decided[(decided == AT_LO) & (alpha != part.lo)] = FREE
+        streak = np.where(decided == FREE, 0, self.streak[self.alive] + 1)
+        self.streak[self.alive] = streak
+        drop = (decided != FREE) & (streak >= region.patience)
+        self.counts = np.array([np.sum(drop & (decided == side)) for side in (AT_HI, AT_LO)])
+        if drop.any():
+            self.side[self.alive[drop]] = decided[drop]
+            self._keep(~drop)
+
+    def _keep(self, keep: NDArray[np.bool_]) -> None:
+        self.alive = self.alive[keep]
+        self.x, self.F = self.x[keep], self.F[keep]
+        self.since = self.since[:, keep]
+        self._bounds()
+        self.rows.look_at(self.alive)
+
+    def _multipliers(self, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
+        """An interval that holds the optimal multiplier."""
+        if self.dual.coupling is None:
+            return 0.0, 0.0
+        # A screened row's breakpoint (p - s u) / t is known to lie above mu* where t alpha is at
+        # its upper end, else below: as good as at infinity. Rows that cannot move weigh nothing.
+        above = np.where((self.side == AT_HI) == (self.r > 0), -np.inf, np.inf)
+        far = np.where(self.side == FREE, 0.0, above * self.r * self.dual.sign)
+        lows, highs = far, far.copy()
+        lows[self.alive], highs[self.alive] = lower, upper
+        return self.dual.multiplier_interval(lows, highs)
+
+    def take_back(self) -> None:
+        """Free every row again, scores computed anew; count those that had been wrongly out."""
+        out = self.side != FREE
+        self.counts = np.zeros(2, np.int64)
+        self.streak[:] = 0
+        scores = np.empty(len(self.alpha))
+        scores[self.alive] = self.scores
+        gone = np.flatnonzero(out)
+        if len(gone):
+            self.rows.look_at(self.movable)
+        scores[gone] = self._scores_of(gone)
+        gradient = self.dual[gone].gradient(scores[gone], self.mu)
+        held = np.where(self.side[gone] == AT_HI, gradient, -gradient)
+        room = np.maximum(self._error(gone), self.tolerated)
+        self.false_removals += int(np.sum(held < -room))
+        self.side[:] = FREE
+        self._begin(scores[self.movable])
+
+    # -- checkpoints -----------------------------------------------------------------------------
+    def save(self, folder: Path, meta: dict[str, Any]) -> None:
+        """Write a checkpoint, whole or not at all; kernel rows are computed again."""
+        folder.mkdir(parents=True, exist_ok=True)
+        part = folder / (CHECKPOINT + ".tmp")
+        record = {**{name: getattr(self, name) for name in TALLIES}, "meta": meta}
+        record |= {"entries": self.rows.entries, "wide": self.rows.dtype is np.float64}
+        with open(part, "wb") as file:
+            np.savez(
+                file,
+                record=np.frombuffer(json.dumps(record).encode(), np.uint8),
+                **{name: np.asarray(getattr(self, name)) for name in SAVED},
+            )
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, folder / CHECKPOINT)
+
+    def load(self, path: Path) -> dict[str, Any]:
+        """Go on from a checkpoint; returns the meta that was saved with it."""
+        with np.load(path, allow_pickle=False) as saved:
+            for name in SAVED:
+                setattr(self, name, saved[name])
+            record = json.loads(saved["record"].tobytes())
+        for name in TALLIES:
+            setattr(self, name, record[name])
+        self.rows.entries = record["entries"]
+        if record["wide"]:
+            self.rows.refine()
+        self._bounds()
+        if len(self.alive) < len(self.rows.alive):
+            self.rows.look_at(self.alive)
+        self.restored = True
+        return record["meta"]

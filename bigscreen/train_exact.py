@@ -1,0 +1,142 @@
+"""Training the exact kernel machine: no landmarks, every row may become part of the model."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from bigscreen.design import Design
+from bigscreen.dual import FloatArray
+from bigscreen.errors import InputError
+from bigscreen.kernels import Custom, Kernel, Precomputed
+from bigscreen.partition import Partition
+from bigscreen.solvers.block import Block
+from bigscreen.solvers.pairs import Pairs
+from bigscreen.solvers.protocol import Solver
+from bigscreen.store.model import Model
+from bigscreen.store.model_gate import NO_CERTIFICATE
+from bigscreen.train_job import Binary, Job, records
+from bigscreen.train_start import solve_parts, starting_point
+
+
+class ExactJob(Job):
+    """Kernel entries between rows, a solver that holds alpha, and the support rows as the model."""
+
+    design: Design
+    partition: Partition | None = None
+    """The parts that an early model has a machine for each of."""
+
+    def _kernel(self) -> Kernel:
+        data, given = self.data, self.options.kernel
+        if not (callable(given) or given == "precomputed"):
+            return super()._kernel()
+        if data.path is not None or hasattr(self.fleet, "address"):
+            raise InputError(
+                "a precomputed kernel, or one that is a function, needs rows in memory and threads "
+                "of this process; give arrays and no scheduler"
+            )
+        if callable(given):
+            return Custom(given)
+        if data.n_rows != data.n_features:
+            raise InputError(
+                f"a precomputed kernel is a square matrix, one entry for every pair of rows, not "
+                f"{data.n_rows} by {data.n_features}"
+            )
+        return Precomputed()
+
+    def _prepare(self) -> None:
+        self.design = Design(self.data, self.kernel)
+
+    def _result(self, binary: Binary) -> dict[str, Any]:
+        if self.options.early:
+            return self._parts(binary)
+        result = self._finished(binary)
+        if result is not None:
+            return result
+        start = starting_point(self, self.design, binary)
+        fitted = self._fit(self.design, binary, self._solver(), start.alpha)
+        assert fitted.point.alpha is not None
+        result = {
+            **self._machine(binary, fitted.point.alpha),
+            "intercept": fitted.certificate.intercept,
+            "start": start.record,
+            **records(fitted, binary.name),
+        }
+        return self._finish(binary, result)
+
+    def _parts(self, binary: Binary) -> dict[str, Any]:
+        """Every part's machine, and no certificate."""
+        began = time.monotonic()
+        divided = solve_parts(self, self.design, binary.problem)
+        self.seconds["solve"] += time.monotonic() - began
+        if self.partition is None:
+            self.partition = divided.partition
+        elif not np.array_equal(self.partition.assign, divided.partition.assign):
+            raise InputError(
+                "several levels part the rows by each problem's own support rows, and a model has "
+                "one partition; with more than two labels early needs one level"
+            )
+        return {
+            **self._machine(binary, divided.alpha),
+            "intercept": divided.intercepts,
+            "start": {"label": binary.name, "start": "divide", **divided.record},
+            "certificate": None,
+            "history": [],
+        }
+
+    def _machine(self, binary: Binary, alpha: FloatArray) -> dict[str, Any]:
+        """Support rows and their coefficients."""
+        data = self.data
+        dual = binary.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        signed = dual.sign * np.clip(alpha, dual.lo, dual.hi)
+        support = np.flatnonzero(signed)
+        return {"support": support, "coef": signed[support]}
+
+    def _solver(self) -> Solver:
+        if self.plan.solver == "pairs":
+            return Pairs(cache=self.plan.cache_bytes)
+        return Block(cache=self.plan.cache_bytes, seed=self.options.seed)
+
+    def _model(self, results: list[dict[str, Any]]) -> Model:
+        data = self.data
+        supports = [np.asarray(result["support"], np.int64) for result in results]
+        rows = np.unique(np.concatenate(supports))
+        if not len(rows):
+            rows = np.zeros(1, np.int64)  # a score of nothing but the offset is one, too
+        coef = np.zeros((len(results), len(rows)))
+        for own, support, result in zip(coef, supports, results, strict=True):
+            own[np.searchsorted(rows, support)] = result["coef"]
+        parts = self.partition
+        return Model(
+            kernel=self.kernel,
+            landmarks=self._landmarks(rows),
+            coef=coef,
+            intercept=np.array([result["intercept"] for result in results]),
+            labels=data.labels,
+            preparation=data.preparation,
+            provenance=self._provenance(results),
+            strategy=self.options.strategy,
+            support=data.row_ids(0, data.n_rows)[rows],
+            gate=None if parts is None else parts.centres.gate,
+            part=None if parts is None else parts.assign[rows],
+        )
+
+    def _landmarks(self, rows: np.ndarray) -> Any:
+        if isinstance(self.kernel, Precomputed):
+            # Their numbers are all that it needs of them.
+            return sparse.csr_array((len(rows), self.data.n_features), dtype=np.float32)
+        return self.data.rows(rows)
+
+    def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        known = super()._provenance(results)
+        if self.partition is not None:
+            known |= {"certificates": None, "no_certificate": NO_CERTIFICATE, "screening": []}
+        return known
+
+    def _fingerprint(self) -> str | None:
+        # Hashing 60,000 images takes a tenth of the fit: only what somebody can look up again.
+        stored = self.data.path is not None or self.options.work is not None
+        return super()._fingerprint() if stored else None

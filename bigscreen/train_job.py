@@ -1,0 +1,244 @@
+"""What every training run has: its problems, its records, and the folder that it resumes from."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.exceptions import ConvergenceWarning
+
+from bigscreen.design import Design
+from bigscreen.dual import CSvc, FloatArray
+from bigscreen.errors import InputError
+from bigscreen.fit import Fitted, fit
+from bigscreen.fit_monitor import Limits, Report
+from bigscreen.kernels import Kernel, make_kernel
+from bigscreen.plan import Plan
+from bigscreen.screening.dynamic import make_rule
+from bigscreen.solvers.protocol import Solver
+from bigscreen.store import Rows
+from bigscreen.store.files import replacing
+from bigscreen.store.model import Model
+from bigscreen.train_data import check_labels, class_weights, gamma_scale, versions
+from bigscreen.train_options import TrainOptions
+
+
+class Binary(NamedTuple):
+    """One binary problem: what records call it (None: it is the only one), and its folder."""
+
+    problem: CSvc
+    name: Any
+    folder: str
+
+
+class Job:
+    """One training run: phases in order, their seconds, and what the model records of them.
+
+    Parameters
+    ----------
+    data, options, fleet, report
+        As `train.train` takes them.
+    plan : Plan
+    """
+
+    def __init__(
+        self, data: Rows, options: TrainOptions, fleet: Any, report: Report | None, plan: Plan
+    ) -> None:
+        self.data, self.options, self.fleet, self.plan = data, options, fleet, plan
+        self.watched = report is not None
+        self.report: Report = report or (lambda event: None)
+        self.seconds = {"features": 0.0, "solve": 0.0, "certify": 0.0}
+        self.started = time.monotonic()
+        budget = options.time_budget
+        self.deadline = None if budget is None else self.started + budget
+
+    def run(self) -> Model:
+        """Do it all."""
+        data, options = self.data, self.options
+        check_labels(data, np.asarray(data.label_counts))
+        if self.plan.refusal:
+            raise InputError(self.plan.refusal)
+        if options.work is not None:
+            self._claim(options.work)
+        self.kernel = self._kernel()
+        self._prepare()
+        results = [self._result(binary) for binary in binaries(data, options)]
+        self.fleet.stop()
+        self.seconds["total"] = time.monotonic() - self.started
+        return self._model(results)
+
+    # -- what kinds of run differ in ---------------------------------------------------------------
+    def _kernel(self) -> Kernel:
+        options, name = self.options, self.options.kernel
+        assert isinstance(name, str)
+        gamma = options.gamma
+        if name in ("linear", "precomputed"):
+            gamma = 1.0
+        elif gamma == "scale":
+            gamma = gamma_scale(self.data, self.fleet)
+        return make_kernel(name, float(gamma), options.degree, options.coef0)
+
+    def _prepare(self) -> None:
+        """What all problems share, before the first is solved."""
+
+    def _result(self, binary: Binary) -> dict[str, Any]:
+        """Solve one problem: its machine and its records, JSON-able but for numpy arrays."""
+        raise NotImplementedError
+
+    def _model(self, results: list[dict[str, Any]]) -> Model:
+        raise NotImplementedError
+
+    # -- one problem -------------------------------------------------------------------------------
+    def _finished(self, binary: Binary) -> dict[str, Any] | None:
+        """The result of a problem that a run which is resumed has solved."""
+        done = self.folder(binary, "done.json")
+        if done is None or not self.options.resume or not done.exists():
+            return None
+        result: dict[str, Any] = json.loads(done.read_text())
+        certificate = result["certificate"]
+        # One that missed the gap goes on from its last checkpoint.
+        missed = certificate is not None and certificate["relative_gap"] > self.options.tol
+        return None if missed else result
+
+    def _finish(self, binary: Binary, result: dict[str, Any]) -> dict[str, Any]:
+        """Keep a result for a run that resumes this one."""
+        done = self.folder(binary, "done.json")
+        if done is not None:
+            done.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(done) as file:
+                file.write(json.dumps(result, default=np.ndarray.tolist).encode())
+        return result
+
+    def folder(self, binary: Binary, name: str = "") -> Path | None:
+        """Where one problem's part of the run is kept, or a file there."""
+        work = self.options.work
+        return None if work is None else work / binary.folder / name
+
+    def _fit(
+        self,
+        design: Design,
+        binary: Binary,
+        solver: Solver,
+        start: FloatArray | None = None,
+        source: Design | None = None,
+    ) -> Fitted:
+        """Solve one problem to the gap that is asked for, and warn where it was missed."""
+        options = self.options
+        fitted = fit(
+            design,
+            binary.problem,
+            solver,
+            self.fleet,
+            Limits(options.tol, options.max_iter, self.deadline),
+            rule=make_rule(options.rule, options.f, options.patience),
+            certify=options.certify,
+            source=source,
+            resident=self.plan.resident,
+            folder=self.folder(binary),
+            resume=options.resume,
+            start=start,
+            report=lambda event: self._tell(event, binary.name),
+        )
+        self.seconds["solve"] += fitted.seconds["solve"]
+        self.seconds["certify"] += fitted.seconds["certify"]
+        if fitted.certificate.relative_gap > options.tol:
+            warnings.warn(
+                f"the relative gap {fitted.certificate.relative_gap:.2e} missed tol "
+                f"{options.tol:g}; allow more passes (max_iter) or time (time_budget)",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+        return fitted
+
+    def _tell(self, event: dict[str, Any], name: Any) -> None:
+        if self.watched:
+            # Asking every process for its memory takes longer than a pass over a few rows.
+            self.report({**event, "class": name, "memory": self.fleet.memory()})
+
+    # -- records -----------------------------------------------------------------------------------
+    def _claim(self, work: Path) -> None:
+        """Make the work folder this problem's; refuse to resume another's."""
+        # Of these no result depends.
+        fields = asdict(replace(self.options, work=None, resume=False, memory=None, cache=None))
+        for free in ("time_budget", "max_iter"):
+            fields.pop(free)
+        for told in ("class_weight", "kernel"):  # JSON has neither keys of numbers nor functions
+            fields[told] = str(fields[told])
+        fields["data"] = self.data.fingerprint
+        record = work / "problem.json"
+        if self.options.resume:
+            if not record.exists():
+                raise InputError(f"there is nothing to resume in {work}; leave out --resume")
+            before = json.loads(record.read_text())
+            changed = sorted(k for k in fields if fields[k] != before.get(k))
+            if changed:
+                what = ", ".join(f"{k} was {before.get(k)}, now {fields[k]}" for k in changed)
+                raise InputError(f"{work} belongs to another fit and cannot be resumed: {what}")
+            return
+        work.mkdir(parents=True, exist_ok=True)
+        if record.exists():
+            # What the fit before left here must not be resumed as this one's.
+            for stale in work.glob("label-*"):
+                shutil.rmtree(stale)
+        with replacing(record) as file:
+            file.write(json.dumps(fields, indent=1).encode())
+
+    def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        parameters = asdict(replace(self.options, work=None, resume=False))
+        parameters.pop("work"), parameters.pop("resume")
+        if isinstance(self.options.class_weight, Mapping):
+            parameters["class_weight"] = {str(k): v for k, v in parameters["class_weight"].items()}
+        starts = [result["start"] for result in results if result.get("start")]
+        return {
+            "versions": versions(),
+            "fingerprint": self._fingerprint(),
+            "index_base": getattr(self.data, "manifest", {}).get("extra", {}).get("index_base"),
+            "parameters": {**parameters, "kernel": self.kernel.to_dict()},
+            "certificates": [result["certificate"] for result in results],
+            "history": [event for result in results for event in result["history"]],
+            "screening": [result["screening"] for result in results if "screening" in result],
+            **({"start": starts} if starts else {}),
+            "solver": self.plan.solver,
+            "features": self.plan.features,
+            "rows": self.data.n_rows,
+            "seconds": self.seconds,
+            "peak_pss_bytes": self.fleet.peak_pss,
+        }
+
+    def _fingerprint(self) -> str | None:
+        return self.data.fingerprint
+
+
+def binaries(data: Rows, options: TrainOptions) -> Iterator[Binary]:
+    """The binary problems: one; or one a label, against the rest; or one a pair of labels."""
+    labels, k = data.labels, len(data.labels)
+    C = options.C if options.lam is None else 1.0 / (2.0 * data.n_rows * options.lam)
+    weights = class_weights(options.class_weight, data)
+    if k > 2 and options.strategy == "one":
+        for one, other in combinations(range(k), 2):
+            # The box of a row of weight 0 is a point, which takes it out of every sum.
+            pair = np.zeros(k)
+            pair[[one, other]] = (weights[one], weights[other]) if weights else 1.0
+            problem = CSvc(C, other, tuple(pair.tolist()), options.intercept)
+            yield Binary(problem, f"{labels[one]} vs {labels[other]}", f"label-{one}-{other}")
+        return
+    for code in [1] if k == 2 else range(k):
+        problem = CSvc(C, code, weights, options.intercept)
+        yield Binary(problem, None if k == 2 else labels[code], f"label-{code}")
+
+
+def records(fitted: Fitted, name: Any) -> dict[str, Any]:
+    """What the model records of one problem's fit."""
+    return {
+        "certificate": {"label": name, **fitted.certificate.to_dict()},
+        "history": [{**event, "class": name} for event in fitted.history],
+        "screening": {"label": name, **fitted.screening},
+    }

@@ -1,0 +1,133 @@
+"""Where a solve begins: at 0, at the solutions of parts of the rows, or at a smaller machine's."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bigscreen import design_sums, nystrom
+from bigscreen.design import Design
+from bigscreen.divide import Divided, divide
+from bigscreen.dual import CSvc, FloatArray
+from bigscreen.errors import InputError
+from bigscreen.fit import fit
+from bigscreen.fit_monitor import Limits
+from bigscreen.fleet import Inline
+from bigscreen.screening.dynamic import GapBall
+from bigscreen.solvers.block import Block
+from bigscreen.solvers.coordinate import CoordinateDescent
+from bigscreen.solvers.newton import Newton
+from bigscreen.solvers.pairs import Pairs
+from bigscreen.solvers.protocol import Solver
+from bigscreen.store.files import replacing
+from bigscreen.train_job import Binary, Job
+
+TOL = 1e-2
+"""Relative gap of what is only a start."""
+
+FEWER = 8
+"""Landmarks of a fit for each of its start's."""
+
+ROWS_A_LANDMARK, MOST_LANDMARKS = 20, 1000
+"""Rows of an exact machine for each landmark of its start, and their number at most."""
+
+
+class Start(NamedTuple):
+    """A feasible alpha (n,), None for 0, and what the model records of it."""
+
+    alpha: FloatArray | None
+    record: dict[str, Any] | None
+
+
+def starting_point(job: Job, design: Design, binary: Binary) -> Start:
+    """The start that a run's options ask for; read back where a run is resumed."""
+    kind = job.options.start
+    if kind in ("auto", "cold"):
+        return Start(None, None)
+    file = job.folder(binary, "start.npz")
+    if file is not None and job.options.resume and file.exists():
+        with np.load(file) as saved:
+            return Start(saved["alpha"], json.loads(str(saved["record"])))
+    began = time.monotonic()
+    if kind == "divide":
+        divided = solve_parts(job, design, binary.problem)
+        alpha, record = divided.alpha, divided.record
+    else:
+        alpha, record = _nystrom(job, binary.problem)
+    seconds = time.monotonic() - began
+    job.seconds["start"] = job.seconds.get("start", 0.0) + seconds
+    record = {"label": binary.name, "start": kind, "seconds": seconds, **record}
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(file) as out:
+            np.savez(out, alpha=alpha, record=json.dumps(record))
+    return Start(alpha, record)
+
+
+def solve_parts(job: Job, design: Design, problem: CSvc) -> Divided:
+    """Divide and conquer, as a run's options have it."""
+    options = job.options
+    if design.landmarks is not None:
+        raise InputError("start divide needs features that are stored; ask for features stored")
+    return divide(
+        design,
+        problem,
+        job.fleet,
+        _part_solver(job, design, problem),
+        Inline,
+        parts=options.parts,
+        levels=options.levels,
+        early=options.early,
+        tol=min(TOL, options.tol) if options.early else TOL,
+        seed=options.seed,
+        deadline=job.deadline,
+        report=job.report,
+    )
+
+
+def _part_solver(job: Job, design: Design, problem: CSvc) -> Solver:
+    """A solver that holds alpha."""
+    cache = job.plan.cache_bytes // max(1, job.fleet.workers)
+    if design.exact:
+        return Block(cache=cache, seed=job.options.seed)
+    if problem.intercept == "true":
+        return Pairs(cache=cache)
+    return CoordinateDescent(seed=job.options.seed)
+
+
+def _nystrom(job: Job, problem: CSvc) -> tuple[FloatArray, dict[str, Any]]:
+    """The alpha of a Nystrom machine, solved loosely."""
+    data, fleet, options = job.data, job.fleet, job.options
+    m = options.landmarks // FEWER
+    if options.exact:
+        m = min(data.n_rows // ROWS_A_LANDMARK, MOST_LANDMARKS)
+    m = max(1, m)
+    job.report({"event": "phase", "phase": f"start from {m} landmarks"})
+    side, _ = nystrom.landmarks(data, job.kernel, m, "uniform", options.seed)
+    design = Design(data, job.kernel, side, nystrom.factor(job.kernel, side))
+    fitted = fit(
+        design,
+        problem,
+        Newton(tol=TOL),
+        fleet,
+        Limits(TOL, options.max_iter, job.deadline),
+        rule=GapBall(),
+        resident=job.plan.resident,
+    )
+    dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+    alpha = np.zeros(data.n_rows)
+    for reading in fitted.point.readings:
+        scores = design_sums.scores(design, reading.coef, fleet) + reading.intercept
+        alpha += reading.weight * reading.alpha(dual, scores)
+    alpha = np.clip(alpha, dual.lo, dual.hi)
+    positive = dual.sign > 0
+    keep = problem.feasible(float(alpha[positive].sum()), float(alpha[~positive].sum()))
+    record = {
+        "landmarks": m,
+        "passes": len(fitted.history),
+        "relative_gap": fitted.certificate.relative_gap,
+    }
+    return alpha * np.where(positive, *keep), record
