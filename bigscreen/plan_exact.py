@@ -21,10 +21,10 @@ FEW_ROWS = 1024
 """Up to here, and without a cluster, pair steps are as quick as blocks (measured), and go on in
 float64 where float32 entries cannot prove the gap that is asked for."""
 FEWEST = 16
-"""Kernel columns without which no fit is begun."""
-LOOKED_UP = 0.25
-"""Part of the kernel matrix that a solve computes (measured: 0.07 to 0.4), and as much again for
-steps and scores."""
+"""Kernel columns without which no fit is begun, unless fewer are asked for."""
+LOOKED_UP, STEPS_COST = 0.4, 3.0
+"""Part of the kernel matrix that a solve computes (measured: 0.07 to 0.7), and nanoseconds that its
+steps and scores take for each of those entries."""
 
 
 def outline_exact(data: Rows, request: Request) -> Plan:
@@ -46,10 +46,10 @@ def outline_exact(data: Rows, request: Request) -> Plan:
         work = 2 * 4 * block**2 + int(4 * block * row_bytes) + threads * pieces
     fixed = base + rows + states + work
     room = int(request.memory - fixed)
-    wanted = request.cache or int(CACHE_SHARE * request.memory)
-    cache = min(wanted, column * n, room if request.cache is None else wanted)
-    # However few are asked for, one block's columns pass through.
-    cache = max(cache, min(FEWEST, n) * column)
+    cache = request.cache or max(
+        min(int(CACHE_SHARE * request.memory), room), min(FEWEST, n) * column
+    )
+    cache = min(cache, column * n)
     refusal = None
     if cache > room:
         refusal = refused(
@@ -62,13 +62,15 @@ def outline_exact(data: Rows, request: Request) -> Plan:
                 f"for a block and its columns ({threads} threads)": work,
                 f"for {cache // column} kernel columns": cache,
             },
-            "allow more memory, or use landmarks" if request.cache is None else "give less cache",
+            "allow more memory, or "
+            + ("use landmarks" if request.cache is None else "give less of it to the cache"),
         )
     entries = LOOKED_UP * float(n) * n
     if request.strategy == "one" and classifiers > 1:
         # Each is of the rows of two labels.
         entries *= (2 / len(data.labels)) ** 2
-    seconds = 2e-9 * classifiers * entries * entry_cost(data) / max(1, threads) + 1.0
+    cost = classifiers * entries * (entry_cost(data) + STEPS_COST)
+    seconds = 1e-9 * cost / max(1, threads) + 1.0
     return Plan(
         rows=n,
         columns=d,

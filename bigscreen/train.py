@@ -28,7 +28,7 @@ def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = Fa
         ``refusal`` says why it cannot run within ``options.memory``.
     """
     request = Request(
-        options.kernel if isinstance(options.kernel, str) else "callable",
+        options.record["kernel"],
         min(options.landmarks, data.n_rows),
         options.solver,
         options.features,

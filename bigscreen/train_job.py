@@ -6,8 +6,7 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, replace
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -166,12 +165,10 @@ class Job:
     # -- records -----------------------------------------------------------------------------------
     def _claim(self, work: Path) -> None:
         """Make the work folder this problem's; refuse to resume another's."""
+        fields = self.options.record
         # Of these no result depends.
-        fields = asdict(replace(self.options, work=None, resume=False, memory=None, cache=None))
-        for free in ("time_budget", "max_iter"):
+        for free in ("memory", "cache", "time_budget", "max_iter"):
             fields.pop(free)
-        for told in ("class_weight", "kernel"):  # JSON has neither keys of numbers nor functions
-            fields[told] = str(fields[told])
         fields["data"] = self.data.fingerprint
         record = work / "problem.json"
         if self.options.resume:
@@ -192,16 +189,12 @@ class Job:
             file.write(json.dumps(fields, indent=1).encode())
 
     def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
-        parameters = asdict(replace(self.options, work=None, resume=False))
-        parameters.pop("work"), parameters.pop("resume")
-        if isinstance(self.options.class_weight, Mapping):
-            parameters["class_weight"] = {str(k): v for k, v in parameters["class_weight"].items()}
         starts = [result["start"] for result in results if result.get("start")]
         return {
             "versions": versions(),
             "fingerprint": self._fingerprint(),
             "index_base": getattr(self.data, "manifest", {}).get("extra", {}).get("index_base"),
-            "parameters": {**parameters, "kernel": self.kernel.to_dict()},
+            "parameters": {**self.options.record, "kernel": self.kernel.to_dict()},
             "certificates": [result["certificate"] for result in results],
             "history": [event for result in results for event in result["history"]],
             "screening": [result["screening"] for result in results if "screening" in result],

@@ -130,6 +130,16 @@ class TrainOptions:
             )
 
     @property
+    def record(self) -> dict[str, Any]:
+        """The options as JSON can hold them, without the folder and how it is used."""
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        if callable(self.kernel):
+            fields["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
+        if isinstance(self.class_weight, Mapping):
+            fields["class_weight"] = {str(k): v for k, v in self.class_weight.items()}
+        return {name: value for name, value in fields.items() if name not in ("work", "resume")}
+
+    @property
     def divided(self) -> bool:
         """Whether parts of the rows are solved first."""
         return self.early or self.start == "divide"
@@ -167,9 +177,7 @@ class TrainOptions:
         if self.early and self.start not in ("auto", "divide"):
             raise InputError(f"early stops after the parts; it does not go with start {self.start}")
         if not self.divided and (self.parts is not None or self.levels > 1):
-            raise InputError(
-                "parts and levels are those of start divide and of early; ask for one"
-            )
+            raise InputError("parts and levels are those of start divide and of early; ask for one")
         if self.start == "nystrom" and (self.kernel == "precomputed" or callable(self.kernel)):
             raise InputError("start nystrom needs a kernel with a name; use cold or divide")
         if self.start == "nystrom" and self.kernel == "linear" and not self.exact:

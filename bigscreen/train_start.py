@@ -16,7 +16,7 @@ from bigscreen.errors import InputError
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
-from bigscreen.screening.dynamic import GapBall
+from bigscreen.screening.dynamic import GapBall, make_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton import Newton
@@ -81,7 +81,8 @@ def solve_parts(job: Job, design: Design, problem: CSvc) -> Divided:
         parts=options.parts,
         levels=options.levels,
         early=options.early,
-        tol=min(TOL, options.tol) if options.early else TOL,
+        tol=options.tol if options.early else max(TOL, options.tol),
+        rule=make_rule(options.rule, options.f, options.patience),
         seed=options.seed,
         deadline=job.deadline,
         report=job.report,

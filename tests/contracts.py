@@ -20,6 +20,7 @@ from bigscreen.closing import Certificate
 from bigscreen.design import Design
 from bigscreen.dual import AT_HI, AT_LO, CSvc, Point
 from bigscreen.kernels import Kernel, Side, make_kernel
+from bigscreen.solvers.block_shard import BlockProgram
 from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.newton_state import intervals
 from bigscreen.store import MemoryDataset
@@ -165,6 +166,26 @@ def solver_law(world: World, point: Point, found: Certificate, tol: float | None
         assert found.relative_gap <= tol
 
 
+def exact_law(world: Any, alpha: np.ndarray, found: Certificate, tol: float | None) -> None:
+    """What holds of an exact machine (``exact_world.ExactWorld``): alpha is feasible, D its value.
+
+    And D <= P* = D* <= P, where the certificate is one in float64; the gap asked for.
+    """
+    best, q = world.optimum, world.oracle
+    assert np.all(alpha >= q.lo) and np.all(alpha <= q.hi)
+    if q.t is not None:
+        assert abs(q.t @ alpha) <= 1e-11 * (q.hi.sum() + 1e-300)
+    value, size = reference.dual(q, alpha), abs(best.primal) + 1e-9 * q.hi.sum()
+    assert value <= best.dual + 1e-9 * size
+    # In float32 P and D move alike, by what the entries' errors come to.
+    room = (1e-9 if found.certified_in == "float64" else 1e-5) * size + found.rounding_bound
+    assert abs(found.dual - value) <= room
+    assert found.dual <= best.primal + room and found.primal >= best.dual - room
+    assert best.dual - value <= found.gap + found.rounding_bound + 1e-9 * size
+    if tol is not None:
+        assert found.relative_gap <= tol
+
+
 # -- screening rules -----------------------------------------------------------------------------
 def decisions_are_safe(world: World, ids: np.ndarray, sides: np.ndarray) -> None:
     """No row is fixed at a bound where alpha* is not, in any optimum.
@@ -210,6 +231,31 @@ class RecordingProgram(NewtonProgram):
                     "sides": sides,
                 }
             )
+        assert len(fixed) == int(answer.sum())
+        return answer
+
+
+@dataclass(frozen=True)
+class RecordingBlock(BlockProgram):
+    """The block solver's program, doing the same."""
+
+    def _screen(self, state, message):  # type: ignore[no-untyped-def]
+        lower, upper = self._intervals(state, message)
+        ids, before = state.start + state.alive, len(state.frozen)
+        answer = super()._screen(state, message)
+        new = state.frozen[before:]
+        fixed = np.concatenate([np.empty(0, np.int64), *(e.local for e in new)]) + state.start
+        sides = np.concatenate([np.empty(0, np.int8), *(e.side for e in new)])
+        RECORD.append(
+            {
+                "ids": ids,
+                "lower": lower,
+                "upper": upper,
+                "mu": message["mu"],
+                "fixed": fixed,
+                "sides": sides,
+            }
+        )
         assert len(fixed) == int(answer.sum())
         return answer
 

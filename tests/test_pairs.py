@@ -1,7 +1,11 @@
 """SMO over all rows: the optimum of the oracle and of LIBSVM, whatever the cache and the rule."""
 
+import json
 import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import contracts
 import numpy as np
@@ -289,6 +293,17 @@ def test_designs_and_problems_it_does_not_solve():
     w = world(data, "rbf", 1.0, "true")
     with pytest.raises(InputError, match="two variables"):
         Pairs(working_set=1).run(w.design, w.problem, None, None, weight_bound=1.0)
+
+
+def test_the_pipeline_compares_working_sets(tmp_path):
+    script = Path(__file__).resolve().parents[1] / "pipelines" / "pairs.py"
+    args = [sys.executable, script, "--rows", "300", "--json", tmp_path / "r.json"]
+    done = subprocess.run(args, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    assert "made-up" in done.stdout
+    *runs, libsvm = json.loads((tmp_path / "r.json").read_text())["runs"]
+    assert len(runs) == 6 and all(run["relative_gap"] < 1e-2 for run in runs)
+    assert 0.5 < runs[-1]["steps"] / libsvm["steps"] < 2
 
 
 # -- the cache ---------------------------------------------------------------------------------

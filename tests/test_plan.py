@@ -30,7 +30,15 @@ def sizes(sentence):
 @pytest.mark.parametrize("cluster", [False, True])
 @pytest.mark.parametrize(
     "options",
-    [{"kernel": "linear"}, {"landmarks": 500}, {"landmarks": 500, "solver": "cd"}],
+    [
+        {"kernel": "linear"},
+        {"landmarks": 500},
+        {"landmarks": 500, "solver": "cd"},
+        {"landmarks": 500, "solver": "pairs"},
+        {"exact": True, "solver": "block"},
+        {"exact": True, "solver": "pairs"},
+        {"exact": True, "cache": 10**6},
+    ],
     ids=str,
 )
 def test_the_parts_of_a_refusal_add_up(options, cluster):
@@ -38,7 +46,8 @@ def test_the_parts_of_a_refusal_add_up(options, cluster):
     outline = plan(rows(), chosen, workers=3, cluster=cluster)
     (total, allowed, *parts), rounding = sizes(outline.refusal)
     assert total == pytest.approx(outline.peak_bytes, abs=rounding) and allowed == 2**20
-    assert len(parts) == 4 and sum(parts) == pytest.approx(total, abs=rounding)
+    assert len(parts) == (5 if "exact" in options else 4)
+    assert sum(parts) == pytest.approx(total, abs=rounding)
     # Said in the same words from Python and from the command line.
     assert "--" not in outline.refusal and "memory allowed" in outline.refusal
     with Inline(1) as fleet, pytest.raises(InputError, match="memory allowed is 1 MiB"):
@@ -50,6 +59,48 @@ def test_what_is_allowed_is_not_refused():
     assert outline.refusal is None and outline.peak_bytes <= 2**31
     refused = plan(rows(), TrainOptions(memory=outline.peak_bytes // 2))
     assert refused.refusal is not None
+
+
+def test_columns_of_an_exact_machine_take_what_memory_is_left():
+    n = 20_000
+    data, column = rows(n), 4 * n
+    outlines = [plan(data, TrainOptions(exact=True, memory=m)) for m in (2**30, 2**33, 2**40)]
+    cached = [outline.cache_bytes for outline in outlines]
+    assert all(outline.refusal is None for outline in outlines)
+    assert all(16 * column <= size <= n * column for size in cached)
+    # A share of the memory; what there is room for; all of them.
+    assert cached[0] < cached[1] == cached[2] == n * column
+    least = outlines[0].peak_bytes - cached[0] + 16 * column
+    tight = plan(data, TrainOptions(exact=True, memory=least))
+    assert tight.refusal is None and tight.cache_bytes == 16 * column
+    refused = plan(data, TrainOptions(exact=True, memory=least - column))
+    assert "16 kernel columns" in refused.refusal and "landmarks" in refused.refusal
+    given = plan(data, TrainOptions(exact=True, memory=2**30, cache=50 * column))
+    assert given.cache_bytes == 50 * column and given.features == "exact"
+    assert (
+        "give less of it to the cache"
+        in plan(data, TrainOptions(exact=True, memory=least, cache=1000 * column)).refusal
+    )
+    assert plan(data, TrainOptions(exact=True, cache=1)).cache_bytes == 1
+
+
+def test_which_solver_an_exact_machine_has():
+    for n, cluster, solver in (
+        (1024, False, "pairs"),
+        (1024, True, "block"),
+        (1025, False, "block"),
+    ):
+        assert plan(rows(n), TrainOptions(exact=True), cluster=cluster).solver == solver
+    assert plan(rows(), TrainOptions(exact=True, solver="block")).solver == "block"
+
+
+def test_pairs_of_labels_are_so_many_classifiers():
+    X = np.zeros((40, 2), np.float32)
+    data = MemoryDataset(X, np.arange(40) % 5, list(range(5)))
+    for exact in (False, True):
+        made = {"exact": exact, "landmarks": 10}
+        assert plan(data, TrainOptions(**made)).classifiers == 5
+        assert plan(data, TrainOptions(strategy="one", **made)).classifiers == 10
 
 
 def test_workers_read_features_from_disk(tmp_path):

@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+from distributed import LocalCluster
 from scipy import sparse
 from sklearn import svm
 from sklearn.base import clone
@@ -320,6 +321,18 @@ def test_a_store_is_its_arrays(tmp_path):
     np.testing.assert_array_equal(found.support_vectors_, 0.5 * X[found.support_].astype("f4"))
     np.testing.assert_allclose(found.decision_function(data), found.decision_function(X), atol=1e-5)
     assert found.score(data) == pytest.approx(found.score(X, y))
+
+
+def test_a_cluster_is_inline(tmp_path):
+    X, y = rows(n=1200)
+    machine = SVC(gamma=GAMMA)
+    expected = clone(machine).fit(X, y)
+    with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster:
+        there = clone(machine).set_params(scheduler=cluster.scheduler_address, work=tmp_path)
+        found = there.fit(X, y)
+    np.testing.assert_array_equal(found.support_, expected.support_)
+    np.testing.assert_array_equal(found.dual_coef_, expected.dual_coef_)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

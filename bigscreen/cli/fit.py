@@ -54,7 +54,7 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
         report.write_json(json_file, dataclasses.asdict(outline))
     if outline.refusal:
         raise InputError(outline.refusal)
-    report.table(f"Plan for {store}", _plan_facts(outline, dataset.labels))
+    report.table(f"Plan for {store}", _plan_facts(outline, values["strategy"]))
 
 
 def _workers(values: dict[str, Any]) -> int:
@@ -65,12 +65,11 @@ def _workers(values: dict[str, Any]) -> int:
         return fleet.workers
 
 
-def _plan_facts(outline: "Plan", labels: list[Any]) -> dict[str, str]:
+def _plan_facts(outline: "Plan", strategy: str) -> dict[str, str]:
     from bigscreen.report import count, seconds, size
 
     where = "in memory" if outline.features_in_memory else "on disk"
-    pairs = outline.classifiers != len(labels)
-    each = "one for each pair of labels" if pairs else "labels, each against the rest"
+    each = "one for each pair of labels" if strategy == "one" else "labels, each against the rest"
     facts = {
         "rows": f"{count(outline.rows)} of {count(outline.columns)} columns",
         "stored rows": size(outline.data_bytes),

@@ -28,8 +28,8 @@ class Block:
     Parameters
     ----------
     size : int
-        Rows of a block, an eighth of all at most; it doubles, up to 4,096, while more rows than
-        half of it are free.
+        Rows of a block, 4 or more; an eighth of all at most. It doubles, up to 4,096, while more
+        rows than half of it are free.
     cache : int
         Bytes of kernel columns kept, all shards together.
     depth : float
@@ -42,6 +42,10 @@ class Block:
     cache: int = 1 << 30
     depth: float = 0.1
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size < 4:
+            raise InputError(f"a block needs at least 4 rows, not {self.size}")
 
     def run(
         self,
@@ -67,7 +71,7 @@ class Block:
         solve = Solve(self, design, problem, fleet)
         meta = None if resume is None else fleet.load(resume)
         if meta is not None:
-            solve.restore(meta["solver"])
+            solve.restore(meta)
             check.restored(meta)
         elif start is not None:
             open_at(solve, start)

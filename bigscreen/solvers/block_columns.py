@@ -84,9 +84,10 @@ class Columns:
     """
 
     def __init__(self, kernel: Kernel, side: Side, capacity: int, dtype: type) -> None:
-        self.kernel, self.side, self.dtype = kernel, side, dtype
+        self.kernel, self.dtype = kernel, dtype
+        self.side, self.rows = _wide(side), len(side)
         # Memory is taken as columns fill it; BLAS writes whole multiples of PAD.
-        self.store = np.empty((capacity + PAD, len(side)), np.float32)
+        self.store = np.empty((capacity + PAD, len(self.side)), np.float32)
         self.owner = np.full(capacity + PAD, -1)
         self.entries = 0
 
@@ -127,17 +128,19 @@ class Columns:
         padded = np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
         if out is None:
             out = _buffer(len(padded), len(self.side))
-        self.entries += len(places) * len(self.side)
+        self.entries += len(places) * self.rows
         fill(self.kernel, take(rows, padded), self.side, out[: len(padded)], self.dtype)
         return out
 
     def compact(self, side: Side, keep: NDArray[np.int64]) -> None:
         """Go on with these of the shard's rows only."""
-        old = self.store
-        self.store = np.empty((len(old), len(side)), np.float32)
+        old, whole = self.store, self.side
+        self.side, self.rows = _wide(side), len(side)
+        # Measured from where all rows were: columns computed again are those that are kept.
+        self.side.position, self.side.origin = whole.position, whole.origin
+        self.store = np.empty((len(old), len(self.side)), np.float32)
         for slot in np.flatnonzero(self.owner >= 0).tolist():
-            self.store[slot] = old[slot, keep]
-        self.side = side
+            self.store[slot, : len(keep)] = old[slot, keep]
 
 
 def fill(kernel: Kernel, A: Side, B: Side, out: NDArray[np.float32], dtype: type) -> None:
@@ -146,6 +149,13 @@ def fill(kernel: Kernel, A: Side, B: Side, out: NDArray[np.float32], dtype: type
         kernel.block(A, B, out=out)
     else:
         out[:] = kernel.block(A, B, dtype=dtype)
+
+
+def _wide(side: Side) -> Side:
+    """At least PAD rows, the first one repeated: for very few BLAS has other loops."""
+    if not 0 < len(side) < PAD:
+        return side
+    return take(side, np.concatenate([np.arange(len(side)), np.zeros(PAD - len(side), np.int64)]))
 
 
 def take(rows: Side, places: NDArray[np.int64]) -> Side:

@@ -94,6 +94,8 @@ def open_at(solve: Solve, start: FloatArray) -> None:
     for a in range(0, len(moved), MOVED):
         ids = moved[a : a + MOVED]
         solve.move(ids, start[ids], solve.data.rows(ids), np.empty(0, np.int64))
+    if not len(moved):
+        solve.look()
     # The value that steps add to: D of the start itself.
     solve.value = solve.dual.value(solve.alpha, solve.w_sq)
     if solve.dual.coupling is not None:

@@ -25,10 +25,10 @@ from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block_columns import Columns, take
 from bigscreen.solvers.block_state import Frozen, State, furthest, mine, padded, survey
 
-NOTES = ("w_sq", "gap", "highest", "lowest", "alive", "entries")
+NOTES = ("w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries")
 """What a shard's answer begins with: its rows' parts of ||w||^2 and of the Frank-Wolfe gap at the
-message's mu, the extremes of v over rows that can move up and down, rows alive, kernel entries so
-far. Fixed rows are in none of the sums: they have no gap."""
+message's mu, a bound on the gap's rounding, the extremes of v over rows that can move up and down,
+rows alive, kernel entries so far. Fixed rows are in none of the sums: they have no gap."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class BlockProgram:
         v = np.empty(len(alive))
         moves = np.empty(len(alive), np.int8)
         t = dual.sign if dual.coupling is None else dual.coupling
-        w_sq, gap, highest, lowest = survey(
+        w_sq, gap, rounding, highest, lowest = survey(
             alive,
             dual.sign,
             dual.lin,
@@ -123,10 +123,12 @@ class BlockProgram:
             state.scores,
             mu,
             offset,
+            state.errors,
+            message["size"],
             v,
             moves,
         )
-        notes = np.array([w_sq, gap, highest, lowest, len(alive), state.columns.entries])
+        notes = np.array([w_sq, gap, rounding, highest, lowest, len(alive), state.columns.entries])
         up = furthest(np.where((moves & 1) != 0, v - mu, 0.0), self.named)
         down = furthest(np.where((moves & 2) != 0, mu - v, 0.0), self.named)
         named = [padded(x, self.named) for k in (up, down) for x in (state.start + alive[k], v[k])]

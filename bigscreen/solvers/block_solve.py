@@ -27,9 +27,12 @@ SMALLEST = 512
 
 SAVED = (
     *("alpha", "mu", "offset", "value", "size", "counts", "false_removals", "still"),
-    *("stay", "new", "v", "w_sq", "gap", "highest", "lowest", "alive", "entries"),
+    *("stay", "new", "v", "w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries"),
 )
 """What a checkpoint holds of the coordinator, as it is."""
+
+EXACT = 2.0**-52
+"""Rounding of a score, as a part of the sum of its terms' sizes."""
 
 STEPS = 100
 """Most pair steps in a block, for each of its rows."""
@@ -129,6 +132,7 @@ class Solve:
                 "slots": self.slots.assign(ids),
                 "mu": self.mu,
                 "offset": self.offset,
+                "size": float(np.abs(self.alpha).sum()),
                 "watch": watch,
                 "width": width,
             }
@@ -136,6 +140,7 @@ class Solve:
         self.moves += 1
         notes = dict(zip(NOTES, stack[:, : len(NOTES)].T, strict=True))
         self.w_sq, self.gap = float(notes["w_sq"].sum()), float(notes["gap"].sum())
+        self.rounding = float(notes["rounding"].sum())
         self.highest, self.lowest = float(notes["highest"].max()), float(notes["lowest"].min())
         self.alive, self.entries = int(notes["alive"].sum()), int(notes["entries"].sum())
         lists = np.split(stack[:, len(NOTES) :], np.arange(1, 5) * self.named, axis=1)
@@ -172,16 +177,17 @@ class Solve:
         """Write a checkpoint: the shards' states and what the coordinator knows."""
         state: dict[str, Any] = {name: getattr(self, name) for name in SAVED}
         state["screenings"] = np.array(self.screenings).reshape(-1, len(self.alpha))
-        state["block"], state["matrix"] = self.gram.ids, self.gram.K
-        self.fleet.save(folder, {**meta, "solver": state})
+        state |= {f"block_{name}": getattr(self.gram, name) for name in ("ids", "K", "entries")}
+        self.fleet.save(folder, {**meta, **state})
 
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint of ``save``."""
+    def restore(self, meta: dict[str, Any]) -> None:
+        """Go on from a checkpoint of ``save``, whose meta this is."""
         for name in SAVED:
-            setattr(self, name, state[name])
-        self.counts = (int(state["counts"][0]), int(state["counts"][1]))
-        self.screenings = list(state["screenings"])
-        self.gram.ids, self.gram.K = state["block"], state["matrix"]
+            setattr(self, name, meta[name])
+        self.counts = (int(meta["counts"][0]), int(meta["counts"][1]))
+        self.screenings = list(meta["screenings"])
+        for name in ("ids", "K", "entries"):
+            setattr(self.gram, name, meta[f"block_{name}"])
         self.gram.X = received(self.fleet, self.data, self.gram.ids)
 
     # -- what check is told --------------------------------------------------------------------
@@ -191,6 +197,12 @@ class Solve:
         if self.dual.coupling is None:
             return max(self.highest, -self.lowest, 0.0)
         return max(self.highest - self.lowest, 0.0)
+
+    @property
+    def _noise(self) -> float:
+        """The violation that rounding makes of none: scores are float64 sums."""
+        largest = float(np.max(np.diagonal(self.gram.K), initial=0.0))
+        return EXACT * largest * float(np.sum(np.abs(self.alpha)))
 
     def point(self) -> Point:
         """Where alpha stands; its gap is the Frank-Wolfe gap of the rows alive."""
@@ -203,7 +215,7 @@ class Solve:
             self.value,
             paired=True,
             alpha=self.alpha.copy(),
-            rounding=0.0,
+            rounding=self.rounding,
             scores=partial(self.scores, self.moves),
         )
 
@@ -224,7 +236,7 @@ class Solve:
             "fixed_lo": low,
             "kernel_entries": self.entries + self.gram.entries,
             "false_removals": self.false_removals,
-            "stalled": self.still or self.violation == 0.0,
+            "stalled": self.still or self.violation <= self._noise,
         }
 
 

@@ -64,9 +64,10 @@ def padded(values: NDArray[Any], length: int) -> FloatArray:
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def survey(alive, sign, lin, lo, hi, t, coupled, alpha, scores, mu, offset, v, moves):  # type: ignore[no-untyped-def]
-    """v and the moves (1 up, 2 down) of the rows alive; sums of s alpha u and the gap."""
-    w_sq, gap, highest, lowest = 0.0, 0.0, -np.inf, np.inf
+def survey(alive, sign, lin, lo, hi, t, coupled, alpha, scores, mu, offset, errors, size, v, moves):  # type: ignore[no-untyped-def]
+    """v and the moves (1 up, 2 down) of the rows alive; sums of s alpha u, the gap,
+    and what entries that err by ``errors`` can have moved it by (``size`` is sum |alpha|)."""
+    w_sq, gap, rounding, highest, lowest = 0.0, 0.0, 0.0, -np.inf, np.inf
     for k in range(len(alive)):
         i = alive[k]
         u = scores[i] + offset
@@ -76,6 +77,10 @@ def survey(alive, sign, lin, lo, hi, t, coupled, alpha, scores, mu, offset, v, m
         v[k] = G / r
         rest = G - r * mu if coupled else G
         gap += rest * (hi[i] - alpha[i]) if rest > 0 else rest * (lo[i] - alpha[i])
+        # A row certainly at its bound moves P and D alike; any other moves the gap by its room.
+        band, above, below = errors[i] * size, hi[i] - alpha[i], alpha[i] - lo[i]
+        room = above if rest > band else (below if rest < -band else max(above, below))
+        rounding += room * band
         more, less = alpha[i] < hi[i], alpha[i] > lo[i]
         up, down = (more, less) if r > 0 else (less, more)
         moves[k] = up + 2 * down
@@ -83,4 +88,4 @@ def survey(alive, sign, lin, lo, hi, t, coupled, alpha, scores, mu, offset, v, m
             highest = max(highest, v[k])
         if down:
             lowest = min(lowest, v[k])
-    return w_sq, gap, highest, lowest
+    return w_sq, gap, rounding, highest, lowest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ from numpy.typing import NDArray
 from bigscreen.design import Design
 from bigscreen.dual import CSvc, FloatArray, Point
 from bigscreen.errors import InputError
-from bigscreen.solvers.pairs_state import CHECKPOINT, State
+from bigscreen.solvers.pairs_checkpoint import CHECKPOINT, load, save
+from bigscreen.solvers.pairs_state import State
 from bigscreen.solvers.protocol import Check
 from bigscreen.solvers.smo import (
     free_partner,
@@ -90,12 +92,12 @@ class Pairs:
         going_on = found is not None and found.exists()
         state = State(design, problem, self.cache, self.eps, None if going_on else start)
         if found is not None and going_on:
-            check.restored(state.load(found))
+            check.restored(load(state, found))
         while True:
             if not state.restored:
                 self._advance(state, check)
             point = state.point()
-            verdict = check(point, state.stats(), state.save)
+            verdict = check(point, state.stats(), partial(save, state))
             state.restored = False
             if verdict is None:
                 return point

@@ -92,13 +92,23 @@ class KernelRows:
         return row.wide if row.narrow is None else row.narrow
 
     def scores(
-        self, rows: NDArray[np.int64], support: NDArray[np.int64], coef: FloatArray
+        self,
+        rows: NDArray[np.int64],
+        support: NDArray[np.int64],
+        coef: FloatArray,
+        dtype: type | None = None,
     ) -> FloatArray:
-        """``sum_j coef_j k(x_i, x_j)`` over the support for these rows, all of them alive."""
+        """``sum_j coef_j k(x_i, x_j)`` over the support, for these of the rows alive.
+
+        With a ``dtype`` all entries are computed in it; without, those that are kept are used.
+        """
         found = np.zeros(len(rows))
         if not len(rows) or not len(support):
             return found
-        kept = np.array([number in self.kept for number in support.tolist()])
+        kept = np.isin(support, self.alive)
+        if dtype is not None:
+            kept[:] = False
+        kept[kept] = [number in self.kept for number in support[kept].tolist()]
         where = np.searchsorted(self.alive, rows)
         for place, c in zip(np.searchsorted(self.alive, support[kept]), coef[kept], strict=True):
             found += c * self[place][where]
@@ -106,7 +116,7 @@ class KernelRows:
         if len(rest):
             self.entries += len(rows) * len(rest)
             sides = self._side(rows), self._side(rest)
-            found += self.kernel.dots(*sides, coef[:, None], self.dtype)[:, 0]
+            found += self.kernel.dots(*sides, coef[:, None], dtype or self.dtype)[:, 0]
         return found + self.constant * coef.sum()
 
     def _side(self, rows: NDArray[np.int64]) -> Side:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,16 +15,14 @@ from bigscreen.screening.regions import Ball
 from bigscreen.solvers.pairs_rows import KernelRows
 from bigscreen.solvers.smo import flips, least_curvature
 
-CHECKPOINT = "pairs.npz"
-
 EXACT = 1e-13
 """Relative error of F, whose float64 sums have many terms."""
 
 TOLD = 0.25
 """Part of the gap that the rounding of float32 entries may make up; then they become float64."""
 
-SAVED = ("alpha", "alive", "x", "F", "since", "side", "streak", "counts")
-TALLIES = ("value", "steps", "checks", "false_removals", "violation")
+PROBED = 32
+"""Rows whose scores are computed in float64 to see how far rounding has moved them."""
 
 
 class State:
@@ -57,14 +52,19 @@ class State:
         self.constant = problem.intercept == "constant"
         kernel = Linear() if design.kernel is None else design.kernel
         self.rows = KernelRows(kernel, data.X(0, n), self.constant, cache)
+        if design.kernel is None:
+            # What w is computed from later on in float64; float32 sums would differ from it.
+            self.rows.refine()
         self.r = self.dual.sign if self.dual.coupling is None else self.dual.coupling
-        self.norms, self.errors = self._norms_and_errors()
+        self._measure()
         self.alpha = np.array(self.dual.lo) if start is None else start.copy()
         np.clip(self.alpha, self.dual.lo, self.dual.hi, out=self.alpha)
         self.side, self.streak = np.full(n, FREE), np.zeros(n, np.int64)
         self.counts, self.false_removals = np.zeros(2, np.int64), 0
         self.steps = self.checks = 0
+        self.value = 0.0
         self.violation, self.mu = np.inf, 0.0
+        self.fine_at = np.inf
         self.restored = False
         # Rows whose box is a point, 0 that is, have no gap and no part in w.
         self.movable = np.flatnonzero(self.dual.hi > self.dual.lo)
@@ -72,21 +72,23 @@ class State:
             self.rows.look_at(self.movable)
         self._begin(self._scores_of(self.movable))
 
-    def _norms_and_errors(self) -> tuple[FloatArray, FloatArray]:
-        """||phi_i||, and the error of a kernel entry of row i (0 where scores are exact)."""
+    def _measure(self) -> None:
+        """||phi_i||, bounds on the errors of float32 entries, and which rows are equal."""
         rows, kernel = self.rows, self.rows.kernel
-        if self.design.kernel is None:
-            return np.sqrt(rows.diag), np.zeros(len(rows.diag))
         if kernel.psd:
-            norms = np.sqrt(rows.diag)
+            self.norms = np.sqrt(rows.diag)
         else:
-            norms = np.sqrt([kernel.bound(size, size) for size in rows.sqnorms])
+            self.norms = np.sqrt([kernel.bound(size, size) for size in rows.sqnorms])
         longest, d = float(np.max(rows.sqnorms)), rows.X.shape[1]
-        errors = kernel.entry_error(rows.sqnorms, longest, d)
         relative = kernel.relative_error(rows.sqnorms, longest, d)
+        errors = kernel.entry_error(rows.sqnorms, longest, d)
         if relative is not None:
-            errors = np.minimum(errors, relative * norms * float(np.max(norms)))
-        return norms, np.broadcast_to(errors, norms.shape)
+            errors = np.minimum(errors, relative * self.norms * float(np.max(self.norms)))
+        self.errors = np.broadcast_to(errors, self.norms.shape)
+        self.relative = np.broadcast_to(0.0 if relative is None else relative, self.norms.shape)
+        mark = np.random.default_rng(0).normal(size=(d, 1))
+        keys = Design(self.design.data).dots(rows.X, mark)[:, 0]
+        self.equal = np.unique(keys, return_inverse=True)[1]
 
     # -- the variables of the rows alive ---------------------------------------------------------
     def _begin(self, scores: FloatArray) -> None:
@@ -95,12 +97,11 @@ class State:
         r, dual = self.r[self.alive], self._part
         self.x = r * self.alpha[self.alive]
         self.F = r * (dual.lin - dual.sign * scores)
-        self._bounds()
-        signed = dual.sign * self.alpha[self.alive]
-        self.value = self.dual.value(self.alpha, float(signed @ scores))
+        self.bounds()
         self.since = np.stack([self.x, self.F])
 
-    def _bounds(self) -> None:
+    def bounds(self) -> None:
+        """What follows from who is alive: box, diagonal, factors."""
         part, r = self._part, self.r[self.alive]
         self.low = np.where(r > 0, part.lo, -part.hi)
         self.high = np.where(r > 0, part.hi, -part.lo)
@@ -118,19 +119,15 @@ class State:
         others[self.alive] = False
         return replace(part, total=self.dual.total - float(self.r[others] @ self.alpha[others]))
 
-    def _scores_of(self, rows: NDArray[np.int64]) -> FloatArray:
+    def _scores_of(self, rows: NDArray[np.int64], dtype: type | None = None) -> FloatArray:
         support = np.flatnonzero(self.alpha)
-        return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support])
+        return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support], dtype)
 
     # -- what check is told ----------------------------------------------------------------------
     def point(self) -> Point:
         """The point with its Frank-Wolfe gap over the rows alive (screened rows have none)."""
         r, part = self.r[self.alive], self._part
         self.alpha[self.alive] = r * self.x + 0.0
-        coef = w = np.empty(0)
-        if self.design.kernel is None:
-            coef = w = self._weights()
-            self.F = r * (part.lin - part.sign * self._linear_scores(w))
         # D is quadratic: what steps add to it follows from the gradients before and after.
         x, F = self.since
         self.value += 0.5 * float((self.x - x) @ (F + self.F))
@@ -141,9 +138,11 @@ class State:
             gap = self._look(part)
         self.since = np.stack([self.x, self.F])
         offset = float(self.dual.sign @ self.alpha) if self.constant else self.mu
-        rounding = float(np.sum(self._room(part, self._slack()) * self._slack()))
+        slack = self._slack(self.alive, self.scores)
+        rounding = float(self._room(part, slack) @ slack)
+        w = self._weights() if self.design.kernel is None else np.empty(0)
         return Point(
-            coef,
+            w,
             w,
             offset,
             self.value + gap,
@@ -154,18 +153,27 @@ class State:
         )
 
     def _look(self, part: Dual) -> float:
-        """Scores, the best multiplier for them, and the gap."""
+        """Scores, the best multiplier for them and the gap; D itself while all rows are alive."""
         alpha = self.alpha[self.alive]
         self.scores = part.sign * (part.lin - self.r[self.alive] * self.F)
+        if len(self.alive) == len(self.movable):
+            self.value = self.dual.value(self.alpha, float((part.sign * alpha) @ self.scores))
         self.mu = part.multiplier(self.scores) if self.coupled and len(alpha) else 0.0
         return part.frank_wolfe_gap(alpha, self.scores, self.mu)
 
     def _coarse(self, part: Dual, gap: float) -> bool:
-        """Whether float32 entries begin to tell: errors of a sum are taken as independent here."""
-        if self.design.kernel is None or self.rows.dtype is np.float64:
+        """Whether float32 entries begin to tell in the gap."""
+        if self.rows.dtype is np.float64 or gap > 0.5 * self.fine_at:
             return False
-        noise = self.errors[self.alive] * float(np.linalg.norm(self.alpha))
-        return float(np.sum(self._room(part, noise) * noise)) > TOLD * gap
+        bound = self._slack(self.alive, self.scores)
+        if float(self._room(part, bound) @ bound) <= TOLD * gap:
+            return False
+        # The bound is that of the worst pair of rows: see what the error of some scores really is.
+        self.fine_at = gap
+        some = np.linspace(0, len(self.alive) - 1, PROBED).astype(np.int64)
+        exact = self._scores_of(self.alive[some], np.float64)
+        error = np.full(len(self.alive), np.sqrt(np.mean((self.scores[some] - exact) ** 2)))
+        return float(self._room(part, 3 * error) @ error) > TOLD * gap
 
     def _room(self, part: Dual, slack: FloatArray) -> FloatArray:
         """By how much of an error of its score a row moves the gap.
@@ -178,26 +186,23 @@ class State:
         either = np.maximum(up, down)
         return np.where(gradient > slack, up, np.where(gradient < -slack, down, either))
 
-    def _slack(self) -> FloatArray:
-        """Bounds on the errors of the scores of the rows alive (MATH sec. 4)."""
-        if self.design.kernel is None:
-            error = self.design.score_error(self._weights())
-            return np.broadcast_to(error, len(self.alive))
-        return self._error(self.alive)
+    def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
+        """Bounds on the errors of these scores of these rows (MATH sec. 4).
 
-    def _error(self, rows: NDArray[np.int64]) -> FloatArray:
-        wide = self.rows.dtype is np.float64
-        return self.errors[rows] * float(np.abs(self.alpha).sum()) * (2.0**-28 if wide else 1.0)
+        The errors of a row's entries are taken as independent, but for what they have in common,
+        which moves the score as a whole, and for equal rows, whose entries err alike.
+        """
+        together = np.bincount(self.equal, self.dual.sign * self.alpha)
+        apart = np.bincount(self.equal, self.alpha**2)
+        spread = float(np.sqrt(np.sum(np.maximum(together**2, apart))))
+        error = self.relative[rows] * np.abs(scores) + self.errors[rows] * spread
+        return error * (2.0**-28 if self.rows.dtype is np.float64 else 1.0)
 
     def _weights(self) -> FloatArray:
         """w of explicit features, in float64."""
         support = np.flatnonzero(self.alpha)
         coef = (self.dual.sign * self.alpha)[support]
         return np.asarray(coef @ self.rows.X[support])
-
-    def _linear_scores(self, w: FloatArray) -> FloatArray:
-        offset = float(self.dual.sign @ self.alpha) if self.constant else 0.0
-        return self.design.dots(self.rows.side.X, w[:, None])[:, 0] + offset
 
     @property
     def tolerated(self) -> float:
@@ -222,7 +227,8 @@ class State:
     def screen(self, region: Ball) -> None:
         """Drop rows that are, and by the region stay, at a bound."""
         part, alpha = self._part, self.alpha[self.alive]
-        lower, upper = region.intervals(self.scores, self.norms[self.alive], self._slack())
+        slack = self._slack(self.alive, self.scores)
+        lower, upper = region.intervals(self.scores, self.norms[self.alive], slack)
         decided = part.decide(lower, upper, self._multipliers(lower, upper))
         decided[(decided == AT_HI) & (alpha != part.hi)] = FREE
         decided[(decided == AT_LO) & (alpha != part.lo)] = FREE
@@ -238,7 +244,7 @@ class State:
         self.alive = self.alive[keep]
         self.x, self.F = self.x[keep], self.F[keep]
         self.since = self.since[:, keep]
-        self._bounds()
+        self.bounds()
         self.rows.look_at(self.alive)
 
     def _multipliers(self, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
@@ -266,41 +272,7 @@ class State:
         scores[gone] = self._scores_of(gone)
         gradient = self.dual[gone].gradient(scores[gone], self.mu)
         held = np.where(self.side[gone] == AT_HI, gradient, -gradient)
-        room = np.maximum(self._error(gone), self.tolerated)
+        room = np.maximum(self._slack(gone, scores[gone]), self.tolerated)
         self.false_removals += int(np.sum(held < -room))
         self.side[:] = FREE
         self._begin(scores[self.movable])
-
-    # -- checkpoints -----------------------------------------------------------------------------
-    def save(self, folder: Path, meta: dict[str, Any]) -> None:
-        """Write a checkpoint, whole or not at all; kernel rows are computed again."""
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / (CHECKPOINT + ".tmp")
-        record = {**{name: getattr(self, name) for name in TALLIES}, "meta": meta}
-        record |= {"entries": self.rows.entries, "wide": self.rows.dtype is np.float64}
-        with open(part, "wb") as file:
-            np.savez(
-                file,
-                record=np.frombuffer(json.dumps(record).encode(), np.uint8),
-                **{name: np.asarray(getattr(self, name)) for name in SAVED},
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, folder / CHECKPOINT)
-
-    def load(self, path: Path) -> dict[str, Any]:
-        """Go on from a checkpoint; returns the meta that was saved with it."""
-        with np.load(path, allow_pickle=False) as saved:
-            for name in SAVED:
-                setattr(self, name, saved[name])
-            record = json.loads(saved["record"].tobytes())
-        for name in TALLIES:
-            setattr(self, name, record[name])
-        self.rows.entries = record["entries"]
-        if record["wide"]:
-            self.rows.refine()
-        self._bounds()
-        if len(self.alive) < len(self.rows.alive):
-            self.rows.look_at(self.alive)
-        self.restored = True
-        return record["meta"]
