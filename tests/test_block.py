@@ -1,36 +1,23 @@
-"""The block solver: the oracle's optimum and LIBSVM's, whatever the block, the cache, the shards."""
-
-import os
-import signal
-import time
+"""The block solver: the oracle's optimum and LIBSVM's, wherever it begins, whatever the data."""
 
 import contracts
 import numpy as np
 import pytest
+from block_world import GRID, KERNELS, ends_right, solved, world
 from contracts import INTERCEPTS
 from exact_world import ExactWorld
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import sparse
 from sklearn.svm import SVC
-from threadpoolctl import threadpool_limits
 
-from bigscreen import fit_monitor
 from bigscreen.design import Design
 from bigscreen.dual import CSvc
 from bigscreen.errors import InputError
-from bigscreen.fit import fit
-from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
-from bigscreen.kernels import Custom, Precomputed, Side, make_kernel
+from bigscreen.kernels import Custom, Precomputed, make_kernel
 from bigscreen.screening.dynamic import Joachims, make_rule
 from bigscreen.solvers.block import Block
-from bigscreen.solvers.block_columns import Columns, Slots
-from bigscreen.solvers.block_wire import gathered, received, shares
 from bigscreen.store import MemoryDataset
-
-GRID = {"shard_rows": 64, "chunk_rows": 32}
-KERNELS = ("rbf", "polynomial", "laplacian", "linear")
 
 
 @pytest.fixture(scope="module")
@@ -39,44 +26,6 @@ def fleet():
         yield fleet
 
 
-def world(data, kernel="rbf", C=1.0, intercept="none", gamma=0.15, coef0=1.0, **terms):
-    made = make_kernel(kernel, gamma, coef0=coef0, **terms)
-    return ExactWorld(Design(data, made), CSvc(C, 1, contracts.CLASS_WEIGHT, intercept))
-
-
-def solved(w, fleet, solver=None, rule=None, tol=1e-5, certify="float64", **how):
-    """What ``fit`` makes of a world; ``how``: max_iter, deadline, or what ``fit`` takes."""
-    limits = Limits(tol, how.pop("max_iter", 2000), how.pop("deadline", None))
-    solver = solver or Block(size=16)
-    return fit(w.design, w.problem, solver, fleet, limits, rule=rule, certify=certify, **how)
-
-
-def ends_right(w, found, tol=1e-5):
-    contracts.exact_law(w, found.point.alpha, found.certificate, tol)
-
-
-def regrid(data, **grid):
-    n = data.n_rows
-    return MemoryDataset(data.X(0, n), data.y(0, n), [0, 1], data.weights(0, n), **grid)
-
-
-def blas_is_steady():
-    """Whether a product has the same bits whatever place its rows have, as AVX-512 code does.
-
-    OpenBLAS for Haswell and Zen rounds an entry by its place: there, columns computed again may
-    differ in their last bits from those that were kept.
-    """
-    rng = np.random.default_rng(0)
-    A, B = (rng.normal(size=(n, 40)).astype(np.float32) for n in (256, 200))
-    picks = rng.permutation(256)[:64]
-    with threadpool_limits(1, "blas"):
-        return np.array_equal(A[picks] @ B.T, (A @ B.T)[picks])
-
-
-steady = pytest.mark.skipif(not blas_is_steady(), reason="this BLAS rounds an entry by its place")
-
-
-# -- the optimum -------------------------------------------------------------------------------
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -209,159 +158,7 @@ def test_given_kernels_are_kernels_like_others(intercept, fleet):
         np.testing.assert_allclose(found.point.alpha, w.optimum.alpha, rtol=0, atol=2e-4)
 
 
-# -- the cache ---------------------------------------------------------------------------------
-@steady
-@pytest.mark.parametrize("rule", ["none", "gap", "joachims"])
-@pytest.mark.parametrize("sparse_rows", [False, True])
-@pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_a_cache_of_three_columns_is_as_good_as_one_of_all(intercept, sparse_rows, rule, fleet):
-    data = contracts.rows(5, 300, 9, 1.0, sparse_rows, **GRID)
-    w = world(data, "rbf", 3.0, intercept)
-    ends = [
-        solved(w, fleet, Block(size=16, cache=4 * 300 * columns), make_rule(rule), 1e-6)
-        for columns in (0, 3, 40, 300)
-    ]
-    for end in ends[1:]:
-        np.testing.assert_array_equal(end.point.alpha, ends[0].point.alpha)
-        assert end.certificate == ends[0].certificate
-    entries = [end.history[-1]["kernel_entries"] for end in ends]
-    assert entries[0] >= entries[1] > entries[2] > entries[3]
-
-
-def test_nothing_is_computed_twice_while_there_is_room(fleet):
-    w = world(contracts.rows(5, 200, **GRID), "rbf", 10.0, "true")
-    entries = []
-
-    def report(event):
-        entries.append(sum(state.columns.entries for state in fleet._shards.states.values()))
-
-    found = solved(w, fleet, Block(size=16), report=report)
-    moved = np.count_nonzero(found.point.alpha) * 200
-    assert len(found.history) > 10 and moved <= entries[-1] <= 200 * 200
-
-
-@steady
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("sparse_rows", [False, True])
-@pytest.mark.parametrize("d", [2, 9, 33, 300])
-def test_a_column_has_the_same_bits_in_any_company(d, sparse_rows, kernel):
-    """Alone, among others, from a store, and after most of the rows have gone."""
-    rng = np.random.default_rng(d)
-    X = (rng.normal(size=(700, d)) + 2).astype(np.float32)
-    if sparse_rows:
-        X[rng.random(X.shape) < 0.8] = 0
-        X = sparse.csr_array(X)
-    made = make_kernel(kernel, 1 / d, coef0=1.0)
-    rows, ids = Side(X, np.arange(700)), np.arange(700)
-    asked = rng.permutation(700)[:530]
-    with threadpool_limits(1, "blas"):
-        for width in (700, 130, 5):
-            side = Side(X[:width], ids[:width])
-            whole = Columns(made, side, 0, np.float32)
-            want = np.concatenate(
-                [whole._compute(rows, asked[a : a + 512])[: len(asked[a : a + 512])].copy()
-                 for a in (0, 512)]
-            )  # fmt: skip
-            assert want.shape[1] >= width
-            keep = np.sort(rng.permutation(width)[: max(1, width // 30)])
-            few = Columns(made, side, 20, np.float32)
-            few.compact(Side(X[keep], keep), keep)
-            for a, b in ((0, 1), (3, 5), (100, 163), (20, 85), (17, 500)):
-                part = asked[a:b]
-                got = whole._compute(rows, part)
-                np.testing.assert_array_equal(got[: b - a, :width], want[a:b, :width])
-                got = few._compute(rows, part)
-                np.testing.assert_array_equal(got[: b - a, : len(keep)], want[a:b][:, keep])
-    exact = made.block(X[asked], Side(X[:5]), dtype=np.float64)
-    np.testing.assert_allclose(want[:, :5], exact, rtol=0, atol=1e-4 * np.abs(exact).max())
-
-
-@settings(deadline=None, max_examples=60)
-@given(
-    seed=st.integers(0, 10**6),
-    capacity=st.sampled_from([0, 3, 7, 30, 200]),
-    csr=st.booleans(),
-    forget=st.booleans(),
-)
-def test_sums_of_columns_whatever_is_kept(seed, capacity, csr, forget):
-    """Evictions, rows that leave, a shard that has forgotten all while the others have not."""
-    rng = np.random.default_rng(seed)
-    n = 90
-    X = rng.normal(size=(n, 3)).astype(np.float32)
-    K = make_kernel("rbf", 0.3).block(X, Side(X), dtype=np.float64)
-    X = sparse.csr_array(X) if csr else X
-    alive, slots = np.arange(n), Slots(capacity, n)
-
-    def fresh():
-        side = Side(X[alive], alive)
-        return Columns(make_kernel("rbf", 0.3), side, slots.capacity, np.float32)
-
-    columns, scores, want = fresh(), np.zeros(n), np.zeros(n)
-    for _ in range(12):
-        ids = rng.permutation(n)[: rng.integers(1, 40)]
-        coef = rng.normal(size=len(ids))
-        places = slots.assign(ids)
-        columns.accumulate(Side(X[ids], ids), places, coef, scores)
-        want += K[alive][:, ids] @ coef
-        np.testing.assert_allclose(scores, want, rtol=0, atol=1e-4)
-        if rng.random() < 0.3 and len(alive) > 10:
-            keep = np.flatnonzero(rng.random(len(alive)) < 0.7)
-            alive, scores, want = alive[keep], scores[keep], want[keep]
-            columns.compact(Side(X[alive], alive), keep)
-        if forget and rng.random() < 0.3:
-            columns = fresh()
-
-
-@settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 10**6), capacity=st.integers(0, 30))
-def test_slots_hold_the_rows_used_last(seed, capacity):
-    rng = np.random.default_rng(seed)
-    slots, last, clock = Slots(capacity, 40), {}, 0
-    for _ in range(30):
-        ids = rng.permutation(40)[: rng.integers(0, 15)]
-        before = {int(s): int(i) for i, s in enumerate(slots.slot) if s >= 0}
-        given_slots = slots.assign(ids)
-        if len(ids) > slots.capacity:
-            assert np.all(given_slots == -1)
-            assert before == {int(s): int(i) for i, s in enumerate(slots.slot) if s >= 0}
-            continue
-        clock += 1
-        last.update(dict.fromkeys(ids.tolist(), clock))
-        held = np.flatnonzero(slots.slot >= 0)
-        assert len(set(given_slots.tolist())) == len(ids)
-        np.testing.assert_array_equal(slots.slot[ids], given_slots)
-        np.testing.assert_array_equal(slots.owner[slots.slot[held]], held)
-        assert len(held) == min(slots.capacity, len(last))
-        gone = [last[i] for i in last if slots.slot[i] < 0]
-        assert not gone or max(gone) <= min(last[i] for i in held.tolist())
-
-
-# -- rows and numbers on their way ---------------------------------------------------------------
-@pytest.mark.parametrize("sparse_rows", [False, True])
-def test_rows_arrive_in_the_order_they_were_asked_for(sparse_rows, fleet):
-    from bigscreen.solvers.block_shard import BlockProgram
-
-    data = contracts.rows(3, 300, sparse_rows=sparse_rows, **GRID)
-    design = Design(data, make_kernel("rbf", 0.1))
-    fleet.start(BlockProgram(design, CSvc(1.0, 1), 5, 10), data.n_shards)
-    rng = np.random.default_rng(0)
-    for ids in (rng.permutation(300)[:70], np.array([299]), np.array([70, 65]), np.arange(0)):
-        found = received(fleet, data, ids)
-        want = data.rows(ids)
-        if sparse_rows:
-            found, want = found.toarray(), want.toarray()
-        np.testing.assert_array_equal(found, want)
-        assert found.dtype == np.float32
-        numbers = rng.normal(size=300)
-        width = max(1, int(shares(data, ids).max()))
-        stack = np.full((data.n_shards, width), np.nan)
-        for s in range(data.n_shards):
-            own = ids[ids // 64 == s]
-            stack[s, : len(own)] = numbers[own]
-        np.testing.assert_array_equal(gathered(stack, data, ids), numbers[ids])
-
-
-# -- where it begins -----------------------------------------------------------------------------
+# -- where it begins ---------------------------------------------------------------------------
 @pytest.mark.parametrize("rule", ["none", "gap"])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 def test_a_start_is_taken_over(intercept, rule, fleet):
@@ -419,104 +216,7 @@ def test_a_block_in_which_no_pair_moves():
         Block(size=3)
 
 
-# -- budgets, Ctrl-C, moves ------------------------------------------------------------------------
-@pytest.mark.parametrize("budget", ["max_iter", "no time"])
-@pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_a_budget_ends_with_a_true_certificate(budget, intercept, fleet):
-    w = world(contracts.rows(4, 200, **GRID), "rbf", 10.0, intercept)
-    how = {"max_iter": 3} if budget == "max_iter" else {"deadline": time.monotonic() - 1}
-    found = solved(w, fleet, Block(size=8), make_rule("gap"), 1e-9, **how)
-    assert len(found.history) == (3 if budget == "max_iter" else 1)
-    contracts.exact_law(w, found.point.alpha, found.certificate, None)
-    assert found.certificate.relative_gap > 1e-9
-
-
-class Interrupt:
-    """Ctrl-C at a pass, or a crash."""
-
-    def __init__(self, at, crash):
-        self.at, self.crash, self.passes = at, crash, 0
-
-    def __call__(self, event):
-        if event["event"] != "pass":
-            return
-        self.passes += 1
-        if self.passes == self.at:
-            if self.crash:
-                raise KeyboardInterrupt
-            os.kill(os.getpid(), signal.SIGINT)
-
-
-def curve(found):
-    """Pass by pass; what has to be computed again after an interruption is counted again."""
-    left_out = ("seconds", "kernel_entries")
-    return [{k: v for k, v in event.items() if k not in left_out} for event in found.history]
-
-
-def same_end(one, other):
-    np.testing.assert_array_equal(one.point.alpha, other.point.alpha)
-    assert one.certificate == other.certificate
-    assert curve(one) == curve(other)
-
-
-@steady
-@pytest.mark.parametrize("crash", [False, True])
-@pytest.mark.parametrize("intercept", INTERCEPTS)
-@pytest.mark.parametrize(
-    ("rule", "sparse_rows", "columns"),
-    [("none", False, 300), ("gap", False, 300), ("gap", True, 20), ("f-safe", False, 40)],
-)
-def test_an_interrupted_fit_ends_in_the_same_bits(
-    rule, sparse_rows, columns, intercept, crash, fleet, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0 if crash else 1e9)
-    data = contracts.rows(6, 300, 6, 1.0, sparse_rows, **GRID)
-    w = world(data, "rbf", 3.0, intercept)
-    solver, made = Block(size=16, cache=4 * 300 * columns), make_rule(rule, 0.01)
-    whole = solved(w, fleet, solver, made, 1e-6)
-    ends_right(w, whole, 1e-6)
-    count = len(whole.history)
-    for at in (1, count // 3, count - 1):
-        folder = tmp_path / str(at)
-        how = {"folder": folder, "report": Interrupt(at, crash)}
-        if crash and at == 1:
-            continue  # nothing has been written yet
-        with pytest.raises(KeyboardInterrupt):
-            solved(w, fleet, solver, made, 1e-6, **how)
-        same_end(solved(w, fleet, solver, made, 1e-6, folder=folder, resume=True), whole)
-
-
-class Shuttle(Inline):
-    """A fleet whose every shard moves to another worker before every round."""
-
-    def start(self, program, n_shards):
-        super().start(program, n_shards)
-        self.carried = program
-
-    def round(self, message):
-        for s, state in self._shards.states.items():
-            self._shards.states[s] = self.carried.load(s, self.carried.save(state))
-        return super().round(message)
-
-
-@steady
-@pytest.mark.parametrize("rule", ["none", "gap", "f-safe", "joachims"])
-@pytest.mark.parametrize("sparse_rows", [False, True])
-@pytest.mark.parametrize("intercept", INTERCEPTS)
-def test_threads_and_moves_change_no_bit(intercept, sparse_rows, rule):
-    """No cache survives a move, so what is kept must be what is computed again."""
-    data = contracts.rows(5, 300, 6, 1.0, sparse_rows, **GRID)
-    w = world(data, "rbf", 3.0, intercept)
-    ends = []
-    for fleet in (Inline(1), Inline(3), Shuttle(1)):
-        with fleet:
-            ends.append(solved(w, fleet, Block(size=16), make_rule(rule, 0.01), 1e-6))
-    same_end(ends[1], ends[0])
-    same_end(ends[2], ends[0])
-    assert ends[2].history[-1]["kernel_entries"] > ends[0].history[-1]["kernel_entries"]
-
-
-# -- problems that lead nowhere --------------------------------------------------------------------
+# -- problems that lead nowhere ----------------------------------------------------------------
 def odd(name):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(60, 3)).astype(np.float32)

@@ -14,11 +14,12 @@ from bigscreen.solvers.block_solve import Solve
 
 def screen(solve: Solve, region: Ball) -> None:
     """Drop rows that the region proves to stay at the bound they are at."""
+    solve.screened = True
     message = {
         "kind": "screen",
         "region": region,
         "offset": solve.offset,
-        "size": float(np.abs(solve.alpha).sum()),
+        "spread": solve.spread(),
         "since": len(solve.screenings),
     }
     message["mu"] = _multipliers(solve, message)

@@ -63,7 +63,12 @@ class BlockProgram:
         alive = np.flatnonzero(dual.hi > dual.lo)
         side = Side(X, ids)
         sqnorms = data.sqnorms(start, stop)
-        errors = kernel.entry_error(sqnorms, data.max_sqnorm, data.n_features)
+        most = data.max_sqnorm, data.n_features
+        relative = kernel.relative_error(sqnorms, *most)
+        errors = kernel.entry_error(sqnorms, *most)
+        # An indefinite kernel's diagonal bounds nothing and may be below 0.
+        squares = kernel.diag(side) if kernel.psd else [kernel.bound(s, s) for s in sqnorms]
+        constant = self.problem.intercept == "constant"
         return State(
             start=start,
             dual=dual,
@@ -71,8 +76,9 @@ class BlockProgram:
             scores=np.zeros(stop - start),
             alive=alive,
             decided=np.zeros(stop - start, np.int32),
-            errors=np.broadcast_to(errors, sqnorms.shape),
-            norms=np.sqrt(kernel.diag(side) + (self.problem.intercept == "constant")),
+            relative=np.zeros(len(ids)) if relative is None else relative + 0.0 * sqnorms,
+            errors=errors + 0.0 * sqnorms,
+            norms=np.sqrt(np.maximum(squares, 0.0) + constant),
             X=X,
             columns=self._columns(side if len(alive) == len(ids) else take(side, alive)),
         )
@@ -123,8 +129,9 @@ class BlockProgram:
             state.scores,
             mu,
             offset,
+            state.relative,
             state.errors,
-            message["size"],
+            message["spread"],
             v,
             moves,
         )
@@ -171,8 +178,9 @@ class BlockProgram:
         """Intervals of the optimal scores of the rows alive, offset included."""
         alive = state.alive
         ball: Ball = message["region"]
-        slack = state.errors[alive] * message["size"]
-        return ball.intervals(state.scores[alive] + message["offset"], state.norms[alive], slack)
+        scores = state.scores[alive]
+        slack = state.relative[alive] * np.abs(scores) + state.errors[alive] * message["spread"]
+        return ball.intervals(scores + message["offset"], state.norms[alive], slack)
 
     def _bounds(self, state: State, message: dict[str, Any]) -> FloatArray:
         """Intervals (lower, upper) of the scores of all rows; -inf, +inf: see ``_Solve._mu``."""

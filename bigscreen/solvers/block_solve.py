@@ -27,7 +27,20 @@ SMALLEST = 512
 
 SAVED = (
     *("alpha", "mu", "offset", "value", "size", "counts", "false_removals", "still"),
-    *("stay", "new", "v", "w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries"),
+    *(
+        "keys",
+        "screened",
+        "stay",
+        "new",
+        "v",
+        "w_sq",
+        "gap",
+        "rounding",
+        "highest",
+        "lowest",
+        "alive",
+        "entries",
+    ),
 )
 """What a checkpoint holds of the coordinator, as it is."""
 
@@ -64,6 +77,10 @@ class Solve:
         self.false_removals = 0
         self.still = False
         self.moves = 0
+        self.screened = False
+        # Equal rows have equal keys, others (almost surely) not.
+        self.mark = np.random.default_rng(0).normal(size=data.n_features)
+        self.keys = np.zeros(len(self.dual))
         # The next block: places of the last one that stay, new rows, and v of both.
         self.stay, self.new = np.empty(0, np.int64), np.empty(0, np.int64)
         self.v = np.empty(0)
@@ -107,6 +124,15 @@ class Solve:
             self.gram.enter(self.stay, self.new, received(self.fleet, self.data, self.new))
         self.stay, self.new = np.arange(len(self.gram.ids)), np.empty(0, np.int64)
 
+    def spread(self) -> float:
+        """What independent errors of entries are multiplied by in a score (see ``State``)."""
+        support = np.flatnonzero(self.alpha)
+        coef = np.abs(self.alpha[support])
+        if not self.screened:
+            return float(coef.sum())  # no rule asks: the bound that costs nothing
+        _, group = np.unique(self.keys[support], return_inverse=True)
+        return float(np.sqrt(np.sum(np.bincount(group, coef) ** 2)))
+
     def look(self) -> None:
         """Survey the rows without a move, and choose a block of what there is now."""
         none = np.empty(0, np.int64)
@@ -119,6 +145,7 @@ class Solve:
         """Tell the shards the new alpha of some rows; read what they answer."""
         change = self.dual.sign[ids] * (alpha - self.alpha[ids])
         self.alpha[ids] = alpha
+        self.keys[ids] = X @ self.mark
         if self.constant:
             self.offset += float(change.sum())
         width = int(shares(self.data, watch).max()) if len(watch) else 0
@@ -132,7 +159,7 @@ class Solve:
                 "slots": self.slots.assign(ids),
                 "mu": self.mu,
                 "offset": self.offset,
-                "size": float(np.abs(self.alpha).sum()),
+                "spread": self.spread(),
                 "watch": watch,
                 "width": width,
             }

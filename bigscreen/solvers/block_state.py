@@ -28,6 +28,10 @@ class State:
 
     ``scores`` of rows that are not alive are those of the round they were fixed in.
     ``decided`` counts how many screening rounds running have decided about a row.
+
+    A score may be off by ``relative |score| + errors spread``: what its entries' errors have in
+    common moves it as a whole, the others add up at random. ``spread`` is the root of the sum of
+    squared coefficients, those of equal rows, whose entries err alike, taken together.
     """
 
     start: int
@@ -36,6 +40,7 @@ class State:
     scores: FloatArray
     alive: NDArray[np.int64]
     decided: NDArray[np.int32]
+    relative: FloatArray
     errors: FloatArray
     norms: FloatArray
     X: Any
@@ -64,9 +69,26 @@ def padded(values: NDArray[Any], length: int) -> FloatArray:
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def survey(alive, sign, lin, lo, hi, t, coupled, alpha, scores, mu, offset, errors, size, v, moves):  # type: ignore[no-untyped-def]
+def survey(
+    alive,
+    sign,
+    lin,
+    lo,
+    hi,
+    t,
+    coupled,
+    alpha,
+    scores,
+    mu,
+    offset,
+    relative,
+    errors,
+    spread,
+    v,
+    moves,
+):  # type: ignore[no-untyped-def]
     """v and the moves (1 up, 2 down) of the rows alive; sums of s alpha u, the gap,
-    and what entries that err by ``errors`` can have moved it by (``size`` is sum |alpha|)."""
+    and what rounding can have moved it by."""
     w_sq, gap, rounding, highest, lowest = 0.0, 0.0, 0.0, -np.inf, np.inf
     for k in range(len(alive)):
         i = alive[k]
@@ -78,7 +100,8 @@ def survey(alive, sign, lin, lo, hi, t, coupled, alpha, scores, mu, offset, erro
         rest = G - r * mu if coupled else G
         gap += rest * (hi[i] - alpha[i]) if rest > 0 else rest * (lo[i] - alpha[i])
         # A row certainly at its bound moves P and D alike; any other moves the gap by its room.
-        band, above, below = errors[i] * size, hi[i] - alpha[i], alpha[i] - lo[i]
+        band = relative[i] * abs(scores[i]) + errors[i] * spread
+        above, below = hi[i] - alpha[i], alpha[i] - lo[i]
         room = above if rest > band else (below if rest < -band else max(above, below))
         rounding += room * band
         more, less = alpha[i] < hi[i], alpha[i] > lo[i]

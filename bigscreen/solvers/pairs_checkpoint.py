@@ -24,11 +24,8 @@ def save(state: State, folder: Path, meta: dict[str, Any]) -> None:
     record = {**{name: getattr(state, name) for name in TALLIES}, "meta": meta}
     record |= {"entries": state.rows.entries, "wide": state.rows.dtype is np.float64}
     with open(part, "wb") as file:
-        np.savez(
-            file,
-            record=np.frombuffer(json.dumps(record).encode(), np.uint8),
-            **{name: np.asarray(getattr(state, name)) for name in ARRAYS},
-        )
+        arrays: dict[str, Any] = {name: getattr(state, name) for name in ARRAYS}
+        np.savez(file, record=np.frombuffer(json.dumps(record).encode(), np.uint8), **arrays)
         file.flush()
         os.fsync(file.fileno())
     os.replace(part, folder / CHECKPOINT)
