@@ -3,7 +3,7 @@
 import contracts
 import numpy as np
 import pytest
-from block_world import GRID, KERNELS, ends_right, solved, world
+from block_world import GRID, KERNELS, ends_right, quiet, solved, world
 from contracts import INTERCEPTS
 from exact_world import ExactWorld
 from hypothesis import given, settings
@@ -20,9 +20,9 @@ from bigscreen.solvers.block import Block
 from bigscreen.store import MemoryDataset
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def fleet():
-    with Inline(1) as fleet:
+    with Inline(1) as fleet, quiet():
         yield fleet
 
 

@@ -3,7 +3,7 @@
 import contracts
 import numpy as np
 import pytest
-from block_world import GRID, KERNELS, solved, steady, world
+from block_world import GRID, KERNELS, quiet, solved, steady, world
 from contracts import INTERCEPTS
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -21,9 +21,9 @@ from bigscreen.solvers.block_shard import BlockProgram
 from bigscreen.solvers.block_wire import gathered, received, shares
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def fleet():
-    with Inline(1) as fleet:
+    with Inline(1) as fleet, quiet():
         yield fleet
 
 

@@ -6,7 +6,7 @@ import time
 
 import contracts
 import pytest
-from block_world import GRID, ends_right, same_end, solved, steady, world
+from block_world import GRID, ends_right, quiet, same_end, solved, steady, world
 from contracts import INTERCEPTS
 
 from bigscreen import fit_monitor
@@ -15,9 +15,9 @@ from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.block import Block
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", autouse=True)
 def fleet():
-    with Inline(1) as fleet:
+    with Inline(1) as fleet, quiet():
         yield fleet
 
 
@@ -65,11 +65,10 @@ def test_an_interrupted_fit_ends_in_the_same_bits(
     whole = solved(w, fleet, solver, made, 1e-6)
     ends_right(w, whole, 1e-6)
     count = len(whole.history)
-    for at in (1, count // 3, count - 1):
+    # A crash after the first pass finds nothing written; to write after every pass takes time.
+    for at in [count // 3] if crash else [1, count // 2, count - 1]:
         folder = tmp_path / str(at)
         how = {"folder": folder, "report": Interrupt(at, crash)}
-        if crash and at == 1:
-            continue  # nothing has been written yet
         with pytest.raises(KeyboardInterrupt):
             solved(w, fleet, solver, made, 1e-6, **how)
         same_end(solved(w, fleet, solver, made, 1e-6, folder=folder, resume=True), whole)

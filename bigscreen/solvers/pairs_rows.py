@@ -60,7 +60,8 @@ class KernelRows:
         self.sqnorms = self.side.sqnorms
         self.dtype = kernel.precision(float(np.max(self.sqnorms, initial=0.0)), X.shape[1])
         self.diag = kernel.diag(self.side) + float(constant)
-        self._ways: dict[int, tuple[NDArray[np.int64], NDArray[np.int64], Side]] = {}
+        self._ways: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self._lack: tuple[int, Side] | None = None
 
     def look_at(self, alive: NDArray[np.int64]) -> None:
         """Change which rows are alive."""
@@ -71,7 +72,7 @@ class KernelRows:
         used = {row.generation for row in self.kept.values()}
         self.past = {g: rows for g, rows in self.past.items() if g in used}
         self.generation += 1
-        self.alive, self.side, self._ways = alive, self._side(alive), {}
+        self.alive, self.side, self._ways, self._lack = alive, self._side(alive), {}, None
 
     def refine(self) -> None:
         """Entries in float64 from here on."""
@@ -110,7 +111,10 @@ class KernelRows:
             kept[:] = False
         kept[kept] = [number in self.kept for number in support[kept].tolist()]
         where = np.searchsorted(self.alive, rows)
-        for place, c in zip(np.searchsorted(self.alive, support[kept]), coef[kept], strict=True):
+        # Rows of one generation together: what they lack is prepared once.
+        age = [self.kept[number].generation for number in support[kept].tolist()]
+        order = np.flatnonzero(kept)[np.argsort(age, kind="stable")]
+        for place, c in zip(np.searchsorted(self.alive, support[order]), coef[order], strict=True):
             found += c * self[place][where]
         rest, coef = support[~kept], coef[~kept]
         if len(rest):
@@ -135,18 +139,23 @@ class KernelRows:
             place = np.full(self.X.shape[0], -1)
             place[past] = np.arange(len(past))
             place = place[self.alive]
-            missing = np.flatnonzero(place < 0)
-            self._ways[row.generation] = place, missing, self._side(self.alive[missing])
-        place, missing, side = self._ways[row.generation]
+            self._ways[row.generation] = place, np.flatnonzero(place < 0)
+        place, missing = self._ways[row.generation]
         narrow = row.wide[place]
         if len(missing):
-            narrow[missing] = self._computed(number, side)
+            narrow[missing] = self._computed(number, self._lacking(row.generation, missing))
             self._keep(number, _Row(self.generation, narrow))
         elif self.bytes + narrow.nbytes <= self.cache:
             row.narrow = narrow
             self.bytes += narrow.nbytes
             self.kept.move_to_end(number)
         return narrow
+
+    def _lacking(self, generation: int, missing: NDArray[np.int64]) -> Side:
+        """The rows alive that rows of a generation know nothing of; one generation's is kept."""
+        if self._lack is None or self._lack[0] != generation:
+            self._lack = generation, self._side(self.alive[missing])
+        return self._lack[1]
 
     def _keep(self, number: int, row: _Row) -> None:
         before = self.kept.pop(number, None)

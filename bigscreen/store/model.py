@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import Kernel, Side, kernel_from_dict
+from bigscreen.kernels_geometry import geometry
 from bigscreen.store import model_votes
 from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
 from bigscreen.store.model_gate import Gate, row_numbers
@@ -154,7 +155,7 @@ class Model:
         if self.gate is None:
             side, coef = self._machines[0]
             return self.kernel.dots(X, side, coef, self._entries) + self.intercept
-        nearest = self.gate.nearest(self.kernel, X)
+        nearest = self.gate.nearest(geometry(self.kernel), X)
         out = np.empty((X.shape[0], len(self.coef)))
         for p, (side, coef) in enumerate(self._machines):
             rows = np.flatnonzero(nearest == p)
