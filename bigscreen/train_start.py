@@ -16,6 +16,8 @@ from bigscreen.errors import InputError
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
+from bigscreen.plan import row_size
+from bigscreen.plan_exact import COPIES, ROW_BYTES
 from bigscreen.screening.dynamic import GapBall, make_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.coordinate import CoordinateDescent
@@ -33,6 +35,10 @@ FEWER = 8
 
 ROWS_A_LANDMARK, MOST_LANDMARKS = 20, 1000
 """Rows of an exact machine for each landmark of its start, and their number at most."""
+
+
+LEAST_ROWS = 256
+"""Rows that a part may always have."""
 
 
 class Start(NamedTuple):
@@ -79,6 +85,7 @@ def solve_parts(job: Job, design: Design, problem: CSvc) -> Divided:
         _part_solver(job, design, problem),
         Inline,
         parts=options.parts,
+        largest=max(LEAST_ROWS, int(_share(job) // (COPIES * row_size(job.data) + ROW_BYTES))),
         levels=options.levels,
         early=options.early,
         tol=options.tol if options.early else max(TOL, options.tol),
@@ -91,12 +98,17 @@ def solve_parts(job: Job, design: Design, problem: CSvc) -> Divided:
 
 def _part_solver(job: Job, design: Design, problem: CSvc) -> Solver:
     """A solver that holds alpha."""
-    cache = job.plan.cache_bytes // max(1, job.fleet.workers)
+    cache = _share(job)
     if design.exact:
         return Block(cache=cache, seed=job.options.seed)
     if problem.intercept == "true":
         return Pairs(cache=cache)
     return CoordinateDescent(seed=job.options.seed)
+
+
+def _share(job: Job) -> int:
+    """Bytes that the rows of a part may take, and its kernel columns as many again."""
+    return job.plan.cache_bytes // (2 * max(1, job.fleet.workers))
 
 
 def _nystrom(job: Job, problem: CSvc) -> tuple[FloatArray, dict[str, Any]]:
