@@ -22,6 +22,9 @@ Report = Callable[[dict[str, Any]], None]
 
 CHECKPOINT_SECONDS = 30.0
 
+DOUBTED = 2.0
+"""A gap that the closing pass finds so many times as wide as the solver's is one of rounding."""
+
 COUNTED = ("steps", "kernel_entries", "false_removals")
 """What a pass of the history holds beside the rest where a solver counts it: totals so far."""
 
@@ -86,6 +89,7 @@ class Monitor:
         self._learn(stats)
         if self.best is None or point.gap < self.best.gap:
             self.best = point
+        doubted = False
         if point.relative_gap <= self.target:
             certificate = self._close(point)
             if _proves(certificate, self.limits.tol):
@@ -94,13 +98,14 @@ class Monitor:
             self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
             if self._reckless():
                 return self._take_back()
+            doubted = certificate.gap > DOUBTED * point.gap
         if self._exhausted() or (stats["stalled"] and not self._reckless()):
             self._close(self.best)
             return None
         if stats["stalled"]:
             return self._take_back()
         self._checkpoint(point, save)
-        return Verdict(region=self._region(point))
+        return Verdict(region=self._region(point), doubted=doubted)
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Go on with the history, the record and the clock of a checkpoint."""
@@ -110,6 +115,9 @@ class Monitor:
         for removed, false in meta["lessons"]:
             self._lesson(removed, false)
         self.best = None if meta["best"] is None else _from_json(meta["best"])
+        if meta["certified"] is not None:
+            self.certificate = Certificate(**meta["certificate"])
+            self.certified_point = _from_json(meta["certified"])
         self.started = time.monotonic() - meta["seconds"]
         self._resumed = True
 
@@ -200,6 +208,7 @@ class Monitor:
     def _checkpoint(self, point: Point, save: Callable[[Path, dict[str, Any]], None]) -> None:
         due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
         if self.folder is not None and (due or self.interrupted):
+            proved = self.certified_point
             meta = {
                 "history": self.history,
                 "fixed": self.fixed,
@@ -209,6 +218,9 @@ class Monitor:
                 "lessons": self.lessons,
                 # The point of the checkpoint itself comes again with the pass that is repeated.
                 "best": None if self.best is None or self.best is point else _as_json(self.best),
+                # What a closing pass that missed the gap has proved.
+                "certificate": None if self.certificate is None else self.certificate.to_dict(),
+                "certified": None if proved is None else _as_json(proved),
                 "seconds": time.monotonic() - self.started,
             }
             save(self.folder, meta)

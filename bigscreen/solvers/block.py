@@ -15,7 +15,7 @@ from typing import Any
 from bigscreen.design import Design
 from bigscreen.dual import CSvc, FloatArray, Point
 from bigscreen.errors import InputError
-from bigscreen.solvers.block_open import open_at, open_cold
+from bigscreen.solvers.block_open import open_at, open_cold, refine
 from bigscreen.solvers.block_screen import revive, screen
 from bigscreen.solvers.block_solve import Solve
 from bigscreen.solvers.protocol import Check
@@ -70,8 +70,8 @@ class Block:
             raise InputError("the block solver needs an exact kernel; use newton or cd")
         solve = Solve(self, design, problem, fleet)
         meta = None if resume is None else fleet.load(resume)
-        if meta is not None:
-            solve.restore(meta)
+        if resume is not None and meta is not None:
+            solve.restore(resume, meta)
             check.restored(meta)
         elif start is not None:
             open_at(solve, start)
@@ -87,3 +87,5 @@ class Block:
             elif verdict.region is not None:
                 screen(solve, verdict.region)
             solve.advance()
+            if not solve.fine and (verdict.doubted or solve.stuck):
+                refine(solve)

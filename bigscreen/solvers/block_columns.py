@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,12 @@ rows it is computed with, so that columns kept and columns computed again are th
 _scratch = threading.local()
 
 
-def _buffer(rows: int, width: int) -> NDArray[np.float32]:
+def _buffer(rows: int, width: int, dtype: type) -> NDArray[Any]:
     """This thread's buffer, which the next call overwrites: fresh pages cost 1 ns an entry."""
-    if getattr(_scratch, "size", 0) < rows * width:
-        _scratch.size = rows * width
-        _scratch.entries = np.empty(_scratch.size, np.float32)
-    return _scratch.entries[: rows * width].reshape(rows, width)
+    size = rows * width * np.dtype(dtype).itemsize
+    if getattr(_scratch, "size", 0) < size:
+        _scratch.size, _scratch.bytes = size, np.empty(size, np.uint8)
+    return _scratch.bytes[:size].view(dtype).reshape(rows, width)
 
 
 class Slots:
@@ -75,7 +76,7 @@ class Columns:
     capacity : int
         Columns that there is room for.
     dtype : float32 or float64
-        Precision in which entries are computed (``Kernel.precision``); they are kept in float32.
+        Of the entries.
 
     Attributes
     ----------
@@ -87,7 +88,7 @@ class Columns:
         self.kernel, self.dtype = kernel, dtype
         self.side, self.rows = _wide(side), len(side)
         # Memory is taken as columns fill it; BLAS writes whole multiples of PAD.
-        self.store = np.empty((capacity + PAD, len(self.side)), np.float32)
+        self.store: NDArray[Any] = np.empty((capacity + PAD, len(self.side)), dtype)
         self.owner = np.full(capacity + PAD, -1)
         self.entries = 0
 
@@ -105,7 +106,7 @@ class Columns:
 
     def _columns(
         self, rows: Side, piece: NDArray[np.int64], slots: NDArray[np.int64]
-    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
         """Where the columns of these rows are: an array and their places in it."""
         assert rows.ids is not None
         if slots[0] < 0:
@@ -123,14 +124,14 @@ class Columns:
         return self.store, slots
 
     def _compute(
-        self, rows: Side, places: NDArray[np.int64], out: NDArray[np.float32] | None = None
-    ) -> NDArray[np.float32]:
+        self, rows: Side, places: NDArray[np.int64], out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
         padded = np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
         if out is None:
-            out = _buffer(len(padded), len(self.side))
+            out = _buffer(len(padded), len(self.side), self.dtype)
         self.entries += len(places) * self.rows
-        fill(self.kernel, take(rows, padded), self.side, out[: len(padded)], self.dtype)
-        return out
+        block = out[: len(padded)]
+        return self.kernel.block(take(rows, padded), self.side, out=block, dtype=self.dtype)
 
     def compact(self, side: Side, keep: NDArray[np.int64]) -> None:
         """Go on with these of the shard's rows only."""
@@ -138,17 +139,9 @@ class Columns:
         self.side, self.rows = _wide(side), len(side)
         # Measured from where all rows were: columns computed again are those that are kept.
         self.side.position, self.side.origin = whole.position, whole.origin
-        self.store = np.empty((len(old), len(self.side)), np.float32)
+        self.store = np.empty((len(old), len(self.side)), self.dtype)
         for slot in np.flatnonzero(self.owner >= 0).tolist():
             self.store[slot, : len(keep)] = old[slot, keep]
-
-
-def fill(kernel: Kernel, A: Side, B: Side, out: NDArray[np.float32], dtype: type) -> None:
-    """Entries between two sides, computed in ``dtype``, into a float32 array."""
-    if dtype is np.float32:
-        kernel.block(A, B, out=out)
-    else:
-        out[:] = kernel.block(A, B, dtype=dtype)
 
 
 def _wide(side: Side) -> Side:

@@ -11,7 +11,6 @@ from scipy import sparse
 
 from bigscreen.kernels import Kernel, Side
 from bigscreen.rows import njit
-from bigscreen.solvers.block_columns import fill
 
 STRIP = 128
 """Rows of the matrix that one thread computes at a time."""
@@ -27,14 +26,14 @@ class Gram:
         Add 1 to every entry (an appended constant).
     threads : int
     dtype : float32 or float64
-        Precision in which entries are computed.
+        Of the entries.
     """
 
     def __init__(self, kernel: Kernel, constant: bool, threads: int, dtype: type) -> None:
         self.kernel, self.constant, self.threads, self.dtype = kernel, constant, threads, dtype
         self.ids = np.empty(0, np.int64)
         self.X: Any = None
-        self.K = np.empty((0, 0), np.float32)
+        self.K: NDArray[Any] = np.empty((0, 0), dtype)
         self.entries = 0
 
     def enter(self, stay: NDArray[np.int64], ids: NDArray[np.int64], X: Any) -> None:
@@ -44,14 +43,14 @@ class Gram:
             X = _stack(self.X[stay], X)
             ids = np.concatenate([self.ids[stay], ids])
         side = Side(X, ids)
-        K = np.empty((n, n), np.float32)
+        K: NDArray[Any] = np.empty((n, n), self.dtype)
         keep_square(self.K, stay, K)
         # Every thread would make what the right side needs.
         _ = side.centred
 
         def strip(a: int) -> None:
             b = min(n, a + STRIP)
-            fill(self.kernel, Side(X[a:b], ids[a:b]), side, K[a:b], self.dtype)
+            self.kernel.block(Side(X[a:b], ids[a:b]), side, out=K[a:b], dtype=self.dtype)
             if self.constant:
                 K[a:b] += 1
 

@@ -101,3 +101,14 @@ def open_at(solve: Solve, start: FloatArray) -> None:
     if solve.dual.coupling is not None:
         solve.mu = between(solve.lowest, solve.highest)
     solve.look()
+
+
+def refine(solve: Solve) -> None:
+    """Begin again where alpha is, with kernel entries computed in float64.
+
+    The rounding of float32 entries ends in a gap that no step can close.
+    """
+    alpha, spent = solve.alpha, solve.kernel_entries
+    solve.begin(fine=True)
+    solve.spent = spent
+    open_at(solve, alpha)

@@ -44,12 +44,15 @@ class BlockProgram:
         Kernel columns that every shard can keep.
     named : int
         Violators that a shard names, in either direction.
+    fine : bool
+        Compute kernel entries in float64.
     """
 
     design: Design
     problem: CSvc
     capacity: int
     named: int
+    fine: bool = False
 
     def open(self, shard: int) -> State:
         """The state at alpha = 0; rows whose box is a point are never looked at."""
@@ -87,7 +90,7 @@ class BlockProgram:
         design = self.design
         assert design.kernel is not None
         room = self.capacity if capacity is None else capacity
-        return Columns(design.kernel, side, room, design.precision)
+        return Columns(design.kernel, side, room, np.float64 if self.fine else np.float32)
 
     def step(self, state: State, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Run one message: see the methods of these names."""

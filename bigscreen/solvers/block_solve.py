@@ -26,7 +26,8 @@ SMALLEST = 512
 """Rows of a block at least, where there are so many."""
 
 SAVED = (
-    *("alpha", "mu", "offset", "value", "size", "counts", "false_removals", "still"),
+    *("alpha", "mu", "offset", "value", "size", "counts", "false_removals", "still", "fine"),
+    "spent",
     *(
         "keys",
         "screened",
@@ -55,32 +56,38 @@ class Solve:
     """alpha of all rows, the block, and what the last round has said."""
 
     def __init__(self, options: Any, design: Design, problem: CSvc, fleet: Any) -> None:
-        data, kernel = design.data, design.kernel
-        assert kernel is not None
+        data = design.data
         self.options, self.design, self.fleet, self.data = options, design, fleet, data
         self.constant = problem.intercept == "constant"
         self.dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         coupling = self.dual.coupling
         self.t = np.broadcast_to(0.0, len(self.dual)) if coupling is None else coupling
         self.problem = problem
-        self.size = min(options.size, max(data.n_rows // 8, SMALLEST), data.n_rows)
-        self.named = min(data.shard_rows, max(64, 4 * LARGEST // data.n_shards))
-        self.slots = Slots(options.cache // (4 * data.n_rows), data.n_rows)
-        fleet.start(BlockProgram(design, problem, self.slots.capacity, self.named), data.n_shards)
-        threads = min(getattr(fleet, "workers", 1), os.cpu_count() or 1)
-        self.gram = Gram(kernel, self.constant, threads, design.precision)
-        self.alpha = np.array(self.dual.lo)
-        self.mu = self.offset = self.value = 0.0
         self.live = int(np.count_nonzero(self.dual.hi > self.dual.lo))
-        self.screenings: list[FloatArray] = []  # alpha at every screening round
-        self.counts = (0, 0)
-        self.false_removals = 0
-        self.still = False
-        self.moves = 0
+        self.false_removals = self.moves = self.spent = 0
         self.screened = False
         # Equal rows have equal keys, others (almost surely) not.
         self.mark = np.random.default_rng(0).normal(size=data.n_features)
         self.keys = np.zeros(len(self.dual))
+        self.begin(design.precision is np.float64)
+
+    def begin(self, fine: bool) -> None:
+        """Start the shards at alpha = 0, ``fine``: with kernel entries computed in float64."""
+        options, data, kernel = self.options, self.data, self.design.kernel
+        assert kernel is not None
+        self.fine = fine
+        self.size = min(options.size, max(data.n_rows // 8, SMALLEST), data.n_rows)
+        self.named = min(data.shard_rows, max(64, 4 * LARGEST // data.n_shards))
+        self.slots = Slots(options.cache // ((8 if fine else 4) * data.n_rows), data.n_rows)
+        program = BlockProgram(self.design, self.problem, self.slots.capacity, self.named, fine)
+        self.fleet.start(program, data.n_shards)
+        threads = min(getattr(self.fleet, "workers", 1), os.cpu_count() or 1)
+        self.gram = Gram(kernel, self.constant, threads, np.float64 if fine else np.float32)
+        self.alpha = np.array(self.dual.lo)
+        self.mu = self.offset = self.value = 0.0
+        self.screenings: list[FloatArray] = []  # alpha at every screening round
+        self.counts = (0, 0)
+        self.still = False
         # The next block: places of the last one that stay, new rows, and v of both.
         self.stay, self.new = np.empty(0, np.int64), np.empty(0, np.int64)
         self.v = np.empty(0)
@@ -207,8 +214,11 @@ class Solve:
         state |= {f"block_{name}": getattr(self.gram, name) for name in ("ids", "K", "entries")}
         self.fleet.save(folder, {**meta, **state})
 
-    def restore(self, meta: dict[str, Any]) -> None:
+    def restore(self, folder: Path, meta: dict[str, Any]) -> None:
         """Go on from a checkpoint of ``save``, whose meta this is."""
+        if meta["fine"] and not self.fine:
+            self.begin(True)
+            self.fleet.load(folder)
         for name in SAVED:
             setattr(self, name, meta[name])
         self.counts = (int(meta["counts"][0]), int(meta["counts"][1]))
@@ -261,10 +271,20 @@ class Solve:
             "rows_alive": self.alive,
             "fixed_hi": high,
             "fixed_lo": low,
-            "kernel_entries": self.entries + self.gram.entries,
+            "kernel_entries": self.kernel_entries,
             "false_removals": self.false_removals,
-            "stalled": self.still or self.violation <= self._noise,
+            "stalled": self.stuck and self.fine,
         }
+
+    @property
+    def kernel_entries(self) -> int:
+        """Kernel entries computed so far."""
+        return self.spent + self.entries + self.gram.entries
+
+    @property
+    def stuck(self) -> bool:
+        """Whether no step is left to make with these kernel entries."""
+        return self.still or self.violation <= self._noise
 
 
 def between(lowest: float, highest: float) -> float:

@@ -27,11 +27,13 @@ class Verdict:
     """What ``check`` answers a solver that has to go on.
 
     ``region`` holds w* around the point's w, None where nothing can be screened;
-    ``restart`` asks to take back every row that was screened.
+    ``restart`` asks to take back every row that was screened; ``doubted`` says that the closing
+    pass found a gap much wider than the point's own: rounding has come to tell.
     """
 
     region: Ball | None = None
     restart: bool = False
+    doubted: bool = False
 
 
 class Check(Protocol):
