@@ -44,7 +44,6 @@ class Gram:
             ids = np.concatenate([self.ids[stay], ids])
         side = Side(X, ids)
         K: NDArray[Any] = np.empty((n, n), self.dtype)
-        keep_square(self.K, stay, K)
         # Every thread would make what the right side needs.
         _ = side.centred
 
@@ -54,14 +53,17 @@ class Gram:
             if self.constant:
                 K[a:b] += 1
 
-        starts = range(kept, n, STRIP)
-        if self.threads == 1 or len(starts) == 1:
-            for a in starts:
-                strip(a)
-        else:
-            with ThreadPoolExecutor(self.threads) as pool:
-                list(pool.map(strip, starts))
-        mirror(K, kept)
+        def mirrored(a: int) -> None:
+            b = min(kept, a + STRIP)
+            keep_square(self.K, stay, K, a, b)
+            mirror(K, kept, a, b)
+
+        with ThreadPoolExecutor(self.threads) as pool:
+            for work, rows in ((strip, range(kept, n, STRIP)), (mirrored, range(0, kept, STRIP))):
+                if self.threads == 1 or len(rows) == 1:
+                    list(map(work, rows))
+                else:
+                    list(pool.map(work, rows))
         self.entries += n * (n - kept)
         self.ids, self.X, self.K = ids, X, K
 
@@ -73,20 +75,20 @@ def _stack(one: Any, other: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def keep_square(old, stay, K):  # type: ignore[no-untyped-def]
-    """``K[i, j] = old[stay_i, stay_j]``."""
-    for i in range(len(stay)):
+def keep_square(old, stay, K, first, last):  # type: ignore[no-untyped-def]
+    """``K[i, j] = old[stay_i, stay_j]`` for rows i from first to last."""
+    for i in range(first, last):
         row, out = old[stay[i]], K[i]
         for j in range(len(stay)):
             out[j] = row[stay[j]]
 
 
 @njit(cache=True, nogil=True)
-def mirror(K, kept):  # type: ignore[no-untyped-def]
-    """``K[:kept, kept:] = K[kept:, :kept].T``, in squares that stay in cache."""
+def mirror(K, kept, first, last):  # type: ignore[no-untyped-def]
+    """``K[i, j] = K[j, i]`` for rows i from first to last and new rows j, square by square."""
     n, square = len(K), 32
-    for a in range(0, kept, square):
+    for a in range(first, last, square):
         for b in range(kept, n, square):
-            for i in range(a, min(a + square, kept)):
+            for i in range(a, min(a + square, last)):
                 for j in range(b, min(b + square, n)):
                     K[i, j] = K[j, i]
