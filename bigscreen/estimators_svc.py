@@ -74,7 +74,7 @@ class SVC(Machine):
         Stop after the parts: fast, each row is scored by the machine of its part, and NOTHING IS
         PROVED.
     cache : int or None, default=None
-        Bytes of kernel columns to keep; None: 0.4 of the memory at most.
+        Bytes of kernel columns to keep; None: 0.3 of the memory at most.
     memory : int or None, default=None
         Bytes that the fit may use; None: 0.8 of the machine's.
     n_jobs : int or None, default=None

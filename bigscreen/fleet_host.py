@@ -136,6 +136,11 @@ class WorkerSetup(WorkerPlugin):
         self._prepare = prepare
 
     async def setup(self, worker: Worker) -> None:
+        # A paused worker runs no task, and shards that fill its memory do not go away by waiting:
+        # the fit would stand still for ever. What a fit may take is planned before it runs.
+        manager = worker.memory_manager
+        manager.memory_target_fraction = manager.memory_spill_fraction = False
+        manager.memory_pause_fraction = False
         if self._prepare is not None:
             # compiling takes long: the worker must go on answering its scheduler
             await asyncio.get_running_loop().run_in_executor(None, self._prepare)

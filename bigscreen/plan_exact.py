@@ -5,7 +5,7 @@ from __future__ import annotations
 from bigscreen.plan import Plan, Request, entry_cost, refused, row_size
 from bigscreen.store import Rows
 
-CACHE_SHARE = 0.4
+CACHE_SHARE = 0.3
 """Part of the memory allowed that kernel columns may take where nobody says how much."""
 ROW_BYTES = 320
 """State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""

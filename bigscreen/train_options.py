@@ -44,7 +44,7 @@ class TrainOptions:
     memory : int or None
         Bytes that all processes together may use; None: 0.8 of the machine's.
     cache : int or None
-        Bytes of kernel columns that an exact machine keeps; None: 0.4 of the memory, or less where
+        Bytes of kernel columns that an exact machine keeps; None: 0.3 of the memory, or less where
         less is left or needed. No result depends on it.
     intercept : {"constant", "true", "none"}
     solver : {"auto", "newton", "cd", "block", "pairs"}

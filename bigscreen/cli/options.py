@@ -144,7 +144,7 @@ _OPTIONS = [
         type=Bytes(),
         metavar="SIZE",
         help="Memory for comparisons between rows that --exact may need again, such as 1GiB.  "
-        "[default: 0.4 of --memory at most]",
+        "[default: 0.3 of --memory at most]",
     ),
     click.option(
         "--start",
