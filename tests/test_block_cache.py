@@ -60,8 +60,9 @@ def test_nothing_is_computed_twice_while_there_is_room(fleet):
 @steady
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("sparse_rows", [False, True])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("d", [2, 9, 33, 300])
-def test_a_column_has_the_same_bits_in_any_company(d, sparse_rows, kernel):
+def test_a_column_has_the_same_bits_in_any_company(d, dtype, sparse_rows, kernel):
     """Alone, among others, from a store, and after most of the rows have gone."""
     rng = np.random.default_rng(d)
     X = (rng.normal(size=(700, d)) + 2).astype(np.float32)
@@ -74,14 +75,14 @@ def test_a_column_has_the_same_bits_in_any_company(d, sparse_rows, kernel):
     with threadpool_limits(1, "blas"):
         for width in (700, 130, 5):
             side = Side(X[:width], ids[:width])
-            whole = Columns(made, side, 0, np.float32)
+            whole = Columns(made, side, 0, dtype)
             want = np.concatenate(
                 [whole._compute(rows, asked[a : a + 512])[: len(asked[a : a + 512])].copy()
                  for a in (0, 512)]
             )  # fmt: skip
             assert want.shape[1] >= width
             keep = np.sort(rng.permutation(width)[: max(1, width // 30)])
-            few = Columns(made, side, 20, np.float32)
+            few = Columns(made, side, 20, dtype)
             few.compact(Side(X[keep], keep), keep)
             for a, b in ((0, 1), (3, 5), (100, 163), (20, 85), (17, 500)):
                 part = asked[a:b]
