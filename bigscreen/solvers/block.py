@@ -82,10 +82,11 @@ class Block:
             verdict = check(point, solve.stats(), solve.save)
             if verdict is None:
                 return point
+            if not verdict.restart and not solve.fine and (verdict.doubted or solve.stuck):
+                refine(solve)  # check has seen this point and asks for more
+                continue
             if verdict.restart:
                 revive(solve)
             elif verdict.region is not None:
                 screen(solve, verdict.region)
             solve.advance()
-            if not solve.fine and (verdict.doubted or solve.stuck):
-                refine(solve)

@@ -9,15 +9,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import FloatArray
-from bigscreen.kernels import Kernel, Side
+from bigscreen.kernels import Compiled, Kernel, Side
 from bigscreen.rows import njit
 
 PIECE = 512
 """Columns computed at once; a multiple of PAD."""
 
 PAD = 64
-"""Rows are handed to BLAS in multiples of this: the bits of an entry then do not depend on which
-rows it is computed with, so that columns kept and columns computed again are the same."""
+"""Rows of either side are handed to BLAS in multiples of this: the bits of an entry then do not
+depend on which rows it is computed with, so that columns kept and columns computed again are the
+same. (But where BLAS has AVX2 alone, last bits depend on a row's place.)"""
 
 
 _scratch = threading.local()
@@ -86,7 +87,7 @@ class Columns:
 
     def __init__(self, kernel: Kernel, side: Side, capacity: int, dtype: type) -> None:
         self.kernel, self.dtype = kernel, dtype
-        self.side, self.rows = _wide(side), len(side)
+        self.side, self.rows = self._whole(side), len(side)
         # Memory is taken as columns fill it; BLAS writes whole multiples of PAD.
         self.store: NDArray[Any] = np.empty((capacity + PAD, len(self.side)), dtype)
         self.owner = np.full(capacity + PAD, -1)
@@ -133,22 +134,23 @@ class Columns:
         block = out[: len(padded)]
         return self.kernel.block(take(rows, padded), self.side, out=block, dtype=self.dtype)
 
+    def _whole(self, side: Side) -> Side:
+        """The rows and the first of them again, up to a multiple of PAD, if BLAS is to see them."""
+        extra = -len(side) % PAD if len(side) else 0
+        if not extra or not isinstance(self.kernel, Compiled):
+            return side
+        return take(side, np.concatenate([np.arange(len(side)), np.zeros(extra, np.int64)]))
+
     def compact(self, side: Side, keep: NDArray[np.int64]) -> None:
         """Go on with these of the shard's rows only."""
-        old, whole = self.store, self.side
-        self.side, self.rows = _wide(side), len(side)
-        # Measured from where all rows were: columns computed again are those that are kept.
-        self.side.position, self.side.origin = whole.position, whole.origin
+        old, before = self.store, self.side
+        self.side, self.rows = self._whole(side), len(side)
+        if isinstance(self.kernel, Compiled):
+            # Measured from where all rows were: columns computed again are those that are kept.
+            self.side.position, self.side.origin = before.position, before.origin
         self.store = np.empty((len(old), len(self.side)), self.dtype)
         for slot in np.flatnonzero(self.owner >= 0).tolist():
             self.store[slot, : len(keep)] = old[slot, keep]
-
-
-def _wide(side: Side) -> Side:
-    """At least PAD rows, the first one repeated: for very few BLAS has other loops."""
-    if not 0 < len(side) < PAD:
-        return side
-    return take(side, np.concatenate([np.arange(len(side)), np.zeros(PAD - len(side), np.int64)]))
 
 
 def take(rows: Side, places: NDArray[np.int64]) -> Side:
