@@ -145,7 +145,6 @@ def test_race_of_the_peers(data: Path, tmp_path: Path, peers: list[str]) -> None
     assert "dense, 2000 MB" in done.stdout and "csr, 2000 MB" in done.stdout
 
 
-@pytest.mark.skipif(not hasattr(bigscreen, "SVC"), reason="bigscreen has no SVC")
 def test_race_of_everyone(data: Path, tmp_path: Path) -> None:
     args = ("--only", "ijcnn1", "--repeat", 1, "--peers", "sklearn")
     done = script("exact.py", *args, "--out", tmp_path, data=data)

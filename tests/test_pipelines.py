@@ -106,3 +106,38 @@ def test_susy_million_small(tmp_path: Path) -> None:
     assert record["machine"]["cores"] >= 1 and "numpy" in record["machine"]["versions"]
     (run,) = record["results"]["inline, auto"]
     assert run["rows"] == 3000 and run["relative_gap"] <= 1e-3 and run["peak"] > 0
+
+
+def test_pairs_takes_as_many_steps_as_libsvm(tmp_path: Path) -> None:
+    done = script("pairs.py", "--rows", 600, "--json", tmp_path / "r.json")
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "r.json").read_text())["runs"]
+    ours, theirs = (
+        next(run["steps"] for run in runs if run["selection"] == name and run["offset"] == "true")
+        for name in ("second", "LIBSVM")
+    )
+    assert 0.5 < ours / theirs < 2
+    assert all(run["relative_gap"] < 1e-2 for run in runs if run["relative_gap"] is not None)
+
+
+def test_starts_end_at_the_same_optimum(tmp_path: Path) -> None:
+    args = ("--only", "susy", "--rows", 3000, "--out", tmp_path)
+    done = script("bench/divide.py", *args)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "divide.json").read_text())["susy"]
+    assert [run["start"] for run in runs] == ["cold", "divide", "nystrom"]
+    assert all(run["relative_gap"] <= 1e-3 for run in runs)
+    errors = [run["error"] for run in runs]
+    assert max(errors) - min(errors) < 0.02
+
+
+def test_zimmert_on_a_few_rows(tmp_path: Path) -> None:
+    if not (ROOT.parent / "shared" / "data" / "mnist").is_dir():
+        pytest.skip("the real data sets are not beside this checkout")
+    done = script("zimmert.py", "--rows", 300, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "zimmert.json").read_text())["table 1"]
+    # Whatever a rule has removed, all end at the optimum.
+    duals = [run["dual"] for run in runs.values()]
+    assert max(duals) - min(duals) < max(run["gap"] for run in runs.values())
+    assert runs["safe"]["false_removals"] == 0
