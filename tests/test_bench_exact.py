@@ -16,8 +16,6 @@ import reference
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
-import bigscreen
-
 BENCH = Path(__file__).resolve().parents[1] / "pipelines" / "bench"
 sys.path.insert(0, str(BENCH))
 
