@@ -13,7 +13,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from bigscreen.design import Design, tiles
-from bigscreen.dual import CSvc, Dual, FloatArray, Point
+from bigscreen.dual import Dual, FloatArray
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.rows import as_rows, njit, row_axpy, row_dot
 
 TILE = 1024

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from bigscreen.closing import Certificate, Throughput
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, Dual, FloatArray, Point
+from bigscreen.dual import Dual, FloatArray
 from bigscreen.kernels import Kernel, Side
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.store import Rows
 from bigscreen.store.layout import take
 

@@ -24,10 +24,11 @@ import numpy as np
 from bigscreen.design import Design
 from bigscreen.divide_rows import pick
 from bigscreen.divide_work import Enough, Local, Part, longest_step, solved, squared_norm
-from bigscreen.dual import CSvc, FloatArray
+from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit_monitor import Report
 from bigscreen.partition import SAMPLE_MOST, Partition, partition
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Solver
 

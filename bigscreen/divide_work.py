@@ -17,9 +17,11 @@ from bigscreen import design_sums
 from bigscreen.closing import Throughput
 from bigscreen.design import Design
 from bigscreen.divide_rows import load, pick
-from bigscreen.dual import CSvc, Dual, FloatArray, Point
+from bigscreen.dual import Dual, FloatArray
 from bigscreen.errors import InputError
 from bigscreen.kernels import Precomputed, Side
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Solver, Verdict
 

@@ -1,32 +1,37 @@
 """One record for every support vector machine, its objectives, gap and multipliers.
 
-Every problem is written as (MATH: ``s`` sign, ``p`` lin)
+Every problem is written as (MATH: ``s`` sign, ``p`` lin, ``e`` tube)
 
-    min over alpha   1/2 || sum_i s_i alpha_i phi_i ||^2  -  p . alpha
-    subject to       lo_i <= alpha_i <= hi_i   and, with a coupling,  sum_i t_i alpha_i = total
+    min over alpha   1/2 || sum_i s_i alpha_i phi_i ||^2  -  p . alpha  +  e . |alpha|
+    subject to       lo_i <= alpha_i <= hi_i   and, with a coupling,
+                     sum_{i in g} t_i alpha_i = total_g   for every group g
 
 with ``w(alpha) = sum_i s_i alpha_i phi_i`` and the reduced gradient
-``G_i = p_i - s_i u_i - t_i mu``, ``u_i = <w, phi_i>`` the score, ``mu`` the coupling's multiplier.
-The primal is ``P(w, mu) = 1/2 ||w||^2 + mu total + sum_i max(hi_i G_i, lo_i G_i)``.
+``G_i = p_i - s_i u_i - t_i mu_g``, ``u_i = <w, phi_i>`` the score, ``mu`` the multiplier.
+The tube is that of a regression that forgives small errors: one variable a row, the difference of
+the two that textbooks have (at the optimum one of them is 0), and ``lo_i <= 0 <= hi_i``. The loss
+of a row is ``max over a in the box of G_i a - e_i |a|``; the primal is
+``P(w, mu) = 1/2 ||w||^2 + mu . total + sum of losses``.
 
 Problems know no screening rule and no solver: a rule hands in intervals of scores, ``decide``
-turns them into variables that are certainly at a bound.
+turns them into variables that are certainly where they are.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.errors import InputError
-
 FloatArray = NDArray[np.float64]
 
-AT_LO, AT_HI, FREE = np.int8(0), np.int8(1), np.int8(2)
+AT_LO, AT_HI, FREE, AT_ZERO = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
+
+Mu = float | FloatArray
+"""A multiplier: a float, or with groups one for each, float64 (groups,)."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +41,15 @@ class Dual:
     Parameters
     ----------
     sign, lin, lo, hi : float64 arrays
-        ``s``, ``p`` and the box; may be zero-stride views where they are constant.
+        ``s`` (+-1), ``p`` and the box; may be zero-stride views where they are constant.
     coupling : float64 array or None
-        ``t`` of the equality constraint ``sum t_i alpha_i = total``; None where there is none.
-    total : float
-        Right-hand side of the coupling.
+        ``t`` (+-1) of the equality constraint ``sum t_i alpha_i = total``; None: there is none.
+    total : float, or float64 (groups,)
+        Right-hand side of the coupling, of all rows of the problem (not of a part of them).
+    group : int8 array or None
+        The group of every row, where each group has a coupling of its own; None: one group.
+    tube : float64 array or None
+        ``e``, not negative; None: all 0.
     """
 
     sign: FloatArray
@@ -48,110 +57,222 @@ class Dual:
     lo: FloatArray
     hi: FloatArray
     coupling: FloatArray | None = None
-    total: float = 0.0
+    total: Mu = 0.0
+    group: NDArray[np.int8] | None = None
+    tube: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.sign)
 
     def __getitem__(self, rows: Any) -> Dual:
         """The part of these rows (a slice or an index array)."""
-        coupling = None if self.coupling is None else self.coupling[rows]
-        return Dual(
-            self.sign[rows], self.lin[rows], self.lo[rows], self.hi[rows], coupling, self.total
+        coupling, group, tube = (
+            None if each is None else each[rows] for each in (self.coupling, self.group, self.tube)
         )
+        box = self.lo[rows], self.hi[rows]
+        return Dual(self.sign[rows], self.lin[rows], *box, coupling, self.total, group, tube)
 
-    def gradient(self, scores: FloatArray, mu: float = 0.0) -> FloatArray:
+    def spread_mu(self, mu: Mu) -> Mu:
+        """The multiplier of every row: a float, or with groups (rows,)."""
+        return mu if self.group is None else np.asarray(mu, dtype=np.float64)[self.group]
+
+    def gradient(self, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
         """Reduced gradient ``G = p - s u - t mu`` (rows,)."""
         gradient = self.lin - self.sign * scores
-        if self.coupling is not None and mu != 0.0:
-            gradient -= self.coupling * mu
+        if self.coupling is not None and np.any(mu):
+            gradient -= self.coupling * self.spread_mu(mu)
         return gradient
 
-    def losses(self, scores: FloatArray, mu: float = 0.0) -> FloatArray:
-        """``max(hi G, lo G)`` for every row: the primal's loss (the weighted hinge for a C-SVC)."""
-        gradient = self.gradient(scores, mu)
-        return np.maximum(self.hi * gradient, self.lo * gradient)
+    def losses(self, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
+        """The primal's loss of every row (the weighted hinge for a C-SVC)."""
+        G = self.gradient(scores, mu)
+        if self.tube is None:
+            return np.maximum(self.hi * G, self.lo * G)
+        return self.hi * np.maximum(G - self.tube, 0.0) + self.lo * np.minimum(G + self.tube, 0.0)
 
-    def primal(self, scores: FloatArray, w_sq: float, mu: float = 0.0) -> float:
+    def primal(self, scores: FloatArray, w_sq: float, mu: Mu = 0.0) -> float:
         """P(w, mu) for the scores of w and ``w_sq = ||w||^2``."""
-        return 0.5 * w_sq + mu * self.total + float(np.sum(self.losses(scores, mu)))
+        return 0.5 * w_sq + float(np.sum(mu * self.total)) + float(np.sum(self.losses(scores, mu)))
 
     def value(self, alpha: FloatArray, w_sq: float) -> float:
-        """D(alpha) = p . alpha - 1/2 ||w(alpha)||^2."""
-        return float(np.dot(self.lin, alpha)) - 0.5 * w_sq
+        """D(alpha) = p . alpha - e . |alpha| - 1/2 ||w(alpha)||^2."""
+        tube = 0.0 if self.tube is None else float(self.tube @ np.abs(alpha))
+        return float(np.dot(self.lin, alpha)) - tube - 0.5 * w_sq
 
-    def frank_wolfe_gap(self, alpha: FloatArray, scores: FloatArray, mu: float = 0.0) -> float:
+    def slacks(self, alpha: FloatArray, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
+        """Every row's part of the Frank-Wolfe gap (rows,), none of them negative."""
+        G = self.gradient(scores, mu)
+        if self.tube is None:
+            up = np.maximum(G, 0.0) * (self.hi - alpha)
+            return up + np.maximum(-G, 0.0) * (alpha - self.lo)
+        # The two variables whose difference alpha is, each with its own gradient and box.
+        gap = np.zeros(len(self))
+        pair = ((G - self.tube, self.hi, alpha), (-G - self.tube, -self.lo, -alpha))
+        for gradient, most, part in pair:
+            part = np.maximum(part, 0.0)
+            gap += np.maximum(gradient, 0.0) * (most - part) + np.maximum(-gradient, 0.0) * part
+        return gap
+
+    def frank_wolfe_gap(self, alpha: FloatArray, scores: FloatArray, mu: Mu = 0.0) -> float:
         """``sum G+ (hi - alpha) + G- (alpha - lo)`` for the scores of w(alpha).
 
         Equals ``P(w(alpha), mu) - D(alpha)`` for every feasible alpha.
         """
-        gradient = self.gradient(scores, mu)
-        up = np.maximum(gradient, 0.0) * (self.hi - alpha)
-        down = np.maximum(-gradient, 0.0) * (alpha - self.lo)
-        return float(np.sum(up + down))
+        return float(np.sum(self.slacks(alpha, scores, mu)))
 
-    def breakpoints(self, scores: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Breakpoints ``v = (p - s u) / t`` in mu and their weights ``|t| (hi - lo)``."""
+    def breakpoints(
+        self, scores: FloatArray
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.int8] | None]:
+        """Where the primal, as a function of mu, has its kinks.
+
+        Returns
+        -------
+        values : float64 (rows,), or (2 rows,) with a tube
+            ``v = (p -+ e - s u) / t``.
+        weights : float64, as many
+            ``|t| (hi - lo)``; with a tube ``|t| hi`` and ``|t| (-lo)``.
+        group : int8, as many, or None
+        """
         if self.coupling is None:
             raise ValueError("a problem without coupling has no multiplier")
-        return (self.lin - self.sign * scores) / self.coupling, np.abs(self.coupling) * (
-            self.hi - self.lo
-        )
+        size, rest = np.abs(self.coupling), self.lin - self.sign * scores
+        if self.tube is None:
+            return rest / self.coupling, size * (self.hi - self.lo), self.group
+        values = np.concatenate([rest - self.tube, rest + self.tube]) / np.tile(self.coupling, 2)
+        weights = np.concatenate([size * self.hi, size * -self.lo])
+        return values, weights, None if self.group is None else np.tile(self.group, 2)
 
     @property
-    def threshold(self) -> float:
+    def threshold(self) -> Mu:
         """Cumulative breakpoint weight at which the multiplier lies (MATH sec. 3)."""
         if self.coupling is None:
             raise ValueError("a problem without coupling has no multiplier")
         most = np.maximum(self.coupling * self.hi, self.coupling * self.lo)
-        return float(np.sum(most)) - self.total
+        if self.group is None:
+            return float(np.sum(most)) - float(np.sum(self.total))
+        sums: FloatArray = np.bincount(self.group, most, np.size(self.total))
+        return sums - self.total
 
-    def multiplier(self, scores: FloatArray) -> float:
+    def multiplier(self, scores: FloatArray) -> Mu:
         """The mu that minimises P(w, mu): a weighted order statistic of the breakpoints."""
-        values, weights = self.breakpoints(scores)
-        order = np.argsort(values, kind="stable")
-        cumulative = np.cumsum(weights[order])
-        k = int(np.searchsorted(cumulative, self.threshold * (1 - 1e-15)))
-        return float(values[order[min(k, len(order) - 1)]])
 
-    def multiplier_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
+        def best(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+            if not len(values):
+                return 0.0
+            order = np.argsort(values, kind="stable")
+            cumulative = np.cumsum(weights[order])
+            k = int(np.searchsorted(cumulative, threshold * (1 - 1e-15)))
+            return float(values[order[min(k, len(order) - 1)]])
+
+        return self._each_group(best, *self.breakpoints(scores))
+
+    def multiplier_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
         """An interval that holds mu* when every optimal score lies in ``[lower, upper]``.
 
         The breakpoint is monotone in the score, so its own interval follows from the score's, and
         a weighted order statistic is monotone in its values. The two statistics are taken on
         either side of the threshold so that rounding of the weights cannot exclude mu*.
         """
-        one, weights = self.breakpoints(lower)
-        other, _ = self.breakpoints(upper)
-        slack = 1e-9 * float(np.sum(weights))
-        low = _order_statistic(np.minimum(one, other), weights, self.threshold - slack)
-        high = _order_statistic(np.maximum(one, other), weights, self.threshold + slack)
-        return low, high
+        one, weights, group = self.breakpoints(lower)
+        other, _, _ = self.breakpoints(upper)
+
+        def least(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+            return _order_statistic(values, weights, threshold - 1e-9 * float(np.sum(weights)))
+
+        def most(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+            return _order_statistic(values, weights, threshold + 1e-9 * float(np.sum(weights)))
+
+        return (
+            self._each_group(least, np.minimum(one, other), weights, group),
+            self._each_group(most, np.maximum(one, other), weights, group),
+        )
+
+    def _each_group(
+        self,
+        statistic: Callable[[FloatArray, FloatArray, float], float],
+        values: FloatArray,
+        weights: FloatArray,
+        group: NDArray[np.int8] | None,
+    ) -> Mu:
+        threshold = self.threshold
+        if group is None:
+            return statistic(values, weights, float(np.sum(threshold)))
+        own = [group == g for g in range(np.size(self.total))]
+        parts = zip(own, np.asarray(threshold), strict=True)
+        return np.array([statistic(values[g], weights[g], float(at)) for g, at in parts])
 
     def decide(
-        self,
-        lower: FloatArray,
-        upper: FloatArray,
-        mu: tuple[float, float] = (0.0, 0.0),
+        self, lower: FloatArray, upper: FloatArray, mu: tuple[Mu, Mu] = (0.0, 0.0)
     ) -> NDArray[np.int8]:
-        """Which variables are certainly at a bound when the optimal scores lie in an interval.
+        """Which variables are certain when the optimal scores lie in an interval.
 
         Returns
         -------
-        int8 array (rows,): ``AT_HI`` where G* > 0 for certain, ``AT_LO`` where G* < 0 for certain,
-        else ``FREE``.
+        int8 array (rows,): ``AT_HI`` where G* > e for certain, ``AT_LO`` where G* < -e for
+        certain, ``AT_ZERO`` where -e < G* < e for certain, else ``FREE``.
         """
-        positive = self.sign > 0
-        g_low = self.lin - np.where(positive, self.sign * upper, self.sign * lower)
-        g_high = self.lin - np.where(positive, self.sign * lower, self.sign * upper)
+        one, other = self.sign * lower, self.sign * upper
+        g_low, g_high = self.lin - np.maximum(one, other), self.lin - np.minimum(one, other)
         if self.coupling is not None:
-            one, other = self.coupling * mu[0], self.coupling * mu[1]
-            g_low = g_low - np.maximum(one, other)
-            g_high = g_high - np.minimum(one, other)
+            one, other = (self.coupling * self.spread_mu(end) for end in mu)
+            g_low, g_high = g_low - np.maximum(one, other), g_high - np.minimum(one, other)
+        tube: Any = 0.0 if self.tube is None else self.tube
         decided = np.full(len(self), FREE)
-        decided[g_low > 0] = AT_HI
-        decided[g_high < 0] = AT_LO
+        if self.tube is not None:
+            decided[(g_low > -tube) & (g_high < tube)] = AT_ZERO
+        decided[g_low > tube] = AT_HI
+        decided[g_high < -tube] = AT_LO
         return decided
+
+    def settled(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
+        """alpha with every decided variable where it belongs (which may break the coupling)."""
+        return np.select(
+            [decided == AT_HI, decided == AT_LO, decided == AT_ZERO],
+            [self.hi, self.lo, np.zeros(len(self))],
+            alpha,
+        )
+
+    def feasible(self, alpha: FloatArray, fixed: NDArray[np.bool_] | None = None) -> FloatArray:
+        """An alpha of the whole problem near this one: within the box, the coupling kept.
+
+        What ``t alpha`` sums up to too much is taken from terms on that side of 0 in proportion,
+        and only what is left from all in proportion to their room; too little likewise. Rows of
+        ``fixed`` stay.
+
+        Raises
+        ------
+        ValueError
+            If the rows that may move cannot make up the total.
+        """
+        alpha = np.clip(alpha, self.lo, self.hi)
+        if self.coupling is None:
+            return alpha
+        x, t = self.coupling * alpha, self.coupling
+        low = np.minimum(t * self.lo, t * self.hi)
+        high = np.maximum(t * self.lo, t * self.hi)
+        if fixed is not None:
+            low, high = np.where(fixed, x, low), np.where(fixed, x, high)
+        totals = np.atleast_1d(np.asarray(self.total, dtype=np.float64))
+        for g, total in enumerate(totals):
+            own = slice(None) if self.group is None else np.flatnonzero(self.group == g)
+            x[own] = _brought_to(x[own], low[own], high[own], float(total))
+        return np.clip(t * x, self.lo, self.hi)
+
+
+def _brought_to(x: FloatArray, low: FloatArray, high: FloatArray, total: float) -> FloatArray:
+    """x within [low, high] moved to this sum."""
+    excess = float(np.sum(x)) - total
+    if excess < 0:
+        return -_brought_to(-x, -high, -low, -total)
+    for end in (np.minimum(np.maximum(low, 0.0), x), low):
+        room = float(np.sum(x - end))
+        if excess > 0 and room > 0:
+            part = min(1.0, excess / room)
+            x = x - part * (x - end)
+            excess -= part * room
+    if excess > 1e-9 * max(1.0, abs(total), float(np.sum(np.abs(x)))):
+        raise ValueError("no alpha within the box has the coupling's total")
+    return x
 
 
 def _order_statistic(values: FloatArray, weights: FloatArray, threshold: float) -> float:
@@ -162,131 +283,3 @@ def _order_statistic(values: FloatArray, weights: FloatArray, threshold: float) 
     cumulative = np.cumsum(weights[order])
     k = int(np.searchsorted(cumulative, threshold))
     return float(values[order[k]]) if k < len(order) else np.inf
-
-
-@dataclass(frozen=True)
-class CSvc:
-    """The C-SVC: a recipe that makes the ``Dual`` of any part of the rows.
-
-    Parameters
-    ----------
-    C : float
-        Penalty of a margin violation, > 0 (Snacks' lambda is ``C = 1 / (2 n lambda)``).
-    positive : int
-        The label code of class +1; every other code is class -1.
-    code_weight : tuple of float
-        One weight per label code (class weights); empty: all 1.
-    intercept : {"none", "constant", "true"}
-        No offset; a constant 1 appended to phi (penalised); or LIBSVM's unpenalised offset, which
-        is the coupling ``sum y_i alpha_i = 0``.
-    """
-
-    C: float
-    positive: int
-    code_weight: tuple[float, ...] = ()
-    intercept: str = "none"
-
-    def __post_init__(self) -> None:
-        if not (np.isfinite(self.C) and self.C > 0):
-            raise InputError(f"C must be a positive finite number, got {self.C}")
-        if self.intercept not in ("none", "constant", "true"):
-            raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
-
-    def dual(self, codes: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
-        """The dual of rows with these label codes and sample weights.
-
-        ``scale`` multiplies the box: a subsample of one row in k is solved with scale k.
-        """
-        n = len(codes)
-        sign = np.where(codes == self.positive, 1.0, -1.0)
-        hi = self.C * scale * weights
-        if self.code_weight:
-            hi = hi * np.asarray(self.code_weight)[codes]
-        coupling = sign if self.intercept == "true" else None
-        return Dual(sign, _constant(1.0, n), _constant(0.0, n), hi, coupling)
-
-    def feasible(self, positive: float, negative: float) -> FloatArray:
-        """Factors in [0, 1] for alpha of either sign that make ``sum y alpha = 0`` (true offset).
-
-        ``positive``, ``negative``: the sums of alpha over rows of either sign. Scaling one side
-        down stays inside the box, so a dual point read off the scores needs no second pass.
-        """
-        if self.intercept != "true":
-            return np.ones(2)
-        if positive <= 0 or negative <= 0:
-            return np.zeros(2)
-        return np.array([min(1.0, negative / positive), min(1.0, positive / negative)])
-
-
-def _constant(value: float, n: int) -> FloatArray:
-    """A read-only array of one value that takes no memory."""
-    return np.broadcast_to(np.float64(value), (n,))
-
-
-@dataclass(frozen=True)
-class Reading:
-    """A dual point read off the scores of some w: the smoothed hinge's own alpha.
-
-    ``alpha = lo + (hi - lo) clip((G + h) / (2 h), 0, 1)`` with G the gradient at the scores
-    ``columns . coef + intercept`` and ``h = smoothing``; ``weight`` is its part in a mixture.
-    """
-
-    coef: FloatArray
-    intercept: float
-    smoothing: float
-    weight: float = 1.0
-
-    def alpha(self, dual: Dual, scores: FloatArray) -> FloatArray:
-        """The dual point of rows with these scores (the offset included)."""
-        h = self.smoothing
-        inside = np.clip((dual.lin - dual.sign * scores + h) / (2 * h), 0.0, 1.0)
-        return dual.lo + (dual.hi - dual.lo) * inside
-
-
-@dataclass(frozen=True)
-class Point:
-    """Where a solver stands: everything a certificate or a checkpoint needs.
-
-    Parameters
-    ----------
-    coef : float64 (m,)
-        Coefficients of the design's columns: the score of a row is ``columns . coef + intercept``.
-    w : float64 (r,)
-        The same in the space of features (``coef = T w``).
-    intercept : float
-        The offset (0 without one).
-    primal, dual : float
-        P(w) and D(alpha), summed in float64.
-    paired : bool
-        Whether ``w = w(alpha)`` for the alpha behind ``dual``.
-    readings : tuple of Reading
-        The mixture of readings that alpha is (Newton).
-    alpha : float64 (n,) or None
-        The dual point, where it is held in memory (coordinate descent).
-    rounding : float
-        Bound on what rounding can have put into ``primal - dual``.
-    scores : callable or None
-        Scores of all rows (n,) without the offset, as the solver has kept them up to date, or
-        None once it has moved on.
-    """
-
-    coef: FloatArray
-    w: FloatArray
-    intercept: float
-    primal: float
-    dual: float
-    paired: bool
-    readings: tuple[Reading, ...] = ()
-    alpha: FloatArray | None = field(default=None, repr=False)
-    rounding: float = 0.0
-    scores: Callable[[], FloatArray | None] | None = field(default=None, repr=False)
-
-    @property
-    def gap(self) -> float:
-        """P(w) - D(alpha)."""
-        return self.primal - self.dual
-
-    @property
-    def relative_gap(self) -> float:
-        """``gap / P``; 0 where both are 0."""
-        return self.gap / abs(self.primal) if self.primal != 0 else float(self.gap > 0)

@@ -11,11 +11,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bigscreen.closing import Certificate, Throughput, close
 from bigscreen.closing_exact import close_exact
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.dual import FloatArray
 from bigscreen.fit_monitor import COUNTED, GracefulInterrupt, Limits, Monitor, Report
+from bigscreen.point import Point
+from bigscreen.problems import Problem
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Solver
 
@@ -33,7 +37,7 @@ class Fitted:
 
 def fit(
     design: Design,
-    problem: CSvc,
+    problem: Problem,
     solver: Solver,
     fleet: Throughput,
     limits: Limits,
@@ -123,11 +127,12 @@ def fit(
     )
 
 
-def _weight_bound(design: Design, problem: CSvc) -> float:
-    """The sum of the box over all rows."""
+def _weight_bound(design: Design, problem: Problem) -> float:
+    """The sum over all rows of how far alpha can be from 0."""
     data = design.data
     total = 0.0
     for s in range(data.n_shards):
         start, stop = data.shard(s)
-        total += float(problem.dual(data.y(start, stop), data.weights(start, stop)).hi.sum())
+        dual = problem.dual(data.y(start, stop), data.weights(start, stop))
+        total += float(np.maximum(dual.hi, -dual.lo).sum())
     return total

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.closing import Certificate
-from bigscreen.dual import Point, Reading
+from bigscreen.point import Point, Reading
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Verdict
 

@@ -15,12 +15,13 @@ import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray
+from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit import Fitted, fit
 from bigscreen.fit_monitor import Limits, Report
 from bigscreen.kernels import Kernel, make_kernel
 from bigscreen.plan import Plan
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Solver
 from bigscreen.store import Rows

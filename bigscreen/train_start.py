@@ -11,13 +11,14 @@ import numpy as np
 from bigscreen import design_sums, nystrom
 from bigscreen.design import Design
 from bigscreen.divide import Divided, divide
-from bigscreen.dual import CSvc, FloatArray
+from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.plan import row_size
 from bigscreen.plan_exact import COPIES, ROW_BYTES
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import GapBall, make_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.coordinate import CoordinateDescent

@@ -21,11 +21,11 @@ from sklearn.svm import SVC
 
 from bigscreen import report
 from bigscreen.design import Design
-from bigscreen.dual import CSvc
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Rbf
+from bigscreen.problems import CSvc
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.standins import susy_like
 from bigscreen.store import MemoryDataset

@@ -26,11 +26,11 @@ from rich.table import Table
 
 from bigscreen import report
 from bigscreen.design import Design
-from bigscreen.dual import CSvc
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Rbf
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, Rule
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.store import MemoryDataset

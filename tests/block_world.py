@@ -7,10 +7,10 @@ from exact_world import ExactWorld
 from threadpoolctl import threadpool_limits
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.kernels import make_kernel
+from bigscreen.problems import CSvc
 from bigscreen.solvers.block import Block
 
 GRID = {"shard_rows": 64, "chunk_rows": 32}

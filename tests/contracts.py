@@ -18,8 +18,10 @@ from scipy import sparse
 from bigscreen import nystrom
 from bigscreen.closing import Certificate
 from bigscreen.design import Design
-from bigscreen.dual import AT_HI, AT_LO, CSvc, Point
+from bigscreen.dual import AT_HI, AT_LO
 from bigscreen.kernels import Kernel, Side, make_kernel
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.solvers.block_shard import BlockProgram
 from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.newton_state import intervals

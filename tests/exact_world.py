@@ -12,10 +12,11 @@ import reference
 from bigscreen.closing import Certificate, close
 from bigscreen.closing_exact import close_exact
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, Point
 from bigscreen.fit_monitor import Limits, Monitor
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Side
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 
 
 @dataclass(frozen=True)

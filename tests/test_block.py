@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from sklearn.svm import SVC
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc
 from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Custom, Precomputed, make_kernel
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import Joachims, make_rule
 from bigscreen.solvers.block import Block
 from bigscreen.store import MemoryDataset

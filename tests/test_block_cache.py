@@ -11,9 +11,9 @@ from scipy import sparse
 from threadpoolctl import threadpool_limits
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Side, make_kernel
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.block_columns import Columns, Slots

@@ -15,9 +15,10 @@ from sklearn.svm import SVC
 from bigscreen import closing_exact
 from bigscreen.closing_exact import close_exact
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, Point
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Custom, Precomputed, Rbf, Side, make_kernel
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.store import MemoryDataset
 
 GRID = {"shard_rows": 64, "chunk_rows": 32}

@@ -20,13 +20,13 @@ from bigscreen.design import Design
 from bigscreen.divide import _counts, divide
 from bigscreen.divide_rows import Picked, load, pick
 from bigscreen.divide_work import longest_step, squared_norm
-from bigscreen.dual import CSvc
 from bigscreen.errors import InputError
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.fleet_start import local_cluster
 from bigscreen.kernels import Precomputed, make_kernel
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton import Newton

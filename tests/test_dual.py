@@ -6,8 +6,10 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigscreen.dual import AT_HI, AT_LO, FREE, CSvc, Dual, Point
+from bigscreen.dual import AT_HI, AT_LO, FREE, Dual
 from bigscreen.errors import InputError
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 
 KINDS = ["c-svc", "c-svc true", "lad", "svr true", "one-class", "nothing special"]
 

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from bigscreen.closing import Certificate
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, Point
 from bigscreen.errors import InputError
 from bigscreen.fit_monitor import Limits, Monitor
 from bigscreen.kernels import make_kernel
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, make_rule
 from bigscreen.solvers import pairs_state
 from bigscreen.solvers.pairs import Pairs

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from bigscreen.closing import Certificate
-from bigscreen.dual import Point, Reading
 from bigscreen.fit_monitor import Limits, Monitor
+from bigscreen.point import Point, Reading
 
 
 @pytest.mark.parametrize("alpha", [None, np.array([0.1, 1 / 3, 0.0])])

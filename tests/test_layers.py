@@ -10,7 +10,7 @@ import bigscreen
 
 PACKAGE = Path(bigscreen.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-BASE = {"dual", "exact", "rows", "kernels", "entries", "tiles", "errors"}
+BASE = {"dual", "point", "problems", "exact", "rows", "kernels", "entries", "tiles", "errors"}
 FITTING = BASE | {"store", "design", "closing", "screening", "solvers", "fit"}
 
 # What the modules of a room may import of ours, itself included. Rooms that are not named here
@@ -20,7 +20,7 @@ ROOMS = {
     "store": BASE | {"store"},
     "design": BASE | {"store", "design"},
     "closing": BASE | {"store", "design", "closing"},
-    "screening": {"dual", "errors", "screening"},
+    "screening": {"dual", "point", "problems", "errors", "screening"},
     # Solvers are handed regions, which are data; they never see a rule.
     "solvers": BASE | {"store", "design", "solvers", "screening.regions"},
     "fit": FITTING,
@@ -28,6 +28,7 @@ ROOMS = {
     "nystrom": FITTING | {"nystrom"},
     "partition": FITTING | {"partition"},
     "divide": FITTING | {"partition", "divide"},
+    "path": FITTING | {"nystrom", "path"},
 }
 
 # One third-party library, one door.

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 
 from bigscreen import exact
 from bigscreen.closing import close
-from bigscreen.dual import AT_HI, AT_LO, FREE, Point, Reading
+from bigscreen.dual import AT_HI, AT_LO, FREE
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
+from bigscreen.point import Point, Reading
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers import newton
 from bigscreen.solvers.newton import Newton

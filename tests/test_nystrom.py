@@ -7,12 +7,12 @@ from scipy import sparse
 
 from bigscreen import nystrom
 from bigscreen.design import Design
-from bigscreen.dual import CSvc
 from bigscreen.errors import InputError
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Side, make_kernel
+from bigscreen.problems import CSvc
 from bigscreen.solvers.newton import Newton
 from bigscreen.store import MemoryDataset
 

@@ -7,11 +7,11 @@ from scipy import sparse
 
 from bigscreen import nystrom
 from bigscreen.design import Design
-from bigscreen.dual import CSvc
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.kernels import make_kernel
+from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import GapBall
 from bigscreen.solvers.newton import Newton
 from bigscreen.store import DatasetWriter, MemoryDataset

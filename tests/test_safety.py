@@ -8,10 +8,10 @@ from contracts import INTERCEPTS, RECORD, RecordingProgram
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigscreen.dual import Point
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
+from bigscreen.point import Point
 from bigscreen.screening.dynamic import FSafe, GapBall, make_rule
 from bigscreen.screening.regions import Ball, intersect
 from bigscreen.solvers import newton

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.solvers.block_open import open_at, open_cold, refine
 from bigscreen.solvers.block_screen import revive, screen
 from bigscreen.solvers.block_solve import Solve

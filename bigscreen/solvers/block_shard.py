@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.design import Design
-from bigscreen.dual import AT_HI, AT_LO, FREE, CSvc, FloatArray
+from bigscreen.dual import AT_HI, AT_LO, FREE, FloatArray
 from bigscreen.exact import Totals
 from bigscreen.kernels import Side
+from bigscreen.problems import CSvc
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block_columns import Columns, take
 from bigscreen.solvers.block_state import Frozen, State, furthest, mine, padded, survey

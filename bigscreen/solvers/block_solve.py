@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.dual import FloatArray
 from bigscreen.kernels import Side
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.solvers.block_columns import Slots
 from bigscreen.solvers.block_gram import Gram
 from bigscreen.solvers.block_shard import NOTES, BlockProgram

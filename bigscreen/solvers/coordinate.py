@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from bigscreen.design import Design
-from bigscreen.dual import AT_HI, AT_LO, CSvc, FloatArray, Point
+from bigscreen.dual import AT_HI, AT_LO, FloatArray
 from bigscreen.errors import InputError
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.rows import as_rows, njit, row_axpy, row_dot
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.protocol import Check

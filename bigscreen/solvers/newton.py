@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.dual import FloatArray
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.newton_solve import Solve
 from bigscreen.solvers.newton_start import start_at

@@ -8,8 +8,9 @@ import numpy as np
 from scipy import linalg
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray
+from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
+from bigscreen.problems import CSvc
 
 BLOCK = 128
 """Columns of a product that one thread works at."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.dual import FloatArray, Reading
+from bigscreen.dual import FloatArray
+from bigscreen.point import Reading
 
 SIZE = 6
 

@@ -21,7 +21,8 @@ from numpy.typing import NDArray
 
 from bigscreen import exact
 from bigscreen.design import Design, tiles
-from bigscreen.dual import AT_HI, AT_LO, FREE, CSvc, Dual, FloatArray
+from bigscreen.dual import AT_HI, AT_LO, FREE, Dual, FloatArray
+from bigscreen.problems import CSvc
 from bigscreen.solvers.newton_state import (
     UNSET,
     State,
@@ -264,7 +265,7 @@ class NewtonProgram:
         if state.dual.coupling is not None:
             # A fixed row's breakpoint is on a known side of mu*: all later statistics keep that.
             low = AT_LO * (state.dual.coupling > 0) + AT_HI * (state.dual.coupling < 0)
-            _, weights = state.dual.breakpoints(state.scores)
+            _, weights, _ = state.dual.breakpoints(state.scores)
             state.below += float(np.sum(weights[(decided != FREE) & (decided == low)]))
         counts = [np.count_nonzero(decided == AT_HI), np.count_nonzero(decided == AT_LO)]
         if 2 * np.count_nonzero(state.fixed) > len(state.fixed):

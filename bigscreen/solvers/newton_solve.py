@@ -9,7 +9,9 @@ import numpy as np
 
 from bigscreen import exact
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray, Point, Reading
+from bigscreen.dual import FloatArray
+from bigscreen.point import Point, Reading
+from bigscreen.problems import CSvc
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.newton_algebra import Algebra
 from bigscreen.solvers.newton_bundle import Bundle

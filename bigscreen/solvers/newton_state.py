@@ -84,8 +84,8 @@ def quantiles(state: State, message: dict[str, Any]) -> FloatArray:
     threshold's part, the total weight].
     """
     lower, upper = intervals(state, message)
-    one, weights = state.dual.breakpoints(lower)
-    other, _ = state.dual.breakpoints(upper)
+    one, weights, _ = state.dual.breakpoints(lower)
+    other, _, _ = state.dual.breakpoints(upper)
     weights = np.where(state.fixed, 0.0, weights)
     sums = []
     for ends in (np.minimum(one, other), np.maximum(one, other)):

@@ -11,8 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.solvers.pairs_checkpoint import CHECKPOINT, load, save
 from bigscreen.solvers.pairs_state import State
 from bigscreen.solvers.protocol import Check

@@ -9,8 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.design import Design
-from bigscreen.dual import AT_HI, AT_LO, FREE, CSvc, Dual, FloatArray, Point
+from bigscreen.dual import AT_HI, AT_LO, FREE, Dual, FloatArray
 from bigscreen.kernels import Linear
+from bigscreen.point import Point
+from bigscreen.problems import CSvc
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.pairs_rows import KernelRows
 from bigscreen.solvers.smo import flips, least_curvature

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bigscreen.design import Design
-from bigscreen.dual import CSvc, FloatArray, Point
+from bigscreen.dual import FloatArray
 from bigscreen.exact import Totals
+from bigscreen.point import Point
+from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
 
 
@@ -57,7 +59,7 @@ class Solver(Protocol):
     def run(
         self,
         design: Design,
-        problem: CSvc,
+        problem: Problem,
         fleet: Any,
         check: Check,
         *,
@@ -66,4 +68,8 @@ class Solver(Protocol):
         resume: Path | None,
         start: FloatArray | None,
     ) -> Point:
-        """Solve until ``check`` answers None; ``start`` is a feasible alpha (n,) to begin from."""
+        """Solve until ``check`` answers None.
+
+        ``start`` is a feasible alpha (n,) to begin from. Raises InputError for a problem or a
+        design that the solver is not made for.
+        """

@@ -1,0 +1,253 @@
+"""The problems: recipes that make the ``Dual`` of any part of the rows.
+
+| recipe | s | p | e | box | coupling |
+|---|---|---|---|---|---|
+| CSvc | y | 1 | 0 | [0, C c] | true offset: sum y alpha = 0 |
+| NuSvc | y | 0 | 0 | [0, c / mass] | sum alpha = nu; true offset: nu / 2 over each class |
+| OneClass | 1 | 0 | 0 | [0, c / (nu mass)] | sum alpha = 1 |
+| Lad | 1 | y | 0 | [-C c, C c] | true offset: sum alpha = 0 |
+| Svr | 1 | y | epsilon | [-C c, C c] | true offset: sum alpha = 0 |
+| Quantile | 1 | y | 0 | [C (tau - 1) c, C tau c] | true offset: sum alpha = 0 |
+| Sublinear | -sgn a | b / abs(a) | 0 | [C lower abs(a) c, C upper abs(a) c] | none |
+
+``c`` is the weight of a row (sample weight times class weight), ``mass`` the sum of ``c`` over all
+rows, ``y`` the class (+-1) or the target of a regression. Multiplying a row's weight by k is the
+same as having it k times, in every problem.
+
+yang's bounded nu-SVC asks for ``sum alpha >= nu``. Its objective is ``1/2 ||w(alpha)||^2`` alone,
+which scaling alpha down does not raise, so the equality has the same optimal w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.dual import Dual, FloatArray, Mu
+from bigscreen.errors import InputError
+
+INTERCEPTS = ("none", "constant", "true")
+
+
+class Problem(Protocol):
+    """What solvers, closing passes and paths ask of a problem."""
+
+    @property
+    def intercept(self) -> str:
+        """ "none"; "constant": a 1 is appended to every phi; "true": there is a coupling, whose
+        multiplier is (or gives) the offset."""
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """The dual of rows with these labels (codes) or targets, and these sample weights.
+
+        ``scale`` multiplies the box: a subsample of one row in k is solved with scale k. The
+        coupling's total stays that of all rows.
+        """
+
+    def offset(self, mu: Mu) -> float:
+        """The decision function's offset at this multiplier (0 without a coupling)."""
+
+    def at(self, value: float) -> Self:
+        """The same problem at another value of its parameter (C, or nu): a point of a path."""
+
+    def factor(self, other: Self) -> float | None:
+        """``C / C of other`` where the boxes of both differ by just this factor, else None."""
+
+
+class _Offset:
+    """The offset is the multiplier itself: scores enter G as ``p - s (u + mu)``, ``s = t``."""
+
+    intercept: str
+
+    def offset(self, mu: Mu) -> float:
+        return float(np.sum(mu)) if self.intercept == "true" else 0.0
+
+
+@dataclass(frozen=True)
+class _Penalised(_Offset):
+    """Problems whose box scales with C."""
+
+    C: float
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.C) and self.C > 0):
+            raise InputError(f"C must be a positive finite number, got {self.C}")
+        if self.intercept not in INTERCEPTS:
+            raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
+
+    def at(self, value: float) -> Self:
+        return replace(self, C=value)
+
+    def factor(self, other: Self) -> float | None:
+        return self.C / other.C if replace(other, C=self.C) == self else None
+
+
+@dataclass(frozen=True)
+class CSvc(_Penalised):
+    """The C-SVC.
+
+    Parameters
+    ----------
+    C : float
+        Penalty of a margin violation, > 0 (Snacks' lambda is ``C = 1 / (2 n lambda)``).
+    positive : int
+        The label code of class +1; every other code is class -1.
+    code_weight : tuple of float
+        One weight per label code (class weights); empty: all 1.
+    intercept : {"none", "constant", "true"}
+        No offset; a constant 1 appended to phi (penalised); or LIBSVM's unpenalised offset, which
+        is the coupling ``sum y_i alpha_i = 0``.
+    """
+
+    positive: int
+    code_weight: tuple[float, ...] = ()
+    intercept: str = "none"
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are label codes."""
+        n = len(y)
+        sign = classes(y, self.positive)
+        hi = self.C * scale * rows_weights(y, weights, self.code_weight)
+        coupling = sign if self.intercept == "true" else None
+        return Dual(sign, constant(1.0, n), constant(0.0, n), hi, coupling)
+
+    def feasible(self, positive: float, negative: float) -> FloatArray:
+        """Factors in [0, 1] for alpha of either sign that make ``sum y alpha = 0`` (true offset).
+
+        ``positive``, ``negative``: the sums of alpha over rows of either sign. Scaling one side
+        down stays inside the box, so a dual point read off the scores needs no second pass.
+        """
+        if self.intercept != "true":
+            return np.ones(2)
+        if positive <= 0 or negative <= 0:
+            return np.zeros(2)
+        return np.array([min(1.0, negative / positive), min(1.0, positive / negative)])
+
+
+@dataclass(frozen=True)
+class Lad(_Penalised):
+    """Least absolute deviations: loss ``C c |y - u|`` (wang sec. 6).
+
+    ``y`` are targets; ``intercept`` as for ``CSvc``.
+    """
+
+    intercept: str = "none"
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets."""
+        hi = self.C * scale * weights
+        return _residual(y, -hi, hi, self.intercept)
+
+
+@dataclass(frozen=True)
+class Svr(_Penalised):
+    """epsilon-SVR: loss ``C c max(0, |y - u| - epsilon)``; one variable a row (see ``dual``)."""
+
+    epsilon: float
+    intercept: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (np.isfinite(self.epsilon) and self.epsilon >= 0):
+            raise InputError(f"epsilon must be a finite number, 0 or more, got {self.epsilon}")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets."""
+        hi = self.C * scale * weights
+        tube = constant(self.epsilon, len(y)) if self.epsilon else None
+        return replace(_residual(y, -hi, hi, self.intercept), tube=tube)
+
+
+@dataclass(frozen=True)
+class Quantile(_Penalised):
+    """Quantile regression: loss ``C c max(tau (y - u), (tau - 1) (y - u))``, ``0 < tau < 1``."""
+
+    tau: float
+    intercept: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.tau < 1:
+            raise InputError(f"tau must lie strictly between 0 and 1, got {self.tau}")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets."""
+        box = self.C * scale * weights
+        return _residual(y, (self.tau - 1) * box, self.tau * box, self.intercept)
+
+
+@dataclass(frozen=True, eq=False)
+class Sublinear(_Penalised):
+    """wang's general class: ``1/2 ||w||^2 + C sum c_i phi(a_i u_i + b_i)``, phi sublinear.
+
+    Every sublinear function of one number is ``phi(z) = max(lower z, upper z)`` (wang, lemma 2).
+    The hinge is ``a = -y, b = 1, [0, 1]``; LAD ``a = -1, b = y, [-1, 1]``; weights in either are
+    weights of the rows. ``y`` of ``dual`` are the rows' NUMBERS, by which a and b are looked up.
+
+    Parameters
+    ----------
+    C : float
+    a, b : float64 (n,)
+        Any finite numbers.
+    lower, upper : float
+        ``lower <= upper``.
+    """
+
+    a: FloatArray
+    b: FloatArray
+    lower: float
+    upper: float
+    intercept: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.intercept == "true":
+            raise InputError("the general problem has no unpenalised offset; use constant or none")
+        if not self.lower <= self.upper:
+            raise InputError(f"lower must be at most upper, got {self.lower} and {self.upper}")
+        if not (np.isfinite(self.a).all() and np.isfinite(self.b).all()):
+            raise InputError("a and b must be finite numbers")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are row numbers."""
+        rows = np.asarray(y).astype(np.int64)
+        a, b = self.a[rows], self.b[rows]
+        size = np.abs(a)
+        box = self.C * scale * weights * size
+        # The variable is |a| times wang's, which leaves a sign of +-1; a = 0 costs a constant.
+        lin = np.divide(b, size, out=np.zeros(len(b)), where=size > 0)
+        return Dual(np.where(a > 0, -1.0, 1.0), lin, self.lower * box, self.upper * box)
+
+    def factor(self, other: Self) -> float | None:
+        """``C / C of other`` where both are made of the same arrays."""
+        same = all(getattr(self, k) is getattr(other, k) for k in ("a", "b"))
+        bounds = (self.lower, self.upper, self.intercept)
+        same = same and bounds == (other.lower, other.upper, other.intercept)
+        return self.C / other.C if same else None
+
+
+def classes(codes: NDArray[Any], positive: int) -> FloatArray:
+    """+1 for the positive class, -1 for every other."""
+    return np.where(codes == positive, 1.0, -1.0)
+
+
+def rows_weights(
+    codes: NDArray[Any], weights: FloatArray, code_weight: tuple[float, ...]
+) -> FloatArray:
+    """``c``: sample weight times class weight."""
+    return weights * np.asarray(code_weight)[codes] if code_weight else weights
+
+
+def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -> Dual:
+    """A loss of ``y - u``."""
+    one = constant(1.0, len(y))
+    coupling = one if intercept == "true" else None
+    return Dual(one, np.asarray(y, dtype=np.float64), lo, hi, coupling)
+
+
+def constant(value: float, n: int) -> FloatArray:
+    """A read-only array of one value that takes no memory."""
+    return np.broadcast_to(np.float64(value), (n,))

@@ -1,0 +1,125 @@
+"""The problems whose parameter is nu: recipes; `problems` shows their place among the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.dual import Dual, FloatArray, Mu
+from bigscreen.errors import InputError
+from bigscreen.problems import INTERCEPTS, classes, constant, rows_weights
+
+
+@dataclass(frozen=True)
+class NuSvc:
+    """The nu-SVC, in the scale of yang: ``alpha_i <= c_i / mass``, ``sum alpha = nu``.
+
+    Parameters
+    ----------
+    nu : float
+        In (0, 1]: at least this share of the weight supports the margin.
+    positive, code_weight
+        As for ``CSvc``.
+    mass : float
+        ``sum c`` over ALL rows.
+    intercept : {"none", "constant", "true"}
+        "none" and "constant" are yang's bounded machine, whose one multiplier is ``-rho``; "true"
+        is LIBSVM's, with half of nu over either class: the multipliers (of class -1, class +1) are
+        ``-rho -+ b``.
+    """
+
+    nu: float
+    positive: int
+    mass: float
+    code_weight: tuple[float, ...] = ()
+    intercept: str = "none"
+
+    def __post_init__(self) -> None:
+        _check_nu(self.nu)
+        if self.intercept not in INTERCEPTS:
+            raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are label codes."""
+        n = len(y)
+        sign = classes(y, self.positive)
+        hi = scale / self.mass * rows_weights(y, weights, self.code_weight)
+        total: Any = self.nu
+        group = None
+        if self.intercept == "true":
+            group, total = (sign > 0).astype(np.int8), np.full(2, 0.5 * self.nu)
+        zero = constant(0.0, n)
+        return Dual(sign, zero, zero, hi, constant(1.0, n), total, group)
+
+    def offset(self, mu: Mu) -> float:
+        """``b``: half the difference of LIBSVM's two multipliers, 0 for the bounded machine."""
+        if self.intercept != "true":
+            return 0.0
+        minus, plus = np.asarray(mu, dtype=np.float64)
+        return 0.5 * float(plus - minus)
+
+    def rho(self, mu: Mu) -> float:
+        """The margin: rows with ``y f(x) < rho`` are inside of it."""
+        return -float(np.mean(mu))
+
+    def at(self, value: float) -> Self:
+        return replace(self, nu=value)
+
+    def factor(self, other: Self) -> float | None:
+        """None: the box of a nu-SVC does not depend on nu."""
+        return None
+
+
+@dataclass(frozen=True)
+class OneClass:
+    """The one-class machine: ``alpha_i <= c_i / (nu mass)``, ``sum alpha = 1``.
+
+    Its decision function is ``<w, phi> - rho``, above 0 for rows like those it was fitted on, and
+    ``rho`` is minus the multiplier. Labels are not looked at.
+
+    Parameters
+    ----------
+    nu : float
+        In (0, 1]: at most this share of the weight is outside.
+    mass : float
+        ``sum c`` over ALL rows.
+    """
+
+    nu: float
+    mass: float
+
+    intercept = "true"
+
+    def __post_init__(self) -> None:
+        _check_nu(self.nu)
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; of ``y`` only the length matters."""
+        one, zero = constant(1.0, len(y)), constant(0.0, len(y))
+        return Dual(one, zero, zero, scale / (self.nu * self.mass) * weights, one, 1.0)
+
+    def offset(self, mu: Mu) -> float:
+        """``-rho``."""
+        return float(np.sum(mu))
+
+    def at(self, value: float) -> Self:
+        return replace(self, nu=value)
+
+    def factor(self, other: Self) -> float | None:
+        """None: the box scales with nu, but the total does not."""
+        return None
+
+
+def largest_nu(positive: float, negative: float, intercept: str) -> float:
+    """The largest feasible nu of a nu-SVC, from the weights of both classes."""
+    if intercept != "true":
+        return 1.0
+    return 2.0 * min(positive, negative) / (positive + negative)
+
+
+def _check_nu(nu: float) -> None:
+    if not (np.isfinite(nu) and 0 < nu <= 1):
+        raise InputError(f"nu must lie in (0, 1], got {nu}")
