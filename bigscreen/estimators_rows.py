@@ -17,6 +17,7 @@ from bigscreen.errors import InputError
 from bigscreen.store import Dataset, DatasetWriter, MemoryDataset, Preparation, Rows
 from bigscreen.store.checks import check_weights
 from bigscreen.store.readers.python import python_reader
+from bigscreen.store.targets import as_targets
 
 
 def is_store(X: Any) -> bool:
@@ -47,16 +48,15 @@ def plain_labels(classes: NDArray[Any]) -> list[Any]:
 
 
 @dataclass(frozen=True)
-class Labelled:
-    """Rows that are not in a store, with their labels.
+class Given:
+    """Rows that are not in a store, and what they are to be predicted as.
 
     Attributes
     ----------
     X : ndarray, sparse array or Dask array of shape (n, d)
-    classes : ndarray
-        The distinct labels, ascending.
-    codes : int array (kept rows,)
-        Positions in ``classes``.
+    y : int array of codes, float64 array of targets, (kept rows,), or None
+    labels : list or None
+        Of every code, as a data set has them; None: y are targets.
     weights : float64 array (kept rows,) or None
     keep : bool array (n,) or None
         Rows of positive weight; None: all. A row without weight must not be a landmark, count in
@@ -66,35 +66,20 @@ class Labelled:
     """
 
     X: Any
-    classes: NDArray[Any]
-    codes: NDArray[np.int64]
+    y: NDArray[Any] | None
+    labels: list[Any] | None
     weights: NDArray[np.float64] | None
     keep: NDArray[np.bool_] | None
-    square: bool = False
+    square: bool
 
-    @classmethod
-    def of(cls, X: Any, y: NDArray[Any], sample_weight: Any, square: bool = False) -> Labelled:
-        """Encode labels and leave out rows of weight zero.
+    def __post_init__(self) -> None:
+        if not self.n_kept:
+            raise InputError("every row has the weight zero, and a fit needs rows that count")
 
-        Raises
-        ------
-        InputError
-            If a weight is negative, fewer than two classes are left, or the lengths differ.
-        """
-        if X.shape[0] != len(y):
-            raise InputError(_lengths(X.shape[0], len(y)))
-        weights, keep = check_weights(sample_weight, len(y)), None
-        if weights is not None and not weights.all():
-            keep = weights > 0
-            y, weights = y[keep], weights[keep]
-        classes, codes = np.unique(y, return_inverse=True)
-        if len(classes) < 2:
-            raise InputError(
-                "a classifier needs rows of two classes, and y has "
-                + (f"only one class, {classes[0]}" if len(classes) else "no row of any class")
-                + ("" if keep is None else " once rows of weight zero are left out")
-            )
-        return cls(X, classes, codes, weights, keep, square)
+    @property
+    def n_kept(self) -> int:
+        """Rows that are not left out."""
+        return int(self.X.shape[0] if self.keep is None else np.count_nonzero(self.keep))
 
     def rows(self, most: float, folder: Callable[[], Path]) -> Rows:
         """The rows as a data set.
@@ -107,41 +92,41 @@ class Labelled:
         folder : callable
             Makes the folder to store them in, if it comes to that.
         """
-        labels = plain_labels(self.classes)
         if not is_chunked(self.X) and most > 0:
             X = self.X if self.keep is None else self._kept(self.X, self.keep)
-            return MemoryDataset(X, self.codes, labels, self.weights)
+            return MemoryDataset(X, self.y, self.labels, self.weights)
         parts = self._blocks()
         first = next(parts)
-        parts, n = chain([first], parts), len(self.codes)
+        parts, n = chain([first], parts), self.n_kept
         entry = 8 * first.nnz if sparse.issparse(first) else 4 * first.size
         if entry * n / first.shape[0] > most:
-            return self._stored(folder() / "rows", parts, sparse.issparse(first), labels)
+            return self._stored(folder() / "rows", parts, sparse.issparse(first))
         if sparse.issparse(first):
-            return MemoryDataset(_stack(list(parts)), self.codes, labels, self.weights)
+            return MemoryDataset(_stack(list(parts)), self.y, self.labels, self.weights)
         X, at = np.empty((n, first.shape[1]), np.float32), 0
         for part in parts:
             X[at : at + len(part)] = part
             at += len(part)
-        return MemoryDataset(X, self.codes, labels, self.weights)
+        return MemoryDataset(X, self.y, self.labels, self.weights)
 
     def _kept(self, X: Any, rows: NDArray[np.bool_]) -> Any:
         X = X[rows]
         return X[:, self.keep] if self.square else X
 
-    def _stored(self, path: Path, parts: Iterator[Any], is_sparse: bool, labels: Any) -> Dataset:
+    def _stored(self, path: Path, parts: Iterator[Any], is_sparse: bool) -> Dataset:
         writer = DatasetWriter(
             path,
-            n_rows=len(self.codes),
+            n_rows=self.n_kept,
             n_features=self.X.shape[1],
             sparse=is_sparse,
-            labels=labels,
+            labels=self.labels,
             weights=self.weights is not None,
             preparation=Preparation.none(),
         )
         for k, X in enumerate(_regrid(parts, writer.layout.chunk_rows)):
-            a, b = writer.chunk(k)
-            writer.write(k, X, self.codes[a:b], None if self.weights is None else self.weights[a:b])
+            rows = slice(*writer.chunk(k))
+            y, weights = (v if v is None else v[rows] for v in (self.y, self.weights))
+            writer.write(k, X, y, weights)
         return writer.finish()
 
     def _blocks(self) -> Iterator[Any]:
@@ -156,10 +141,107 @@ class Labelled:
                     yield X.astype(np.float32, copy=False)
 
 
-def _lengths(rows: float, labels: int) -> str:
-    if rows != rows:
-        return "X does not know how many rows it has; call X.compute_chunk_sizes() first"
-    return f"X has {rows} rows and y has {labels} labels; give one label for each row"
+@dataclass(frozen=True)
+class Labelled(Given):
+    """Rows with labels.
+
+    Attributes
+    ----------
+    classes : ndarray
+        The distinct labels, ascending; y are positions in it.
+    """
+
+    classes: NDArray[Any]
+
+    @classmethod
+    def of(cls, X: Any, y: NDArray[Any], sample_weight: Any, square: bool = False) -> Labelled:
+        """Encode labels and leave out rows of weight zero.
+
+        Raises
+        ------
+        InputError
+            If a weight is negative, fewer than two classes are left, or the lengths differ.
+        """
+        _check_lengths(X, y, "label")
+        weights, keep = _weights(sample_weight, len(y))
+        classes, codes = np.unique(y if keep is None else y[keep], return_inverse=True)
+        if len(classes) < 2:
+            raise InputError(
+                "a classifier needs rows of two classes, and y has "
+                + (f"only one class, {classes[0]}" if len(classes) else "no row of any class")
+                + ("" if keep is None else " once rows of weight zero are left out")
+            )
+        return cls(X, codes, plain_labels(classes), weights, keep, square, classes)
+
+
+@dataclass(frozen=True)
+class Targets(Given):
+    """Rows with the targets of a regression."""
+
+    @classmethod
+    def of(cls, X: Any, y: Any, sample_weight: Any, square: bool = False) -> Targets:
+        """Check targets and leave out rows of weight zero.
+
+        Raises
+        ------
+        InputError
+            If y is not one finite number for each row, a weight is negative, or no row is left.
+        """
+        y = np.asarray(y)
+        if y.ndim != 1:
+            raise InputError(f"y must be one target for each row, got the shape {y.shape}")
+        _check_lengths(X, y, "target")
+        targets = as_targets(y, len(y), lambda row: f"row {row} of y")
+        missing = np.flatnonzero(np.isnan(targets))
+        if len(missing):
+            raise InputError(
+                f"row {missing[0]} of y: the target is missing (nan); fill it in or leave out that "
+                "row"
+            )
+        weights, keep = _weights(sample_weight, len(y))
+        return cls(X, targets if keep is None else targets[keep], None, weights, keep, square)
+
+
+@dataclass(frozen=True)
+class Unlabelled(Given):
+    """Rows alone."""
+
+    @classmethod
+    def of(cls, X: Any, sample_weight: Any = None, square: bool = False) -> Unlabelled:
+        """Leave out rows of weight zero.
+
+        Raises
+        ------
+        InputError
+            If a weight is negative, there is not one for each row, or no row is left.
+        """
+        if X.shape[0] != X.shape[0]:
+            raise InputError(_UNKNOWN_ROWS)
+        weights, keep = _weights(sample_weight, int(X.shape[0]))
+        return cls(X, None, [], weights, keep, square)
+
+
+_UNKNOWN_ROWS = "X does not know how many rows it has; call X.compute_chunk_sizes() first"
+
+
+def _weights(
+    sample_weight: Any, n: int
+) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_] | None]:
+    """The weights that are not zero, and which these are (None: all)."""
+    weights = check_weights(sample_weight, n)
+    if weights is None or weights.all():
+        return weights, None
+    keep = weights > 0
+    return weights[keep], keep
+
+
+def _check_lengths(X: Any, y: NDArray[Any], what: str) -> None:
+    if X.shape[0] != X.shape[0]:
+        raise InputError(_UNKNOWN_ROWS)
+    if X.shape[0] != len(y):
+        raise InputError(
+            f"X has {X.shape[0]} rows and y has {len(y)} {what}s; give one {what} for each row"
+        )
 
 
 def _regrid(parts: Iterator[Any], rows: int) -> Iterator[Any]:

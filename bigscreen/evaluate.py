@@ -1,5 +1,6 @@
-"""How good a model is on a store: error, F1, AUC and confusion, block by block."""
+"""How good a model is on a store, block by block: of labels, of targets, of what is outside."""
 
+import math
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -9,6 +10,8 @@ import numpy as np
 
 from bigscreen.errors import InputError
 from bigscreen.store.base import Rows
+from bigscreen.store.labelling import plain_label
+from bigscreen.store.layout import Label
 from bigscreen.store.model import Model
 
 # Like the built-in `map`: how a function is run over blocks, results in order. `Fleet.each` fits.
@@ -69,8 +72,10 @@ def _score(model: Model, dataset: Rows, block: tuple[int, int]) -> np.ndarray:
     return model.scores(dataset.X(*block))
 
 
-def evaluate(model: Model, dataset: Rows, each: Each = map) -> dict[str, Any]:
-    """Compare a model's predictions with a store's labels, every labelled row counting once.
+def evaluate(
+    model: Model, dataset: Rows, each: Each = map, positive: Label | None = None
+) -> dict[str, Any]:
+    """Compare what a model predicts with what a store says, every row counting once.
 
     Memory is bounded by a few blocks: the scores that the exact AUC has to sort live in temporary
     files.
@@ -82,25 +87,60 @@ def evaluate(model: Model, dataset: Rows, each: Each = map) -> dict[str, Any]:
         Must match the model (`check_match`).
     each : callable
         ``each(function, blocks)``: results in block order.
+    positive : label, optional
+        Of a one-class machine: which of the store's labels the rows like those it was fitted on
+        have. Default: the second of two, or the only one.
 
     Returns
     -------
     dict
-        rows, unlabelled, error, accuracy, f1 (of ``labels[1]``; macro average when there are more
-        than two labels), auc (binary only, otherwise None), confusion (true label -> predicted
-        label -> rows).
+        Of a classifier: rows (labelled), unlabelled, error, accuracy, f1 (of ``labels[1]``; macro
+        average when there are more than two labels), auc (binary only, otherwise None), confusion
+        (true label -> predicted label -> rows).
+
+        Of a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute error, root
+        of the mean squared one), r2 (share of the targets' variance that is explained; None if
+        they are all equal), pinball (mean loss of the quantile it was fitted for, else None).
+
+        Of a one-class machine: rows (all), unlabelled, outside (share of rows that are outliers),
+        positive, auc (chance that a row of the positive label scores above one of another label;
+        None without both), outside_by_label (label -> share of its rows).
 
     Raises
     ------
     InputError
-        If no row has a label, or the store has a label that the model does not know.
+        If no row has what is to be compared, the store has targets in place of labels or the
+        other way round or a label that a classifier does not know, or which label is positive
+        does not follow.
     """
-    rows = int(dataset.label_counts.sum())
-    if rows == 0:
+    if positive is not None and model.kind != "one-class":
+        raise InputError(f"positive is for one-class machines and the model is a {model.kind}")
+    if model.kind == "one-class":
+        return _one_class(model, dataset, each, positive)
+    _check_outcome(model, dataset)
+    return (_regressor if model.kind == "regressor" else _classifier)(model, dataset, each)
+
+
+def _check_outcome(model: Model, dataset: Rows) -> None:
+    """Refuse a store whose rows do not have what the model predicts."""
+    data = dataset.path or "the data"
+    if dataset.regression != (model.kind == "regressor"):
+        has, predicts = ("targets", "labels") if dataset.regression else ("labels", "numbers")
+        if dataset.n_unlabelled < dataset.n_rows:
+            raise InputError(
+                f"{data} has {has} and the model predicts {predicts}; ingest the data again with "
+                "`--like MODEL`"
+            )
+    if dataset.n_unlabelled == dataset.n_rows:
+        what = "target" if model.kind == "regressor" else "labelled row"
         raise InputError(
-            f"{dataset.path or 'the data'} has no labelled row, so nothing can be compared; "
-            "use `bigscreen predict` for data without labels"
+            f"{data} has no {what}, so nothing can be compared; use `bigscreen predict` for data "
+            "without"
         )
+
+
+def _classifier(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
+    rows = int(dataset.label_counts.sum())
     unknown = [label for label in dataset.labels if label not in model.labels]
     if unknown:
         raise InputError(
@@ -134,6 +174,76 @@ def evaluate(model: Model, dataset: Rows, each: Each = map) -> dict[str, Any]:
             for i, true in enumerate(model.labels)
         },
     }
+
+
+def _regressor(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
+    asked = model.provenance.get("parameters", {})
+    tau = asked["tau"] if asked.get("problem") == "quantile" else None
+    targets = dataset.targets
+    rows = int(targets["rows"])
+    chunks = map(dataset.chunk, range(dataset.n_chunks))
+    mean = sum(float(np.nansum(dataset.y(start, stop))) for start, stop in chunks) / rows
+    absolute = squares = spread = pinball = 0.0
+    for start, stop, scores in scored_blocks(model, dataset, each):
+        y = dataset.y(start, stop)
+        known = ~np.isnan(y)
+        error = y[known] - scores[known, 0]
+        absolute += float(np.abs(error).sum())
+        squares += float(error @ error)
+        spread += float(np.square(y[known] - mean).sum())
+        if tau is not None:
+            pinball += float(np.maximum(tau * error, (tau - 1) * error).sum())
+    return {
+        "rows": rows,
+        "unlabelled": dataset.n_rows - rows,
+        "mae": absolute / rows,
+        "rmse": math.sqrt(squares / rows),
+        # The computed mean of equal targets may differ from them in its last digit.
+        "r2": 1 - squares / spread if targets["high"] > targets["low"] else None,
+        "pinball": None if tau is None else pinball / rows,
+    }
+
+
+def _one_class(model: Model, dataset: Rows, each: Each, positive: Label | None) -> dict[str, Any]:
+    labels, at = dataset.labels, _positive(dataset, positive)
+    outside, by_label = 0, np.zeros(len(labels), dtype=np.int64)
+    with tempfile.TemporaryFile() as inside_scores, tempfile.TemporaryFile() as other_scores:
+        for start, stop, scores in scored_blocks(model, dataset, each):
+            out = model.decide(scores) == 0
+            outside += int(np.count_nonzero(out))
+            if not labels:
+                continue
+            codes = dataset.y(start, stop)
+            by_label += np.bincount(codes[out & (codes >= 0)], minlength=len(labels))
+            _append(inside_scores, scores[codes == at, 0])
+            _append(other_scores, scores[(codes >= 0) & (codes != at), 0])
+        auc = _auc(_sorted(inside_scores), _sorted(other_scores))
+    counts = zip(labels, by_label.tolist(), dataset.label_counts.tolist(), strict=True)
+    return {
+        "rows": dataset.n_rows,
+        "unlabelled": dataset.n_rows if dataset.regression else dataset.n_unlabelled,
+        "outside": outside / dataset.n_rows,
+        "positive": None if at is None else labels[at],
+        "auc": auc,
+        "outside_by_label": {str(label): out / rows for label, out, rows in counts if rows},
+    }
+
+
+def _positive(dataset: Rows, asked: Label | None) -> int | None:
+    """The code of the label that stands for rows inside; None where rows have no labels."""
+    data, labels = dataset.path or "the data", dataset.labels
+    some = ", ".join(map(str, labels[:10])) or "none"
+    if asked is not None:
+        plain = [plain_label(label) for label in labels]
+        if plain_label(asked) not in plain:
+            raise InputError(f"{data} has no label {asked!r} to be positive; its labels are {some}")
+        return plain.index(plain_label(asked))
+    if len(labels) > 2:
+        raise InputError(
+            f"{data} has {len(labels)} labels ({some}); say which of them the rows like those "
+            "that the model was fitted on have, with `--positive LABEL`"
+        )
+    return len(labels) - 1 if labels else None
 
 
 def _f1(counts: np.ndarray) -> float | None:

@@ -205,10 +205,10 @@ def stored_features(
             rows[a:b] = out
             if progress:
                 progress(b, data.n_rows)
-        codes, weights = data.y(0, data.n_rows), data.weights(0, data.n_rows)
+        y, weights = data.y(0, data.n_rows), data.weights(0, data.n_rows)
         return Design(
             MemoryDataset(
-                rows, codes, data.labels, weights, shard_rows=shard_rows, chunk_rows=chunk_rows
+                rows, y, data.layout.labels, weights, shard_rows=shard_rows, chunk_rows=chunk_rows
             )
         )
     fingerprint = feature_fingerprint(design)
@@ -224,7 +224,7 @@ def stored_features(
         n_rows=data.n_rows,
         n_features=design.rank,
         sparse=False,
-        labels=data.labels,
+        labels=data.layout.labels,
         weights=True,
         preparation=data.preparation,
         shard_rows=shard_rows,

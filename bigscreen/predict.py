@@ -45,7 +45,8 @@ def write_predictions(
     out : path
         ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array. Columns: row
         (int64, the row's number in the source, from 0), label, score (of the predicted label, or
-        of ``labels[1]`` when there are two; one against one: its votes, and part of one more).
+        of ``labels[1]`` when there are two; one against one: its votes, and part of one more). Of
+        a regressor row and prediction; the labels of a one-class machine are -1 (outlier) and 1.
     all_scores : bool
         Write every label's score instead; in text one column ``score_LABEL`` each.
     each : callable
@@ -54,12 +55,15 @@ def write_predictions(
     Returns
     -------
     dict
-        Rows predicted to have each label.
+        Rows predicted to have each label; empty of a regressor.
     """
     check_suffix(out)
     width = len(model.labels) if all_scores and len(model.labels) > 2 else 1
     score = ("score", "<f8") if width == 1 else ("score", "<f8", (width,))
-    layout = np.dtype([("row", "<i8"), ("label", np.asarray(model.labels).dtype), score])
+    columns = [("label", np.asarray(model.labels).dtype), score]
+    if model.kind == "regressor":
+        columns = [("prediction", np.dtype("<f8"))]
+    layout = np.dtype([("row", "<i8"), *columns])
     folder = Path(out).resolve().parent
     suffix = Path(out).suffix.lower()
     with (
@@ -78,7 +82,9 @@ def write_predictions(
             # A line of text has no fixed place, so the rows are put in order as records first.
             table = _reserve(records, layout, dataset.n_rows)
             counts = _fill(table, order, model, dataset, each)
-            names = [f"score_{label}" for label in model.labels] if width > 1 else ["score"]
+            names = list(layout.names or ())
+            if width > 1:
+                names[2:] = [f"score_{label}" for label in model.labels]
             _write_text(file, table, names, DELIMITERS[suffix])
     return counts
 
@@ -116,9 +122,12 @@ def _fill(
     for start, stop, scores in scored_blocks(model, dataset, each):
         rows = dataset.row_ids(start, stop)
         place = np.searchsorted(order, rows)
+        table["row"][place] = rows
+        if model.kind == "regressor":
+            table["prediction"][place] = model.decide(scores)
+            continue
         codes, scores = model.decide(scores), model.decision_values(scores)
         counts += np.bincount(codes, minlength=len(labels))
-        table["row"][place] = rows
         table["label"][place] = labels[codes]
         if table["score"].ndim == 2:
             table["score"][place] = scores
@@ -132,10 +141,11 @@ def _fill(
 def _write_text(file: IO[bytes], table: np.memmap, names: list[str], delimiter: str) -> None:
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
-    writer.writerow(["row", "label", *names])
+    writer.writerow(names)
+    *single, last = table.dtype.names or ()
     for start in range(0, len(table), _TEXT_ROWS):
         part = table[start : start + _TEXT_ROWS]
-        scores = part["score"].reshape(len(part), -1)
-        lines = zip(part["row"].tolist(), part["label"].tolist(), scores.tolist(), strict=True)
-        writer.writerows([row, label, *values] for row, label, values in lines)
+        numbers = part[last].reshape(len(part), -1).tolist()
+        lines = zip(*(part[name].tolist() for name in single), numbers, strict=True)
+        writer.writerows([*values, *scores] for *values, scores in lines)
     text.detach()

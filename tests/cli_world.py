@@ -60,6 +60,7 @@ class World:
     plain: Path
     wide: Path
     unlabelled: Path
+    targets: Path
     model: Path
     fit_json: Path
 
@@ -78,6 +79,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     succeed("ingest", made.csv, made.plain, "--label", "inside")
     succeed("ingest", folder / "wide.csv", made.wide, "--label", "inside")
     succeed("ingest", folder / "bare.csv", made.unlabelled, "--label", "none", "--like", made.store)
+    numbers = [line.replace("yes", "1.5").replace("no", "-2") for line in made.csv.open()]
+    (folder / "numbers.csv").write_text("".join(numbers))
+    succeed("ingest", folder / "numbers.csv", made.targets, "--regression", "--scale", "standard")
     succeed("fit", made.store, made.model, *FIT, "--json", made.fit_json)
     return made
 

@@ -43,7 +43,11 @@ def make_rows(n: int, labels: list, unlabelled: int = 0) -> tuple[np.ndarray, np
 
 
 def store(
-    path: Path, X: np.ndarray, codes: np.ndarray, labels: list, row_ids: np.ndarray | None = None
+    path: Path,
+    X: np.ndarray,
+    y: np.ndarray,
+    labels: list | None,
+    row_ids: np.ndarray | None = None,
 ) -> Dataset:
     writer = DatasetWriter(
         path,
@@ -58,7 +62,7 @@ def store(
     )
     for k in range(writer.n_chunks):
         rows = slice(*writer.chunk(k))
-        writer.write(k, X[rows], codes[rows], None, None if row_ids is None else row_ids[rows])
+        writer.write(k, X[rows], y[rows], None, None if row_ids is None else row_ids[rows])
     return writer.finish()
 
 
@@ -216,3 +220,111 @@ def test_suffix_says_the_format(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"out\.xlsx should end in \.csv, \.tsv or \.npy"):
         write_predictions(make_model(["a", "b"]), dataset, tmp_path / "out.xlsx")
     assert not list(tmp_path.iterdir())
+
+
+def make_kind(kind: str, **parameters: object) -> Model:
+    labels = {"regressor": [], "one-class": [-1, 1]}[kind]
+    model = make_model(["a", "b"])
+    return replace(model, kind=kind, labels=labels, provenance={"parameters": parameters})
+
+
+def make_targets(n: int, missing: int) -> tuple[np.ndarray, np.ndarray]:
+    X, _ = make_rows(n, [0])
+    y = X @ np.arange(D) + np.random.default_rng(4).normal(size=n) + 1e3
+    y[:missing] = np.nan
+    return X, y
+
+
+def test_regression_is_scikit_learns(tmp_path: Path) -> None:
+    X, y = make_targets(900, 40)
+    data = store(tmp_path / "s", X, y, None)
+    model = make_kind("regressor", problem="quantile", tau=0.3)
+    found = evaluate(model, data)
+    truth, guess = y[40:], model.scores(X[40:])[:, 0]
+    assert (found["rows"], found["unlabelled"]) == (860, 40)
+    pairs = {
+        "mae": metrics.mean_absolute_error(truth, guess),
+        "rmse": metrics.root_mean_squared_error(truth, guess),
+        "r2": metrics.r2_score(truth, guess),
+        "pinball": metrics.mean_pinball_loss(truth, guess, alpha=0.3),
+    }
+    assert {name: found[name] for name in pairs} == pytest.approx(pairs, rel=1e-12)
+    assert evaluate(model, MemoryDataset(X, y, None)) == pytest.approx(found, rel=1e-12)
+    assert evaluate(make_kind("regressor", problem="svr", tau=0.3), data)["pinball"] is None
+    same = MemoryDataset(X, np.full(900, 0.1), None)
+    assert evaluate(model, same)["r2"] is None
+
+
+@pytest.mark.parametrize("positive", [None, "1", 3])
+def test_one_class_on_labelled_rows(positive: object) -> None:
+    labels = [1, 3]
+    X, codes = make_rows(1000, labels, unlabelled=100)
+    model = make_kind("one-class")
+    found = evaluate(model, MemoryDataset(X, codes, labels), positive=positive)
+    scores, known = model.scores(X)[:, 0], codes >= 0
+    at = 0 if positive == "1" else 1
+    expected = metrics.roc_auc_score(codes[known] == at, scores[known])
+    assert found["positive"] == labels[at]
+    assert found["auc"] == pytest.approx(expected, abs=1e-12)
+    assert (found["rows"], found["unlabelled"]) == (1000, 100)
+    assert found["outside"] == pytest.approx(np.mean(scores <= 0))
+    shares = {str(label): np.mean(scores[codes == c] <= 0) for c, label in enumerate(labels)}
+    assert found["outside_by_label"] == pytest.approx(shares)
+
+
+def test_one_class_on_rows_of_one_label_or_none() -> None:
+    X, codes = make_rows(300, ["a", "b"])
+    model = make_kind("one-class")
+    share = np.mean(model.scores(X) <= 0)
+    for data in (MemoryDataset(X, None, []), MemoryDataset(X, np.arange(300.0), None)):
+        found = evaluate(model, data)
+        assert found["outside"] == share and found["unlabelled"] == 300
+        assert found["auc"] is found["positive"] is None and found["outside_by_label"] == {}
+    one = evaluate(model, MemoryDataset(X, 0 * codes, ["a"]))
+    assert (one["positive"], one["auc"], one["outside_by_label"]) == ("a", None, {"a": share})
+    rare = evaluate(model, MemoryDataset(X, 0 * codes, ["a", "b"]))
+    assert (rare["positive"], rare["auc"], rare["outside_by_label"]) == ("b", None, {"a": share})
+
+
+def test_refusals_by_kind() -> None:
+    X, codes = make_rows(90, ["a", "b", "c"])
+    labelled, targets = MemoryDataset(X, codes, ["a", "b", "c"]), MemoryDataset(X, X[:, 0], None)
+    classifier = make_model(["a", "b"])
+    for model, data, said in (
+        (classifier, targets, "the data has targets and the model predicts labels.*--like MODEL"),
+        (make_kind("regressor"), labelled, "has labels and the model predicts numbers"),
+        (make_kind("regressor"), MemoryDataset(X, None, None), "has no target, so nothing can"),
+        (make_kind("regressor"), MemoryDataset(X, None, []), "has no target, so nothing can"),
+        (classifier, MemoryDataset(X, None, None), "has no labelled row"),
+        (make_kind("one-class"), labelled, r"has 3 labels \(a, b, c\); say which.*--positive"),
+    ):
+        with pytest.raises(InputError, match=said):
+            evaluate(model, data)
+    with pytest.raises(InputError, match="has no label 'd' to be positive; its labels are a, b, c"):
+        evaluate(make_kind("one-class"), labelled, positive="d")
+    with pytest.raises(InputError, match="has no label 'd' .* its labels are none"):
+        evaluate(make_kind("one-class"), targets, positive="d")
+    with pytest.raises(InputError, match="positive is for one-class machines"):
+        evaluate(classifier, labelled, positive="a")
+
+
+@pytest.mark.parametrize("kind", ["regressor", "one-class"])
+def test_predictions_of_other_kinds(kind: str, tmp_path: Path) -> None:
+    X, y = make_targets(300, 0)
+    ids = np.random.default_rng(9).permutation(900)[:300].astype(np.int64)
+    data, model = store(tmp_path / "s", X, y, None, ids), make_kind(kind)
+    order = np.argsort(ids)
+    scores = model.scores(X)[order, 0]
+    inside = np.where(scores > 0, 1, -1)
+    columns = {"prediction": scores} if kind == "regressor" else {"label": inside, "score": scores}
+    counts = write_predictions(model, data, tmp_path / "out.npy", all_scores=True)
+    found = {-1: (inside < 0).sum(), 1: (inside > 0).sum()} if kind == "one-class" else {}
+    assert counts == {str(label): count for label, count in found.items()}
+    table = np.load(tmp_path / "out.npy")
+    assert table.dtype.names == ("row", *columns)
+    write_predictions(model, data, tmp_path / "out.csv")
+    header, rows = read_text(tmp_path / "out.csv")
+    assert header == ["row", *columns]
+    for j, (name, values) in enumerate({"row": ids[order], **columns}.items()):
+        np.testing.assert_array_equal(table[name], values)
+        assert [float(row[j]) for row in rows] == values.tolist()

@@ -87,14 +87,23 @@ READ, MEASURE, WRITE = ("read", 9), ("measure", 2), ("write", 2)
 
 
 @pytest.mark.parametrize(
-    ("make", "ends"),
+    ("make", "ends", "more"),
     [
-        (mixed_files, [(READ, signal.SIGKILL), (MEASURE, signal.SIGKILL), (WRITE, signal.SIGKILL)]),
-        (sparse_file, [(READ, signal.SIGINT), (WRITE, signal.SIGKILL)]),
+        (
+            mixed_files,
+            [(READ, signal.SIGKILL), (MEASURE, signal.SIGKILL), (WRITE, signal.SIGKILL)],
+            {},
+        ),
+        (sparse_file, [(READ, signal.SIGINT), (WRITE, signal.SIGKILL)], {}),
+        (
+            mixed_files,
+            [(READ, signal.SIGKILL), (WRITE, signal.SIGKILL)],
+            {"regression": True, "label": "r", "drop": ["class"]},
+        ),
     ],
 )
-def test_killed_at_any_moment_it_ends_in_the_same_store(make, ends, tmp_path):
-    options = {"holdout": 0.25, "scale": "standard"}
+def test_killed_at_any_moment_it_ends_in_the_same_store(make, ends, more, tmp_path):
+    options = {"holdout": 0.25, "scale": "standard", **more}
     sources = make(tmp_path)
     expected = ingest(sources, tmp_path / "whole", **options)
     store = tmp_path / "killed"

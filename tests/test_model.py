@@ -270,16 +270,55 @@ def test_a_sharp_kernel_is_scored_in_float64() -> None:
     np.testing.assert_allclose(model.scores(X), 1.0, rtol=1e-6)
 
 
+def make_kind(of: str, **change: object) -> Model:
+    labels = {"regressor": [], "one-class": [-1, 1]}[of]
+    named = {"labels": labels, "kind": of, "preparation": Preparation(labels=None)} | change
+    coef = named.pop("coef", np.ones((1, D)))
+    return Model(make_kernel("linear", 1.0, 3, 0.0), None, coef, np.zeros(len(coef)), **named)
+
+
+def test_kinds(tmp_path: Path) -> None:
+    X = np.random.default_rng(3).normal(size=(50, D)).astype(np.float32)
+    assert make_model().kind == "classifier"
+    for kind in ("regressor", "one-class"):
+        model = make_kind(kind)
+        model.save(tmp_path / kind)
+        back = Model.load(tmp_path / kind)
+        assert (back.kind, back.labels) == (kind, model.labels)
+        assert back.preparation.labels is None
+        np.testing.assert_array_equal(back.scores(X), model.scores(X))
+        scores = model.scores(X)[:, 0]
+        expected = scores if kind == "regressor" else scores > 0
+        np.testing.assert_array_equal(back.predict(X), expected)
+
+
+@pytest.mark.parametrize(
+    ("kind", "change", "said"),
+    [
+        ("regressor", {"labels": [0, 1]}, r"labels of a regressor model must be \[\]"),
+        ("regressor", {"coef": np.ones((2, D))}, "2 score functions for 0 labels"),
+        ("one-class", {"labels": [1, -1]}, r"labels of a one-class model must be \[-1, 1\]"),
+        ("one-class", {"coef": np.ones((2, D))}, "2 score functions for 2 labels"),
+        ("regressor", {"kind": "classifier"}, "1 score functions for 0 labels"),
+        ("regressor", {"kind": "oracle"}, "kind must be one of classifier, regressor, one-class"),
+    ],
+)
+def test_kinds_that_make_no_sense(kind: str, change: dict, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        make_kind(kind, **change)
+
+
 def test_models_of_schema_1_load(tmp_path: Path) -> None:
     path, model = tmp_path / "model.bsm", make_model("dense", 4)
     model.save(path)
     with zipfile.ZipFile(path) as bundle:
         old = json.loads(bundle.read("model.json")) | {"schema": 1}
-    for name in ("strategy", "gate", "optional"):
+    for name in ("kind", "strategy", "gate", "optional"):
         del old[name]
     rewrite(path, {"model.json": json.dumps(old).encode()})
     back = Model.load(path)
-    assert back.strategy == "rest" and back.gate is back.support is back.part is None
+    assert back.strategy == "rest" and back.kind == "classifier"
+    assert back.gate is back.support is back.part is None
     X = np.random.default_rng(1).normal(size=(40, D)).astype(np.float32)
     np.testing.assert_array_equal(back.scores(X), model.scores(X))
 

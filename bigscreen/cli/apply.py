@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -52,7 +52,8 @@ def predict(
     """Write what MODEL predicts for every row of STORE to the file OUT.
 
     OUT ends in .csv, .tsv or .npy. Its columns are row (the row's number in the source, from 0),
-    label and score (how sure: for two labels, above 0 means the second one). Rows come in the
+    label and score (how sure: for two labels, above 0 means the second one); of a regression row
+    and prediction. The labels of a one-class machine are -1 (outlier) and 1. Rows come in the
     source's order. STORE needs no labels, but must have been ingested like the training data
     (`bigscreen ingest --like MODEL`).
 
@@ -80,15 +81,24 @@ def predict(
     report.table(f"Predictions in {out}", {"rows": report.count(dataset.n_rows), **predicted})
 
 
-@click.command(short_help="Compare predictions with a STORE's labels.")
+@click.command(short_help="Compare predictions with what a STORE says.")
 @click.argument("model")
 @click.argument("store")
+@click.option(
+    "--positive",
+    metavar="LABEL",
+    help="Of a one-class machine: the label of rows like those it was fitted on.  [default: the "
+    "second of two]",
+)
 @threads_option
 @json_option
-def evaluate(model: str, store: str, threads: int | None, json_file: str | None) -> None:
-    """Compare what MODEL predicts with the labels that STORE has.
+def evaluate(
+    model: str, store: str, positive: str | None, threads: int | None, json_file: str | None
+) -> None:
+    """Compare what MODEL predicts with the labels or targets that STORE has.
 
     \b
+    Of labels:
     error     share of rows that are predicted wrongly
     accuracy  share of rows that are predicted rightly
     f1        between 0 and 1; few false alarms and few misses of the second label
@@ -97,8 +107,21 @@ def evaluate(model: str, store: str, threads: int | None, json_file: str | None)
     confusion rows by true and by predicted label
 
     \b
-    Example:
+    Of a regression, over all rows with a target:
+    mae       mean absolute error
+    rmse      root of the mean squared error
+    r2        share of the targets' variance that is explained: 1 is perfect, 0 a constant
+    pinball   mean loss of the quantile that the model predicts (quantile regression)
+
+    \b
+    Of a one-class machine:
+    outside   share of rows that it calls outliers, in all and for each label
+    auc       chance that a row of the positive label scores above one of another
+
+    \b
+    Examples:
       bigscreen evaluate model.bsm test.store
+      bigscreen evaluate oneclass.bsm test.store --positive normal
     """
     from bigscreen import report
     from bigscreen.evaluate import check_match
@@ -111,16 +134,35 @@ def evaluate(model: str, store: str, threads: int | None, json_file: str | None)
     dataset = Dataset.open(store)
     check_match(fitted, dataset, model)
     with _each(threads) as each:
-        record = compare(fitted, dataset, each)
+        record = compare(fitted, dataset, each, positive)
     if json_file:
         report.write_json(json_file, record)
-    facts = {"rows": report.count(record["rows"])}
-    if record["unlabelled"]:
-        facts["rows without a label, left out"] = report.count(record["unlabelled"])
-    facts |= {name: f"{record[name]:.2%}" for name in ("error", "accuracy")}
-    facts |= {name: f"{record[name]:.4f}" for name in ("f1", "auc") if record[name] is not None}
-    report.table(f"{model} on {store}", facts)
+    report.table(f"{model} on {store}", _facts(record))
+    if "confusion" not in record:
+        return
     if len(fitted.labels) <= MATRIX_LABELS:
         report.matrix("confusion (rows)", record["confusion"])
     else:
         report.note(f"--json FILE also tells which of the {len(fitted.labels)} labels are confused")
+
+
+def _facts(record: dict[str, Any]) -> dict[str, str]:
+    """What `evaluate` found, for people."""
+    from bigscreen.report import count
+
+    facts = {"rows": count(record["rows"])}
+    if record["unlabelled"] and "outside" in record:
+        facts["rows without a label"] = count(record["unlabelled"])
+    elif record["unlabelled"]:
+        what = "target" if "rmse" in record else "label"
+        facts[f"rows without a {what}, left out"] = count(record["unlabelled"])
+    if record.get("positive") is not None:
+        facts["positive label"] = str(record["positive"])
+    shares = [(name, record.get(name)) for name in ("error", "accuracy", "outside")]
+    by_label = record.get("outside_by_label", {})
+    shares += [(f"outside of {label}", share) for label, share in by_label.items()]
+    facts |= {name: f"{share:.2%}" for name, share in shares if share is not None}
+    plain = {name: record.get(name) for name in ("f1", "auc", "r2")}
+    facts |= {name: f"{value:.4f}" for name, value in plain.items() if value is not None}
+    errors = {name: record.get(name) for name in ("mae", "rmse", "pinball")}
+    return facts | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}

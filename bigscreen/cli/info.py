@@ -1,4 +1,4 @@
-"""`bigscreen info`: what is in a store or a model."""
+"""`bigscreen info`: what is in a store, a model or a path."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,27 +11,36 @@ from bigscreen.errors import InputError
 if TYPE_CHECKING:
     from bigscreen.store.dataset import Dataset
     from bigscreen.store.model import Model
+    from bigscreen.store.path_file import SolvedPath
 
 
-@click.command(short_help="Say what is in a STORE or a MODEL.")
-@click.argument("thing", metavar="STORE|MODEL")
+@click.command(short_help="Say what is in a STORE, a MODEL or a PATH.")
+@click.argument("thing", metavar="STORE|MODEL|PATH")
 @json_option
 def info(thing: str, json_file: str | None) -> None:
-    """Say what is in a STORE or a MODEL.
+    """Say what is in a STORE, a MODEL or a PATH, the many models of `bigscreen path`.
 
     \b
     Examples:
       bigscreen info train.store
       bigscreen info model.bsm
+      bigscreen info all.bsp
     """
-    from bigscreen import certificate, report
+    from bigscreen import certificate, report, report_path
     from bigscreen.store.dataset import Dataset
     from bigscreen.store.model import Model
+    from bigscreen.store.model_file import is_path
+    from bigscreen.store.path_file import SolvedPath
 
     check_json(json_file, thing)
     if not Path(thing).exists() and not Path(f"{thing}.wip").exists():
         raise InputError(f"there is no store and no model {thing}; check the path")
-    if Path(thing).is_file():
+    if Path(thing).is_file() and is_path(thing):
+        solved = SolvedPath.load(thing)
+        record = describe_path(solved)
+        report_path.path_table(solved)
+        report.table(f"path {thing}", path_facts(record) | report_path.totals(solved))
+    elif Path(thing).is_file():
         model = Model.load(thing)
         record = describe_model(model)
         report.table(f"model {thing}", model_facts(record))
@@ -54,8 +63,10 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
         "features": dataset.n_features,
         "sparse": dataset.is_sparse,
         "nonzeros": dataset.nnz,
+        "regression": dataset.regression,
+        "targets": dataset.targets,
         "labels": {str(label): rows for label, rows in counts},
-        "unlabelled": dataset.n_rows - int(dataset.label_counts.sum()),
+        "unlabelled": dataset.n_unlabelled,
         "weights": dataset.has_weights,
         "scaling": dataset.preparation.scaling,
         "shards": dataset.n_shards,
@@ -73,8 +84,12 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
     if record["sparse"]:
         features += f", sparse: {record['nonzeros'] / rows:.1f} values a row"
     labels = {f"label {label}": f"{count(n)} rows" for label, n in record["labels"].items()}
+    targets = record["targets"]
+    if targets and targets["rows"]:
+        labels["targets"] = f"{targets['low']:g} to {targets['high']:g}"
     if record["unlabelled"]:
-        labels["without a label"] = f"{count(record['unlabelled'])} rows"
+        what = "target" if record["regression"] else "label"
+        labels[f"without a {what}"] = f"{count(record['unlabelled'])} rows"
     return {
         "rows": count(rows),
         "features": features,
@@ -91,6 +106,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
     """What `info --json` says of a model."""
     return {
         "kind": "model",
+        "type": model.kind,
         "kernel": model.kernel.to_dict(),
         "landmarks": None if model.landmarks is None else model.landmarks.shape[0],
         "exact": model.support is not None,
@@ -106,16 +122,44 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
     """The same for people."""
     from bigscreen.report import count
 
-    name, *parameters = record["kernel"].items()
-    kernel = ", ".join([str(name[1]), *(f"{key} {value:g}" for key, value in parameters)])
     rows = "none (linear)" if record["landmarks"] is None else count(record["landmarks"])
-    known = record["provenance"]["fingerprint"]
+    labels = {"labels": ", ".join(map(str, record["labels"]))} if record["labels"] else {}
     return {
-        "kernel": kernel,
+        "type": record["type"],
+        "kernel": _kernel(record),
         "support rows" if record["exact"] else "landmarks": rows,
         **({"parts": count(record["parts"])} if record["parts"] else {}),
         "features": count(record["features"]),
-        "labels": ", ".join(map(str, record["labels"])),
+        **labels,
         "scaling": record["scaling"],
-        "fitted on": f"{known[:16]}..." if known else "rows that were not stored",
+        "fitted on": _fitted_on(record),
     }
+
+
+def describe_path(solved: "SolvedPath") -> dict[str, Any]:
+    """What `info --json` says of a path: its record, as `bigscreen path --json` writes it."""
+    return {**solved.record, "kind": "path", "type": solved.record["kind"]}
+
+
+def path_facts(record: dict[str, Any]) -> dict[str, str]:
+    """The same for people, but for what a path's own table says."""
+    from bigscreen.report import count
+
+    labels = {"labels": ", ".join(map(str, record["labels"]))} if record["labels"] else {}
+    return {
+        "problem": record["problem"],
+        "kernel": _kernel(record),
+        "features": count(record["n_features"]),
+        **labels,
+        "fitted on": _fitted_on(record),
+    }
+
+
+def _kernel(record: dict[str, Any]) -> str:
+    name, *parameters = record["kernel"].items()
+    return ", ".join([str(name[1]), *(f"{key} {value:g}" for key, value in parameters)])
+
+
+def _fitted_on(record: dict[str, Any]) -> str:
+    known = record["provenance"]["fingerprint"]
+    return f"{known[:16]}..." if known else "rows that were not stored"

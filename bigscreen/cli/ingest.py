@@ -72,6 +72,17 @@ from bigscreen.cli.info import describe_store, store_facts
 )
 @click.option("--positive", metavar="LABEL", help="This label against all others as one.")
 @click.option(
+    "--regression",
+    is_flag=True,
+    help="Labels are numbers to predict (targets), for svr, lad and quantile.",
+)
+@click.option(
+    "--unlabelled",
+    is_flag=True,
+    help="Rows for a one-class machine: every column is a feature but one that --label names; "
+    "labels that svmlight or another file has beside its rows are left out.",
+)
+@click.option(
     "--like",
     metavar="MODEL|STORE",
     help="Prepare the rows as the training data was: same scaling, categories and labels.",
@@ -121,6 +132,8 @@ def ingest(
       bigscreen ingest train.svm.xz train.store
       bigscreen ingest test.svm.xz test.store --like train.store
       bigscreen ingest train-images-idx3-ubyte.gz digits.store --scale divide:255 --positive 7
+      bigscreen ingest houses.csv houses.store --label price --regression --scale standard
+      bigscreen ingest normal.csv normal.store --unlabelled
     """
     from bigscreen import report
     from bigscreen.store.ingest import ingest as read_in

@@ -78,6 +78,7 @@ class Survey:
     parts : list of Part
     sizes : int64 array, (parts, 2)
     labels : int64 array, (2, raw labels)
+        Nothing is counted of targets.
     """
 
     parts: list[Part]
@@ -98,8 +99,9 @@ class Survey:
                 held = holdout.mask(record["row"])
                 for side, chosen in enumerate((~held, held)):
                     sizes[:, side] += np.bincount(at[chosen], minlength=len(parts))
-                    of_side = record["label"][chosen]
-                    labels[side] += np.bincount(of_side[of_side >= 0], minlength=n_labels)
+                    if n_labels:
+                        of_side = record["y"][chosen].astype(np.int64)
+                        labels[side] += np.bincount(of_side[of_side >= 0], minlength=n_labels)
         return cls(parts, sizes, labels)
 
 
@@ -208,7 +210,7 @@ def arrange(
     spilled: Spilled,
     survey: Survey,
     transform: Transform,
-    codes: NDArray[np.int32],
+    codes: NDArray[np.int32] | None,
     writers: list[DatasetWriter],
     report: Callable[[int], None],
 ) -> None:
@@ -217,14 +219,15 @@ def arrange(
     Parameters
     ----------
     spilled, survey, transform
-    codes : int32 array, (raw labels,)
-        Final label code of each raw one.
+    codes : int32 array, (raw labels,), or None
+        Final label code of each raw one; None: rows have targets, which are stored as they are.
     writers : list of DatasetWriter
         For the kept rows and, if there are any, the rows held out.
     report : callable
         Gets how many rows are done.
     """
-    codes = np.append(codes, -1).astype(np.int32)  # so that a missing label, -1, stays -1
+    if codes is not None:
+        codes = np.append(codes, -1).astype(np.int32)  # so that a missing label, -1, stays -1
     firsts = np.zeros(2, np.int64)
     with ThreadPoolExecutor(1) as pool:
         targets = [_Target(writer, pool) for writer in writers]
@@ -232,10 +235,11 @@ def arrange(
             ends = firsts + sizes
             if any(end > target.at for end, target in zip(ends.tolist(), targets, strict=False)):
                 for target, first, rows in zip(targets, firsts, spilled.read(part), strict=False):
-                    record = rows.record
-                    of_rows = codes[record["label"]]
+                    record, y = rows.record, rows.record["y"]
+                    if codes is not None:
+                        y = codes[y.astype(np.int64)]
                     X = transform(rows.X)
-                    target.add(int(first), X, of_rows, record["weight"], record["row"])
+                    target.add(int(first), X, y, record["weight"], record["row"])
             firsts = ends
             report(int(sizes.sum()))
         for target in targets:

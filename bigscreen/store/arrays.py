@@ -86,10 +86,11 @@ class StoredArray:
         """A value that is never stored.
 
         zarr makes no file for a chunk of nothing but fill values, and reads one that is lost as
-        fill values: with this one every chunk is a file, and a loss cannot pass for zeros.
+        fill values: with this one every chunk is a file, and a loss cannot pass for zeros. NaN
+        would not do: it is the target of a row that has none.
         """
         kind = np.dtype(self.dtype)
-        return float("nan") if kind.kind == "f" else int(np.iinfo(kind).min)
+        return float("-inf") if kind.kind == "f" else int(np.iinfo(kind).min)
 
     def _file(self, k: int) -> Path:
         return self.folder.joinpath("c", str(k), *["0"] * (len(self.shape) - 1))
@@ -149,7 +150,7 @@ CSR_PIECE = 2**23
 def row_arrays(root: Path, layout: Layout, compressed: bool) -> dict[str, StoredArray]:
     """The arrays with one entry for every row, by name; without X where that is sparse."""
     kinds: dict[str, tuple[str, tuple[int, ...]]] = {
-        "y": ("<i4", ()),
+        "y": ("<f8" if layout.labels is None else "<i4", ()),
         "sqnorm": ("<f8", ()),
         "row_id": ("<i8", ()),
     }

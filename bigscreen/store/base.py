@@ -2,16 +2,18 @@
 
 from abc import ABC, abstractmethod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from bigscreen.store.layout import Features, Label, Layout, csr_stack, take
 from bigscreen.store.prepare import Preparation
+from bigscreen.store.targets import describe, together
 
 
 class Rows(ABC):
-    """Rows with features, label codes and weights, on a grid of shards and chunks.
+    """Rows with features, label codes or targets, and weights, on a grid of shards and chunks.
 
     Attributes
     ----------
@@ -57,12 +59,17 @@ class Rows(ABC):
 
     @property
     def labels(self) -> list[Label]:
-        """The label of every code."""
-        return list(self.layout.labels)
+        """The label of every code; none of regression data, nor of rows without labels."""
+        return list(self.layout.labels or ())
 
     @property
     def n_labels(self) -> int:
-        return len(self.layout.labels)
+        return len(self.layout.labels or ())
+
+    @property
+    def regression(self) -> bool:
+        """Whether `y` gives targets, not label codes."""
+        return self.layout.labels is None
 
     @property
     def has_weights(self) -> bool:
@@ -83,6 +90,26 @@ class Rows(ABC):
     def label_counts(self) -> NDArray[np.int64]:
         """Rows of every label, shape (n_labels,); unlabelled rows are in none."""
 
+    @property
+    def targets(self) -> dict[str, Any]:
+        """Of regression data how many rows have a target, and the range of these targets.
+
+        Returns
+        -------
+        dict
+            rows (int), low, high (float, None without any). Empty for rows with label codes.
+        """
+        if not self.regression:
+            return {}
+        chunks = (self.y(*self.chunk(k)) for k in range(self.n_chunks))
+        return dict(together([describe(y, 0) for y in chunks])["targets"])
+
+    @property
+    def n_unlabelled(self) -> int:
+        """Rows without a label, of regression data without a target."""
+        known = self.targets["rows"] if self.regression else self.label_counts.sum()
+        return self.n_rows - int(known)
+
     def shard(self, s: int) -> tuple[int, int]:
         """First row and one past the last row of shard `s`."""
         return self.layout.shard(s)
@@ -102,8 +129,16 @@ class Rows(ABC):
         """
 
     @abstractmethod
-    def y(self, start: int, stop: int) -> NDArray[np.int32]:
-        """Label codes of rows start..stop: indices into `labels`, -1 if unlabelled."""
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        """Label codes or targets of rows start..stop.
+
+        Returns
+        -------
+        int32 ndarray of shape (stop - start,)
+            Indices into `labels`, -1 if unlabelled.
+        float64 ndarray of shape (stop - start,)
+            Of regression data: targets, NaN where there is none.
+        """
 
     @abstractmethod
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:

@@ -55,6 +55,7 @@ class Wanted:
         Whether the store to be like is sparse; None if not known.
     extra : dict
         For the manifests.
+    regression, unlabelled : bool
     """
 
     path: Path
@@ -67,6 +68,8 @@ class Wanted:
     layout: str
     overwrite: bool
     extra: dict[str, Any]
+    regression: bool
+    unlabelled: bool
 
     @property
     def paths(self) -> list[Path]:
@@ -101,7 +104,7 @@ class Build:
         first = found.first
         holdout = Holdout.choose(wanted.seed, first, first + found.rows, self._held_out())
         survey = Survey.of(self._spill, holdout, len(found.labels))
-        if wanted.like is None:
+        if wanted.like is None and labels and codes is not None:
             _check_labels(labels, codes, survey.labels[0])
         n_raw = self._n_raw()
         spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0)
@@ -125,11 +128,16 @@ class Build:
         ][::-1]
         return Ingested(made[0], made[1] if len(made) > 1 else None, self.notes)
 
-    def _labels(self) -> tuple[list[Label], NDArray[np.int32]]:
-        like = self.wanted.like
-        if like is None:
-            return settle(self.found.labels, self.wanted.positive)
-        return list(like.labels), known_codes(self.found.labels, like.labels, like.positive)
+    def _labels(self) -> tuple[list[Label] | None, NDArray[np.int32] | None]:
+        """The labels and the code of each raw one; None where rows have targets."""
+        wanted, like = self.wanted, self.wanted.like
+        if wanted.regression:
+            return None, None
+        if like is not None and like.labels:
+            return list(like.labels), known_codes(self.found.labels, like.labels, like.positive)
+        # What is like a store without labels, the test rows of a one-class machine, has its own.
+        least = 2 if like is None and not wanted.unlabelled else 0
+        return settle(self.found.labels, wanted.positive, least)
 
     def _held_out(self) -> int:
         wanted, rows = self.wanted.holdout, self.found.rows
@@ -152,12 +160,13 @@ class Build:
             )
         return like.n_raw
 
-    def _transform(self, n_raw: int, labels: list[Label]) -> Transform:
+    def _transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
         """Settle columns, categories and layout; the scaling, where it must be measured, is not."""
         like, found, scale = self.wanted.like, self.found, self.wanted.scale
+        positive = labels[1] if labels and self.wanted.positive is not None else None
         recode: dict[int, NDArray[np.int32]] = {}
         if like is not None:
-            preparation = like
+            preparation = like if like.labels else replace(like, labels=labels, positive=positive)
         else:
             final = {c: sorted(texts) for c, texts in found.categories.items()}
             for c, texts in found.categories.items():
@@ -168,7 +177,7 @@ class Build:
                 names=self.shape.names,
                 categories=final,
                 labels=labels,
-                positive=None if self.wanted.positive is None else labels[1],
+                positive=positive,
             )
             if by := divisor(scale):
                 factor = np.full(preparation.n_features or 0, 1 / by)
@@ -222,7 +231,8 @@ class Build:
                 "are stored as zeros."
             )
         if found.unlabelled:
-            self.notes.append(f"{found.unlabelled} row(s) have no label.")
+            what = "target" if self.wanted.regression else "label"
+            self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
 
     def _writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
         row_bytes = 4 * transform.n_features

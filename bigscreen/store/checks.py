@@ -59,24 +59,6 @@ def _not_finite(row: str, column: int, value: Any) -> InputError:
     )
 
 
-def check_codes(y: ArrayLike | None, n_rows: int, n_labels: int) -> NDArray[np.int32]:
-    """Label codes as int32 of shape (n_rows,); InputError unless each is -1 or a label's."""
-    if y is None:
-        return np.full(n_rows, -1, dtype=np.int32)
-    codes = np.asarray(y)
-    if codes.shape != (n_rows,) or not np.issubdtype(codes.dtype, np.integer):
-        raise InputError(
-            f"label codes must be {n_rows} integers, one for every row of features, "
-            f"got {codes.dtype} of shape {codes.shape}"
-        )
-    wrong = np.flatnonzero((codes < -1) | (codes >= n_labels))
-    if len(wrong):
-        raise InputError(
-            f"row {wrong[0]}: label code {codes[wrong[0]]} is not one of the {n_labels} labels"
-        )
-    return np.ascontiguousarray(codes, dtype=np.int32)
-
-
 def check_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64] | None:
     """Weights as float64 of shape (n_rows,); InputError unless finite and not negative."""
     if weights is None:

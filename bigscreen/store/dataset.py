@@ -23,7 +23,9 @@ from bigscreen.store.prepare import Preparation
 from bigscreen.store.wip import unfinished
 
 FORMAT = "bigscreen dataset"
-SCHEMA = 1
+SCHEMA = 2
+"""2 has targets in place of label codes; all else is still written as 1, which more can read."""
+
 MANIFEST = "manifest.json"
 
 
@@ -50,6 +52,7 @@ class Dataset(Rows):
             self._chunks: list[dict[str, Any]] = self.manifest["chunks"]
             digests = [record["digest"] for record in self._chunks]
             self._label_counts = np.array(self.manifest["label_counts"], dtype=np.int64)
+            self._targets = dict(self.manifest["targets"]) if self.regression else {}
             self._max_sqnorm = float(self.manifest["max_sqnorm"])
             self._compressed = bool(self.manifest["compressed"])
             self._fingerprint = str(self.manifest["fingerprint"])
@@ -87,6 +90,7 @@ class Dataset(Rows):
 
     def __repr__(self) -> str:
         kind = "sparse" if self.is_sparse else "dense"
+        kind += " regression" if self.regression else ""
         return f"<Dataset {self.path}: {self.n_rows} {kind} rows, {self.n_features} features>"
 
     @property
@@ -108,6 +112,10 @@ class Dataset(Rows):
     def label_counts(self) -> NDArray[np.int64]:
         return self._label_counts
 
+    @property
+    def targets(self) -> dict[str, Any]:
+        return dict(self._targets)
+
     def X(self, start: int, stop: int) -> Features:
         self.layout.check_range(start, stop)
         if not self.is_sparse:
@@ -121,7 +129,7 @@ class Dataset(Rows):
             parts.append(part)
         return csr_stack(parts, self.n_features)
 
-    def y(self, start: int, stop: int) -> NDArray[np.int32]:
+    def y(self, start: int, stop: int) -> NDArray[Any]:
         return self._read("y", start, stop)
 
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 from bigscreen.errors import InputError
 from bigscreen.store.building import Build, Ingested, Wanted
 from bigscreen.store.dataset import MANIFEST, Dataset
-from bigscreen.store.inputs import inputs_of, pattern_of, row_range
+from bigscreen.store.inputs import check_choices, inputs_of, pattern_of, row_range
 from bigscreen.store.journal import JOURNAL, Journal
 from bigscreen.store.layout import Label
 from bigscreen.store.model import Model
@@ -55,6 +55,8 @@ def ingest(
     rows: str | None = None,
     scale: str = "none",
     positive: Label | None = None,
+    regression: bool = False,
+    unlabelled: bool = False,
     like: str | os.PathLike[str] | Dataset | Model | Preparation | None = None,
     shuffle: bool = True,
     layout: Literal["auto", "dense", "sparse"] = "auto",
@@ -71,7 +73,8 @@ def ingest(
     path : path
         The dataset to make.
     label, weight : str or int, optional
-        Columns of tables, by name or position. label="none": there are no labels.
+        Columns of tables, by name or position. label="none": there are no labels. With
+        `regression` the label is the target.
     drop, categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
         How to read: see `open_source` and the readers.
     holdout : float, default=0
@@ -85,8 +88,15 @@ def ingest(
         "none", "standard", "minmax" or "divide:N", computed on the rows that are not held out.
     positive : label, optional
         Make two labels: this one (code 1) and "rest" (code 0).
+    regression : bool, default=False
+        Labels are targets, finite numbers that are stored as they are, in float64. Only rows of a
+        store made like another may lack one, which is NaN then.
+    unlabelled : bool, default=False
+        Rows for a one-class machine: every column is a feature but the one named as `label`.
+        Labels beside the rows (svmlight, HDF5, arrays, ...) are left out, whatever they are.
     like : path of a dataset or model, Dataset, Model or Preparation, optional
-        Take columns, categories, scaling and labels from there.
+        Take columns, categories, scaling and labels from there; of a store without labels, all
+        but the labels, of which there may be any number then.
     shuffle : bool, default=True
         Store the rows in an order given by `seed`, otherwise in the order of the source.
     layout : {"auto", "dense", "sparse"}
@@ -118,9 +128,10 @@ def ingest(
         raise InputError(f"there is no layout {layout!r}: use auto, dense or sparse.")
     if not (0 <= holdout < 1 or holdout == int(holdout)):
         raise InputError(f"holdout={holdout}: give a fraction below 1 or a number of rows.")
-    if like is not None and (scale != "none" or positive is not None):
-        raise InputError("like brings its own scaling and labels: leave out scale and positive.")
     pattern = None if like is None else pattern_of(like)
+    known = None if pattern is None else pattern.preparation
+    check_choices(known, scale, positive, regression, unlabelled)
+    regression = regression or (known is not None and known.labels is None)
     options: dict[str, Any] = {
         "label": label,
         "weight": weight,
@@ -132,6 +143,7 @@ def ingest(
         "labels_file": None if labels_file is None else str(labels_file),
         "h5_x": h5_x,
         "h5_y": h5_y,
+        "unlabelled": unlabelled,
     }
     inputs = inputs_of(sources, options)
     choices = {
@@ -140,6 +152,8 @@ def ingest(
         "rows": [first, stop],
         "scale": scale,
         "positive": positive,
+        "regression": regression,
+        "unlabelled": unlabelled,
         "shuffle": shuffle,
         "layout": layout,
     }
@@ -147,20 +161,21 @@ def ingest(
         "sources": [source.identity for source in inputs],
         **options,
         **choices,
-        "like": None if pattern is None else pattern.preparation.fingerprint,
+        "like": None if known is None else known.fingerprint,
     }
-    if pattern is not None:
-        if pattern.index_base is not None and zero_based == "auto":
-            options["zero_based"] = pattern.index_base == 0
-        if pattern.preparation.n_raw is not None:
-            options["categories"] = pattern.preparation.categories
+    if pattern is not None and pattern.index_base is not None and zero_based == "auto":
+        options["zero_based"] = pattern.index_base == 0
+    if known is not None and known.n_raw is not None:
+        options["categories"] = known.categories
     request = Request(
         openers=[partial(source.open, options) for source in inputs],
         expected_bytes=sum(source.expected_bytes for source in inputs),
         rows=(first, stop),
-        like=None if pattern is None else pattern.preparation,
+        like=known,
         seed=seed,
         shuffle=shuffle,
+        regression=regression,
+        unlabelled=unlabelled,
     )
     wanted = Wanted(
         path=Path(path).absolute(),
@@ -168,11 +183,13 @@ def ingest(
         seed=seed,
         scale=scale,
         positive=positive,
-        like=request.like,
+        like=known,
         like_sparse=None if pattern is None else pattern.sparse,
         layout=layout,
         overwrite=overwrite,
         extra={"sources": [source.name for source in inputs], **choices},
+        regression=regression,
+        unlabelled=unlabelled,
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from bigscreen.errors import InputError
 from bigscreen.store.dataset import Dataset
+from bigscreen.store.layout import Label
 from bigscreen.store.model import Model
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.readers import Reader, is_path, open_source
@@ -103,8 +104,35 @@ def pattern_of(like: str | os.PathLike[str] | Dataset | Model | Preparation) -> 
     if isinstance(like, (str, os.PathLike)):
         like = Dataset.open(like, verify=False) if Path(like).is_dir() else Model.load(like)
     if isinstance(like, Model):
-        return Pattern(like.preparation, None, like.provenance.get("index_base"))
+        preparation = like.preparation
+        if like.kind == "regressor":  # fitted to arrays it need not say so
+            preparation = replace(preparation, labels=None)
+        return Pattern(preparation, None, like.provenance.get("index_base"))
     return Pattern(like.preparation, like.is_sparse, like.manifest["extra"].get("index_base"))
+
+
+def check_choices(
+    like: Preparation | None, scale: str, positive: Label | None, regression: bool, unlabelled: bool
+) -> None:
+    """Refuse contradictions about what is to be predicted, and how rows are prepared.
+
+    Raises
+    ------
+    InputError
+    """
+    if regression and unlabelled:
+        raise InputError("unlabelled rows have no targets: ask for regression or for unlabelled.")
+    if positive is not None and (regression or unlabelled):
+        asked = "regression" if regression else "unlabelled"
+        raise InputError(f"positive chooses a label and {asked} rows have none: leave out one.")
+    if like is None:
+        return
+    if scale != "none" or (positive is not None and like.labels != []):
+        raise InputError("like brings its own scaling and labels: leave out scale and positive.")
+    if regression and like.labels:
+        raise InputError(
+            "the store it shall be like has labels and no targets: leave out regression, or like."
+        )
 
 
 def row_range(rows: str | None) -> tuple[int, int | None]:

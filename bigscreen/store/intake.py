@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from bigscreen.store.layout import Features, Label
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.readers.base import Reader
 from bigscreen.store.readers.svmlight import SvmlightReader
+from bigscreen.store.targets import as_targets
 
 Where = Callable[[int], str]
 
@@ -32,7 +34,8 @@ class Found:
     first : int
         Number of the first row taken.
     rows, nonzeros, unlabelled : int
-        Counts over the rows taken so far.
+        Counts over the rows taken so far; unlabelled are those that lack what they should have, a
+        label or a target.
     width : int
         Columns; of sparse rows, the largest index so far and one, as written in the file.
     index_base : int or None
@@ -83,10 +86,22 @@ class Intake:
     shape : Shape
     like : Preparation or None
         Its columns, categories and labels are binding.
+    regression : bool
+        Whether rows have targets, not labels.
+    unlabelled : bool
+        Whether whatever the source has of labels or targets is left out.
     """
 
-    def __init__(self, found: Found, shape: Shape, like: Preparation | None) -> None:
+    def __init__(
+        self,
+        found: Found,
+        shape: Shape,
+        like: Preparation | None,
+        regression: bool = False,
+        unlabelled: bool = False,
+    ) -> None:
         self.found, self.shape, self.like = found, shape, like
+        self.regression, self.unlabelled = regression, unlabelled
         self._labels = RawLabels(found.labels)
         self._codes = {
             c: {text: code for code, text in enumerate(texts)}
@@ -101,8 +116,8 @@ class Intake:
 
     def admit(
         self, X: Features, y: NDArray | None, weight: NDArray | None, reader: Reader, where: Where
-    ) -> tuple[Features, NDArray[np.int32]]:
-        """Return the block with lasting category codes, and its raw label codes.
+    ) -> tuple[Features, NDArray[Any]]:
+        """Return the block with lasting category codes, and its raw label codes or its targets.
 
         Raises
         ------
@@ -112,7 +127,10 @@ class Intake:
         self._check(X, weight, reader, where)
         if reader.categories:
             X = self._categories(X, reader)
-        return X, self._encode(y, X.shape[0], where)
+        y, missing = self._outcome(None if self.unlabelled else y, X.shape[0], where)
+        if not self.unlabelled:
+            self._check_missing(missing, where)
+        return X, y
 
     def _check(self, X: Features, weight: NDArray | None, reader: Reader, where: Where) -> None:
         """Refuse a block that does not fit the ones before, or the store it is to be like."""
@@ -182,18 +200,32 @@ class Intake:
                 self.found.unseen[c] = self.found.unseen.get(c, 0) + unseen
         return X
 
-    def _encode(self, y: NDArray | None, rows: int, where: Where) -> NDArray:
-        like = self.like
-        codes = self._labels.encode(y, rows, where)
-        missing = codes < 0
+    def _outcome(self, y: NDArray | None, rows: int, where: Where) -> tuple[NDArray, NDArray]:
+        """What is to be predicted of every row, and where it is missing."""
+        if not self.regression:
+            codes = self._labels.encode(y, rows, where)
+            missing = codes < 0
+            self._check_known(codes, missing, where)
+            return codes, missing
+        if y is not None and y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        targets = as_targets(y, rows, where)
+        return targets, np.isnan(targets)
+
+    def _check_missing(self, missing: NDArray[np.bool_], where: Where) -> None:
         self.found.unlabelled += int(np.count_nonzero(missing))
-        if like is None:
-            if missing.any():
-                raise InputError(
-                    f"{where(int(np.argmax(missing)))}: the row has no label; training rows need "
-                    "one, and only a store made like another may do without."
-                )
-            return codes
+        if self.like is None and missing.any():
+            what, ask = ("target (nan)", "") if self.regression else ("label", " or unlabelled")
+            raise InputError(
+                f"{where(int(np.argmax(missing)))}: the row has no {what}; training rows need "
+                f"one, so correct or remove it; only a store made like another{ask} may do without."
+            )
+
+    def _check_known(self, codes: NDArray, missing: NDArray[np.bool_], where: Where) -> None:
+        """Refuse labels that the store to be like does not have, if it has any."""
+        like = self.like
+        if like is None or not like.labels:
+            return
         values = self._labels.values
         if len(values) > len(self._known):
             fresh = known_codes(values[len(self._known) :], like.labels, like.positive)
@@ -206,4 +238,3 @@ class Intake:
                 f"{where(row)}: the label {values[codes[row]]!r} is not one of {some}, the labels "
                 "of the store it shall be like."
             )
-        return codes

@@ -85,7 +85,7 @@ class RawLabels:
             first = int(np.argmax(codes >= MAX_LABELS))
             raise InputError(
                 f"{where(first)}: there are more than {MAX_LABELS} different labels; say which "
-                "column holds the label (this one looks like a measurement)."
+                "column holds the label (this one looks like a measurement), or ask for regression."
             )
         return codes
 
@@ -117,7 +117,9 @@ def known_codes(values: list[Label], labels: list[Label], positive: Label | None
     return np.array([codes.get(value, -1) for value in values], np.int32)
 
 
-def settle(values: list[Label], positive: Label | None) -> tuple[list[Label], NDArray[np.int32]]:
+def settle(
+    values: list[Label], positive: Label | None, least: int = 2
+) -> tuple[list[Label], NDArray[np.int32]]:
     """Decide the labels of a new store, and the code of each raw label.
 
     Numbers ascend; if a single label is a text, all are taken as texts and sorted as such.
@@ -125,14 +127,15 @@ def settle(values: list[Label], positive: Label | None) -> tuple[list[Label], ND
     Raises
     ------
     InputError
-        If there are fewer than two labels, or `positive` is not among them.
+        If there are fewer than `least` labels, or `positive` is not among them.
     """
     texts = any(isinstance(value, str) for value in values)
     labels = sorted([str(v) for v in values] if texts else values)  # type: ignore[type-var]
-    if len(labels) < 2:
+    if len(labels) < least:
         raise InputError(
             f"every row has the label {labels[0] if labels else None!r}: a classifier needs at "
-            "least two labels; check which column holds the label."
+            "least two labels; check which column holds the label, or ask for unlabelled rows, "
+            "which a one-class machine is fitted to."
         )
     if positive is None:
         codes = {label: code for code, label in enumerate(labels)}

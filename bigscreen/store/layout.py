@@ -46,14 +46,17 @@ def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Layout:
-    """Everything about a dataset that is known before its first row is written."""
+    """Everything about a dataset that is known before its first row is written.
+
+    `labels` is None where rows have the targets of a regression: see `targets`.
+    """
 
     n_rows: int
     n_features: int
     is_sparse: bool
     shard_rows: int
     chunk_rows: int
-    labels: tuple[Label, ...]
+    labels: tuple[Label, ...] | None
     has_weights: bool
 
     @classmethod
@@ -63,7 +66,7 @@ class Layout:
         n_rows: int,
         n_features: int,
         sparse: bool,
-        labels: Iterable[Any],
+        labels: Iterable[Any] | None,
         weights: bool,
         shard_rows: int | None = None,
         chunk_rows: int | None = None,
@@ -93,9 +96,11 @@ class Layout:
                 f"shard_rows={shard} and chunk_rows={chunk} must be powers of two, "
                 "chunk_rows not above shard_rows"
             )
-        plain = tuple(v.item() if isinstance(v, np.generic) else v for v in labels)
-        if len(set(plain)) != len(plain) or any(v != v for v in plain):
-            raise InputError(f"the labels {list(plain)} are not distinct values")
+        plain = None
+        if labels is not None:
+            plain = tuple(v.item() if isinstance(v, np.generic) else v for v in labels)
+            if len(set(plain)) != len(plain) or any(v != v for v in plain):
+                raise InputError(f"the labels {list(plain)} are not distinct values")
         return cls(int(n_rows), int(n_features), bool(sparse), shard, chunk, plain, bool(weights))
 
     @property
@@ -124,12 +129,13 @@ class Layout:
             raise IndexError(f"rows {start}:{stop} of a dataset of {self.n_rows}")
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "labels": list(self.labels)}
+        return {**self.__dict__, "labels": None if self.labels is None else list(self.labels)}
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Layout":
         fields = {name: record[name] for name in cls.__dataclass_fields__}
-        return cls(**{**fields, "labels": tuple(fields["labels"])})
+        labels = fields["labels"]
+        return cls(**{**fields, "labels": None if labels is None else tuple(labels)})
 
     def fingerprint(self, digests: Iterable[str], preparation: str) -> str:
         """Hash of the layout, the preparation's fingerprint and the chunk digests in order."""
@@ -197,7 +203,7 @@ def sqnorms(X: Features) -> NDArray[np.float64]:
 
 def chunk_digest(
     X: Features,
-    y: NDArray[np.int32],
+    y: NDArray[Any],
     weights: NDArray[np.float64] | None,
     row_ids: NDArray[np.int64],
 ) -> str:

@@ -8,9 +8,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.store.base import Rows
-from bigscreen.store.checks import as_features, check_codes, check_weights
+from bigscreen.store.checks import as_features, check_weights
 from bigscreen.store.layout import Features, Layout, chunk_digest, csr_slice, sqnorms
 from bigscreen.store.prepare import Preparation
+from bigscreen.store.targets import as_stored, describe
 
 
 class MemoryDataset(Rows):
@@ -20,10 +21,11 @@ class MemoryDataset(Rows):
     ----------
     X : array or sparse array of shape (n_rows, d)
         Converted to float32 once; float32 C-contiguous input is not copied.
-    y_codes : int array of shape (n_rows,) or None
-        Indices into `labels`, -1 for an unlabelled row; None if no row is labelled.
-    labels : sequence of str, int or float
-        The label of every code.
+    y : array of shape (n_rows,) or None
+        Indices into `labels`, -1 for an unlabelled row; or the targets of a regression, NaN for a
+        row without one; None if no row has any.
+    labels : sequence of str, int or float, or None
+        The label of every code; None: `y` are targets.
     weights : array of shape (n_rows,), optional
         Not negative.
     preparation : Preparation, optional
@@ -33,7 +35,7 @@ class MemoryDataset(Rows):
     Raises
     ------
     InputError
-        If a value is not finite, a code is no label, or the lengths differ.
+        If a value is not finite, a code is no label, a target is infinite, or the lengths differ.
     """
 
     path = None
@@ -41,7 +43,7 @@ class MemoryDataset(Rows):
     def __init__(
         self,
         X: ArrayLike | csr_array,
-        y_codes: ArrayLike | None,
+        y: ArrayLike | None,
         labels: Any,
         weights: ArrayLike | None = None,
         *,
@@ -61,14 +63,14 @@ class MemoryDataset(Rows):
             chunk_rows=chunk_rows,
         )
         self.preparation = preparation or Preparation.none()
-        self._y = check_codes(y_codes, n_rows, self.n_labels)
+        self._y = as_stored(y, n_rows, self.layout.labels)
         self._weights = check_weights(weights, n_rows)
 
     def X(self, start: int, stop: int) -> Features:
         self.layout.check_range(start, stop)
         return csr_slice(self._X, start, stop) if self.is_sparse else self._X[start:stop]
 
-    def y(self, start: int, stop: int) -> NDArray[np.int32]:
+    def y(self, start: int, stop: int) -> NDArray[Any]:
         self.layout.check_range(start, stop)
         return self._y[start:stop]
 
@@ -90,7 +92,7 @@ class MemoryDataset(Rows):
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        return np.bincount(self._y[self._y >= 0], minlength=self.n_labels).astype(np.int64)
+        return np.array(describe(self._y, self.n_labels)["label_counts"], dtype=np.int64)
 
     @cached_property
     def _sqnorms(self) -> NDArray[np.float64]:

@@ -17,7 +17,11 @@ from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
 from bigscreen.store.model_gate import Gate, row_numbers
 from bigscreen.store.prepare import Preparation
 
-__all__ = ["SCHEMA", "Gate", "Model"]
+__all__ = ["INLIER", "OUTLIER", "SCHEMA", "Gate", "Model"]
+
+KINDS = ("classifier", "regressor", "one-class")
+OUTLIER, INLIER = -1, 1
+_LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
 
 
 @dataclass(eq=False)
@@ -34,10 +38,13 @@ class Model:
         None for a linear model, whose `coef` then multiplies the d features themselves. Those of a
         precomputed kernel may be empty rows, as their numbers in `support` are all it needs.
     coef : (k, m) or (k, d) float64 ndarray
-        One row for a binary problem, otherwise one row per label, or per pair of labels.
+        One row for a binary problem, a regressor or a one-class machine, otherwise one row per
+        label, or per pair of labels.
     intercept : (k,) float64 ndarray, (k, parts) with a gate
     labels : list of str, float or int
-        In code order. With two labels a score above 0 means ``labels[1]``.
+        In code order. With two labels a score above 0 means ``labels[1]``. Those of a one-class
+        machine are -1 and 1: an outlier, and a row like those it was fitted on. A regressor has
+        none: its score is the prediction.
     preparation : Preparation
         How source columns became features; a store must share it to be scored.
     provenance : dict
@@ -50,6 +57,7 @@ class Model:
         Chooses the part of a row.
     part : (m,) int64 ndarray or None
         The part that a landmark belongs to; with a gate only.
+    kind : {"classifier", "regressor", "one-class"}
     """
 
     kernel: Kernel
@@ -63,6 +71,7 @@ class Model:
     support: np.ndarray | None = None
     gate: Gate | None = None
     part: np.ndarray | None = None
+    kind: str = "classifier"
 
     def __post_init__(self) -> None:
         self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
@@ -79,11 +88,21 @@ class Model:
             )
         if self.strategy not in ("rest", "one"):
             raise ValueError(f"strategy must be rest or one, not {self.strategy!r}")
-        labels = len(self.labels)
-        scorers = labels if self.strategy == "rest" else model_votes.n_pairs(labels)
-        if labels < 2 or len(self.coef) != (1 if labels == 2 else scorers):
-            raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
+        self._check_kind()
         self._check_rows()
+
+    def _check_kind(self) -> None:
+        """The labels must be those of the kind, with as many score functions as they take."""
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        labels = len(self.labels)
+        if self.labels != _LABELS.get(self.kind, self.labels):
+            raise ValueError(f"the labels of a {self.kind} model must be {_LABELS[self.kind]}")
+        scorers = labels if self.strategy == "rest" else model_votes.n_pairs(labels)
+        if labels == 2 or self.kind == "regressor":
+            scorers = 1
+        if (self.kind == "classifier" and labels < 2) or len(self.coef) != scorers:
+            raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
 
     def _check_rows(self) -> None:
         """What is said of every landmark must be said of each, and make sense."""
@@ -167,8 +186,11 @@ class Model:
     def decide(self, scores: np.ndarray) -> np.ndarray:
         """Label codes, (rows,) int64, that follow from `scores`, (rows, k).
 
-        Of labels with as many votes, or as high a score, the first is taken.
+        Of labels with as many votes, or as high a score, the first is taken. What a regressor
+        decides are its predictions, (rows,) float64.
         """
+        if self.kind == "regressor":
+            return scores[:, 0]
         if scores.shape[1] == 1:
             return (scores[:, 0] > 0).astype(np.int64)
         if self.strategy == "one":
@@ -185,7 +207,7 @@ class Model:
         return scores
 
     def predict(self, X: np.ndarray | csr_array) -> np.ndarray:
-        """Label codes of prepared rows, (rows,) int64: positions in `labels`."""
+        """Label codes, (rows,) int64, or predictions, (rows,) float64, of prepared rows."""
         return self.decide(self.scores(X))
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -218,6 +240,7 @@ class Model:
             "kernel": self.kernel.to_dict(),
             "landmarks": kind,
             "n_features": self.n_features,
+            "kind": self.kind,
             "strategy": self.strategy,
             "gate": gate,
             "optional": sorted(arrays.keys() & {"support", "gate_ids"}),
@@ -253,6 +276,7 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
         "labels": record["labels"],
         "preparation": Preparation.from_dict(record["preparation"]),
         "provenance": record["provenance"],
+        "kind": record.get("kind", "classifier"),
         "strategy": record.get("strategy", "rest"),
         "support": array("support") if "support" in optional else None,
     }

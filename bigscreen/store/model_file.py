@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
@@ -17,17 +17,33 @@ from bigscreen.store.files import replacing
 from bigscreen.store.layout import Features
 
 FORMAT = "bigscreen model"
-SCHEMA = 2
-"""1 had neither strategy, support nor gate."""
+SCHEMA = 3
+"""1 had neither strategy, support nor gate, 2 no kind."""
 
 _CSR_PARTS = ("data", "indices", "indptr")
 
 
+class Kind(NamedTuple):
+    """A kind of file: what its record says, the newest schema, and the command that writes it."""
+
+    format: str
+    schema: int
+    noun: str
+    command: str
+
+
+MODEL = Kind(FORMAT, SCHEMA, "model", "fit")
+PATH = Kind("bigscreen path", 1, "path", "path")
+
+
 def write(
-    path: str | os.PathLike[str], record: dict[str, Any], arrays: dict[str, np.ndarray]
+    path: str | os.PathLike[str],
+    record: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    kind: Kind = MODEL,
 ) -> None:
     """Write a record and its arrays to one file, which appears whole or not at all."""
-    known = {"format": FORMAT, "schema": SCHEMA, **record}
+    known = {"format": kind.format, "schema": kind.schema, **record}
     text = json.dumps(known, indent=1, default=_plain).encode()
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
         bundle.writestr(_entry("model.json"), text)
@@ -38,39 +54,54 @@ def write(
 
 @contextmanager
 def opened(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str], kind: Kind = MODEL
 ) -> Iterator[tuple[dict[str, Any], Callable[[str], np.ndarray]]]:
-    """The record of a model file, and a function that reads an array by its name.
+    """The record of such a file, and a function that reads an array by its name.
 
     Raises
     ------
     InputError
-        If there is no such file, it is not a model, a newer bigscreen wrote it, or it is damaged,
-        which includes every error that making sense of it raises: each its own sentence.
+        If there is no such file, it is of another kind, a newer bigscreen wrote it, or it is
+        damaged, which includes every error that making sense of it raises: each its own sentence.
     """
     name = os.fspath(path)
+    noun, writer = kind.noun, f"`bigscreen {kind.command}`"
     if not Path(path).exists():
-        raise InputError(f"there is no model file {name}; `bigscreen fit` writes one")
+        raise InputError(f"there is no {noun} file {name}; {writer} writes one")
     if Path(path).is_dir():
-        raise InputError(f"{name} is a folder and a model is one file, written by `bigscreen fit`")
+        raise InputError(f"{name} is a folder and a {noun} is one file, written by {writer}")
     if not zipfile.is_zipfile(path):
         with open(path, "rb") as file:
             cut = file.read(4) == b"PK\x03\x04"
         if cut:
             raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
-        raise InputError(f"{name} is not a bigscreen model, which `bigscreen fit` writes")
+        raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
     with _damage(name), zipfile.ZipFile(path) as bundle:
         text = bundle.read("model.json") if "model.json" in bundle.namelist() else b"null"
         record = json.loads(text)
-    if not isinstance(record, dict) or record.get("format") != FORMAT:
-        raise InputError(f"{name} is a zip file but not a bigscreen model")
-    if record.get("schema", 0) > SCHEMA:
+    if not isinstance(record, dict) or record.get("format") != kind.format:
+        if isinstance(record, dict) and record.get("format") == PATH.format:
+            raise InputError(
+                f"{name} is a path of many models; `bigscreen pick {name} MODEL` takes one out"
+            )
+        raise InputError(f"{name} is a zip file but not a bigscreen {noun}")
+    if record.get("schema", 0) > kind.schema:
         raise InputError(
-            f"{name} was written by a newer bigscreen (model schema {record['schema']}, this "
-            f"one reads up to {SCHEMA}); upgrade bigscreen"
+            f"{name} was written by a newer bigscreen ({noun} schema {record['schema']}, this "
+            f"one reads up to {kind.schema}); upgrade bigscreen"
         )
     with _damage(name), zipfile.ZipFile(path) as bundle:
         yield record, lambda part: _array(bundle, part)
+
+
+def is_path(path: str | os.PathLike[str]) -> bool:
+    """Whether a file holds a path of models; False for all else, whole or not."""
+    try:
+        with zipfile.ZipFile(path) as bundle:
+            record = json.loads(bundle.read("model.json"))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error):
+        return False
+    return isinstance(record, dict) and record.get("format") == PATH.format
 
 
 def packed(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:

@@ -29,8 +29,8 @@ class Preparation:
         Name of the scaling, for people: "none", "standard", "minmax", "divide:255".
     offset, factor : float64 ndarray of shape (n_features,) or None
         A stored feature is (x - offset) * factor; None stands for zeros and for ones.
-    labels : list of str, int or float
-        The label of every code.
+    labels : list of str, int or float, or None
+        The label of every code; None: rows have the targets of a regression.
     positive : str, int, float or None
         The label that counts as positive in a two-class problem.
     """
@@ -41,7 +41,7 @@ class Preparation:
     scaling: str = "none"
     offset: NDArray[np.float64] | None = None
     factor: NDArray[np.float64] | None = None
-    labels: list[Label] = field(default_factory=list)
+    labels: list[Label] | None = field(default_factory=list)
     positive: Label | None = None
 
     def __post_init__(self) -> None:
@@ -51,7 +51,8 @@ class Preparation:
             raise InputError(f"a categorical column is not one of the {self.n_raw} source columns")
         if self.names is not None and self.n_raw is not None and len(self.names) != self.n_raw:
             raise InputError(f"{len(self.names)} names for {self.n_raw} source columns")
-        self.labels = [v.item() if isinstance(v, np.generic) else v for v in self.labels]
+        if self.labels is not None:
+            self.labels = [v.item() if isinstance(v, np.generic) else v for v in self.labels]
         if isinstance(self.positive, np.generic):
             self.positive = self.positive.item()
         for name in ("offset", "factor"):
@@ -193,9 +194,10 @@ class Preparation:
         source = np.asarray(y)
         if source.ndim != 1:
             raise InputError(f"labels must be one for every row, got shape {source.shape}")
-        exact: dict[Any, int] = {label: code for code, label in enumerate(self.labels)}
+        labels = self.labels or []
+        exact: dict[Any, int] = {label: code for code, label in enumerate(labels)}
         spelled: dict[Any, int] = {}
-        for code, label in enumerate(self.labels):
+        for code, label in enumerate(labels):
             spelled.setdefault(_number(label), code)
         # Texts and numbers are looked up once for each distinct value; objects do not sort.
         distinct = source.dtype != object
@@ -205,7 +207,7 @@ class Preparation:
             number = _number(value)
             known = None if number is None else exact.get(value, spelled.get(number))
             if number is not None and known is None:
-                some = ", ".join(map(str, self.labels[:10]))
+                some = ", ".join(map(str, labels[:10]))
                 raise InputError(f"the label {value!r} is not one of the known labels {some}")
             codes[i] = -1 if known is None else known
         return codes if inverse is None else codes[inverse]

@@ -45,6 +45,8 @@ class Request:
         Its columns, categories and labels are binding.
     seed, shuffle
         Of the order.
+    regression, unlabelled : bool
+        Whether rows have targets, or nothing that is to be predicted, in place of labels.
     """
 
     openers: Sequence[Callable[[], Reader]]
@@ -53,6 +55,8 @@ class Request:
     like: Preparation | None
     seed: int
     shuffle: bool
+    regression: bool
+    unlabelled: bool
 
 
 class Reading:
@@ -145,12 +149,12 @@ class Reading:
         if self.spill is None:
             self._begin(X, weight is not None, reader)
         assert self.spill is not None
-        X, codes = self._intake.admit(X, y, weight, reader, where)
+        X, y = self._intake.admit(X, y, weight, reader, where)
         record = np.zeros(X.shape[0], RECORD)
         record["row"] = np.arange(first + start, first + stop)
         record["nnz"] = np.diff(X.indptr) if isinstance(X, csr_array) else 0
         record["weight"] = 1.0 if weight is None else weight
-        record["label"] = codes
+        record["y"] = y
         self.spill.append(record, X)
         self.found.rows += X.shape[0]
         self.found.nonzeros += _nonzeros(X, list(reader.categories))
@@ -174,7 +178,10 @@ class Reading:
         order = Order(self.request.seed, self.request.shuffle, shape.bits, shape.rows_per_bucket)
         self.shape = shape
         self.spill = Spill(self.folder, order, shape.width, lengths)
-        self._intake = Intake(self.found, shape, self.request.like)
+        request = self.request
+        self._intake = Intake(
+            self.found, shape, request.like, request.regression, request.unlabelled
+        )
 
     def _note_base(self, reader: Reader) -> None:
         if isinstance(reader, SvmlightReader):

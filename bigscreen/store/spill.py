@@ -16,7 +16,7 @@ from bigscreen.errors import InputError
 from bigscreen.store.layout import Features, csr, csr_stack, take
 from bigscreen.store.order import Order
 
-RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("label", "<i4")])
+RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
 ENTRY = np.dtype([("index", "<i4"), ("value", "<f4")])
 
 BUCKET_BYTES = 32 << 20
@@ -45,7 +45,7 @@ class Rows:
     Attributes
     ----------
     record : structured array of RECORD, (rows,)
-        Source row number, nonzeros (0 if dense), weight and raw label code of each row.
+        Source row number, nonzeros (0 if dense), weight, and raw label code or target of each row.
     X : float32 array (rows, d) or csr_array
         Source columns.
     """

@@ -12,11 +12,12 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
 from bigscreen.store.arrays import create_csr, create_groups, csr_folder, row_arrays
-from bigscreen.store.checks import as_features, check_codes, check_weights
+from bigscreen.store.checks import as_features, check_weights
 from bigscreen.store.dataset import FORMAT, MANIFEST, SCHEMA, Dataset
 from bigscreen.store.files import replacing
 from bigscreen.store.layout import Layout, chunk_digest, sqnorms
 from bigscreen.store.prepare import Preparation
+from bigscreen.store.targets import as_stored, describe, together
 from bigscreen.store.wip import remove_leftovers, scratch_folder, take_name, unfinished
 
 PLAN = "plan.json"
@@ -37,8 +38,8 @@ class DatasetWriter:
     n_rows, n_features : int
     sparse : bool
         Whether X comes and is stored as CSR.
-    labels : sequence of str, int or float
-        The label of every code.
+    labels : sequence of str, int or float, or None
+        The label of every code; None: rows have the targets of a regression.
     weights : bool
         Whether rows have weights.
     preparation : Preparation or None
@@ -113,8 +114,8 @@ class DatasetWriter:
         chunk_index : int
         X : array or sparse array of shape (rows, n_features)
             Rows `chunk(chunk_index)`; sparse exactly if the dataset is.
-        y : int array of shape (rows,) or None
-            Label codes, -1 if unlabelled.
+        y : array of shape (rows,) or None
+            Label codes, -1 if unlabelled; or targets, NaN where there is none.
         weight : array of shape (rows,) or None
             Given exactly if the dataset has weights.
         row_ids : int array of shape (rows,) or None
@@ -123,7 +124,7 @@ class DatasetWriter:
         Raises
         ------
         InputError
-            If a shape, a label code, a weight or a value does not fit; nothing is written then.
+            If a shape, a code, a target, a weight or a value does not fit; nothing is written.
         """
         start, stop = self.chunk(chunk_index)
         rows = stop - start
@@ -144,15 +145,14 @@ class DatasetWriter:
                 f"chunk {chunk_index} must match the plan: sparse={self.layout.is_sparse}, "
                 f"weights={self.layout.has_weights}"
             )
-        codes = check_codes(y, rows, len(self.layout.labels))
+        stored = as_stored(y, rows, self.layout.labels)
         weights = check_weights(weight, rows)
         norms = sqnorms(features)
-        counts = np.bincount(codes[codes >= 0], minlength=len(self.layout.labels))
         record = {
-            "digest": chunk_digest(features, codes, weights, ids),
+            "digest": chunk_digest(features, stored, weights, ids),
             "nnz": int(features.indptr[-1]) if isinstance(features, csr_array) else features.size,
             "max_sqnorm": float(norms.max()),
-            "label_counts": counts.tolist(),
+            **describe(stored, len(self.layout.labels or ())),
         }
         if self._record(chunk_index) == record:
             return
@@ -161,7 +161,7 @@ class DatasetWriter:
         file.unlink(missing_ok=True)
         values: dict[str, Any] = {
             "X": features,
-            "y": codes,
+            "y": stored,
             "weight": weights,
             "sqnorm": norms,
             "row_id": ids,
@@ -196,14 +196,13 @@ class DatasetWriter:
             )
         written = [record for record in records if record is not None]
         digests = [record["digest"] for record in written]
-        counts = np.array([record["label_counts"] for record in written], dtype=np.int64)
         manifest = {
             "format": FORMAT,
-            "schema": SCHEMA,
+            "schema": SCHEMA if self.layout.labels is None else 1,
             **self._plan(),
             "fingerprint": self.layout.fingerprint(digests, self.preparation.fingerprint),
             "max_sqnorm": max(record["max_sqnorm"] for record in written),
-            "label_counts": counts.sum(axis=0).tolist(),
+            **together(written),
             "chunks": [{"digest": record["digest"], "nnz": record["nnz"]} for record in written],
         }
         self._refuse_existing()

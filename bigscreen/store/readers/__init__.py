@@ -14,7 +14,7 @@ from bigscreen.store.readers.binary import open_hdf5, open_idx, open_npy, open_n
 from bigscreen.store.readers.parquet import ParquetReader
 from bigscreen.store.readers.python import python_reader
 from bigscreen.store.readers.svmlight import SvmlightReader
-from bigscreen.store.readers.table import TableReader
+from bigscreen.store.readers.table import LABEL_NAMES, TableReader
 
 __all__ = ["Block", "Reader", "is_path", "open_source"]
 
@@ -69,7 +69,8 @@ def open_source(source: Any, **options: Any) -> Reader:
     **options
         label, weight, drop, categorical, categories, header, delimiter (tables), zero_based
         (svmlight), labels_file (IDX, NPY), h5_x, h5_y (HDF5); None and () stand for "not given".
-        A label of "none" says that there are no labels.
+        A label of "none" says that there are no labels; so does unlabelled=True, unless a label
+        is named.
 
     Returns
     -------
@@ -80,7 +81,9 @@ def open_source(source: Any, **options: Any) -> Reader:
     InputError
         If the format is not known, or an option means nothing to it.
     """
+    unlabelled = options.pop("unlabelled", False)
     given = {key: value for key, value in options.items() if value is not None and value != ()}
+    unsaid = unlabelled and "label" not in given
     if given.get("label") == "none":
         given["label"] = False
     if not is_path(source):
@@ -90,10 +93,19 @@ def open_source(source: Any, **options: Any) -> Reader:
     kind = detect(path)
     opener, known = _FORMATS[kind]
     _refuse(given, known, f"{path}, a file of format {kind},")
+    if unsaid and "label" in known:
+        given["label"] = False
     arguments = {key: value for key, value in given.items() if key in known}
     if kind in ("HDF5", "NPY", "NPZ", "IDX"):
         arguments = {key: given.get(key) for key in known}
-    return opener(path, **arguments)
+    reader: Reader = opener(path, **arguments)
+    usual = [name for name in reader.names or [] if name.lower() in LABEL_NAMES]
+    if unsaid and usual:
+        raise InputError(
+            f"{path}: by its name the column {usual[0]!r} holds labels; name it as the label to "
+            "leave it out of the unlabelled rows, or say label none to keep it as a feature."
+        )
+    return reader
 
 
 def _refuse(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:

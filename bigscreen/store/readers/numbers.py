@@ -30,7 +30,7 @@ def finite_number(text: str, place: str) -> float:
     if text in MISSING:
         raise InputError(f"{place}: the value is missing; fill it in or remove the row.")
     kind = "a number" if value is None else "a finite number"
-    raise InputError(f"{place}: {text[:40]!r} is not {kind}.")
+    raise InputError(f"{place}: {text[:40]!r} is not {kind}; correct it or remove the row.")
 
 
 @njit(cache=True, nogil=True)
