@@ -7,16 +7,18 @@ computed again, alpha is read off (or handed in), and the sums are float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from bigscreen.design import Design, tiles
-from bigscreen.dual import Dual, FloatArray
-from bigscreen.point import Point
-from bigscreen.problems import CSvc
-from bigscreen.rows import as_rows, njit, row_axpy, row_dot
+from bigscreen.dual import Dual, FloatArray, Mu
+from bigscreen.errors import InputError
+from bigscreen.point import Point, Reading, relative
+from bigscreen.point_sums import Frame, Terms
+from bigscreen.problems import Problem
+from bigscreen.rows import as_rows, njit, row_dot
 
 TILE = 1024
 """Rows whose columns are held at once: a tile and its columns stay in cache."""
@@ -35,7 +37,10 @@ class Certificate:
     Parameters
     ----------
     primal, dual, gap, relative_gap : float
-        P(w), D(alpha), their difference, and that over P: P is at most ``gap`` above the optimum.
+        P(w), D(alpha), their difference, and that over ``|P|``: P is at most ``gap`` above the
+        optimum P*. Of a one-class machine or a nu-SVC P* is ``-1/2 ||w*||^2``, below 0. Where P is
+        negative too, ``|P| <= |P*|``; where it is not yet, the gap is larger than P. So a small
+        relative gap is one relative to ``|P*|`` as well.
     rounding_bound : float
         Bound on the error that the sums' rounding can have put into ``gap``.
     certified_in : str
@@ -50,6 +55,8 @@ class Certificate:
         Rows with alpha away from 0.
     intercept : float or None
         The offset of the certified machine where that is not the point's own.
+    multiplier : tuple of float
+        ``mu`` of P, one a group of the coupling; empty without a coupling.
     """
 
     primal: float
@@ -61,10 +68,16 @@ class Certificate:
     rows: int
     support: int
     intercept: float | None = None
+    multiplier: tuple[float, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
-        return asdict(self)
+        return {**asdict(self), "multiplier": list(self.multiplier)}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Certificate:
+        """The certificate that ``to_dict`` wrote."""
+        return cls(**{**saved, "multiplier": tuple(saved["multiplier"])})
 
 
 @dataclass(frozen=True)
@@ -73,23 +86,26 @@ class _ShardSums:
 
     design: Design
     exact: Design
-    problem: CSvc
+    problem: Problem
+    frame: Frame
     point: Point
     coef: FloatArray
+    mu: Mu
     dtype: type
 
     def __call__(self, item: tuple[int, FloatArray | None]) -> tuple[FloatArray, FloatArray]:
         """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores).
 
-        Returns ([loss, box weight, rows, support], one row a part of alpha: [p . alpha by sign
-        (2), sum |alpha|, V by sign (2 (m + 1))]).
+        Returns ([loss, box weight, rows, support, sum |alpha| by part...], one table a part of
+        alpha, a row of it a term of the frame: [D's linear part, V (m + extras)]).
         """
         shard, given = item
-        data = self.exact.data
+        data, frame = self.exact.data, self.frame
         start, stop = data.shard(shard)
         dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
-        sums = np.zeros(4)
-        parts = np.zeros((max(1, len(self.point.readings)), 3 + 2 * (self.exact.width + 1)))
+        n_parts = max(1, len(self.point.readings))
+        sums = np.zeros(4 + n_parts)
+        parts = np.zeros((n_parts, frame.terms, 1 + self.exact.width + frame.extras))
         for a, b in tiles(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
             other = X if self.exact is self.design else self.design.data.X(start + a, start + b)
@@ -113,19 +129,18 @@ class _ShardSums:
         parts: FloatArray,
     ) -> None:
         scores = np.empty(len(dual))
-        _scores(columns, self.coef, self.point.intercept, scores)
-        # The offset is in the scores already, so the multiplier of a coupling is not added again.
-        gradient = dual.lin - dual.sign * scores
-        sums[0] += np.maximum(dual.hi * gradient, dual.lo * gradient).sum()
+        constant = self.point.intercept if self.frame.constant else 0.0
+        _scores(columns, self.coef, constant, scores)
+        sums[0] += dual.losses(scores, self.mu).sum()
         sums[1] += np.maximum(np.abs(dual.lo), np.abs(dual.hi)).sum()
         sums[2] += len(dual)
         used = np.zeros(len(dual), np.bool_)
+        border = self.frame.border(dual)
         for k, alpha in enumerate(alphas):
-            lin = dual.lin * alpha
-            parts[k, 0] += lin[dual.sign > 0].sum()
-            parts[k, 1] += lin[dual.sign < 0].sum()
-            parts[k, 2] += np.abs(alpha).sum()
-            _add_by_sign(columns, dual.sign * alpha, parts[k, 3:].reshape(2, -1))
+            sums[4 + k] += np.abs(alpha).sum()
+            terms = Terms(self.frame, dual, alpha)
+            parts[k, :, 0] += terms.lin
+            terms.add(slice(None), columns, border, parts[k, :, 1:])
             used |= alpha != 0
         sums[3] += np.count_nonzero(used)
 
@@ -136,6 +151,26 @@ class _ShardSums:
             yield reading.alpha(dual, scores)
 
 
+def _feasible(problem: Problem, data: Any, point: Point) -> FloatArray | None:
+    """A point's own alpha, the coupling kept; None where it is read off scores."""
+    if point.alpha is None:
+        return None
+    n = data.n_rows
+    return problem.dual(data.y(0, n), data.weights(0, n)).feasible(point.alpha)
+
+
+def _with_middle(point: Point) -> Point:
+    """The point with the middle of the box as its alpha, scaled to the coupling's total.
+
+    What w = 0 reads off where every p is 0, as it is in all problems whose total is not 0: of any
+    other w the rows in the zone can have too little room.
+    """
+    middle = Reading(np.zeros_like(point.coef), 0.0, 1.0)
+    if len(point.readings) == 1 and not np.any(point.readings[0].coef):
+        raise InputError("no alpha within the box meets the coupling; use a smaller nu")
+    return replace(point, readings=(middle,))
+
+
 def _columns(design: Design, X: Any, dtype: type) -> Any:
     """Columns as compiled loops take them; raw features, dense or CSR, are their own."""
     return as_rows(X if design.kernel is None else design.columns(X, dtype))
@@ -143,7 +178,7 @@ def _columns(design: Design, X: Any, dtype: type) -> Any:
 
 def close(
     design: Design,
-    problem: CSvc,
+    problem: Problem,
     point: Point,
     fleet: Throughput,
     certify: str = "float32",
@@ -165,37 +200,45 @@ def close(
     """
     dtype = np.float64 if certify == "float64" else np.float32
     exact = source if certify == "float64" and source is not None else design
-    data, width = exact.data, exact.width
+    data, frame = exact.data, Frame.of(problem, exact.data)
+    multiplier = point.multiplier or (point.intercept,) * frame.groups
+    mu = np.array(multiplier) if frame.groups > 1 else float(sum(multiplier))
+    alpha = _feasible(problem, data, point)
     items = (
-        (s, None if point.alpha is None else point.alpha[slice(*data.shard(s))])
-        for s in range(data.n_shards)
+        (s, None if alpha is None else alpha[slice(*data.shard(s))]) for s in range(data.n_shards)
     )
     theta = [reading.weight for reading in point.readings] or [1.0]
-    total, parts = np.zeros(4), np.zeros((len(theta), 3 + 2 * (width + 1)))
+    total = np.zeros(4 + len(theta))
+    parts = np.zeros((len(theta), frame.terms, 1 + exact.width + frame.extras))
     for sums, shard_parts in fleet.each(
-        _ShardSums(design, exact, problem, point, exact.coef(point.w), dtype), items
+        _ShardSums(design, exact, problem, frame, point, exact.coef(point.w), mu, dtype), items
     ):
         total += sums
         parts += shard_parts
-    loss, box, rows, support = total
-    lin = size = b_alpha = 0.0
-    w_alpha = np.zeros(exact.rank)
-    for weight, part in zip(theta, parts, strict=True):
-        # Each part of the mixture is made feasible by itself: so is their mixture.
-        v = part[3:].reshape(2, -1)
-        keep = problem.feasible(v[0, -1], -v[1, -1])
-        lin += weight * float(keep @ part[:2])
-        size += weight * float(part[2])
-        w_alpha += weight * exact.features(keep @ v[:, :-1])
-        b_alpha += weight * float(keep @ v[:, -1])
-    constant = problem.intercept == "constant"
-    primal = loss + 0.5 * float(point.w @ point.w) + 0.5 * constant * point.intercept**2
-    dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * constant * b_alpha**2
+    loss, box, rows, support = total[:4]
+    # Each part of the mixture is made feasible by itself: so is their mixture.
+    scales = [frame.scales(part) for part in parts]
+    if all(scale is None for scale in scales):
+        return close(design, problem, _with_middle(point), fleet, certify, source)
+    theta = [w if scale is not None else 0.0 for w, scale in zip(theta, scales, strict=True)]
+    mixed = np.zeros(parts.shape[2])
+    for weight, scale, part in zip(theta, scales, parts, strict=True):
+        if scale is not None:
+            mixed += weight / sum(theta) * (scale @ part)
+    lin, v = float(mixed[0]), mixed[1:]
+    w_alpha = exact.features(v[: exact.width])
+    b_alpha = float(v[exact.width]) if frame.constant else 0.0
+    size = float(np.dot(theta, total[4:]))
+    constant = point.intercept if frame.constant else 0.0
+    primal = loss + 0.5 * float(point.w @ point.w) + 0.5 * constant**2
+    primal += float(np.dot(frame.total, multiplier))
+    dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
     largest, eps = max(exact.column_bound, 1.0), 2.0**-53
-    terms, rows_summed = width + exact.rank, data.shard_rows + data.n_shards
+    terms, rows_summed = exact.width + exact.rank, data.shard_rows + data.n_shards
+    offsets = abs(constant) + float(np.max(np.abs(multiplier), initial=0.0))
     rounding = eps * (
-        terms * box * largest * (exact.coef_size(point.w) + abs(point.intercept))
+        terms * box * largest * (exact.coef_size(point.w) + offsets)
         + (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
         + rows_summed * (abs(primal) + abs(dual) + box)
     )
@@ -204,12 +247,12 @@ def close(
         primal=float(primal),
         dual=float(dual),
         gap=gap,
-        # A P that vanishes beside the box is 0: one side of the data has no weight.
-        relative_gap=float(gap / max(abs(primal), 2.0**-52 * box)) if gap else 0.0,
+        relative_gap=relative(gap, float(primal)),
         rounding_bound=float(rounding),
         certified_in=certify,
         rows=int(rows),
         support=int(support),
+        multiplier=tuple(map(float, multiplier)),
     )
 
 
@@ -217,13 +260,3 @@ def close(
 def _scores(columns, coef, intercept, out):  # type: ignore[no-untyped-def]
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef) + intercept
-
-
-@njit(cache=True, nogil=True)
-def _add_by_sign(columns, coef, v):  # type: ignore[no-untyped-def]
-    """``v[k] += sum coef_i [c_i, 1]`` over rows whose coefficient is > 0 (k = 0) or < 0 (1)."""
-    for i in range(len(coef)):
-        if coef[i] != 0.0:
-            k = 0 if coef[i] > 0 else 1
-            row_axpy(columns, i, coef[i], v[k])
-            v[k, -1] += coef[i]

@@ -8,25 +8,23 @@ everything else follows from scores: ``||w||^2 = sum_j s_j alpha_j u_j``.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.closing import Certificate, Throughput
+from bigscreen.closing_scores import Noise, Scores, phi_norms, spread
 from bigscreen.design import Design
-from bigscreen.dual import Dual, FloatArray
-from bigscreen.kernels import Kernel, Side
-from bigscreen.point import Point
-from bigscreen.problems import CSvc
-from bigscreen.store import Rows
-from bigscreen.store.layout import take
-
-FLOAT64 = 2.0**-28
-"""Error of a float64 entry as a part of that of a float32 one, with room."""
+from bigscreen.dual import Dual, FloatArray, Mu
+from bigscreen.kernels import Side
+from bigscreen.point import Point, relative
+from bigscreen.problems import Problem
 
 TOLD = 0.05
 """Part of the gap that float32 entries may have moved it by; rows are computed again until then."""
+
+MOVED = 1.0
+"""The same of what P and D may have been moved by together, by independent errors."""
 
 AUDITED = 256
 """Rows whose scores are computed again before those that a solver kept are believed."""
@@ -37,7 +35,7 @@ SUM = 64 * 2.0**-53
 
 def close_exact(
     design: Design,
-    problem: CSvc,
+    problem: Problem,
     point: Point,
     fleet: Throughput,
     certify: str = "float32",
@@ -59,11 +57,28 @@ def close_exact(
     Returns
     -------
     Certificate
-        ``intercept`` is the offset that is certified: with a true offset the best one for this w.
+        ``intercept`` is the offset that is certified, ``multiplier`` the best one for this w.
         ``rounding_bound`` holds for the exact kernel: what its entries' rounding can have moved
-        the gap by, not P and D each (a row that is certainly at its bound moves both alike).
+        the gap by, not P and D each (a row that is certainly at its bound moves both alike; if
+        that is likely to be more than the gap, the support rows are computed again).
         Of a kernel that is not positive semidefinite the gap says how far the KKT conditions are
         from holding, and is no bound on the optimum.
+    """
+    sums, precision = summed(design, problem, point, fleet, certify)
+    return sums.certificate(precision)
+
+
+def summed(
+    design: Design,
+    problem: Problem,
+    point: Point,
+    fleet: Throughput,
+    certify: str = "float32",
+    every: bool = False,
+) -> tuple[Sums, str]:
+    """What `close_exact` certifies from, and the precision of the entries behind it.
+
+    ``every``: also the scores of rows whose box holds nothing but 0, which no gap needs.
     """
     data, kernel = design.data, design.kernel
     assert kernel is not None and point.alpha is not None
@@ -74,124 +89,63 @@ def close_exact(
     # Where the box holds nothing but 0 no score is needed.
     box = np.maximum(np.abs(dual.lo), np.abs(dual.hi))
     wide = certify == "float64" or design.precision is np.float64
-    sums = _Sums(problem, dual, alpha, box)
+    farthest = float(np.sqrt(kernel.bound(data.max_sqnorm, data.max_sqnorm)))
+    sums = Sums(problem, dual, alpha, box, farthest)
     if not len(ids):
-        return sums.certificate(certify)
+        return sums, certify
     support = Side(data.rows(ids), ids)
-    norms = _norms(kernel, support)
+    norms = phi_norms(kernel, support)
     sums.longest = float(np.max(norms))
-    noise = _Noise(_spread(design, support, coef), sums.longest, float(np.abs(coef) @ norms))
-    program = _Scores(data, kernel, support, coef, noise, np.float64 if wide else np.float32)
-    live = np.flatnonzero(box)
+    noise = Noise(spread(design, support, coef), sums.longest, float(np.abs(coef) @ norms))
+    program = Scores(data, kernel, support, coef, noise, np.float64 if wide else np.float32)
+    live = np.arange(data.n_rows) if every else np.flatnonzero(box)
     if wide or not sums.adopt(point, program, live, fleet):
         sums.score(program, live, fleet)
     if not wide:
-        sums.score(replace(program, dtype=np.float64), sums.doubtful(), fleet)
-    return sums.certificate("float64" if wide else "float32")
+        exact = replace(program, dtype=np.float64)
+        sums.score(exact, sums.doubtful(), fleet)
+        sums.score(exact, sums.moving(), fleet)
+    return sums, "float64" if wide else "float32"
 
 
-class _Noise(NamedTuple):
-    """What rounding can do to a score, as far as it is the same for all rows.
-
-    ``spread``: one weight a support row; independent errors of entries add up to the root of
-    ``sum_j spread_j k_ij^2``. ``longest``, ``size``: of the support's features the greatest norm,
-    and ``sum_j |coef_j| ||phi_j||``.
-    """
-
-    spread: FloatArray
-    longest: float
-    size: float
-
-
-@dataclass(frozen=True)
-class _Scores:
-    """Runs anywhere: scores of some rows of a shard, and how far rounding can have moved each."""
-
-    data: Rows
-    kernel: Kernel
-    support: Side
-    coef: FloatArray
-    noise: _Noise
-    dtype: type
-
-    def __call__(self, ids: NDArray[np.int64]) -> tuple[FloatArray, FloatArray]:
-        """(score, band) of these rows, ascending, of one shard."""
-        scores, band = np.empty(len(ids)), np.empty(len(ids))
-        chunk = ids // self.data.chunk_rows
-        for k in np.unique(chunk):
-            part = slice(*np.searchsorted(chunk, (k, k + 1)))
-            start, stop = self.data.chunk(int(k))
-            X, own = self.data.X(start, stop), ids[part]
-            rows = X if len(own) == stop - start else take(X, own - start)
-            scores[part], band[part] = self._rows(Side(rows, own))
-        return scores, band
-
-    def _rows(self, rows: Side) -> tuple[FloatArray, FloatArray]:
-        kernel, noise = self.kernel, self.noise
-        # Entries of one sign: the sum that the errors follow comes with the scores.
-        summed = kernel.nonnegative and self._relative(rows.sqnorms) is not None
-        columns = [self.coef, noise.spread] if summed else [self.coef]
-        values = kernel.dots(rows, self.support, np.stack(columns, axis=1), self.dtype)
-        norms = _norms(kernel, rows)
-        weight = values[:, 1] if summed else norms * noise.longest * noise.spread.sum()
-        return values[:, 0], self.bands(values[:, 0], rows.sqnorms, norms, weight)
-
-    def bands(
-        self, scores: FloatArray, sqnorms: FloatArray, norms: FloatArray, weight: FloatArray
-    ) -> FloatArray:
-        """How far rounding can have moved scores; ``weight >= sum_j spread_j k_ij``."""
-        noise = self.noise
-        relative = self._relative(sqnorms)
-        if relative is None:
-            longest = float(np.max(self.support.sqnorms))
-            error = self.kernel.entry_error(sqnorms, longest, self.data.n_features)
-            band = error * np.sqrt(noise.spread.sum())
-        else:
-            # What the entries of a row have in common moves its score as a whole.
-            band = relative * (np.abs(scores) + np.sqrt(norms * noise.longest * weight))
-        if self.dtype is np.float64:
-            band = FLOAT64 * band
-        # The float64 sum itself, whose partial sums err at random.
-        return band + 2.0**-51 * np.sqrt(len(self.coef)) * norms * noise.size
-
-    def _relative(self, sqnorms: FloatArray) -> FloatArray | None:
-        longest = float(np.max(self.support.sqnorms))
-        return self.kernel.relative_error(sqnorms, longest, self.data.n_features)
-
-
-def _norms(kernel: Kernel, rows: Side) -> FloatArray:
-    """At least the root of the largest entry that a row can have with another of its length."""
-    if kernel.psd:
-        return np.sqrt(np.maximum(kernel.diag(rows), 0.0))  # a given one may break its word
-    return np.array([np.sqrt(kernel.bound(size, size)) for size in rows.sqnorms])
-
-
-def _spread(design: Design, support: Side, coef: FloatArray) -> FloatArray:
-    """``coef^2``, but of the sum over equal rows where that is more: their entries err alike."""
-    mark = np.random.default_rng(0).normal(size=(support.X.shape[1], 1))
-    keys = Design(design.data).dots(support.X, mark)[:, 0]
-    _, group = np.unique(keys, return_inverse=True)
-    together = np.bincount(group, coef) ** 2 / np.bincount(group)
-    return np.maximum(coef**2, together[group])
+def bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
+    """How far the precision of its entries can have moved each score (n,) of
+    ``sum_j coef_j phi_j``, the constant's part left out."""
+    data, kernel = design.data, design.kernel
+    assert kernel is not None
+    ids = np.flatnonzero(coef)
+    if not len(ids):
+        return np.zeros(data.n_rows)
+    support, weights = Side(data.rows(ids), ids), coef[ids]
+    longest = float(np.sqrt(kernel.bound(data.max_sqnorm, data.max_sqnorm)))
+    norms = phi_norms(kernel, support)
+    noise = Noise(
+        spread(design, support, weights), float(np.max(norms)), float(np.abs(weights) @ norms)
+    )
+    program = Scores(data, kernel, support, weights, noise, design.precision)
+    return program.kept_bands(scores, data.sqnorms(0, data.n_rows), longest)
 
 
 @dataclass
-class _Sums:
+class Sums:
     """P, D and what rounding can have put between them.
 
     ``scores``, ``band``: without an offset, and how far each may be from the exact one.
+    ``longest``, ``farthest``: at least the longest feature of the support, and of all rows.
     """
 
-    problem: CSvc
+    problem: Problem
     dual: Dual
     alpha: FloatArray
     box: FloatArray
+    farthest: float
     longest: float = 0.0
 
     def __post_init__(self) -> None:
         self.scores, self.band = np.zeros(len(self.dual)), np.zeros(len(self.dual))
+        self.exact = np.zeros(len(self.dual), np.bool_)
 
-    def score(self, program: _Scores, ids: NDArray[np.int64], fleet: Throughput) -> None:
+    def score(self, program: Scores, ids: NDArray[np.int64], fleet: Throughput) -> None:
         """Compute the scores of these rows, ascending."""
         data = program.data
         ends = np.searchsorted(ids, [data.shard(s)[1] for s in range(data.n_shards)])
@@ -199,28 +153,28 @@ class _Sums:
         constant = program.coef.sum() if self.problem.intercept == "constant" else 0.0
         for part, (scores, band) in zip(parts, fleet.each(program, parts), strict=True):
             self.scores[part], self.band[part] = scores + constant, band
+            self.exact[part] = program.dtype is np.float64
 
     def adopt(
-        self, point: Point, program: _Scores, live: NDArray[np.int64], fleet: Throughput
+        self, point: Point, program: Scores, live: NDArray[np.int64], fleet: Throughput
     ) -> bool:
         """Take over the scores that the solver kept, if a sample computed again confirms them.
 
         They are sums of the same float32 entries: all rows' kernel columns need no second look.
         """
         data = program.data
-        longest = np.sqrt(program.kernel.bound(data.max_sqnorm, data.max_sqnorm))
+        longest = self.farthest
         kept = None if point.scores is None or not np.isfinite(longest) else point.scores()
         if kept is None:
             return False
-        norms = np.full(len(live), longest)
-        weight = norms * longest * program.noise.spread.sum()
-        band = program.bands(kept[live], data.sqnorms(0, data.n_rows)[live], norms, weight)
+        sqnorms = data.sqnorms(0, data.n_rows)[live]
+        band = program.kept_bands(kept[live], sqnorms, longest)
         sample = np.sort(np.random.default_rng(0).permutation(live)[:AUDITED])
         self.score(replace(program, dtype=np.float64), sample, fleet)
         constant = program.coef.sum() if self.problem.intercept == "constant" else 0.0
         off = np.abs(self.scores[sample] - constant - kept[sample])
         wrong = off > band[np.searchsorted(live, sample)] + self.band[sample]
-        self.scores[live], self.band[live] = kept[live] + constant, band
+        self.scores[live], self.band[live], self.exact[live] = kept[live] + constant, band, False
         return not np.any(wrong)
 
     def doubtful(self) -> NDArray[np.int64]:
@@ -230,49 +184,75 @@ class _Sums:
         beyond = np.cumsum(doubt[order][::-1])[::-1]  # what is left without those before
         return np.sort(order[beyond > TOLD * max(found.gap, 0.0)])
 
+    def moving(self) -> NDArray[np.int64]:
+        """The support rows whose float32 scores move P and D together by more than the gap.
+
+        ``1/2 ||w||^2`` is in both. Errors of rows are independent, or nearly so: their bounds add
+        up as squares do. (Where ||w|| is tiny beside alpha, as in a nu-SVC, this is soon.)
+        """
+        part = np.where(self.exact, 0.0, self.alpha * self.band)
+        if 0.5 * float(np.linalg.norm(part)) <= MOVED * self._sums()[0].gap:
+            return np.empty(0, np.int64)
+        return np.flatnonzero(part)
+
     def certificate(self, certified_in: str) -> Certificate:
         return replace(self._sums()[0], certified_in=certified_in)
 
     def _sums(self) -> tuple[Certificate, FloatArray]:
         """The certificate, and what each row's rounding can have moved the gap by."""
         dual, alpha, scores = self.dual, self.alpha, self.scores
-        mu = 0.0
+        mu: Mu = 0.0
         if dual.coupling is not None:
             live = np.flatnonzero(self.box)
-            mu = dual[live].multiplier(scores[live]) if len(live) else 0.0
+            mu = dual[live].multiplier(scores[live]) if len(live) else 0.0 * np.asarray(dual.total)
         signed = dual.sign * alpha
         w_sq = float(signed @ scores)
-        losses = dual.losses(scores, mu)
-        primal = 0.5 * w_sq + mu * dual.total + float(np.sum(losses))
-        # What makes alpha feasible is taken from one sign; w stays, as any w is good for P. The
-        # new ||w||^2 is known but for the square of what is taken, at most (sum |cut| ||phi||)^2.
-        positive = dual.sign > 0
-        keep = self.problem.feasible(float(alpha[positive].sum()), float(alpha[~positive].sum()))
-        cut = alpha * np.where(positive, 1 - keep[0], 1 - keep[1])
-        value = dual.value(alpha, w_sq) - float(dual.lin @ cut) + float((dual.sign * cut) @ scores)
-        value -= 0.5 * (float(np.sum(np.abs(cut))) * self.longest) ** 2
+        primal = dual.primal(scores, w_sq, mu)
+        # What makes alpha feasible is left out of w, as any w is good for P. The new ||w||^2 is
+        # known but for the square of what is taken, at most (sum |cut| ||phi||)^2.
+        cut, longest = self._excess()
+        size = float(np.sum(np.abs(cut)))
+        rest = (size * longest) ** 2 if size else 0.0
+        less = w_sq - 2.0 * float((dual.sign * cut) @ scores) + rest
+        value = dual.value(alpha - cut, less)
         # A row certainly at its bound moves P and D alike; any other moves the gap by its slack.
         gradient = dual.gradient(scores, mu)
-        band = self.band + 2.0**-51 * (np.abs(dual.lin) + np.abs(scores) + abs(mu))
-        up, down = dual.hi - alpha, alpha - dual.lo
-        slack = np.where(
-            gradient > band, up, np.where(gradient < -band, down, np.maximum(up, down))
-        )
-        doubt = (slack + np.abs(cut)) * band
-        terms = np.abs(losses) + np.abs(dual.lin * alpha) + np.abs(signed * scores)
-        summed = float(np.sum(terms)) + float(np.sum(np.abs(alpha))) * abs(mu)
+        at = np.abs(dual.spread_mu(mu))
+        band = self.band + 2.0**-51 * (np.abs(dual.lin) + np.abs(scores) + at)
+        ends = (_at(dual, gradient - band) - alpha, _at(dual, gradient + band) - alpha)
+        doubt = (np.maximum(*np.abs(ends)) + np.abs(cut)) * band
+        terms = np.abs(dual.losses(scores, mu)) + np.abs(dual.lin * alpha)
+        terms += np.abs(signed * scores) + np.abs(alpha) * at
         gap = primal - value
         constant = self.problem.intercept == "constant"
         certificate = Certificate(
             primal=primal,
             dual=value,
             gap=gap,
-            # A P that vanishes beside the box is 0: one side of the data has no weight.
-            relative_gap=gap / max(abs(primal), 2.0**-52 * float(np.sum(self.box))) if gap else 0.0,
-            rounding_bound=float(np.sum(doubt)) + SUM * summed,
+            relative_gap=relative(gap, primal),
+            rounding_bound=float(np.sum(doubt)) + SUM * float(np.sum(terms)),
             certified_in="",
             rows=len(dual),
             support=int(np.count_nonzero(alpha)),
-            intercept=float(signed.sum()) if constant else mu,
+            intercept=float(signed.sum()) if constant else self.problem.offset(mu),
+            multiplier=() if dual.coupling is None else tuple(np.atleast_1d(mu).tolist()),
         )
         return certificate, doubt
+
+    def _excess(self) -> tuple[FloatArray, float]:
+        """What has to be taken from alpha for it to be feasible, and the longest feature of the
+        rows that it is taken from: those of the support if they will do."""
+        constant = float(self.problem.intercept == "constant")
+        try:
+            cut = self.alpha - self.dual.feasible(self.alpha, self.alpha == 0)
+            return cut, float(np.hypot(self.longest, constant))
+        except ValueError:
+            cut = self.alpha - self.dual.feasible(self.alpha)
+            return cut, float(np.hypot(self.farthest, constant))
+
+
+def _at(dual: Dual, gradient: FloatArray) -> FloatArray:
+    """Where alpha is best at these gradients."""
+    tube = 0.0 if dual.tube is None else dual.tube
+    inside = dual.hi if dual.tube is None else np.zeros(len(dual))
+    return np.where(gradient > tube, dual.hi, np.where(gradient < -tube, dual.lo, inside))

@@ -20,15 +20,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.design import Design
 from bigscreen.divide_rows import pick
 from bigscreen.divide_work import Enough, Local, Part, longest_step, solved, squared_norm
-from bigscreen.dual import FloatArray
+from bigscreen.dual import Dual, FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit_monitor import Report
 from bigscreen.partition import SAMPLE_MOST, Partition, partition
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Solver
 
@@ -68,7 +69,7 @@ class Divided:
 
 def divide(
     design: Design,
-    problem: CSvc,
+    problem: Problem,
     fleet: Any,
     solver: Solver,
     local: Callable[[int], AbstractContextManager[Any]],
@@ -150,13 +151,26 @@ def _counts(n: int, parts: int | None, levels: int, largest: int | None) -> list
     return counts[:1] + [count for count in counts[1:] if count >= max(2, fewest)]
 
 
+def _shares(dual: Dual, rows: list[NDArray[np.int64]]) -> list[FloatArray]:
+    """The part of the coupling's total that the rows of every part are to have, for each group.
+
+    In proportion to their boxes: what the whole can meet, every part can.
+    """
+    if dual.coupling is None:
+        return [np.ones(1)] * len(rows)
+    group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
+    room, groups = dual.hi - dual.lo, np.size(dual.total)
+    sums = np.array([np.bincount(group[ids], room[ids], groups) for ids in rows])
+    return list(sums / np.where(sums.any(axis=0), sums.sum(axis=0), 1.0))
+
+
 class _Job:
     """alpha as it goes through the levels."""
 
     def __init__(
         self,
         design: Design,
-        problem: CSvc,
+        problem: Problem,
         fleet: Any,
         solver: Solver,
         tol: float,
@@ -202,12 +216,14 @@ class _Job:
         turn = [p for p in np.argsort(-sizes, kind="stable").tolist() if len(rows[p])]
         threads = max(1, self.fleet.workers // max(1, len(turn)))
         task = Local(self.design, self.problem, self.solver, local, self.tol, PASSES, self.rule)
+        shares = _shares(self.dual, rows)
         items = (
             Part(
                 rows[p],
                 self.codes[rows[p]],
                 self.weights[rows[p]],
                 self.alpha[rows[p]],
+                shares[p],
                 threads,
                 self._seconds(),
             )
@@ -241,15 +257,13 @@ class _Job:
         """Multiply alpha by the number that makes D largest."""
         began = time.monotonic()
         self.report({"event": "phase", "phase": "scale"})
-        positive = self.dual.sign > 0
-        sums = float(self.alpha[positive].sum()), float(self.alpha[~positive].sum())
         # Parts meet the coupling up to rounding: so does their sum, a little worse.
-        self.alpha *= np.where(positive, *self.problem.feasible(*sums))
+        self.alpha = self.dual.feasible(self.alpha)
         coef = self.dual.sign * self.alpha
         w_sq, entries = squared_norm(self.design, self.problem, coef, self.fleet)
-        lin = float(self.dual.lin @ self.alpha)
+        lin = self.dual.value(self.alpha, 0.0)
         t = 1.0
-        if self.dual.coupling is None or self.dual.total == 0.0:  # t alpha keeps the coupling
+        if self.dual.coupling is None or not np.any(self.dual.total):  # t alpha keeps the coupling
             best = lin / w_sq if w_sq > 0 else math.inf
             t = min(max(best, 0.0), longest_step(self.dual, self.alpha))
         if not math.isfinite(t):

@@ -14,6 +14,7 @@ from bigscreen.dual import FloatArray
 from bigscreen.kernels import Precomputed
 from bigscreen.store import MemoryDataset, Rows
 from bigscreen.store.layout import Layout, sqnorms
+from bigscreen.store.targets import describe
 
 
 class Picked(Rows):
@@ -25,7 +26,7 @@ class Picked(Rows):
     ----------
     base : Rows
     ids : int64 (k,), ascending
-    codes : int32 (k,)
+    codes : int32 (k,), or float64 targets
     weights : float64 (k,)
     columns : bool
         Features are entries to all rows (a precomputed kernel): take those to these rows.
@@ -37,7 +38,7 @@ class Picked(Rows):
         self,
         base: Rows,
         ids: NDArray[np.int64],
-        codes: NDArray[np.int32],
+        codes: NDArray[Any],
         weights: FloatArray,
         columns: bool = False,
     ) -> None:
@@ -48,7 +49,7 @@ class Picked(Rows):
             n_rows=len(ids),
             n_features=len(ids) if columns else base.n_features,
             sparse=base.is_sparse,
-            labels=base.labels,
+            labels=base.layout.labels,
             weights=base.has_weights,
         )
 
@@ -60,7 +61,7 @@ class Picked(Rows):
         chosen = rows[:, self.ids]
         return np.ascontiguousarray(chosen) if isinstance(chosen, np.ndarray) else chosen
 
-    def y(self, start: int, stop: int) -> NDArray[np.int32]:
+    def y(self, start: int, stop: int) -> NDArray[Any]:
         self.layout.check_range(start, stop)
         return self._codes[start:stop]
 
@@ -86,7 +87,8 @@ class Picked(Rows):
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        return np.bincount(self._codes[self._codes >= 0], minlength=self.n_labels).astype(np.int64)
+        counts = describe(self._codes, self.n_labels)["label_counts"]
+        return np.array(counts, dtype=np.int64)
 
     @property
     def fingerprint(self) -> str:
@@ -97,7 +99,7 @@ class Picked(Rows):
 
 
 def pick(
-    design: Design, ids: NDArray[np.int64], codes: NDArray[np.int32], weights: FloatArray
+    design: Design, ids: NDArray[np.int64], codes: NDArray[Any], weights: FloatArray
 ) -> Design:
     """The design of these rows alone, read where they lie."""
     columns = isinstance(design.kernel, Precomputed)
@@ -108,5 +110,5 @@ def load(design: Design) -> Design:
     """The same design with its rows in memory."""
     data = design.data
     n = data.n_rows
-    rows = MemoryDataset(data.X(0, n), data.y(0, n), data.labels, data.weights(0, n))
+    rows = MemoryDataset(data.X(0, n), data.y(0, n), data.layout.labels, data.weights(0, n))
     return replace(design, data=rows)

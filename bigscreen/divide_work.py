@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,11 +17,11 @@ from bigscreen import design_sums
 from bigscreen.closing import Throughput
 from bigscreen.design import Design
 from bigscreen.divide_rows import load, pick
-from bigscreen.dual import Dual, FloatArray
+from bigscreen.dual import Dual, FloatArray, Mu
 from bigscreen.errors import InputError
 from bigscreen.kernels import Precomputed, Side
 from bigscreen.point import Point
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Solver, Verdict
 
@@ -30,12 +30,14 @@ BLOCK = 8192
 
 
 class Part(NamedTuple):
-    """One part's rows: their numbers, codes, weights and alpha; threads and seconds to use."""
+    """One part's rows: their numbers, codes (or targets), weights and alpha; the share of the
+    coupling's total that is theirs, for each group; threads and seconds to use."""
 
     ids: NDArray[np.int64]
-    codes: NDArray[np.int32]
+    codes: NDArray[Any]
     weights: FloatArray
     alpha: FloatArray
+    share: FloatArray
     threads: int
     seconds: float | None
 
@@ -92,7 +94,7 @@ class Local:
     """Solves a part by itself, where ``fleet.each`` puts it."""
 
     design: Design
-    problem: CSvc
+    problem: Problem
     solver: Solver
     fleet: Callable[[int], AbstractContextManager[Any]]
     tol: float
@@ -100,20 +102,59 @@ class Local:
     rule: Rule | None
 
     def __call__(self, part: Part) -> Solved:
-        dual = self.problem.dual(part.codes, part.weights)
-        if dual.coupling is not None and len(np.unique(np.sign(dual.coupling))) < 2:
-            # Nothing but 0 meets the coupling. Every row is on its margin.
-            return Solved(np.zeros(len(dual)), float(dual.coupling[0]), 0.0, 0.0, 0, 0)
+        problem = Shared(self.problem, part.share)
+        dual = problem.dual(part.codes, part.weights)
+        if _nothing_but_0(dual):
+            zero = np.zeros(len(dual))
+            return Solved(zero, problem.offset(dual.multiplier(zero)), 0.0, 0.0, 0, 0)
         deadline = None if part.seconds is None else time.monotonic() + part.seconds
         check = Enough(self.tol, self.most, self.rule, deadline)
         design = load(pick(self.design, part.ids, part.codes, part.weights))
         with self.fleet(part.threads) as fleet:
-            return solved(design, self.problem, self.solver, fleet, check, part.alpha)
+            return solved(design, problem, self.solver, fleet, check, part.alpha)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A problem of which some rows are to make up a part of the coupling's total."""
+
+    whole: Problem
+    share: FloatArray
+
+    @property
+    def intercept(self) -> str:
+        return self.whole.intercept
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``."""
+        dual = self.whole.dual(y, weights, scale)
+        share = self.share if dual.group is not None else float(self.share[0])
+        return replace(dual, total=dual.total * share)
+
+    def offset(self, mu: Mu) -> float:
+        """See ``Problem``."""
+        return self.whole.offset(mu)
+
+    def at(self, value: float) -> Shared:
+        """See ``Problem``."""
+        return replace(self, whole=self.whole.at(value))
+
+    def factor(self, other: Shared) -> float | None:
+        """See ``Problem``."""
+        return self.whole.factor(other.whole)
+
+
+def _nothing_but_0(dual: Dual) -> bool:
+    """Whether only alpha = 0 meets the coupling: a C-SVC's rows of one class."""
+    if dual.coupling is None or np.any(dual.total):
+        return False
+    ends = np.stack([dual.coupling * dual.lo, dual.coupling * dual.hi])
+    return not (np.any(ends > 0) and np.any(ends < 0))
 
 
 def solved(
     design: Design,
-    problem: CSvc,
+    problem: Problem,
     solver: Solver,
     fleet: Any,
     check: Enough,
@@ -122,9 +163,7 @@ def solved(
     """Solve from an alpha in the box, made feasible first."""
     n = design.data.n_rows
     dual = problem.dual(design.data.y(0, n), design.data.weights(0, n))
-    positive = dual.sign > 0
-    keep = problem.feasible(float(alpha[positive].sum()), float(alpha[~positive].sum()))
-    begin = alpha * np.where(positive, *keep)
+    begin = dual.feasible(alpha)
     point = solver.run(
         design,
         problem,
@@ -144,7 +183,7 @@ def solved(
 
 # -- ||w(alpha)||^2 ------------------------------------------------------------------------------
 def squared_norm(
-    design: Design, problem: CSvc, coef: FloatArray, fleet: Throughput
+    design: Design, problem: Problem, coef: FloatArray, fleet: Throughput
 ) -> tuple[float, int]:
     """``||sum_i coef_i phi_i||^2`` and the kernel entries that it took.
 

@@ -26,6 +26,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.dual_order import order_statistic
+
 FloatArray = NDArray[np.float64]
 
 AT_LO, AT_HI, FREE, AT_ZERO = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
@@ -96,8 +98,9 @@ class Dual:
 
     def value(self, alpha: FloatArray, w_sq: float) -> float:
         """D(alpha) = p . alpha - e . |alpha| - 1/2 ||w(alpha)||^2."""
-        tube = 0.0 if self.tube is None else float(self.tube @ np.abs(alpha))
-        return float(np.dot(self.lin, alpha)) - tube - 0.5 * w_sq
+        # Not np.dot: on long arrays BLAS wakes its threads for it, and then they wait for work.
+        tube = 0.0 if self.tube is None else float(np.sum(self.tube * np.abs(alpha)))
+        return float(np.sum(self.lin * alpha)) - tube - 0.5 * w_sq
 
     def slacks(self, alpha: FloatArray, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
         """Every row's part of the Frank-Wolfe gap (rows,), none of them negative."""
@@ -150,7 +153,7 @@ class Dual:
         most = np.maximum(self.coupling * self.hi, self.coupling * self.lo)
         if self.group is None:
             return float(np.sum(most)) - float(np.sum(self.total))
-        sums: FloatArray = np.bincount(self.group, most, np.size(self.total))
+        sums = np.bincount(self.group, most, np.size(self.total)).astype(np.float64)
         return sums - self.total
 
     def multiplier(self, scores: FloatArray) -> Mu:
@@ -159,10 +162,8 @@ class Dual:
         def best(values: FloatArray, weights: FloatArray, threshold: float) -> float:
             if not len(values):
                 return 0.0
-            order = np.argsort(values, kind="stable")
-            cumulative = np.cumsum(weights[order])
-            k = int(np.searchsorted(cumulative, threshold * (1 - 1e-15)))
-            return float(values[order[min(k, len(order) - 1)]])
+            found = order_statistic(values, weights, threshold * (1 - 1e-15))
+            return float(np.clip(found, np.min(values), np.max(values)))
 
         return self._each_group(best, *self.breakpoints(scores))
 
@@ -177,15 +178,18 @@ class Dual:
         other, _, _ = self.breakpoints(upper)
 
         def least(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-            return _order_statistic(values, weights, threshold - 1e-9 * float(np.sum(weights)))
+            return order_statistic(values, weights, threshold - 1e-9 * float(np.sum(weights)))
 
         def most(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-            return _order_statistic(values, weights, threshold + 1e-9 * float(np.sum(weights)))
+            return order_statistic(values, weights, threshold + 1e-9 * float(np.sum(weights)))
 
-        return (
-            self._each_group(least, np.minimum(one, other), weights, group),
-            self._each_group(most, np.maximum(one, other), weights, group),
-        )
+        low = self._each_group(least, np.minimum(one, other), weights, group)
+        high = self._each_group(most, np.maximum(one, other), weights, group)
+        # A gradient with a multiplier is rounded twice: a row that stands at the multiplier itself
+        # must not be told from it by the last bit.
+        size = max(_largest(one), _largest(other))
+        size += 0.0 if self.tube is None else float(np.max(self.tube, initial=0.0))
+        return low - 1e-15 * size, high + 1e-15 * size
 
     def _each_group(
         self,
@@ -197,7 +201,8 @@ class Dual:
         threshold = self.threshold
         if group is None:
             return statistic(values, weights, float(np.sum(threshold)))
-        own = [group == g for g in range(np.size(self.total))]
+        # By numbers: a mask that picks at random costs ten times as much.
+        own = [np.flatnonzero(group == g) for g in range(np.size(self.total))]
         parts = zip(own, np.asarray(threshold), strict=True)
         return np.array([statistic(values[g], weights[g], float(at)) for g, at in parts])
 
@@ -217,20 +222,15 @@ class Dual:
             one, other = (self.coupling * self.spread_mu(end) for end in mu)
             g_low, g_high = g_low - np.maximum(one, other), g_high - np.minimum(one, other)
         tube: Any = 0.0 if self.tube is None else self.tube
-        decided = np.full(len(self), FREE)
+        decided = np.where(g_low > tube, AT_HI, FREE)
         if self.tube is not None:
-            decided[(g_low > -tube) & (g_high < tube)] = AT_ZERO
-        decided[g_low > tube] = AT_HI
-        decided[g_high < -tube] = AT_LO
-        return decided
+            decided = np.where((g_low > -tube) & (g_high < tube), AT_ZERO, decided)
+        return np.where(g_high < -tube, AT_LO, decided)
 
     def settled(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
         """alpha with every decided variable where it belongs (which may break the coupling)."""
-        return np.select(
-            [decided == AT_HI, decided == AT_LO, decided == AT_ZERO],
-            [self.hi, self.lo, np.zeros(len(self))],
-            alpha,
-        )
+        rest = np.where(decided == AT_ZERO, 0.0, alpha)
+        return np.where(decided == AT_HI, self.hi, np.where(decided == AT_LO, self.lo, rest))
 
     def feasible(self, alpha: FloatArray, fixed: NDArray[np.bool_] | None = None) -> FloatArray:
         """An alpha of the whole problem near this one: within the box, the coupling kept.
@@ -247,39 +247,42 @@ class Dual:
         alpha = np.clip(alpha, self.lo, self.hi)
         if self.coupling is None:
             return alpha
-        x, t = self.coupling * alpha, self.coupling
-        low = np.minimum(t * self.lo, t * self.hi)
-        high = np.maximum(t * self.lo, t * self.hi)
-        if fixed is not None:
-            low, high = np.where(fixed, x, low), np.where(fixed, x, high)
-        totals = np.atleast_1d(np.asarray(self.total, dtype=np.float64))
-        for g, total in enumerate(totals):
-            own = slice(None) if self.group is None else np.flatnonzero(self.group == g)
-            x[own] = _brought_to(x[own], low[own], high[own], float(total))
-        return np.clip(t * x, self.lo, self.hi)
+        x, moved = self.coupling * alpha, False
+        for g, total in enumerate(np.atleast_1d(self.total).tolist()):
+            own: Any = slice(None) if self.group is None else np.flatnonzero(self.group == g)
+            excess, size = float(np.sum(x[own])) - total, float(np.sum(np.abs(x[own])))
+            if abs(excess) <= 2.0**-50 * size:
+                continue  # what is at its bound stays there to the last bit
+            if fixed is not None:
+                free = ~fixed if self.group is None else ~fixed & (self.group == g)
+                own = np.flatnonzero(free)
+            way, t = (1.0 if excess > 0 else -1.0), self.coupling[own]
+            # Too little is too much of what has the other sign.
+            low = np.where(way * t > 0, self.lo[own], -self.hi[own])
+            x[own], left = _lowered(way * x[own], low, abs(excess))
+            x[own] *= way
+            if left > 1e-9 * max(1.0, abs(total), size):
+                raise ValueError("no alpha within the box has the coupling's total")
+            moved = True
+        return np.clip(self.coupling * x, self.lo, self.hi) if moved else alpha
 
 
-def _brought_to(x: FloatArray, low: FloatArray, high: FloatArray, total: float) -> FloatArray:
-    """x within [low, high] moved to this sum."""
-    excess = float(np.sum(x)) - total
-    if excess < 0:
-        return -_brought_to(-x, -high, -low, -total)
+def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:
+    """x brought down by this much in sum, as far as low lets it; what is left to do."""
     for end in (np.minimum(np.maximum(low, 0.0), x), low):
         room = float(np.sum(x - end))
         if excess > 0 and room > 0:
             part = min(1.0, excess / room)
             x = x - part * (x - end)
             excess -= part * room
-    if excess > 1e-9 * max(1.0, abs(total), float(np.sum(np.abs(x)))):
-        raise ValueError("no alpha within the box has the coupling's total")
-    return x
+    return x, excess
 
 
-def _order_statistic(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-    """Smallest value whose cumulative weight reaches the threshold (-inf, +inf past the ends)."""
-    if threshold <= 0:
-        return -np.inf
-    order = np.argsort(values, kind="stable")
-    cumulative = np.cumsum(weights[order])
-    k = int(np.searchsorted(cumulative, threshold))
-    return float(values[order[k]]) if k < len(order) else np.inf
+def _largest(values: FloatArray) -> float:
+    """The largest of the sizes that are finite (0: there is none)."""
+    if not len(values):
+        return 0.0
+    ends = abs(float(np.min(values))), abs(float(np.max(values)))
+    if np.isfinite(ends).all():
+        return max(ends)
+    return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))

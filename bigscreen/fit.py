@@ -17,7 +17,8 @@ from bigscreen.closing import Certificate, Throughput, close
 from bigscreen.closing_exact import close_exact
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
-from bigscreen.fit_monitor import COUNTED, GracefulInterrupt, Limits, Monitor, Report
+from bigscreen.fit_interrupt import GracefulInterrupt
+from bigscreen.fit_monitor import COUNTED, Limits, Monitor, Report
 from bigscreen.point import Point
 from bigscreen.problems import Problem
 from bigscreen.screening.dynamic import Rule
@@ -26,10 +27,14 @@ from bigscreen.solvers.protocol import Solver
 
 @dataclass
 class Fitted:
-    """What ``fit`` returns: the best certified point, its certificate, and how it came about."""
+    """What ``fit`` returns: the best certified point, its certificate, and how it came about.
+
+    ``ended``: why the solve ended, see ``Monitor``.
+    """
 
     point: Point
     certificate: Certificate
+    ended: str
     history: list[dict[str, Any]]
     screening: dict[str, Any]
     seconds: dict[str, float]
@@ -92,6 +97,7 @@ def fit(
         rule=rule,
         report=report,
         folder=folder,
+        nothing=_nothing(design, problem),
     )
     report({"event": "phase", "phase": "solve"})
     with GracefulInterrupt(monitor):
@@ -118,6 +124,7 @@ def fit(
     return Fitted(
         point=monitor.certified_point,
         certificate=monitor.certificate,
+        ended=monitor.ended,
         history=monitor.history,
         screening=screening,
         seconds={
@@ -125,6 +132,19 @@ def fit(
             "certify": monitor.certify_seconds,
         },
     )
+
+
+def _nothing(design: Design, problem: Problem) -> float:
+    """The least ``1/2 ||w*||^2`` that rows of float32 can tell from 0; 0 where w* = 0 needs no
+    telling: without a total to meet alpha = 0 says it, or P is all loss."""
+    data, kernel = design.data, design.kernel
+    total = float(np.sum(problem.dual(data.y(0, 1), data.weights(0, 1)).total))
+    largest = data.max_sqnorm
+    if kernel is not None:
+        largest = kernel.bound(largest, largest) if kernel.psd else np.inf
+    if not (total > 0 and np.isfinite(largest)):
+        return 0.0
+    return 0.5 * (2.0**-24 * total) ** 2 * (largest + float(problem.intercept == "constant"))
 
 
 def _weight_bound(design: Design, problem: Problem) -> float:

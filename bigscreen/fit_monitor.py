@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import signal
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -59,6 +57,10 @@ class Monitor:
     ``lessons`` how many rows came back each time all did, and how many of them had been removed
     wrongly; ``history`` P, D, gap, rows visited and alive of every pass, and what else the solver
     counts (``COUNTED``).
+
+    ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
+    could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
+    that; "stalled", if the solver could do no more; or "budget".
     """
 
     certify: Callable[[Point], Certificate]
@@ -66,6 +68,8 @@ class Monitor:
     rule: Rule | None
     report: Report
     folder: Path | None = None
+    nothing: float = 0.0
+    ended: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
     fixed: list[dict[str, Any]] = field(default_factory=list)
     certificate: Certificate | None = None
@@ -96,14 +100,22 @@ class Monitor:
         if point.relative_gap <= self.target:
             certificate = self._close(point)
             if _proves(certificate, self.limits.tol):
+                self.ended = "proved"
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
             self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
             if self._reckless():
                 return self._take_back()
             doubted = certificate.gap > DOUBTED * point.gap
-        if self._exhausted() or (stats["stalled"] and not self._reckless()):
-            self._close(self.best)
+        if point.paired and self._nothing(point):
+            self.ended = "nothing"
+            return None
+        exhausted = self._exhausted()
+        if exhausted or (stats["stalled"] and not self._reckless()):
+            self.ended = "budget" if exhausted else "stalled"
+            dual = self._close(self.best).dual
+            if self.nothing and -dual <= self.nothing:
+                self.ended = "nothing"
             return None
         if stats["stalled"]:
             return self._take_back()
@@ -120,7 +132,7 @@ class Monitor:
             self._lesson(removed, false)
         self.best = None if meta["best"] is None else _from_json(meta["best"])
         if meta["certified"] is not None:
-            self.certificate = Certificate(**meta["certificate"])
+            self.certificate = Certificate.from_dict(meta["certificate"])
             self.certified_point = _from_json(meta["certified"])
         self.started = time.monotonic() - meta["seconds"]
         self._resumed = True
@@ -174,6 +186,15 @@ class Monitor:
             self.rule = self.rule.learned(removed, false)
             if not self.rule.safe and len(self.lessons) >= self.limits.restarts:
                 self.rule = GapBall()
+
+    def _nothing(self, point: Point) -> bool:
+        """Whether w* is 0, by the solver's sums and by the closing pass."""
+        if not (self.nothing and -point.dual <= self.nothing):
+            return False
+        if -self._close(point).dual <= self.nothing:
+            return True
+        self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
+        return False
 
     def _region(self, point: Point) -> Any:
         return None if self.rule is None else self.rule.region(point, point.rounding)
@@ -252,7 +273,7 @@ def _as_json(point: Point) -> dict[str, Any]:
         **vars(point),
         "coef": point.coef.tolist(),
         "w": point.w.tolist(),
-        "readings": [{**vars(r), "coef": r.coef.tolist()} for r in point.readings],
+        "readings": [reading.to_dict() for reading in point.readings],
         "alpha": None if alpha is None else base64.b64encode(alpha.tobytes()).decode(),
         "scores": None,
     }
@@ -264,32 +285,8 @@ def _from_json(record: dict[str, Any]) -> Point:
     made = {
         "coef": np.array(record["coef"]),
         "w": np.array(record["w"]),
-        "readings": tuple(
-            Reading(**{**r, "coef": np.array(r["coef"])}) for r in record["readings"]
-        ),
+        "readings": tuple(Reading.from_dict(reading) for reading in record["readings"]),
+        "multiplier": tuple(record["multiplier"]),
         "alpha": None if alpha is None else np.frombuffer(base64.b64decode(alpha)),
     }
     return Point(**{**record, **made})
-
-
-class GracefulInterrupt:
-    """Ctrl-C lets the pass end and a checkpoint be written; a second one stops at once."""
-
-    def __init__(self, monitor: Monitor) -> None:
-        self.monitor = monitor
-        self.usable = (
-            monitor.folder is not None and threading.current_thread() is threading.main_thread()
-        )
-
-    def __enter__(self) -> None:
-        if self.usable:
-            self.before = signal.signal(signal.SIGINT, self._interrupt)
-
-    def __exit__(self, *_: object) -> None:
-        if self.usable:
-            signal.signal(signal.SIGINT, self.before)
-
-    def _interrupt(self, *_: object) -> None:
-        if self.monitor.interrupted:
-            raise KeyboardInterrupt
-        self.monitor.interrupted = True

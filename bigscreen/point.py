@@ -4,32 +4,55 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from bigscreen.dual import Dual, FloatArray
 
 
+def relative(gap: float, primal: float) -> float:
+    """``gap / |P|``; where P is 0, 1 unless the gap is 0 as well."""
+    return gap / abs(primal) if primal != 0 else float(gap > 0)
+
+
+def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
+    """The smoothed loss's own alpha (rows,): how steep it is at these gradients."""
+    if dual.tube is None:
+        return dual.lo + (dual.hi - dual.lo) * np.clip((gradient + h) / (2 * h), 0.0, 1.0)
+    more = dual.hi * np.clip((gradient - dual.tube + h) / (2 * h), 0.0, 1.0)
+    return more + dual.lo * np.clip((h - gradient - dual.tube) / (2 * h), 0.0, 1.0)
+
+
 @dataclass(frozen=True)
 class Reading:
-    """A dual point read off the scores of some w: the smoothed hinge's own alpha.
+    """A dual point read off the scores of some w: the smoothed loss's own alpha.
 
     ``alpha = lo + (hi - lo) clip((G + h) / (2 h), 0, 1)`` with G the gradient at the scores
-    ``columns . coef + intercept`` and ``h = smoothing``; ``weight`` is its part in a mixture.
+    ``columns . coef + intercept`` and ``multiplier`` (one a group; empty: its part is in the
+    scores already, or there is no coupling), ``h = smoothing``; ``weight`` is its part in a
+    mixture.
     """
 
     coef: FloatArray
     intercept: float
     smoothing: float
     weight: float = 1.0
+    multiplier: tuple[float, ...] = ()
 
     def alpha(self, dual: Dual, scores: FloatArray) -> FloatArray:
-        """The dual point of rows with these scores (the offset included)."""
-        G, h = dual.lin - dual.sign * scores, self.smoothing
-        if dual.tube is None:
-            return dual.lo + (dual.hi - dual.lo) * np.clip((G + h) / (2 * h), 0.0, 1.0)
-        more = dual.hi * np.clip((G - dual.tube + h) / (2 * h), 0.0, 1.0)
-        return more + dual.lo * np.clip((h - G - dual.tube) / (2 * h), 0.0, 1.0)
+        """The dual point of rows with these scores (the intercept included)."""
+        return read_off(dual, dual.gradient(scores, np.array(self.multiplier)), self.smoothing)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, bit for bit."""
+        return {**vars(self), "coef": self.coef.tolist()}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Reading:
+        """The reading that ``to_dict`` wrote."""
+        made = {"coef": np.array(saved["coef"]), "multiplier": tuple(saved["multiplier"])}
+        return cls(**{**saved, **made})
 
 
 @dataclass(frozen=True)
@@ -54,6 +77,8 @@ class Point:
         The dual point, where it is held in memory (coordinate descent).
     rounding : float
         Bound on what rounding can have put into ``primal - dual``.
+    multiplier : tuple of float
+        ``mu``, one a group, where there is a coupling and ``intercept`` does not say it (a nu-SVC).
     scores : callable or None
         Scores of all rows (n,) without the offset, as the solver has kept them up to date, or
         None once it has moved on.
@@ -69,6 +94,7 @@ class Point:
     alpha: FloatArray | None = field(default=None, repr=False)
     rounding: float = 0.0
     scores: Callable[[], FloatArray | None] | None = field(default=None, repr=False)
+    multiplier: tuple[float, ...] = ()
 
     @property
     def gap(self) -> float:
@@ -77,5 +103,5 @@ class Point:
 
     @property
     def relative_gap(self) -> float:
-        """``gap / P``; 0 where both are 0."""
-        return self.gap / abs(self.primal) if self.primal != 0 else float(self.gap > 0)
+        """``gap / |P|``; 0 where both are 0."""
+        return relative(self.gap, self.primal)

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import Dual, FloatArray, Mu
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, is_number
 
 INTERCEPTS = ("none", "constant", "true")
 
@@ -73,8 +73,8 @@ class _Penalised(_Offset):
     C: float
 
     def __post_init__(self) -> None:
-        if not (np.isfinite(self.C) and self.C > 0):
-            raise InputError(f"C must be a positive finite number, got {self.C}")
+        if not (is_number(self.C) and self.C > 0):
+            raise InputError(f"C must be a positive finite number, got {self.C!r}")
         if self.intercept not in INTERCEPTS:
             raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
 
@@ -114,18 +114,6 @@ class CSvc(_Penalised):
         coupling = sign if self.intercept == "true" else None
         return Dual(sign, constant(1.0, n), constant(0.0, n), hi, coupling)
 
-    def feasible(self, positive: float, negative: float) -> FloatArray:
-        """Factors in [0, 1] for alpha of either sign that make ``sum y alpha = 0`` (true offset).
-
-        ``positive``, ``negative``: the sums of alpha over rows of either sign. Scaling one side
-        down stays inside the box, so a dual point read off the scores needs no second pass.
-        """
-        if self.intercept != "true":
-            return np.ones(2)
-        if positive <= 0 or negative <= 0:
-            return np.zeros(2)
-        return np.array([min(1.0, negative / positive), min(1.0, positive / negative)])
-
 
 @dataclass(frozen=True)
 class Lad(_Penalised):
@@ -151,8 +139,8 @@ class Svr(_Penalised):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (np.isfinite(self.epsilon) and self.epsilon >= 0):
-            raise InputError(f"epsilon must be a finite number, 0 or more, got {self.epsilon}")
+        if not (is_number(self.epsilon) and self.epsilon >= 0):
+            raise InputError(f"epsilon must be a finite number, 0 or more, got {self.epsilon!r}")
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; ``y`` are targets."""
@@ -170,8 +158,8 @@ class Quantile(_Penalised):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.tau < 1:
-            raise InputError(f"tau must lie strictly between 0 and 1, got {self.tau}")
+        if not (is_number(self.tau) and 0 < self.tau < 1):
+            raise InputError(f"tau must lie strictly between 0 and 1, got {self.tau!r}")
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; ``y`` are targets."""
@@ -206,10 +194,21 @@ class Sublinear(_Penalised):
         super().__post_init__()
         if self.intercept == "true":
             raise InputError("the general problem has no unpenalised offset; use constant or none")
-        if not self.lower <= self.upper:
-            raise InputError(f"lower must be at most upper, got {self.lower} and {self.upper}")
-        if not (np.isfinite(self.a).all() and np.isfinite(self.b).all()):
-            raise InputError("a and b must be finite numbers")
+        if not (is_number(self.lower) and is_number(self.upper) and self.lower <= self.upper):
+            raise InputError(
+                "lower and upper must be finite numbers, lower at most upper, got "
+                f"{self.lower!r} and {self.upper!r}"
+            )
+        for name in ("a", "b"):
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            if values.ndim != 1 or not np.isfinite(values).all():
+                raise InputError(f"{name} must be finite numbers, one for every row")
+            object.__setattr__(self, name, values)
+        if len(self.a) != len(self.b):
+            raise InputError(
+                f"a and b must be as many numbers, one of each for every row, got {len(self.a)} "
+                f"and {len(self.b)}"
+            )
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; ``y`` are row numbers."""
@@ -231,7 +230,10 @@ class Sublinear(_Penalised):
 
 def classes(codes: NDArray[Any], positive: int) -> FloatArray:
     """+1 for the positive class, -1 for every other."""
-    return np.where(codes == positive, 1.0, -1.0)
+    sign = (codes == positive).astype(np.float64)
+    sign *= 2.0
+    sign -= 1.0
+    return sign
 
 
 def rows_weights(

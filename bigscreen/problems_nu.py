@@ -9,8 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import Dual, FloatArray, Mu
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, is_number
 from bigscreen.problems import INTERCEPTS, classes, constant, rows_weights
+
+_ROUNDED = 1 + 1e-12
+"""A last digit of the sums is not what makes a nu infeasible."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class NuSvc:
     intercept: str = "none"
 
     def __post_init__(self) -> None:
-        _check_nu(self.nu)
+        _check_nu(self.nu, self.mass)
         if self.intercept not in INTERCEPTS:
             raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
 
@@ -94,7 +97,7 @@ class OneClass:
     intercept = "true"
 
     def __post_init__(self) -> None:
-        _check_nu(self.nu)
+        _check_nu(self.nu, self.mass)
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; of ``y`` only the length matters."""
@@ -120,6 +123,40 @@ def largest_nu(positive: float, negative: float, intercept: str) -> float:
     return 2.0 * min(positive, negative) / (positive + negative)
 
 
-def _check_nu(nu: float) -> None:
-    if not (np.isfinite(nu) and 0 < nu <= 1):
-        raise InputError(f"nu must lie in (0, 1], got {nu}")
+def check_feasible(nu: float, positive: float, negative: float, intercept: str, where: str) -> None:
+    """Refuse a nu-SVC that the weights of its classes do not allow.
+
+    Parameters
+    ----------
+    positive, negative : float
+        Weight of either class.
+    intercept : str
+        Only the unpenalised offset, which has half of nu over each class, has a limit below 1.
+    where : str
+        What the message calls the rows.
+
+    Raises
+    ------
+    InputError
+        With the largest feasible value.
+    """
+    if positive + negative == 0 or intercept == "true" and min(positive, negative) == 0:
+        raise InputError(
+            f"a nu-SVC needs rows of both classes that have some weight{where}; give weights "
+            "above zero"
+        )
+    most = largest_nu(positive, negative, intercept)
+    if nu > most * _ROUNDED:
+        near = f"{most:.6g}"
+        near = near if float(near) <= most * _ROUNDED else f"{most * (1 - 5e-6):.6g}"
+        raise InputError(
+            f"nu {nu:.10g} is infeasible{where}: one class has too little weight to hold half of "
+            f"it; the largest feasible nu is {near}"
+        )
+
+
+def _check_nu(nu: float, mass: float) -> None:
+    if not (is_number(nu) and 0 < nu <= 1):
+        raise InputError(f"nu must lie in (0, 1], got {nu!r}")
+    if not (is_number(mass) and mass > 0):
+        raise InputError(f"mass must be the weight of all rows, above 0, got {mass!r}")

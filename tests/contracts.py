@@ -119,7 +119,7 @@ def naive_certificate(world: World, point: Point, exact_columns: bool) -> tuple[
     if point.alpha is None:
         parts = []
         for part in point.readings:
-            z = q.p - q.s * (read @ part.coef + part.intercept)
+            z = q.p - q.s * (read @ part.coef + part.intercept + sum(part.multiplier))
             h = part.smoothing
             parts.append((part.weight, q.hi * np.clip((z + h) / (2 * h), 0, 1)))
     alpha = np.zeros(len(q.hi))

@@ -8,7 +8,7 @@ from scipy import sparse
 from scipy.optimize import minimize
 
 from bigscreen.rows import as_rows
-from bigscreen.solvers.coordinate import epoch
+from bigscreen.solvers.coordinate_epoch import epoch
 
 
 def problem(seed, n, d, density=1.0):
@@ -42,6 +42,7 @@ def run(X, sign, lin, lo, hi, constant, epochs, tolerance=1e-9, alpha=None):
             lin,
             lo,
             hi,
+            np.zeros(len(alpha)),
             alpha,
             w,
             order,
@@ -101,6 +102,7 @@ def test_csr_takes_the_same_steps_as_dense():
             lin,
             lo,
             hi,
+            np.zeros(len(alpha)),
             alpha,
             w,
             order,
@@ -130,6 +132,7 @@ def test_only_ordered_rows_move():
             lin,
             lo,
             hi,
+            np.zeros(len(alpha)),
             alpha,
             w,
             order,
@@ -147,6 +150,7 @@ def test_only_ordered_rows_move():
         lin,
         lo,
         hi,
+        np.zeros(len(alpha)),
         alpha,
         w,
         order[:0],
@@ -167,6 +171,7 @@ def test_rows_of_zeros_go_to_the_bound_their_linear_term_asks_for():
         lin,
         lo,
         hi,
+        np.zeros(len(alpha)),
         alpha,
         w,
         np.arange(3),
@@ -194,6 +199,7 @@ def test_violation_is_the_largest_projected_gradient():
         lin,
         lo,
         hi,
+        np.zeros(len(alpha)),
         alpha,
         w,
         order,

@@ -321,9 +321,7 @@ def test_newton_goes_on_from_any_start(kernel, intercept, far, fleet):
     rng = np.random.default_rng(0)
     start = (1 - far) * w.optimum.alpha + far * w.box * rng.random(400)
     if intercept == "true":
-        s = w.oracle.s
-        keep = w.problem.feasible(start[s > 0].sum(), start[s < 0].sum())
-        start = start * np.where(s > 0, *keep)
+        start = w.problem.dual(data.y(0, 400), data.weights(0, 400)).feasible(start)
     fitted = fit(w.design, w.problem, Newton(1e-4), fleet, Limits(1e-4), start=start)
     contracts.solver_law(w, fitted.point, fitted.certificate, 1e-4)
     if far == 0.0:

@@ -203,14 +203,6 @@ def test_unknown_intercept():
         CSvc(1.0, 1, (), "maybe")
 
 
-@given(positive=st.floats(0, 1e6), negative=st.floats(0, 1e6))
-def test_sides_scaled_to_a_feasible_point(positive, negative):
-    keep = CSvc(1.0, 1, (), "true").feasible(positive, negative)
-    assert np.all((keep >= 0) & (keep <= 1))
-    assert keep[0] * positive == pytest.approx(keep[1] * negative, rel=1e-12, abs=1e-300)
-    assert CSvc(1.0, 1).feasible(positive, negative).tolist() == [1, 1]
-
-
 def test_gaps_of_points():
     point = Point(np.zeros(1), np.zeros(1), 0.0, 4.0, 3.0, paired=True)
     assert point.gap == 1.0 and point.relative_gap == 0.25

@@ -148,7 +148,7 @@ def test_a_step_on_two_is_the_optimum_of_the_two(q, curves, share, boxes):
     low, high = -np.array(boxes[:2]), np.array(boxes[2:])
     cross = share * np.sqrt(curves[0] * curves[1])
     x = np.zeros(2)
-    d = compiled.free_step(0, 1, *curves, cross, 1e-12, low, high, x, F)
+    d = compiled.free_step(0, 1, *curves, cross, 1e-12, low, high, x, F, None, None, None)
     np.testing.assert_array_equal(x, d)
     Q = np.array([[curves[0], cross], [cross, curves[1]]])
     z = np.linalg.cholesky(Q)

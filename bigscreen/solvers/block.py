@@ -16,7 +16,7 @@ from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.point import Point
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
 from bigscreen.solvers.block_open import open_at, open_cold, refine
 from bigscreen.solvers.block_screen import revive, screen
 from bigscreen.solvers.block_solve import Solve
@@ -52,7 +52,7 @@ class Block:
     def run(
         self,
         design: Design,
-        problem: CSvc,
+        problem: Problem,
         fleet: Any,
         check: Check,
         *,
@@ -79,16 +79,22 @@ class Block:
             open_at(solve, start)
         else:
             open_cold(solve)
-        while True:
-            point = solve.point()
-            verdict = check(point, solve.stats(), solve.save)
-            if verdict is None:
-                return point
-            if not verdict.restart and not solve.fine and (verdict.doubted or solve.stuck):
-                refine(solve)  # check has seen this point and asks for more
-                continue
-            if verdict.restart:
-                revive(solve)
-            elif verdict.region is not None:
-                screen(solve, verdict.region)
-            solve.advance()
+        return driven(solve, check)
+
+
+def driven(solve: Solve, check: Check) -> Point:
+    """Go from block to block until ``check`` answers None; returns the last point."""
+    while True:
+        point = solve.point()
+        verdict = check(point, solve.stats(), solve.save)
+        if verdict is None:
+            return point
+        if not verdict.restart and not solve.fine and (verdict.doubted or solve.stuck):
+            refine(solve)  # check has seen this point and asks for more
+            continue
+        solve.counts = (0, 0)
+        if verdict.restart:
+            revive(solve)
+        elif verdict.region is not None:
+            screen(solve, verdict.region)
+        solve.advance()

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-import numpy as np
+from dataclasses import replace
 
-from bigscreen.dual import FloatArray
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.dual import Dual, FloatArray
 from bigscreen.kernels import Side
-from bigscreen.solvers.block_solve import Solve, between
-from bigscreen.solvers.smo import smo
+from bigscreen.point import read_off
+from bigscreen.solvers.block_choice import between, edges, extremes, free
+from bigscreen.solvers.block_solve import Solve
 
 MOVED = 4096
 """Rows of a start that are sent at once."""
@@ -27,8 +31,13 @@ def open_cold(solve: Solve) -> None:
 
     The random rows' problem, with boxes as much wider as they are fewer, has about the same w.
     Where most of its support is at the bound, alpha of all rows can be read off their scores
-    (the smoothed hinge's own dual point): many rounds are saved that would bring these rows in a
-    block at a time. Where few are, alpha depends on every row by itself and 0 is the better start.
+    (the smoothed loss's own dual point): many rounds are saved that would bring these rows in a
+    block at a time. Where few are, alpha depends on every row by itself and 0 is the better start,
+    as it is for a regression, where a small error of w turns alpha of most rows around.
+
+    Where 0 is not feasible there is no such choice: the rows that the subsample's machine finds
+    the most wrong are put at their bound, or any where there is no subsample, until the total is
+    met.
     """
     rng = np.random.default_rng(solve.options.seed)
     dual = solve.dual
@@ -37,55 +46,125 @@ def open_cold(solve: Solve) -> None:
     half = max(solve.size // 2, solve.size - min(map(len, kinds)))
     picks = [rng.permutation(kind)[:half] for kind in kinds]
     ids = np.concatenate(picks)
-    scale = [len(kind) / max(1, len(pick)) for kind, pick in zip(kinds, picks, strict=True)]
+    box = dual.hi - dual.lo
+    scale = [_ratio(box[kind], box[pick]) for kind, pick in zip(kinds, picks, strict=True)]
     scales = np.repeat(scale, [len(pick) for pick in picks])
     order = np.argsort(ids)
     solve.new, scales = ids[order], scales[order]
     solve.move(np.empty(0, np.int64), np.empty(0), solve.data.X(0, 0), solve.new)
     solve.v = solve.watched
-    if len(live) > 2 * len(ids):
-        _read(solve, scales)
+    start = None
+    if len(live) > 2 * len(ids) and not np.any(dual.lo < 0):
+        start = _read(solve, scales)
+    if start is None and not _feasible_at_0(dual):
+        start = filled(dual, rng.permutation(len(dual)).astype(np.float64))
+    if start is not None:
+        open_at(solve, start)
 
 
-def _read(solve: Solve, scales: FloatArray) -> None:
-    """Begin at a reading of the first block's own solution, if it is good for one."""
+def _read(solve: Solve, scales: FloatArray) -> FloatArray | None:
+    """A reading of the first block's own solution, if it is good for one."""
     solve.enter()
-    ids = solve.gram.ids
-    part = solve.dual[ids]
-    t = np.ascontiguousarray(solve.t[ids])
-    lo, hi = part.lo * scales, part.hi * scales
-    alpha, G = np.array(part.lo), solve.v * np.where(t == 0, 1.0, t)
-    smo(
-        solve.gram.K,
-        np.ascontiguousarray(part.sign),
-        t,
-        lo,
-        hi,
-        alpha,
-        G,
-        solve.options.depth,
-        STEPS * len(ids),
-    )
-    used = np.flatnonzero(alpha != lo)
-    if np.count_nonzero(alpha[used] == hi[used]) < BOUNDED * max(1, len(used)):
-        return
-    free = (alpha > lo) & (alpha < hi) & (t != 0)
-    mu = float(np.mean(G[free] / t[free])) if np.any(free) else 0.0
+    ids, dual = solve.gram.ids, solve.dual
+    part = dual[ids]
+    part = replace(part, lo=part.lo * scales, hi=part.hi * scales)
+    alpha, G = np.zeros(len(ids)), solve.block_gradient()
+    at_0 = _feasible_at_0(dual)
+    if not at_0:
+        alpha = filled(part, np.zeros(len(ids)))
+        G = part.lin - part.sign * (solve.gram.K @ (part.sign * alpha))
+    solve.steps(part, alpha, G, solve.options.depth, STEPS * len(ids))
+    used = np.flatnonzero(alpha)
+    bound = (alpha[used] == part.hi[used]) | (alpha[used] == part.lo[used])
+    if at_0 and np.count_nonzero(bound) < BOUNDED * max(1, len(used)):
+        return None
+    mu = _multipliers(part, alpha, G, solve.groups)
     change = part.sign[used] * alpha[used]
     stack, _ = solve.fleet.round(
         {
             "kind": "read",
             "rows": Side(solve.gram.X[used], ids[used]),
             "change": change,
-            "mu": mu,
             "offset": float(change.sum()) if solve.constant else 0.0,
-            "h": SMOOTHING,
         }
     )
-    read = stack.ravel()[: len(solve.dual)]
-    positive = solve.dual.sign > 0
-    keep = solve.problem.feasible(float(read[positive].sum()), float(read[~positive].sum()))
-    open_at(solve, read * np.where(positive, keep[0], keep[1]))
+    scores = stack.ravel()[: len(dual)]
+    h = SMOOTHING * _unit(dual, mu)
+    if at_0 or dual.coupling is None:
+        gradient = dual.gradient(scores, mu[0] if dual.group is None else mu)
+        return dual.feasible(read_off(dual, gradient, h))
+    return _balanced(dual, scores, mu, h)
+
+
+def _balanced(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatArray:
+    """A reading at the multipliers that make it meet the totals."""
+    assert dual.coupling is not None
+    gradient, alpha = dual.gradient(scores), np.zeros(len(dual))
+    for g, total in enumerate(np.atleast_1d(np.asarray(dual.total, np.float64)).tolist()):
+        own = np.arange(len(dual)) if dual.group is None else np.flatnonzero(dual.group == g)
+        part, t, G = dual[own], dual.coupling[own], gradient[own]
+        # The sum falls as the multiplier grows.
+        ends = [float(f(G / t)) + sign * h for f, sign in ((np.min, -1), (np.max, 1))]
+        for _ in range(100):
+            at = 0.5 * (ends[0] + ends[1])
+            read = read_off(part, G - t * at, h)
+            ends[int(float(t @ read) < total)] = at
+        alpha[own] = read
+    return dual.feasible(alpha, alpha == 0)
+
+
+def _multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> FloatArray:
+    """Those of a solved part: what its free rows agree on."""
+    if part.coupling is None:
+        return np.zeros(groups)
+    v = G / part.coupling
+    highest, lowest = extremes(part, alpha, v, groups)
+    mu = between(lowest, highest, np.zeros(groups))
+    inside = free(part, alpha)
+    edge, _ = edges(part, alpha, v)
+    for g in range(groups):
+        own = inside if part.group is None else inside & (part.group == g)
+        if np.any(own):
+            mu[g] = np.mean(edge[own])
+    return mu
+
+
+def _unit(dual: Dual, mu: FloatArray) -> float:
+    """What a margin of 1 is to this problem: its linear terms, or with none the multipliers."""
+    return float(np.mean(np.abs(dual.lin))) or float(abs(np.mean(mu))) or 1.0
+
+
+def _ratio(every: FloatArray, some: FloatArray) -> float:
+    return float(np.sum(every) / np.sum(some)) if len(some) else 0.0
+
+
+def _feasible_at_0(dual: Dual) -> bool:
+    return bool(np.all(dual.lo <= 0) and np.all(dual.hi >= 0)) and not np.any(dual.total)
+
+
+def filled(dual: Dual, gain: FloatArray) -> FloatArray:
+    """The feasible alpha with the largest ``gain . alpha``: at its bounds but for a row a group.
+
+    Raises
+    ------
+    ValueError
+        If no alpha is feasible.
+    """
+    if dual.coupling is None:
+        return np.where(gain > 0, dual.hi, dual.lo)
+    t = dual.coupling
+    low, high = np.minimum(t * dual.lo, t * dual.hi), np.maximum(t * dual.lo, t * dual.hi)
+    x = low.copy()
+    order = np.argsort(-gain * t, kind="stable")
+    totals = np.atleast_1d(np.asarray(dual.total, dtype=np.float64))
+    for g, total in enumerate(totals.tolist()):
+        own: NDArray[np.int64] = order if dual.group is None else order[dual.group[order] == g]
+        room = (high - low)[own]
+        left = total - float(np.sum(low[own]))
+        if not -1e-9 * abs(total) <= left <= float(np.sum(room)) + 1e-9 * abs(total):
+            raise ValueError("no alpha within the box has the coupling's total")
+        x[own] += np.clip(left - (np.cumsum(room) - room), 0.0, room)
+    return t * x
 
 
 def open_at(solve: Solve, start: FloatArray) -> None:
@@ -99,7 +178,7 @@ def open_at(solve: Solve, start: FloatArray) -> None:
     # The value that steps add to: D of the start itself.
     solve.value = solve.dual.value(solve.alpha, solve.w_sq)
     if solve.dual.coupling is not None:
-        solve.mu = between(solve.lowest, solve.highest)
+        solve.mu = between(solve.lowest, solve.highest, solve.mu)
     solve.look()
 
 

@@ -4,7 +4,8 @@ A round brings the rows whose alpha has changed and by how much; every shard add
 columns to its scores, and names the rows of its own that violate optimality most. Kernel columns
 never leave the shard. With ``v_i = G_i / t_i`` (t is 1 without a coupling) a row can move up while
 ``t_i alpha_i`` has room above, down while it has room below; at the optimum every row that can move
-up has ``v <= mu`` and every row that can move down ``v >= mu`` (mu is 0 without a coupling).
+up has ``v <= mu`` and every row that can move down ``v >= mu`` (mu is that of the row's group, 0
+without a coupling). A tube takes e from v on the way away from 0 and gives it on the way back.
 
 A state is a pure fold over the messages, so a lost shard is rebuilt by replaying them.
 """
@@ -18,18 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.design import Design
-from bigscreen.dual import AT_HI, AT_LO, FREE, FloatArray
+from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, FloatArray
 from bigscreen.exact import Totals
 from bigscreen.kernels import Side
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block_columns import Columns, take
-from bigscreen.solvers.block_state import Frozen, State, furthest, mine, padded, survey
+from bigscreen.solvers.block_state import Frozen, State, furthest, look, mine, moving, padded, solid
 
-NOTES = ("w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries")
+NOTES = ("w_sq", "gap", "rounding", "alive", "entries")
 """What a shard's answer begins with: its rows' parts of ||w||^2 and of the Frank-Wolfe gap at the
-message's mu, a bound on the gap's rounding, the extremes of v over rows that can move up and down,
-rows alive, kernel entries so far. Fixed rows are in none of the sums: they have no gap."""
+message's mu, a bound on the gap's rounding, rows alive, kernel entries so far. Then, one a group,
+the largest v of rows that can move up, and the smallest of those that can move down. Fixed rows are
+in none of the sums: they have no gap."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class BlockProgram:
     ----------
     design : Design
         An exact one.
-    problem : CSvc
+    problem : Problem
     capacity : int
         Kernel columns that every shard can keep.
     named : int
@@ -50,21 +52,21 @@ class BlockProgram:
     """
 
     design: Design
-    problem: CSvc
+    problem: Problem
     capacity: int
     named: int
     fine: bool = False
 
     def open(self, shard: int) -> State:
-        """The state at alpha = 0; rows whose box is a point are never looked at."""
+        """The state at alpha = 0, within the box or not."""
         data = self.design.data
         kernel = self.design.kernel
         assert kernel is not None
         start, stop = data.shard(shard)
-        dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
+        dual = solid(self.problem.dual(data.y(start, stop), data.weights(start, stop)))
         X = data.X(start, stop)
         ids = np.arange(start, stop, dtype=np.int64)
-        alive = np.flatnonzero(dual.hi > dual.lo)
+        alive = moving(dual)
         side = Side(X, ids)
         sqnorms = data.sqnorms(start, stop)
         most = data.max_sqnorm, data.n_features
@@ -76,7 +78,7 @@ class BlockProgram:
         return State(
             start=start,
             dual=dual,
-            alpha=np.array(dual.lo),
+            alpha=np.zeros(stop - start),
             scores=np.zeros(stop - start),
             alive=alive,
             decided=np.zeros(stop - start, np.int32),
@@ -105,61 +107,41 @@ class BlockProgram:
         those furthest below that can move down (row number -1: no more), then v of the rows of
         ``watch`` that live here.
         """
-        alive = state.alive
         if len(message["ids"]):
-            scores = state.scores[alive]
-            state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
-            state.scores[alive] = scores
+            self._add(state, message)
             here = message["ids"] - state.start
-            mine = (here >= 0) & (here < len(state.alpha))
-            state.alpha[here[mine]] = message["alpha"][mine]
+            own = (here >= 0) & (here < len(state.alpha))
+            state.alpha[here[own]] = message["alpha"][own]
         return self._survey(state, message)
 
+    def _add(self, state: State, message: dict[str, Any]) -> None:
+        alive = state.alive
+        scores = state.scores[alive]
+        state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
+        state.scores[alive] = scores
+
     def _survey(self, state: State, message: dict[str, Any]) -> FloatArray:
-        mu, offset = message["mu"], message["offset"]
-        dual, alive = state.dual, state.alive
-        v = np.empty(len(alive))
-        moves = np.empty(len(alive), np.int8)
-        t = dual.sign if dual.coupling is None else dual.coupling
-        w_sq, gap, rounding, highest, lowest = survey(
-            alive,
-            dual.sign,
-            dual.lin,
-            dual.lo,
-            dual.hi,
-            t,
-            dual.coupling is not None,
-            state.alpha,
-            state.scores,
-            mu,
-            offset,
-            state.relative,
-            state.errors,
-            message["spread"],
-            v,
-            moves,
-        )
-        notes = np.array([w_sq, gap, rounding, highest, lowest, len(alive), state.columns.entries])
-        up = furthest(np.where((moves & 1) != 0, v - mu, 0.0), self.named)
-        down = furthest(np.where((moves & 2) != 0, mu - v, 0.0), self.named)
-        named = [padded(x, self.named) for k in (up, down) for x in (state.start + alive[k], v[k])]
-        here = mine(state, message["watch"])
-        places = np.searchsorted(alive, here)
-        return np.concatenate([notes, *named, padded(v[places], message["width"])])
+        alive = state.alive
+        at = message["mu"], message["offset"], message["spread"]
+        sums, ends, (v, over, under) = look(state, alive, *at)
+        named = [
+            padded(x, self.named)
+            for k in (furthest(over, self.named), furthest(under, self.named))
+            for x in (state.start + alive[k], v[k])
+        ]
+        places = np.searchsorted(alive, mine(state, message["watch"]))
+        watched = padded(v[places], message["width"])
+        notes = [*sums, len(alive), state.columns.entries]
+        return np.concatenate([notes, ends.ravel(), *named, watched])
 
     def _read(self, state: State, message: dict[str, Any]) -> FloatArray:
-        """Read alpha of all rows off the scores of a subsample's machine (see ``Reading``)."""
-        alive, change = state.alive, message["change"]
-        scores = np.zeros(len(alive))
-        nowhere = np.full(len(change), -1)
-        state.columns.accumulate(message["rows"], nowhere, change, scores)
-        scores += message["offset"]
-        dual = state.dual[alive]
-        h = message["h"]
-        inside = np.clip((dual.gradient(scores, message["mu"]) + h) / (2 * h), 0.0, 1.0)
-        alpha = state.alpha.copy()
-        alpha[alive] = dual.lo + (dual.hi - dual.lo) * inside
-        return padded(alpha, self.design.data.shard_rows)
+        """Scores of all rows for a subsample's machine (of rows not alive: the offset)."""
+        scores = np.zeros(len(state.alive))
+        change = message["change"]
+        state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
+        every = np.zeros(len(state.alpha))
+        every[state.alive] = scores
+        return padded(every + message["offset"], self.design.data.shard_rows)
 
     def _rows(self, state: State, message: dict[str, Any]) -> FloatArray:
         """The features of those of these rows that live here, float32 in the words of float64.
@@ -187,7 +169,7 @@ class BlockProgram:
         return ball.intervals(scores + message["offset"], state.norms[alive], slack)
 
     def _bounds(self, state: State, message: dict[str, Any]) -> FloatArray:
-        """Intervals (lower, upper) of the scores of all rows; -inf, +inf: see ``_Solve._mu``."""
+        """Intervals (lower, upper) of the scores of all rows; see ``block_screen``."""
         n = self.design.data.shard_rows
         lower, upper = np.zeros(n), np.zeros(n)
         lower[state.alive], upper[state.alive] = self._intervals(state, message)
@@ -199,7 +181,7 @@ class BlockProgram:
     def _screen(self, state: State, message: dict[str, Any]) -> FloatArray:
         """Drop the rows that a region decides about and whose alpha is where it says.
 
-        Returns [rows newly fixed at hi, at lo].
+        Returns [rows newly fixed at hi, at lo or, between the two, at 0].
         """
         alive = state.alive
         dual = state.dual[alive]
@@ -207,13 +189,14 @@ class BlockProgram:
         alpha = state.alpha[alive]
         decided[(decided == AT_HI) & (alpha != dual.hi)] = FREE
         decided[(decided == AT_LO) & (alpha != dual.lo)] = FREE
+        decided[(decided == AT_ZERO) & (alpha != 0)] = FREE
         state.decided[alive] = np.where(decided == FREE, 0, state.decided[alive] + 1)
         drop = state.decided[alive] >= message["region"].patience
         if np.any(drop):
             state.frozen.append(Frozen(alive[drop], decided[drop], message["since"]))
             self._look_at(state, np.flatnonzero(~drop))
-        counts = [np.count_nonzero(drop & (decided == side)) for side in (AT_HI, AT_LO)]
-        return np.array(counts, np.float64)
+        high = np.count_nonzero(drop & (decided == AT_HI))
+        return np.array([high, np.count_nonzero(drop) - high], np.float64)
 
     def _look_at(self, state: State, keep: NDArray[np.int64]) -> None:
         """Go on with these of the rows alive."""
@@ -237,12 +220,15 @@ class BlockProgram:
             columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
             state.scores[event.local] = scores
             state.columns.entries += columns.entries
-            G = state.dual[event.local].gradient(scores + message["offset"], message["mu"])
-            wrong += int(np.count_nonzero(np.where(event.side == AT_HI, G < 0, G > 0)))
+            dual = state.dual[event.local]
+            G = dual.gradient(scores + message["offset"], message["mu"])
+            e = 0.0 if dual.tube is None else dual.tube
+            held = [event.side == AT_HI, event.side == AT_LO]
+            wrong += int(np.count_nonzero(np.select(held, [G < e, G > -e], np.abs(G) > e)))
         if state.frozen:
             state.frozen = []
             state.decided[:] = 0
-            state.alive = np.flatnonzero(state.dual.hi > state.dual.lo)
+            state.alive = moving(state.dual)
             entries = state.columns.entries
             side = Side(state.X[state.alive], state.start + state.alive)
             state.columns = self._columns(side)

@@ -11,13 +11,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.design import Design
-from bigscreen.dual import FloatArray
+from bigscreen.dual import Dual, FloatArray, Mu
 from bigscreen.kernels import Side
 from bigscreen.point import Point
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
+from bigscreen.solvers.block_choice import (
+    apart,
+    balanced,
+    between,
+    extremes,
+    free,
+    merged,
+)
 from bigscreen.solvers.block_columns import Slots
 from bigscreen.solvers.block_gram import Gram
 from bigscreen.solvers.block_shard import NOTES, BlockProgram
+from bigscreen.solvers.block_state import moving
 from bigscreen.solvers.block_wire import gathered, received, shares
 from bigscreen.solvers.smo import smo
 
@@ -57,15 +66,14 @@ STEPS = 100
 class Solve:
     """alpha of all rows, the block, and what the last round has said."""
 
-    def __init__(self, options: Any, design: Design, problem: CSvc, fleet: Any) -> None:
+    def __init__(self, options: Any, design: Design, problem: Problem, fleet: Any) -> None:
         data = design.data
         self.options, self.design, self.fleet, self.data = options, design, fleet, data
         self.constant = problem.intercept == "constant"
         self.dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-        coupling = self.dual.coupling
-        self.t = np.broadcast_to(0.0, len(self.dual)) if coupling is None else coupling
         self.problem = problem
-        self.live = int(np.count_nonzero(self.dual.hi > self.dual.lo))
+        self.groups = int(np.size(self.dual.total))
+        self.live = len(moving(self.dual))
         self.false_removals = self.moves = self.spent = 0
         self.screened = False
         # Equal rows have equal keys, others (almost surely) not.
@@ -81,18 +89,23 @@ class Solve:
         self.size = min(options.size, max(data.n_rows // 8, SMALLEST), data.n_rows)
         self.named = min(data.shard_rows, max(64, 4 * LARGEST // data.n_shards))
         self.slots = Slots(options.cache // ((8 if fine else 4) * data.n_rows), data.n_rows)
-        program = BlockProgram(self.design, self.problem, self.slots.capacity, self.named, fine)
-        self.fleet.start(program, data.n_shards)
+        self.fleet.start(self._program(), data.n_shards)
         threads = min(getattr(self.fleet, "workers", 1), os.cpu_count() or 1)
         self.gram = Gram(kernel, self.constant, threads, np.float64 if fine else np.float32)
-        self.alpha = np.array(self.dual.lo)
-        self.mu = self.offset = self.value = 0.0
+        self.alpha = np.zeros(len(self.dual))
+        self.mu = np.zeros(self.groups)
+        self.offset = self.value = 0.0
+        self.entries = 0
         self.screenings: list[FloatArray] = []  # alpha at every screening round
-        self.counts = (0, 0)
+        self.counts, self.fixed = (0, 0), 0  # rows fixed by the last screening, and by all
         self.still = False
         # The next block: places of the last one that stay, new rows, and v of both.
         self.stay, self.new = np.empty(0, np.int64), np.empty(0, np.int64)
         self.v = np.empty(0)
+
+    def _program(self) -> BlockProgram:
+        how = self.slots.capacity, self.named, self.fine
+        return BlockProgram(self.design, self.problem, *how)
 
     # -- blocks --------------------------------------------------------------------------------
     def advance(self) -> None:
@@ -100,32 +113,33 @@ class Solve:
         self.enter()
         ids = self.gram.ids
         part = self.dual[ids]
-        t = np.ascontiguousarray(self.t[ids])
         alpha = self.alpha[ids]
-        G = self.v * np.where(t == 0, 1.0, t)
+        G = self.block_gradient()
         before = G.copy()
-        smo(
-            self.gram.K,
-            np.ascontiguousarray(part.sign),
-            t,
-            np.ascontiguousarray(part.lo),
-            np.ascontiguousarray(part.hi),
-            alpha,
-            G,
-            self.options.depth * self.violation,
-            STEPS * len(ids),
-        )
+        self.steps(part, alpha, G, self.options.depth * self.violation, STEPS * len(ids))
         step = alpha - self.alpha[ids]
         self.value += 0.5 * float(step @ (before + G))
+        if part.tube is not None:
+            self.value -= float(part.tube @ (np.abs(alpha) - np.abs(self.alpha[ids])))
         changed = np.flatnonzero(step)
         self.still = len(changed) == 0
-        if self.dual.coupling is not None:
-            more, less = alpha < part.hi, alpha > part.lo
-            highest = np.max(G / t, where=np.where(t > 0, more, less), initial=-np.inf)
-            lowest = np.min(G / t, where=np.where(t > 0, less, more), initial=np.inf)
-            self.mu = between(lowest, highest)
+        if part.coupling is not None:
+            highest, lowest = extremes(part, alpha, G / part.coupling, self.groups)
+            self.mu = between(lowest, highest, self.mu)
         self.move(ids[changed], alpha[changed], self.gram.X[changed], ids)
         self.choose()
+
+    def block_gradient(self) -> FloatArray:
+        """``p - s u`` of the block's rows (q,)."""
+        coupling = self.dual.coupling
+        return self.v * (1.0 if coupling is None else coupling[self.gram.ids])
+
+    def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> None:
+        """Pair steps on a problem of the block's rows; alpha and G are updated."""
+        t = np.zeros(len(part)) if part.coupling is None else part.coupling
+        sign, t, lo, hi = map(np.ascontiguousarray, (part.sign, t, part.lo, part.hi))
+        kinds: Any = {"group": part.group, "tube": part.tube}
+        smo(self.gram.K, sign, t, lo, hi, alpha, G, tol, most, **kinds)
 
     def enter(self) -> None:
         """Make the chosen block the one whose kernel matrix is at hand."""
@@ -177,12 +191,14 @@ class Solve:
         notes = dict(zip(NOTES, stack[:, : len(NOTES)].T, strict=True))
         self.w_sq, self.gap = float(notes["w_sq"].sum()), float(notes["gap"].sum())
         self.rounding = float(notes["rounding"].sum())
-        self.highest, self.lowest = float(notes["highest"].max()), float(notes["lowest"].min())
         self.alive, self.entries = int(notes["alive"].sum()), int(notes["entries"].sum())
-        lists = np.split(stack[:, len(NOTES) :], np.arange(1, 5) * self.named, axis=1)
-        self.ups = _merged(lists[0], lists[1], self.mu)
-        self.downs = _merged(lists[2], lists[3], self.mu)
-        self.watched = gathered(lists[4], self.data, watch)
+        widths = [self.groups, self.groups, *4 * [self.named]]
+        parts = np.split(stack[:, len(NOTES) :], np.cumsum(widths), axis=1)
+        self.highest, self.lowest = parts[0].max(axis=0), parts[1].min(axis=0)
+        at = self.dual, self.alpha, self.mu
+        self.ups = merged(parts[2], parts[3], *at)
+        self.downs = merged(parts[4], parts[5], *at)
+        self.watched = gathered(parts[6], self.data, watch)
         if self.alive == self.live:
             # Nothing is fixed: the sums are those of all rows.
             self.value = self.dual.value(self.alpha, self.w_sq)
@@ -191,22 +207,17 @@ class Solve:
         """The next block: free rows of the last one, and the rows that violate most."""
         dual, half = self.dual, self.size // 2
         ids, v = self.gram.ids[self.stay], self.watched
-        alpha = self.alpha[ids]
-        free = np.flatnonzero((alpha > dual.lo[ids]) & (alpha < dual.hi[ids]))
-        if len(free) > half:
+        stay = np.flatnonzero(free(dual[ids], self.alpha[ids]))
+        if len(stay) > half:
             if self.size < LARGEST:
                 self.size = min(2 * self.size, LARGEST, self.data.n_rows)
                 half = self.size // 2
-            apart = np.abs(v[free] - self.mu)
-            free = np.sort(free[np.argsort(-apart, kind="stable")[:half]])
-        up, down = (_without(*named, ids[free]) for named in (self.ups, self.downs))
-        room = self.size - len(free)
-        # As many of either kind, so that pairs can be made of them.
-        most = max(room // 2, room - len(down[0]))
-        up = up[0][:most], up[1][:most]
-        down = down[0][: room - len(up[0])], down[1][: room - len(up[0])]
-        self.stay, self.new = self.stay[free], np.concatenate([up[0], down[0]])
-        self.v = np.concatenate([v[free], up[1], down[1]])
+            far = apart(dual, ids[stay], self.alpha, v[stay], self.mu)
+            stay = np.sort(stay[np.argsort(-far, kind="stable")[:half]])
+        up, down = (named.without(ids[stay]) for named in (self.ups, self.downs))
+        up, down = balanced(up, down, self.size - len(stay), dual.group, self.groups)
+        self.stay, self.new = self.stay[stay], np.concatenate([up.ids, down.ids])
+        self.v = np.concatenate([v[stay], up.v, down.v])
 
     # -- checkpoints ---------------------------------------------------------------------------
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
@@ -234,8 +245,13 @@ class Solve:
     def violation(self) -> float:
         """How far the KKT conditions are from holding: m - M, or the largest gradient."""
         if self.dual.coupling is None:
-            return max(self.highest, -self.lowest, 0.0)
-        return max(self.highest - self.lowest, 0.0)
+            return max(float(self.highest[0]), -float(self.lowest[0]), 0.0)
+        return max(float(np.max(self.highest - self.lowest)), 0.0)
+
+    @property
+    def multiplier(self) -> Mu:
+        """mu as the dual has it."""
+        return self.mu if self.dual.group is not None else float(self.mu[0])
 
     @property
     def _noise(self) -> float:
@@ -249,13 +265,14 @@ class Solve:
         return Point(
             none,
             none,
-            self.mu if self.dual.coupling is not None else self.offset,
+            self.problem.offset(self.multiplier) + self.offset,
             self.value + self.gap,
             self.value,
             paired=True,
             alpha=self.alpha.copy(),
             rounding=self.rounding,
             scores=partial(self.scores, self.moves),
+            multiplier=() if self.dual.coupling is None else tuple(self.mu.tolist()),
         )
 
     def scores(self, moves: int) -> FloatArray | None:
@@ -287,26 +304,3 @@ class Solve:
     def stuck(self) -> bool:
         """Whether no step is left to make with these kernel entries."""
         return self.still or self.violation <= self._noise
-
-
-def between(lowest: float, highest: float) -> float:
-    """The multiplier between the extremes, the finite one where only one is."""
-    ends = [end for end in (lowest, highest) if np.isfinite(end)]
-    return float(np.mean(ends)) if ends else 0.0
-
-
-def _merged(
-    ids: NDArray[Any], values: NDArray[Any], mu: float
-) -> tuple[NDArray[np.int64], FloatArray]:
-    """The shards' lists as one, the furthest from mu first; ties take turns between shards."""
-    flat, v = ids.T.ravel(), values.T.ravel()
-    there = np.flatnonzero(flat >= 0)
-    there = there[np.argsort(-np.abs(v[there] - mu), kind="stable")]
-    return flat[there].astype(np.int64), v[there]
-
-
-def _without(
-    ids: NDArray[np.int64], v: FloatArray, others: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], FloatArray]:
-    keep = ~np.isin(ids, others)
-    return ids[keep], v[keep]

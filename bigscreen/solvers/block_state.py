@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from bigscreen.solvers.block_columns import Columns
 
 @dataclass
 class Frozen:
-    """Rows that a screening round fixed at a bound, and the round's number."""
+    """Rows that a screening round fixed at a bound, or at 0, and the round's number."""
 
     local: NDArray[np.int64]
     side: NDArray[np.int8]
@@ -48,6 +48,21 @@ class State:
     frozen: list[Frozen] = field(default_factory=list)
 
 
+def solid(dual: Dual) -> Dual:
+    """The same with arrays that lie in memory: compiled code then has one kind to be made for."""
+    arrays = {
+        f.name: np.array(value)
+        for f in fields(dual)
+        if isinstance(value := getattr(dual, f.name), np.ndarray)
+    }
+    return Dual(**{**vars(dual), **arrays})
+
+
+def moving(dual: Dual) -> NDArray[np.int64]:
+    """The rows that a solver has to look at: those that can move, or cannot but are not 0."""
+    return np.flatnonzero((dual.hi > dual.lo) | (dual.lo != 0))
+
+
 def mine(state: State, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     """The places here of those of these rows that live here, in their order."""
     here = ids - state.start
@@ -68,15 +83,43 @@ def padded(values: NDArray[Any], length: int) -> FloatArray:
     return out
 
 
+def look(
+    state: State,
+    rows: NDArray[np.int64],
+    mu: FloatArray,
+    offset: float,
+    spread: float,
+) -> tuple[tuple[float, float, float], FloatArray, FloatArray]:
+    """What there is to say of some rows at this multiplier.
+
+    Returns
+    -------
+    sums : their parts of ``||w||^2``, of the Frank-Wolfe gap, and of what rounding can have moved
+        it by
+    ends : float64 (2, groups), the extremes of v over rows that can move up and down
+    about : float64 (3, rows): v, and how far it is beyond mu where a row can move up, and down
+    """
+    dual = state.dual
+    about, ends = np.empty((3, len(rows))), np.empty((2, len(mu)))
+    t = dual.sign if dual.coupling is None else dual.coupling
+    box = dual.sign, dual.lin, dual.lo, dual.hi, t, dual.coupling is not None
+    errors = state.relative, state.errors, spread
+    terms = dual.group, dual.tube, state.alpha, state.scores, mu, offset
+    sums = _survey(rows, *box, *terms, *errors, about[0], about[1], about[2], ends[0], ends[1])
+    return sums, ends, about
+
+
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def survey(
-    alive,
+def _survey(
+    rows,
     sign,
     lin,
     lo,
     hi,
     t,
     coupled,
+    group,
+    tube,
     alpha,
     scores,
     mu,
@@ -85,30 +128,50 @@ def survey(
     errors,
     spread,
     v,
-    moves,
+    over,
+    under,
+    highest,
+    lowest,
 ):  # type: ignore[no-untyped-def]
-    """v and the moves (1 up, 2 down) of the rows alive; sums of s alpha u, the gap,
-    and what rounding can have moved it by."""
-    w_sq, gap, rounding, highest, lowest = 0.0, 0.0, 0.0, -np.inf, np.inf
-    for k in range(len(alive)):
-        i = alive[k]
+    w_sq, gap, rounding = 0.0, 0.0, 0.0
+    highest[:], lowest[:] = -np.inf, np.inf
+    for k in range(len(rows)):
+        i = rows[k]
         u = scores[i] + offset
         G = lin[i] - sign[i] * u
         w_sq += sign[i] * alpha[i] * u
         r = t[i] if coupled else 1.0
+        g = 0 if group is None else group[i]
         v[k] = G / r
-        rest = G - r * mu if coupled else G
-        gap += rest * (hi[i] - alpha[i]) if rest > 0 else rest * (lo[i] - alpha[i])
-        # A row certainly at its bound moves P and D alike; any other moves the gap by its room.
+        rest = G - r * mu[g] if coupled else G
         band = relative[i] * abs(scores[i]) + errors[i] * spread
         above, below = hi[i] - alpha[i], alpha[i] - lo[i]
-        room = above if rest > band else (below if rest < -band else max(above, below))
-        rounding += room * band
         more, less = alpha[i] < hi[i], alpha[i] > lo[i]
-        up, down = (more, less) if r > 0 else (less, more)
-        moves[k] = up + 2 * down
-        if up:
-            highest = max(highest, v[k])
-        if down:
-            lowest = min(lowest, v[k])
-    return w_sq, gap, rounding, highest, lowest
+        can_up, can_down = (more, less) if r > 0 else (less, more)
+        # A row certainly at its bound moves P and D alike; any other moves the gap by its room.
+        if tube is None:
+            gap += rest * above if rest > 0 else -rest * below
+            room = above if rest > band else (below if rest < -band else max(above, below))
+            up = down = v[k]
+        else:
+            e, a = tube[i], max(alpha[i], 0.0)
+            one, other = rest - e, -rest - e
+            gap += one * (hi[i] - a) if one > 0 else -one * a
+            a = max(-alpha[i], 0.0)
+            gap += other * (-lo[i] - a) if other > 0 else -other * a
+            room = max(above, below)
+            if one > band or other > band:
+                room = above if one > band else below
+            elif max(one, other) < -band:
+                room = abs(alpha[i])
+            x = r * alpha[i]
+            up = v[k] - e if x >= 0 else v[k] + e
+            down = v[k] - e if x > 0 else v[k] + e
+        rounding += room * band
+        over[k] = up - mu[g] if can_up else 0.0
+        under[k] = mu[g] - down if can_down else 0.0
+        if can_up:
+            highest[g] = max(highest[g], up)
+        if can_down:
+            lowest[g] = min(lowest[g], down)
+    return w_sq, gap, rounding

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from bigscreen.design import Design
-from bigscreen.dual import AT_HI, AT_LO, FloatArray
+from bigscreen.dual import AT_HI, FREE, FloatArray
 from bigscreen.errors import InputError
 from bigscreen.point import Point
-from bigscreen.problems import CSvc
-from bigscreen.rows import as_rows, njit, row_axpy, row_dot
+from bigscreen.problems import Problem, constant
+from bigscreen.rows import as_rows
 from bigscreen.screening.regions import Ball
+from bigscreen.solvers.coordinate_epoch import epoch, row_add, row_scores
 from bigscreen.solvers.protocol import Check
 
 CHECKPOINT = "descent.npz"
@@ -41,7 +42,7 @@ class CoordinateDescent:
     def run(
         self,
         design: Design,
-        problem: CSvc,
+        problem: Problem,
         fleet: Any,
         check: Check,
         *,
@@ -57,12 +58,11 @@ class CoordinateDescent:
         Raises
         ------
         InputError
-            For an unpenalised offset (a coupling), or columns that are not explicit features.
+            For a coupling (an unpenalised offset, nu), or columns that are not explicit features.
         """
-        if problem.intercept == "true" or design.kernel is not None:
+        if design.kernel is not None:
             raise InputError(
-                "coordinate descent needs explicit features and no unpenalised offset; "
-                "use the newton solver"
+                "coordinate descent needs explicit features; use the newton, block or pairs solver"
             )
         descent = _Descent(design, problem, resident, weight_bound)
         if resume is not None and (resume / CHECKPOINT).exists():
@@ -88,32 +88,43 @@ class CoordinateDescent:
 class _Descent:
     """alpha, w and the free rows of one descent."""
 
-    def __init__(self, design: Design, problem: CSvc, resident: bool, box: float) -> None:
+    def __init__(self, design: Design, problem: Problem, resident: bool, box: float) -> None:
         data = design.data
         self.design, self.data, self.box = design, data, box
         self.constant = problem.intercept == "constant"
         self.shards = [data.shard(s) for s in range(data.n_shards)]
         self.duals = [problem.dual(data.y(a, b), data.weights(a, b)) for a, b in self.shards]
+        if any(dual.coupling is not None for dual in self.duals):
+            raise InputError(
+                "coordinate descent moves one variable at a time, which a coupling (an unpenalised "
+                "offset, or nu) does not allow; use the newton, block or pairs solver"
+            )
         self.sqnorms = [data.sqnorms(a, b) + self.constant for a, b in self.shards]
         self.X = [data.X(a, b) for a, b in self.shards] if resident else None
-        self.alpha = np.zeros(data.n_rows)
-        self.w = np.zeros(data.n_features + self.constant)
-        self.fixed = np.zeros(data.n_rows, np.bool_)
-        self.active = np.ones(data.n_rows, np.bool_)
+        # Rows that cannot move cost nothing after this.
+        self.still = np.concatenate([dual.hi <= dual.lo for dual in self.duals])
+        self.fixed = self.still.copy()
+        self.streak = np.zeros(data.n_rows, np.int32)
+        """Checks running that have decided about a row."""
+        self.active = ~self.fixed
         self.epochs = 0
         self.violation = np.inf
         self.counts = (0, 0)
         self.scores = np.zeros(data.n_rows)
         self.restored = False
+        self.begin(np.zeros(data.n_rows))
 
     def begin(self, alpha: FloatArray) -> None:
-        """Start at this alpha: one pass for its w."""
+        """Start at this alpha, or what of it is within the box: one pass for its w."""
         self.alpha = np.array(alpha, dtype=np.float64)
+        self.w = np.zeros(self.data.n_features + self.constant)
         for s, (a, b) in enumerate(self.shards):
-            coef = self.duals[s].sign * self.alpha[a:b]
+            dual = self.duals[s]
+            self.alpha[a:b] = dual.feasible(self.alpha[a:b])
+            coef = dual.sign * self.alpha[a:b]
             used = np.flatnonzero(coef)
             if len(used):
-                _add(as_rows(self._rows(s)), used, coef, self.constant, self.w)
+                row_add(as_rows(self._rows(s)), used, coef, self.constant, self.w)
 
     def epoch(self, seed: int) -> None:
         """Visit every free row once, but those at a bound that the last epochs left there.
@@ -129,6 +140,7 @@ class _Descent:
             free = np.flatnonzero(self.active[a:b])
             if len(free):
                 dual = self.duals[s]
+                tube = constant(0.0, b - a) if dual.tube is None else dual.tube
                 _, violation = epoch(
                     as_rows(self._rows(s)),
                     self.sqnorms[s],
@@ -136,6 +148,7 @@ class _Descent:
                     dual.lin,
                     dual.lo,
                     dual.hi,
+                    tube,
                     self.alpha[a:b],
                     self.w,
                     rng.permutation(free),
@@ -148,18 +161,18 @@ class _Descent:
 
     def point(self) -> Point:
         """The point with its Frank-Wolfe gap over the free rows (fixed rows have none)."""
-        gap = lin = 0.0
+        gap = value = 0.0
         for s, (a, b) in enumerate(self.shards):
             free = np.flatnonzero(~self.fixed[a:b])
             dual = self.duals[s]
-            lin += float(dual.lin @ self.alpha[a:b])
+            value += dual.value(self.alpha[a:b], 0.0)
             if len(free):
                 scores = np.empty(len(free))
-                _scores(as_rows(self._rows(s)), self.w, free, self.constant, scores)
+                row_scores(as_rows(self._rows(s)), self.w, free, self.constant, scores)
                 self.scores[a + free] = scores
                 gap += dual[free].frank_wolfe_gap(self.alpha[a + free], scores)
         self.active[:] = ~self.fixed
-        value = lin - 0.5 * float(self.w @ self.w)
+        value -= 0.5 * float(self.w @ self.w)
         w = self.w[: self.data.n_features].copy()
         error = 3 * self.box * self.design.score_error(w)
         return Point(
@@ -174,7 +187,10 @@ class _Descent:
         )
 
     def stats(self) -> dict[str, Any]:
-        """Rows alive (all of which an epoch visits), and what the last screening fixed."""
+        """Rows alive (all of which an epoch visits), and what the last screening fixed.
+
+        A row fixed at 0 in a tube counts as one at its lower end.
+        """
         alive = len(self.fixed) - int(np.count_nonzero(self.fixed))
         high, low = self.counts
         return {
@@ -186,24 +202,27 @@ class _Descent:
         }
 
     def screen(self, region: Ball) -> None:
-        """Fix rows that are at the bound that the region proves."""
+        """Fix rows that are where the region proves the optimum's to be."""
         slack = self.design.score_error(self.w[: self.data.n_features])
         high = low = 0
         for s, (a, b) in enumerate(self.shards):
             dual, alpha, fixed = self.duals[s], self.alpha[a:b], self.fixed[a:b]
             bounds = region.intervals(self.scores[a:b], np.sqrt(self.sqnorms[s]), slack)
             decided = dual.decide(*bounds)
-            at_hi = (decided == AT_HI) & (alpha == dual.hi) & ~fixed
-            at_lo = (decided == AT_LO) & (alpha == dual.lo) & ~fixed
-            fixed |= at_hi | at_lo
+            sure = (decided != FREE) & (dual.settled(decided, alpha) == alpha)
+            self.streak[a:b] = np.where(sure, self.streak[a:b] + 1, 0)
+            drop = sure & (self.streak[a:b] >= region.patience) & ~fixed
+            fixed |= drop
             self.active[a:b] = ~fixed
-            high, low = high + int(at_hi.sum()), low + int(at_lo.sum())
+            high += int(np.count_nonzero(drop & (decided == AT_HI)))
+            low += int(np.count_nonzero(drop & (decided != AT_HI)))
         self.counts = (high, low)
 
     def take_back(self) -> None:
         """Free every row again."""
-        self.fixed[:] = False
-        self.active[:] = True
+        self.fixed[:] = self.still
+        self.active[:] = ~self.still
+        self.streak[:] = 0
         self.counts = (0, 0)
 
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
@@ -216,6 +235,7 @@ class _Descent:
                 alpha=self.alpha,
                 w=self.w,
                 fixed=self.fixed,
+                streak=self.streak,
                 epochs=np.int64(self.epochs),
                 violation=np.float64(self.violation),
                 counts=np.array(self.counts),
@@ -229,7 +249,7 @@ class _Descent:
         """Go on from a checkpoint; returns the meta that was saved with it."""
         with np.load(path, allow_pickle=False) as saved:
             self.alpha, self.w, self.fixed = saved["alpha"], saved["w"], saved["fixed"]
-            self.active = ~self.fixed
+            self.active, self.streak = ~self.fixed, saved["streak"]
             self.epochs, self.violation = int(saved["epochs"]), float(saved["violation"])
             self.counts = (int(saved["counts"][0]), int(saved["counts"][1]))
             meta = json.loads(saved["meta"].tobytes())
@@ -242,78 +262,3 @@ class _Descent:
 
     def _rows(self, s: int) -> Any:
         return self.X[s] if self.X is not None else self.data.X(*self.shards[s])
-
-
-@njit(nogil=True, cache=True)
-def epoch(X, sqnorms, sign, lin, lo, hi, alpha, w, order, constant, threshold, active):
-    """One exact step on every row of `order`: min 1/2 ||sum_i s_i alpha_i phi_i||^2 - p . alpha.
-
-    Hsieh et al. 2008, algorithm 1, for any box and sign: with the reduced gradient
-    ``G_i = p_i - s_i <w, phi_i>``, ``alpha_i <- clip(alpha_i + G_i / ||phi_i||^2, lo_i, hi_i)``
-    and ``w`` follows. A fresh random `order` for every epoch is the caller's.
-
-    Parameters
-    ----------
-    X : ndarray (n, d) or CSR triple (`rows.as_rows`), float32
-    sqnorms : float64 (n,), ||phi_i||^2, with the constant's 1 if there is one
-    sign, lin, lo, hi : float64 (n,), the s, p and box of the dual
-    alpha : float64 (n,), within the box; updated
-    w : float64 (d,) or (d + 1,), sum_i s_i alpha_i phi_i; updated
-    order : int64, rows to visit
-    constant : bool
-        phi is the row with a 1 appended; the last component of w belongs to it.
-    threshold : float
-        A row at a bound whose gradient holds it there by more than this becomes inactive.
-    active : bool (n,)
-        Rows worth a visit; updated.
-
-    Returns
-    -------
-    visited : int
-    violation : float
-        Largest |projected gradient| met (before the step of its row), 0 for no rows.
-    """
-    violation = 0.0
-    last = len(w) - 1
-    for i in order:
-        score = row_dot(X, i, w)
-        if constant:
-            score += w[last]
-        gradient = lin[i] - sign[i] * score
-        old = alpha[i]
-        if gradient > 0.0:
-            if old >= hi[i]:
-                active[i] = gradient <= threshold
-                continue
-            # A row of zeros has a linear objective: its optimum is at the bound.
-            new = hi[i] if sqnorms[i] <= 0.0 else min(hi[i], old + gradient / sqnorms[i])
-        else:
-            if old <= lo[i] or gradient == 0.0:
-                active[i] = -gradient <= threshold
-                continue
-            new = lo[i] if sqnorms[i] <= 0.0 else max(lo[i], old + gradient / sqnorms[i])
-        violation = max(violation, abs(gradient))
-        alpha[i] = new
-        step = sign[i] * (new - old)
-        row_axpy(X, i, step, w)
-        if constant:
-            w[last] += step
-    return len(order), violation
-
-
-@njit(nogil=True, cache=True)
-def _scores(X, w, rows, constant, out):
-    """Scores of some rows, ``<w, phi_i>`` in float64."""
-    for k in range(len(rows)):
-        out[k] = row_dot(X, rows[k], w)
-        if constant:
-            out[k] += w[-1]
-
-
-@njit(nogil=True, cache=True)
-def _add(X, rows, coef, constant, w):
-    """``w += sum coef_i phi_i`` over some rows."""
-    for i in rows:
-        row_axpy(X, i, coef[i], w)
-        if constant:
-            w[-1] += coef[i]

@@ -1,6 +1,7 @@
 """Smoothed Newton in the primal: m-dimensional, a map-reduce over shards (MATH sec. 5).
 
-    min over w, b   1/2 ||w||^2 (+ 1/2 b^2 for an appended constant) + sum_i huber_h(G_i)
+    min over w, b, mu   1/2 ||w||^2 (+ 1/2 b^2 for an appended constant) + mu . total
+                        + sum_i huber_h(G_i)
 
 One iteration is two rounds: a score pass along the Newton step (its line search costs nothing
 more: scores are linear along the step) and a gradient pass over the zone ``|G| <= h``. h starts
@@ -17,8 +18,9 @@ from typing import Any
 
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
+from bigscreen.errors import InputError
 from bigscreen.point import Point
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
 from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.newton_solve import Solve
 from bigscreen.solvers.newton_start import start_at
@@ -55,7 +57,7 @@ class Newton:
     def run(
         self,
         design: Design,
-        problem: CSvc,
+        problem: Problem,
         fleet: Fleet,
         check: Check,
         *,
@@ -88,21 +90,27 @@ class Newton:
                 check.restored(meta)
                 return solve.run(solve.restore(program, meta["solver"]), check)
         place, before = solve.origin(), 1.0
+        strides = self._strides(design)
         if start is not None:
-            place = start_at(solve, start)
-            solve.enter(program, place)
-            return solve.run(place, check)
-        for stride in self._strides(design):
+            place, strides = start_at(solve, start), [1]
+        for stride in strides:
             # The picked rows can hold nearly all the weight, then scaled up by the stride.
             part = replace(
                 program, stride=stride, scale=float(stride), weight_bound=stride * weight_bound
             )
-            solve.enter(part, place, growth=design.data.n_rows / stride / before)
-            before = design.data.n_rows / stride
-            if stride == 1:
-                break
-            enough = COARSE * design.rank * stride / design.data.n_rows
-            solve.run(place, _Coarse(enough, check.expired))
+            if not solve.open(part):
+                if stride > 1:
+                    continue
+                raise InputError(
+                    "no alpha within the box meets the coupling; with weights as they are, nu is "
+                    "too large for one of the classes: use a smaller nu"
+                )
+            rows = design.data.n_rows / stride
+            solve.enter(place, growth=rows / before)
+            before = rows
+            if stride > 1:
+                enough = COARSE * design.rank * stride / design.data.n_rows
+                solve.run(place, _Coarse(enough, check.expired))
         return solve.run(place, check)
 
     def _strides(self, design: Design) -> list[int]:

@@ -1,4 +1,4 @@
-"""The m-dimensional algebra of a Newton: x = (w, b), its metric, Hessian and step."""
+"""The m-dimensional algebra of a Newton: x = (w, extras), its metric, Hessian and step."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ from scipy import linalg
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
-from bigscreen.problems import CSvc
+from bigscreen.point_sums import Frame
 
 BLOCK = 128
 """Columns of a product that one thread works at."""
 
 
 class Algebra:
-    """Vectors and matrices over features, with one more entry for the offset where there is one.
+    """Vectors and matrices over features, and over the extras of the problem after them.
 
-    ``metric`` is 1 for penalised entries and 0 for an unpenalised offset.
+    ``metric`` is 1 for penalised entries and 0 for multipliers, whose part of P is ``linear``.
+    ``unit`` is what a row's gradient is measured in: a multiplier's step is held to 100 of it.
     """
 
-    def __init__(self, design: Design, problem: CSvc) -> None:
-        self.design = design
-        self.offset = problem.intercept != "none"
-        self.free_offset = problem.intercept == "true"
-        self.metric = np.ones(design.rank + self.offset)
-        if self.free_offset:
-            self.metric[-1] = 0.0
+    def __init__(self, design: Design, frame: Frame) -> None:
+        self.design, self.frame = design, frame
+        self.metric = np.ones(design.rank + frame.extras)
+        self.linear = np.zeros(design.rank + frame.extras)
+        self.free = slice(design.rank + frame.constant, None)
+        self.metric[self.free] = 0.0
+        self.linear[self.free] = frame.total
         self.size = len(self.metric)
+        self.unit = 1.0
         self._pool = ThreadPoolExecutor()
 
-    def coef(self, x: FloatArray) -> tuple[FloatArray, float]:
-        """Coefficients of the columns and the offset of x = (w, b)."""
-        w, b = (x[:-1], float(x[-1])) if self.offset else (x, 0.0)
-        return self.design.coef(w), b
+    def coef(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Coefficients of the columns and the extras of x = (w, extras)."""
+        rank = self.design.rank
+        return self.design.coef(x[:rank]), x[rank:]
 
     def features(self, v: FloatArray) -> FloatArray:
-        """``T' v`` of a sum over columns, with the offset's entry where there is one."""
-        w = self.design.features(v[:-1])
-        return np.append(w, v[-1]) if self.offset else w
+        """``T' v`` of a sum over columns, with the extras' entries as they are."""
+        width = self.design.width
+        return np.concatenate([self.design.features(v[:width]), v[width:]])
 
     def transform(self, moment: FloatArray) -> FloatArray:
-        """``T' M T``: the second moment of the features, bordered by the offset."""
-        inner, factor = moment[:-1, :-1], self.design.factor
+        """``T' M T``: the second moment of the features, bordered by the extras."""
+        rank, width = self.design.rank, self.design.width
+        inner, factor = moment[:width, :width], self.design.factor
         if factor is not None:
             inner = self._sandwich(inner, factor)
-        if not self.offset:
-            return inner.copy()
         out = np.empty((self.size, self.size))
-        out[:-1, :-1] = inner
-        out[:-1, -1] = out[-1, :-1] = self.features(np.append(moment[-1, :-1], 0.0))[:-1]
-        out[-1, -1] = moment[-1, -1]
+        out[:rank, :rank] = inner
+        out[:rank, rank:] = self.design.features(moment[:width, width:])
+        out[rank:, :rank] = out[:rank, rank:].T
+        out[rank:, rank:] = moment[width:, width:]
         return out
 
     def _sandwich(self, inner: FloatArray, factor: FloatArray) -> FloatArray:
@@ -73,30 +75,36 @@ class Algebra:
     def quadratic(self, x: FloatArray) -> float:
         return 0.5 * float(self.metric @ (x * x))
 
+    def regular(self, x: FloatArray) -> float:
+        """P without its losses."""
+        return self.quadratic(x) + float(self.linear @ x)
+
+    def gradient(self, x: FloatArray, v: FloatArray) -> FloatArray:
+        """The gradient of P at x where ``v = sum s alpha [c, border]``."""
+        return self.metric * x + self.linear - self.features(v)
+
     def travel(
         self, past: list[FloatArray], errors: list[float], ends: list[FloatArray]
     ) -> dict[str, FloatArray]:
-        """How far w and b are from every past point, at the furthest of ``ends``.
+        """How far w and the extras are from every past point, at the furthest of ``ends``.
 
         ``errors`` bound the rounding of the scores computed at each, and count as shifts. The last
         entry stands for no point: rows never scored (``ref = -1``) read it.
         """
         travel, shift = np.zeros(len(past) + 1), np.zeros(len(past) + 1)
-        last = -1 if self.offset else None
+        rank = self.design.rank
         for k, point in enumerate(past):
-            travel[k] = max(float(np.linalg.norm((point - end)[:last])) for end in ends)
-            shift[k] = errors[k]
-            if self.offset:
-                shift[k] += max(abs(float((point - end)[-1])) for end in ends)
+            moved = [np.abs(point - end) for end in ends]
+            travel[k] = max(float(np.linalg.norm(move[:rank])) for move in moved)
+            shift[k] = errors[k] + max(float(np.sum(move[rank:])) for move in moved)
         return {"travel": travel, "shift": shift}
 
     def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
         """The Newton step and the decrease that it promises."""
         diagonal = self.metric.copy()
-        if self.free_offset:
-            # Nothing curves an unpenalised offset while the zone is empty: hold its step to 100
-            # margins. The damping goes to zero with the gradient.
-            diagonal[-1] = 1e-10 + 0.01 * abs(gradient[-1])
+        # Nothing curves an unpenalised offset while the zone is empty: hold its step to 100 units.
+        # The damping goes to zero with the gradient.
+        diagonal[self.free] = 1e-10 + 0.01 / self.unit * np.abs(gradient[self.free])
         factor = _cholesky(inner, diagonal)
         step = -linalg.cho_solve(factor, gradient, check_finite=False)
         return step, -0.5 * float(gradient @ step)

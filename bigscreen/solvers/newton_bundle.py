@@ -7,7 +7,7 @@ each pass already has: ``D(theta) = sum theta_k lin_k - 1/2 ||sum theta_k v_k||^
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +22,9 @@ SIZE = 6
 class Bundle:
     """The last dual points and the weights of their best mixture.
 
-    ``readings`` say how to read each alpha off scores, ``lin`` holds ``p . alpha``, ``v`` the
-    features ``w(alpha)`` of each, ``theta`` the weights (they sum to 1), ``dual`` their D.
+    ``readings`` say how to read each alpha off scores, ``lin`` holds ``p . alpha - e . |alpha|``,
+    ``v`` the features ``w(alpha)`` of each, ``theta`` the weights (they sum to 1), ``dual`` their
+    D.
     """
 
     metric: FloatArray
@@ -51,11 +52,7 @@ class Bundle:
     def mixture(self) -> tuple[Reading, ...]:
         """The readings of the best mixture, each with its weight."""
         parts = zip(self.readings, self.theta, strict=True)
-        return tuple(
-            Reading(part.coef, part.intercept, part.smoothing, float(weight))
-            for part, weight in parts
-            if weight > 0
-        )
+        return tuple(replace(part, weight=float(weight)) for part, weight in parts if weight > 0)
 
     def features(self) -> FloatArray:
         """``w(alpha)`` of the best mixture, with the offset's entry where there is one."""
@@ -64,7 +61,7 @@ class Bundle:
     def to_dict(self) -> dict[str, Any]:
         """As JSON (Python floats survive it bit for bit)."""
         return {
-            "readings": [[r.coef.tolist(), r.intercept, r.smoothing] for r in self.readings],
+            "readings": [r.to_dict() for r in self.readings],
             "lin": self.lin,
             "v": [v.tolist() for v in self.v],
             "theta": self.theta.tolist(),
@@ -76,7 +73,7 @@ class Bundle:
         """The bundle that ``to_dict`` wrote."""
         return cls(
             metric,
-            [Reading(np.array(coef), b, h) for coef, b, h in saved["readings"]],
+            [Reading.from_dict(reading) for reading in saved["readings"]],
             list(saved["lin"]),
             [np.array(v) for v in saved["v"]],
             np.array(saved["theta"]),

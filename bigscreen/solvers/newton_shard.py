@@ -1,19 +1,18 @@
 """One shard's part of the smoothed Newton: what a round computes where the rows live.
 
-The hinge is Huber-smoothed with half-width h: with ``z_i = G_i`` (``1 - y u`` for a C-SVC) the
-dual point is read off the scores, ``alpha = lo + (hi - lo) clip((z + h) / (2 h), 0, 1)``. A row
-with ``|z| > h`` sits at one side of its box; only rows in the zone ``|z| <= h`` curve the loss.
-
-Rows that stay on their side need not be read (lazy rows, exact): row i was last scored at w_ref,
-so ``|z_i(w) - z_i(w_ref)| <= ||w - w_ref|| ||phi_i|| + |b - b_ref|``. Their loss is linear and
-follows from two sums kept per shard, V = sum bound_i s_i c_i and H = sum bound_i p_i.
+The dual point is read off the scores (`newton_loss`). Only rows in a zone curve the loss; others
+stay at a side and need not be read (lazy rows, exact): row i was last scored at w_ref, so
+``|G_i(w) - G_i(w_ref)| <= ||w - w_ref|| ||phi_i|| + |b - b_ref|`` (b the extras). Their loss is
+linear and follows from two sums kept per shard, ``V = sum side_i s_i c_i`` and
+``H = sum side_i p_i``.
 
 A state is a pure fold over the messages, so a lost shard is rebuilt by replaying them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -21,21 +20,29 @@ from numpy.typing import NDArray
 
 from bigscreen import exact
 from bigscreen.design import Design, tiles
-from bigscreen.dual import AT_HI, AT_LO, FREE, Dual, FloatArray
-from bigscreen.problems import CSvc
+from bigscreen.dual import FREE, Dual, FloatArray
+from bigscreen.point import read_off
+from bigscreen.point_sums import Frame, Terms, add_rows, by_term, linear
+from bigscreen.problems import Problem
+from bigscreen.solvers.newton_loss import (
+    off_kink,
+    segment_losses,
+    side_value,
+    sides,
+    tube_of,
+    zone_widths,
+)
 from bigscreen.solvers.newton_state import (
+    SAVED,
     UNSET,
     State,
-    add_by_sign,
     add_moment,
-    by_sign,
-    intervals,
+    fix,
     moment_of_zeros,
     moved_since,
     quantiles,
-    segment_losses,
     side_loss,
-    side_value,
+    sizes,
 )
 
 TILE = 2048
@@ -61,16 +68,21 @@ class NewtonProgram:
     """
 
     design: Design
-    problem: CSvc
+    problem: Problem
     stride: int = 1
     scale: float = 1.0
     resident: bool = True
     lazy: bool = True
     weight_bound: float = 1.0
 
+    @cached_property
+    def frame(self) -> Frame:
+        """What rows have beside their columns."""
+        return Frame.of(self.problem, self.design.data)
+
     def open(self, shard: int) -> State:
         """The state before the first message: nothing scored, every sum zero."""
-        data = self.design.data
+        data, frame = self.design.data, self.frame
         start, stop = data.shard(shard)
         pick = slice(None, None, self.stride)
         X = data.X(start, stop)
@@ -81,7 +93,9 @@ class NewtonProgram:
             data.y(start, stop)[pick], data.weights(start, stop)[pick], self.scale
         )
         n = len(dual)
+        most = replace(dual, total=0.0 * frame.total).threshold if frame.groups else 0.0
         return State(
+            frame=frame,
             start=start,
             ids=np.arange(start, stop, dtype=np.int64)[pick],
             dual=dual,
@@ -91,8 +105,10 @@ class NewtonProgram:
             ref=np.full(n, -1, np.int32),
             side=np.full(n, UNSET),
             fixed=np.zeros(n, np.bool_),
-            side_sum=np.zeros((2, self.design.width + 1)),
-            threshold=0.0 if dual.coupling is None else dual.threshold,
+            side_sum=np.zeros((frame.buckets, self.design.width + frame.extras)),
+            side_lin=np.zeros(frame.buckets),
+            most=np.atleast_1d(most),
+            below=np.zeros(max(1, frame.groups)),
         )
 
     def moment_bound(self, message: dict[str, Any]) -> float:
@@ -101,7 +117,8 @@ class NewtonProgram:
         if message["wide"] > message["h"]:
             thinned = max(1, self.design.data.shard_rows // self._most_near)
             curvature += thinned / (2 * message["wide"])
-        return self.weight_bound * max(self.design.column_bound, 1.0) ** 2 * curvature
+        # A box is at most twice as wide as its further end is from 0.
+        return 2 * self.weight_bound * max(self.design.column_bound, 1.0) ** 2 * curvature
 
     @property
     def _most_near(self) -> int:
@@ -109,8 +126,11 @@ class NewtonProgram:
         return 1 + 2 * self.design.width // self.design.data.n_shards
 
     def step(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
-        """Run one message: ``trial`` (score a step), ``accept`` (take it) or ``screen``."""
+        """Run one message: ``trial`` (score a step), ``accept`` (take it), ``screen``, ..."""
         return getattr(self, "_" + message["kind"])(state, message, totals)
+
+    def _sizes(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        return sizes(state)
 
     # -- the score pass ------------------------------------------------------------------------
     def _trial(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
@@ -118,24 +138,25 @@ class NewtonProgram:
 
         Returns [rows visited, rows alive, smoothed loss per step..., hinge loss per step...].
         """
-        h, coefs, offsets = message["h"], message["coefs"], message["offsets"]
+        h, coefs, extras = message["h"], message["coefs"], message["extras"]
         dual = state.dual
         alive = ~state.fixed
         if self.lazy:
             # At most this much at either end of the segment, and by convexity anywhere between.
             reach = moved_since(state, message)
-            z = dual.lin - dual.sign * state.scores
-            alive &= (np.abs(z) <= h + reach + message["slack"]) | (state.side == FREE)
+            distance = off_kink(dual, dual.lin - dual.sign * state.scores)
+            alive &= (distance <= h + reach + message["slack"]) | (state.side == FREE)
         state.need = np.flatnonzero(alive)
         # Rows scored in the last pass need the far end only; w stands still on entry to a program.
         state.trial = np.empty((len(state.need), 2))
         last = len(message["travel"]) - 2
         fresh = last >= 0 and bool(np.all(state.ref[state.need] == last))
         still = len(message["steps"]) == 1
-        columns = coefs[:, 1:] if fresh or still else coefs
+        ends = slice(1 if fresh or still else 0, 2)
         for a, b in tiles(len(state.need), 4 * TILE):
-            scores = self.design.dots(self._rows(state, state.need[a:b]), columns)
-            state.trial[a:b] = scores + offsets[-columns.shape[1] :]
+            ids = state.need[a:b]
+            scores = self.design.dots(self._rows(state, ids), coefs[:, ends])
+            state.trial[a:b] = scores + self.frame.border(dual[ids]) @ extras[:, ends]
         if fresh:
             state.trial[:, 0] = state.scores[state.need]
         counts = [len(state.need), len(dual) - np.count_nonzero(state.fixed)]
@@ -144,7 +165,7 @@ class NewtonProgram:
     def _search(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
         """Losses of the last trial for a grid of step lengths: no row is read again."""
         h, steps = message["h"], message["steps"]
-        ends = side_loss(state, message["coefs"], message["offsets"])
+        ends = side_loss(state, message["coefs"], message["extras"])
         losses = np.zeros((2, len(steps)))
         part = state.dual[state.need]
         segment_losses(
@@ -152,6 +173,7 @@ class NewtonProgram:
             part.sign * (state.trial[:, 0] - state.trial[:, 1]),
             part.lo,
             part.hi,
+            tube_of(part),
             h,
             steps,
             losses,
@@ -168,8 +190,7 @@ class NewtonProgram:
         state.ref[need] = message["ref"]
         part = state.dual[need]
         z = part.lin - part.sign * state.scores[need]
-        side = np.where(z > h, AT_HI, np.where(z < -h, AT_LO, FREE)).astype(np.int8)
-        self._move_sides(state, part, side)
+        self._move_sides(state, part, sides(part, z, h))
         # The trial is over: nothing of it goes into a checkpoint.
         state.need, state.trial = np.empty(0, np.int64), np.empty((0, 2))
         return self._gradient(state, message, totals)
@@ -177,103 +198,95 @@ class NewtonProgram:
     def _gradient(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
         """Add V and the zone's second moment at the current scores to the totals.
 
-        V comes twice: with the zone's alpha, and with the zone's boxes at half, from which the
-        coordinator has V for the same zone at any other h.
+        V comes by the frame's terms, and once more, as its last row, with alpha of the zone's rows
+        as it is in the middle of the zone: the coordinator has V for the same zone at any other h.
 
-        Returns [p . alpha of sign +, of sign -, zone rows, zone weight].
+        Returns [D's linear part by term..., zone rows, zone weight].
         """
         h, wide, stride = message["h"], message["wide"], message["stride"]
         zone = np.flatnonzero(state.side == FREE)
         rows = state.dual[zone]
-        width = rows.hi - rows.lo
         z = rows.lin - rows.sign * state.scores[zone]
-        alpha = rows.lo + width * np.clip((z + h) / (2 * h), 0.0, 1.0)
-        moment = moment_of_zeros(self.design.width + 1)
-        zone_sum = self._zone(state, zone, rows, alpha, np.sqrt(width / (2 * h)), stride, moment)
+        width, middle = zone_widths(rows, z, h)
+        terms = Terms(self.frame, rows, read_off(rows, z, h))
+        moment = moment_of_zeros(state.side_sum.shape[1])
+        v = np.zeros((self.frame.terms + 1, len(moment)))
+        for a, b in tiles(len(zone), TILE):
+            tile = slice(a, b)
+            columns = self.design.columns(self._rows(state, zone[tile]), np.float64)
+            border = self.frame.border(rows[tile])
+            terms.add(tile, columns, border, v)
+            last = np.full(b - a, self.frame.terms)
+            add_rows(columns, border, rows.sign[tile] * middle[tile], last, v)
+            # Strided from the zone's own numbering, so tiles do not change the choice.
+            part = slice((-a) % stride, None, stride)
+            weight = np.sqrt(width[tile][part] / (2 * h)) * np.sqrt(stride)
+            add_moment(moment, columns[part], border[part], weight)
         if wide > h:
             self._near(state, wide, moment)
-        largest = max(self.design.column_bound, 1.0)
-        zone_sum[0] += state.side_sum
-        zone_sum[1] += state.side_sum
-        exact.add(totals, "v", zone_sum, self.weight_bound * largest)
+        v[: self.frame.buckets] += state.side_sum
+        v[-1] += state.side_sum.sum(axis=0)
+        exact.add(totals, "v", v, self.weight_bound * max(self.design.column_bound, 1.0))
         exact.add(totals, "moment", moment, self.moment_bound(message))
-        lin = state.side_lin + by_sign(rows.sign, alpha * rows.lin)
-        return np.array([*lin, len(zone), float(np.sum(width))])
+        terms.lin[: self.frame.buckets] += state.side_lin
+        return np.array([*terms.lin, len(zone), float(np.sum(width))])
+
+    def _middle(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        """V of all rows with alpha in the middle of the box, by the frame's terms.
+
+        Returns D's linear part by term.
+        """
+        dual = state.dual
+        terms = Terms(self.frame, dual, 0.5 * (dual.lo + dual.hi))
+        v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
+        for a, b in tiles(len(dual), TILE):
+            columns = self.design.columns(self._rows(state, np.arange(a, b)), np.float32)
+            terms.add(slice(a, b), columns, self.frame.border(dual[a:b]), v)
+        exact.add(totals, "v", v, self.weight_bound * max(self.design.column_bound, 1.0))
+        return terms.lin
 
     def _move_sides(self, state: State, part: Dual, side: NDArray[np.int8]) -> None:
         """Update V and H for the visited rows whose contribution from a side has changed."""
-        need = state.need
-        change = side_value(part, side) - side_value(part, state.side[need])
+        need, frame = state.need, self.frame
+        before, after = side_value(part, state.side[need]), side_value(part, side)
         state.side[need] = side
-        moved = np.flatnonzero(change)
-        state.side_lin += by_sign(part.sign[moved], change[moved] * part.lin[moved])
+        moved = np.flatnonzero(before != after)
+        part = part[moved]
         # Few rows: float64 entries. Many (the first passes): float32 entries, float64 sums.
         dtype = np.float64 if 16 * len(moved) < len(need) else np.float32
+        changes = [(-1.0, before[moved]), (1.0, after[moved])]
+        buckets = [frame.bucket(part, alpha) for _, alpha in changes]
+        for (factor, alpha), bucket in zip(changes, buckets, strict=True):
+            state.side_lin += factor * by_term(bucket, linear(part, alpha), frame.buckets)
         for a, b in tiles(len(moved), TILE):
-            ids = moved[a:b]
-            columns = self.design.columns(self._rows(state, need[ids]), dtype)
-            add_by_sign(state.side_sum, columns, part.sign[ids], change[ids])
-
-    def _zone(
-        self,
-        state: State,
-        ids: NDArray[np.int64],
-        rows: Dual,
-        alpha: FloatArray,
-        curvature: FloatArray,
-        stride: int,
-        moment: FloatArray,
-    ) -> FloatArray:
-        """V of the zone's rows by sign, with alpha and with half their boxes (2, 2, m + 1).
-
-        Adds their second moment, from one row in ``stride``, to ``moment``.
-        """
-        total = np.zeros((2, *state.side_sum.shape))
-        half = 0.5 * (rows.lo + rows.hi)
-        for a, b in tiles(len(ids), TILE):
-            columns = self.design.columns(self._rows(state, ids[a:b]), np.float64)
-            add_by_sign(total[0], columns, rows.sign[a:b], alpha[a:b])
-            add_by_sign(total[1], columns, rows.sign[a:b], half[a:b])
-            # Strided from the zone's own numbering, so tiles do not change the choice.
-            first = (-a) % stride
-            weight = curvature[a:b][first::stride] * np.sqrt(stride)
-            add_moment(moment, columns[first::stride], weight)
-        return total
+            columns = self.design.columns(self._rows(state, need[moved[a:b]]), dtype)
+            border = frame.border(part[a:b])
+            for (factor, alpha), bucket in zip(changes, buckets, strict=True):
+                weight = factor * part.sign[a:b] * alpha[a:b]
+                add_rows(columns, border, weight, bucket[a:b], state.side_sum)
 
     def _near(self, state: State, wide: float, moment: FloatArray) -> None:
         """Add to ``moment`` the rows near the zone, curved as if the zone were that wide."""
-        z = np.abs(state.dual.lin - state.dual.sign * state.scores)
-        near = np.flatnonzero((z <= wide) & (state.side != FREE) & ~state.fixed)
+        z = state.dual.lin - state.dual.sign * state.scores
+        inside = off_kink(state.dual, z) <= wide
+        near = np.flatnonzero(inside & (state.side != FREE) & ~state.fixed)
         # They only steady the step: a few are enough.
         stride = max(1, len(near) // self._most_near)
         near = near[::stride]
-        weight = np.sqrt((state.dual.hi[near] - state.dual.lo[near]) * stride / (2 * wide))
+        part = state.dual[near]
+        weight = np.sqrt(zone_widths(part, z[near], wide)[0] * stride / (2 * wide))
         for a, b in tiles(len(near), TILE):
             columns = self.design.columns(self._rows(state, near[a:b]), np.float64)
-            add_moment(moment, columns, weight[a:b])
+            add_moment(moment, columns, self.frame.border(part[a:b]), weight[a:b])
 
     # -- screening -----------------------------------------------------------------------------
     def _screen(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
-        """Fix the rows that a region proves to stay on the side they are on.
-
-        Returns [rows newly fixed at hi, rows newly fixed at lo].
-        """
-        lower, upper = intervals(state, message)
-        decided = state.dual.decide(lower, upper, message["mu"])
-        decided[state.fixed | (decided != state.side)] = FREE
-        state.fixed |= decided != FREE
-        if state.dual.coupling is not None:
-            # A fixed row's breakpoint is on a known side of mu*: all later statistics keep that.
-            low = AT_LO * (state.dual.coupling > 0) + AT_HI * (state.dual.coupling < 0)
-            _, weights, _ = state.dual.breakpoints(state.scores)
-            state.below += float(np.sum(weights[(decided != FREE) & (decided == low)]))
-        counts = [np.count_nonzero(decided == AT_HI), np.count_nonzero(decided == AT_LO)]
+        counts = fix(state, message)
         if 2 * np.count_nonzero(state.fixed) > len(state.fixed):
             state.compact()
-        return np.array(counts, dtype=np.float64)
+        return counts
 
     def _quantiles(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
-        """See ``newton_state.quantiles``."""
         return quantiles(state, message)
 
     def _rows(self, state: State, local: NDArray[np.int64]) -> Any:
@@ -288,19 +301,7 @@ class NewtonProgram:
     # -- checkpoints ---------------------------------------------------------------------------
     def save(self, state: State) -> dict[str, NDArray[Any]]:
         """What the state holds beyond the data itself."""
-        return {
-            "ids": state.ids,
-            "scores": state.scores,
-            "ref": state.ref,
-            "side": state.side,
-            "fixed": state.fixed,
-            "side_sum": state.side_sum,
-            "side_lin": state.side_lin,
-            "below": np.array(state.below),
-            # A shard can move to another worker between a trial and its end.
-            "need": state.need,
-            "trial": state.trial,
-        }
+        return {name: getattr(state, name) for name in SAVED}
 
     def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> State:
         """The state that ``save`` wrote."""
@@ -310,7 +311,6 @@ class NewtonProgram:
             state.fixed = np.ones(len(state.ids), np.bool_)
             state.fixed[keep] = False
             state.compact()
-        for name in ("scores", "ref", "side", "fixed", "side_sum", "side_lin", "need", "trial"):
+        for name in SAVED:
             setattr(state, name, arrays[name].copy())
-        state.below = float(arrays["below"])
         return state

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,12 @@ from bigscreen import exact
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.point import Point, Reading
-from bigscreen.problems import CSvc
-from bigscreen.screening.regions import Ball
+from bigscreen.point_sums import Frame
+from bigscreen.problems import Problem
 from bigscreen.solvers.newton_algebra import Algebra
 from bigscreen.solvers.newton_bundle import Bundle
-from bigscreen.solvers.newton_offset import multiplier_interval
+from bigscreen.solvers.newton_place import Place
+from bigscreen.solvers.newton_screen import screen
 from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.newton_start import suit
 from bigscreen.solvers.protocol import Check, Fleet
@@ -24,40 +24,19 @@ STEPS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0
 SHORTEST = 1e-6
 """Step lengths below this are not tried: rounding hides what they would gain."""
 
-
-@dataclass
-class Place:
-    """Where the Newton is: x = (w, b), what the last passes found there, and how it got there."""
-
-    x: FloatArray
-    h: float
-    bundle: Bundle
-    past: list[FloatArray] = field(default_factory=list)
-    errors: list[float] = field(default_factory=list)
-    point: Point | None = None
-    step: FloatArray | None = None
-    t: float = 1.0
-    next_h: float = 1.0
-    wide: float = 1.0
-    decrement: float = 0.0
-    gradient_cost: float = 0.0
-    zone: int = 0
-    zone_asked: int = 0
-    fixed: tuple[int, int] = (0, 0)
-    zone_weight: float = 0.0
-    visited: int = 0
-    alive: int = 0
-    stalled: int = 0
-    given: float | None = None  # D of the alpha that x was made of, until h suits its gap
+NOTHING = 1e-6
+"""A w, or a zone, below this part of what it could be is nothing."""
 
 
 class Solve:
     """One run: the rounds of the coordinator, and what it concludes from their sums."""
 
-    def __init__(self, options: Any, design: Design, problem: CSvc, fleet: Fleet) -> None:
+    def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
-        self.algebra = Algebra(design, problem)
+        self.algebra = Algebra(design, Frame.of(problem, design.data))
         self.program: NewtonProgram
+        self.largest = 0.0
+        """At least every row's ``|p| + e``."""
 
     def run(self, place: Place, check: Check) -> Point:
         """Iterate from a place whose gradient is known until ``check`` is content."""
@@ -71,7 +50,7 @@ class Solve:
                     "fixed_hi": place.fixed[0],
                     "fixed_lo": place.fixed[1],
                     "decrement": place.decrement,
-                    "stalled": place.stalled >= 3,
+                    "stalled": place.stalled >= 3 or self._vanished(place),
                 },
                 lambda folder, meta: self.fleet.save(folder, {**meta, "solver": self._meta(place)}),
             )
@@ -79,26 +58,53 @@ class Solve:
                 return place.point
             place.fixed = (0, 0)
             if verdict.region is not None:
-                self._screen(place, verdict.region)
+                place.fixed = screen(self, place, verdict.region)
             if verdict.restart:
                 # The rows that come back can be far off: start them in a wider zone.
-                place.h = min(1.0, 16 * place.h)
-                self.enter(self.program, place)
+                place.h = min(self.algebra.unit, 16 * place.h)
+                self.open(self.program)
+                self.enter(place)
                 continue
             self._iterate(place, place.step, STEPS, place.next_h)
 
-    def origin(self) -> Place:
-        """w = 0 and a zone as wide as the margin: every row is in it."""
-        return Place(np.zeros(self.algebra.size), 1.0, Bundle(self.algebra.metric), zone=1)
+    def _vanished(self, place: Place) -> bool:
+        """Whether w* = 0 as far as anyone could tell: no relative gap has a meaning then.
 
-    def enter(self, program: NewtonProgram, place: Place, growth: float = 1.0) -> None:
-        """Start a program on every shard, score all its rows at x, find the gradient there.
+        Where alpha has a total to meet, the rows' hulls can overlap (nu-SVC) or hold the origin
+        (one-class), and P* is 0. (On the way to another P* it is 0 in passing, at a wide zone.)
+        """
+        assert place.point is not None
+        unit, total = self.algebra.unit, float(np.sum(self.algebra.frame.total))
+        tiny = abs(place.point.primal) <= NOTHING**2 * unit * total
+        return total > 0 and tiny and place.h <= NOTHING * unit
+
+    def origin(self) -> Place:
+        """w = 0 and a zone as wide as gradients are there: every row is in it."""
+        return Place(np.zeros(self.algebra.size), 0.0, Bundle(self.algebra.metric), zone=1)
+
+    def open(self, program: NewtonProgram) -> bool:
+        """Start a program on every shard and measure its rows.
+
+        Returns whether the coupling can be met: that of a subsample need not.
+        """
+        self.program = program
+        self.fleet.start(program, self.design.data.n_shards)
+        stack, _ = self.fleet.round({"kind": "sizes"})
+        weight, lin, sqnorm = stack[:, :3].sum(axis=0)
+        total = self.algebra.frame.total
+        # Gradients are p at w = 0; where all p are 0, the scores of sum alpha = total.
+        unit = lin / max(weight, 1e-300) or float(total.sum()) * sqnorm / max(weight, 1e-300)
+        self.algebra.unit, self.largest = float(unit) or 1.0, float(stack[:, 3].max())
+        most = stack[:, 4:].sum(axis=0)[: len(total)]
+        return bool(np.all(most * (1 + 1e-9) >= total))
+
+    def enter(self, place: Place, growth: float = 1.0) -> None:
+        """Score all rows of the program at x, find the gradient there.
 
         ``growth``: how many times as many rows it has as the program before.
         """
-        self.program = program
+        place.h = place.h or self.algebra.unit
         place.zone = int(place.zone * growth)
-        self.fleet.start(program, self.design.data.n_shards)
         place.past, place.errors, place.bundle = [], [], Bundle(self.algebra.metric)
         self._iterate(place, np.zeros(self.algebra.size), STEPS[:1], place.h)
 
@@ -113,7 +119,7 @@ class Solve:
             "h": h,
             "steps": steps,
             "coefs": np.stack([coef for coef, _ in ends], axis=1),
-            "offsets": np.array([offset for _, offset in ends]),
+            "extras": np.stack([extras for _, extras in ends], axis=1),
             "slack": max(self.design.score_error(coef) for coef, _ in ends),
             **self.algebra.travel(place.past, place.errors, reach),
         }
@@ -123,8 +129,8 @@ class Solve:
         losses = found[2:]
         while True:
             smooth, plain = losses.reshape(2, -1)
-            quadratic = np.array([self.algebra.quadratic(place.x + t * step) for t in steps])
-            k = int(np.argmin(quadratic + smooth))
+            regular = np.array([self.algebra.regular(place.x + t * step) for t in steps])
+            k = int(np.argmin(regular + smooth))
             if k > 0 or steps[-1] < SHORTEST:
                 break
             # Far from the optimum of a small h only tiny steps decrease: look among them. This
@@ -133,7 +139,7 @@ class Solve:
             stack, _ = self.fleet.round({**message, "kind": "search", "steps": steps})
             losses = stack.sum(axis=0)
         if place.given is not None:
-            primal, cost = float(quadratic[k] + plain[k]), float(smooth[k] - plain[k])
+            primal, cost = float(regular[k] + plain[k]), float(smooth[k] - plain[k])
             h = suit(self, place, cost, max(primal - place.given, self.options.tol * abs(primal)))
         place.t = float(steps[k])
         place.stalled = place.stalled + 1 if len(steps) > 1 and k == 0 and h == place.h else 0
@@ -151,7 +157,7 @@ class Solve:
         stack, totals = self.fleet.round(
             {**message, "kind": "accept", "t": place.t, "ref": len(place.past) - 1}
         )
-        self._finish(place, message, stack, totals, float(quadratic[k] + plain[k]))
+        self._finish(place, message, stack, totals, float(regular[k] + plain[k]))
 
     def _gradient_message(self, place: Place) -> dict[str, Any]:
         most = self.options.zone_rows * self.design.width
@@ -178,26 +184,30 @@ class Solve:
         """
         program, h = self.program, place.h
         largest = max(self.design.column_bound, 1.0)
-        v, half = exact.read(totals, "v", program.weight_bound * largest)
+        v = exact.read(totals, "v", program.weight_bound * largest)
         moment = exact.read(totals, "moment", program.moment_bound(message))
         # Shards add to one triangle only.
         moment = np.triu(moment) + np.triu(moment, 1).T
         found = stack.sum(axis=0)
-        place.zone, place.zone_weight = int(found[2]), float(found[3])
+        place.zone, place.zone_weight = int(found[-2]), float(found[-1])
 
-        keep = self.problem.feasible(v[0, -1], -v[1, -1])
-        coef, offset = self.algebra.coef(place.x)
-        reading, lin = Reading(coef, offset, h), float(keep @ found[:2])
-        v_alpha = self.algebra.features(keep @ v)
+        coef, extras = self.algebra.coef(place.x)
+        constant, multiplier = self._offsets(extras)
+        reading = Reading(coef, constant, h, multiplier=multiplier)
+        alone = self._dual_point(v[:-1], found[:-2])
         if not known:
-            place.bundle.add(reading, lin, v_alpha)
-        dual = lin - self.algebra.quadratic(v_alpha)
+            if alone is not None:
+                place.bundle.add(reading, *alone)
+            elif not place.bundle.lin:
+                self._add_middle(place)
+        bundle = place.bundle
         readings: tuple[Reading, ...] = (reading,)
-        w_alpha = v_alpha
+        dual, w_alpha = -np.inf, place.x
+        if alone is not None:
+            dual, w_alpha = alone[0] - self.algebra.quadratic(alone[1]), alone[1]
         if primal - dual > self.options.tol * abs(primal):
             # A mixture makes the closing pass dearer: only where this alpha alone is not enough.
-            dual, readings = place.bundle.dual, place.bundle.mixture()
-            w_alpha = place.bundle.features()
+            dual, readings, w_alpha = bundle.dual, bundle.mixture(), bundle.features()
         # P errs by the box times a score's error, D by alpha times that of w(alpha)'s scores.
         error = self.design.score_error(coef) + 2 * self.design.score_error(
             self.design.coef(w_alpha[: self.design.rank])
@@ -205,16 +215,18 @@ class Solve:
         place.point = Point(
             coef,
             place.x[: self.design.rank],
-            offset,
+            constant + self.problem.offset(self.algebra.frame.mu(extras)),
             primal,
             dual,
             paired=False,
             readings=readings,
             rounding=program.weight_bound * error,
+            multiplier=multiplier,
         )
 
         inner = self.algebra.transform(moment)
-        gradient = self._gradient(place, v)
+        now, middle = v[: self.algebra.frame.buckets].sum(axis=0), v[-1]
+        gradient = self.algebra.gradient(place.x, now)
         place.step, place.decrement = self.algebra.newton_step(inner, gradient)
         place.gradient_cost = 0.5 * float(gradient @ gradient)
         place.next_h = self._next_h(place)
@@ -222,11 +234,30 @@ class Solve:
             # The zone's rows as they are, at the next h: alpha is linear in z within the zone, so
             # this is the exact step of the path in h while no row enters or leaves the zone.
             ratio = h / place.next_h
-            gradient = self._gradient(place, half + ratio * (v - half))
+            gradient = self.algebra.gradient(place.x, middle + ratio * (now - middle))
             place.step, _ = self.algebra.newton_step(ratio * inner, gradient)
 
-    def _gradient(self, place: Place, v: FloatArray) -> FloatArray:
-        return self.algebra.metric * place.x - self.algebra.features(v.sum(axis=0))
+    def _offsets(self, extras: FloatArray) -> tuple[float, tuple[float, ...]]:
+        """The constant's coefficient (0 without one), and the multipliers."""
+        first = self.algebra.frame.constant
+        return float(np.sum(extras[:first])), tuple(extras[first:].tolist())
+
+    def _dual_point(self, v: FloatArray, lin: FloatArray) -> tuple[float, FloatArray] | None:
+        """D's linear part and w(alpha) of a feasible alpha with these terms, if there is one."""
+        scales = self.algebra.frame.scales(v)
+        if scales is None:
+            return None
+        return float(scales @ lin), self.algebra.features(scales @ v)
+
+    def _add_middle(self, place: Place) -> None:
+        """A dual point to begin with where too few rows are in the zone: what w = 0 reads."""
+        stack, totals = self.fleet.round({"kind": "middle"})
+        v = exact.read(totals, "v", self.program.weight_bound * max(self.design.column_bound, 1.0))
+        point = self._dual_point(v, stack.sum(axis=0))
+        assert point is not None, "the coupling can be met"
+        frame, unit = self.algebra.frame, self.algebra.unit
+        nothing = Reading(np.zeros(self.design.width), 0.0, unit, multiplier=(0.0,) * frame.groups)
+        place.bundle.add(nothing, *point)
 
     def _next_h(self, place: Place) -> float:
         """The smoothing of the next pass.
@@ -251,61 +282,20 @@ class Solve:
             return h / 2 if converged and place.gradient_cost < cost else h
         return max(h / (4 if converged else 2), floor)
 
-    # -- screening -----------------------------------------------------------------------------
-    def _screen(self, place: Place, region: Ball) -> None:
-        """Let every shard fix what the region proves; w, and so every score, stays as it is."""
-        coef, offset = self.algebra.coef(place.x)
-        true_offset = self.problem.intercept == "true"
-        message: dict[str, Any] = {
-            "region": region,
-            "slack": self.design.score_error(coef),
-            "constant": float(self.problem.intercept == "constant"),
-            "offset": offset if true_offset else 0.0,
-            **self.algebra.travel(place.past, place.errors, [place.x]),
-        }
-        message["mu"] = (0.0, 0.0)
-        if true_offset:
-            reach = float(np.linalg.norm(place.x)) + region.radius
-            reach += float(np.max(message["travel"][:-1]))
-            widest = 2.0 + 2.0 * reach * self.design.largest_norm
-            message["mu"] = multiplier_interval(self.fleet, message, widest)
-        stack, _ = self.fleet.round({**message, "kind": "screen"})
-        place.fixed = (int(stack[:, 0].sum()), int(stack[:, 1].sum()))
-
     # -- checkpoints ---------------------------------------------------------------------------
     def _meta(self, place: Place) -> dict[str, Any]:
-        """All the coordinator needs to go on, as JSON (Python floats survive it bit for bit)."""
+        assert place.point is not None
         return {
-            "x": place.x.tolist(),
-            "h": place.h,
-            "wide": place.wide,
-            "past": [past.tolist() for past in place.past],
-            "errors": place.errors,
-            "bundle": place.bundle.to_dict(),
-            "t": place.t,
-            "zone": place.zone_asked,
-            "visited": place.visited,
-            "alive": place.alive,
-            "stalled": place.stalled,
-            "primal": place.point.primal if place.point else None,
+            **place.to_dict(),
+            "primal": place.point.primal,
+            "unit": self.algebra.unit,
+            "largest": self.largest,
         }
 
     def restore(self, program: NewtonProgram, meta: dict[str, Any]) -> Place:
         """The place that ``_meta`` describes: one gradient round over the restored shards."""
-        self.program = program
-        place = Place(
-            np.array(meta["x"]),
-            meta["h"],
-            Bundle.from_dict(self.algebra.metric, meta["bundle"]),
-            past=[np.array(past) for past in meta["past"]],
-            errors=meta["errors"],
-            t=meta["t"],
-            wide=meta["wide"],
-            zone=meta["zone"],
-            visited=meta["visited"],
-            alive=meta["alive"],
-            stalled=meta["stalled"],
-        )
+        self.program, self.algebra.unit, self.largest = program, meta["unit"], meta["largest"]
+        place = Place.from_dict(self.algebra.metric, meta)
         message = self._gradient_message(place)
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, meta["primal"], known=True)

@@ -10,11 +10,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.dual import AT_HI, AT_LO, Dual, FloatArray
-from bigscreen.rows import get_cython_function_address, njit
+from bigscreen.dual import AT_HI, FREE, Dual, FloatArray
+from bigscreen.point_sums import Frame, by_term, linear
+from bigscreen.rows import get_cython_function_address
+from bigscreen.solvers.newton_loss import side_value, tube_of
 
-UNSET = np.int8(3)
+UNSET = np.int8(-1)
 """Side of a row that no pass has scored yet."""
+
+SAVED = (
+    *("ids", "scores", "ref", "side", "fixed", "side_sum", "side_lin", "below"),
+    # A shard can move to another worker between a trial and its end.
+    *("need", "trial"),
+)
+"""What a checkpoint holds of a state; the rest follows from the data."""
 
 
 @dataclass
@@ -22,14 +31,15 @@ class State:
     """A shard's rows during a solve; arrays of shape (rows,) unless said otherwise.
 
     ``X`` is None where the rows are read again in every pass (they do not fit in memory).
-    ``scores`` were computed at the w number ``ref``; ``side`` is AT_LO, AT_HI, FREE (in the zone)
-    or UNSET; ``fixed`` rows are screened: proved to stay on their side.
-    ``side_sum`` (2, m + 1): V of rows at a side, by sign, the last entry being the offset's;
-    ``side_lin`` (2,): their H by sign. ``need``, ``trial``: rows of the last trial, their scores.
-    ``threshold``, ``below``: the shard's part of the multiplier's order statistic, and the weight
-    of its fixed rows below mu*.
+    ``scores``, the extras' part included, were computed at the w number ``ref``; ``side`` is AT_LO,
+    AT_HI, AT_ZERO, FREE (in a zone) or UNSET; ``fixed`` rows are screened: proved to stay on their
+    side. ``side_sum`` (buckets, m + extras): V of rows at a side, by bucket; ``side_lin``
+    (buckets,): their part of D's linear term, which is their H too. ``need``, ``trial``: rows of
+    the last trial, their scores. ``most``, ``below`` (groups,): the shard's largest ``sum t alpha``
+    and the weight of breakpoints of its fixed rows that lie below mu*.
     """
 
+    frame: Frame
     start: int
     ids: NDArray[np.int64]
     dual: Dual
@@ -40,9 +50,9 @@ class State:
     side: NDArray[np.int8]
     fixed: NDArray[np.bool_]
     side_sum: FloatArray
-    side_lin: FloatArray = field(default_factory=lambda: np.zeros(2))
-    threshold: float = 0.0
-    below: float = 0.0
+    side_lin: FloatArray
+    most: FloatArray
+    below: FloatArray
     need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
 
@@ -58,9 +68,16 @@ class State:
         self.need, self.trial = np.empty(0, np.int64), np.empty((0, 2))
 
 
-def side_value(dual: Dual, side: NDArray[np.int8]) -> FloatArray:
-    """The value of alpha at a side; 0 in the zone and where no side is known yet."""
-    return np.where(side == AT_HI, dual.hi, np.where(side == AT_LO, dual.lo, 0.0))
+def sizes(state: State) -> FloatArray:
+    """What rows are measured by, weighted by how far alpha can be from 0.
+
+    Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, the most that
+    ``sum t alpha`` can be in every group...].
+    """
+    dual = state.dual
+    weight, lin = np.maximum(np.abs(dual.lo), np.abs(dual.hi)), np.abs(dual.lin)
+    sums = np.sum(weight), np.sum(weight * lin), np.sum(weight * state.norms**2)
+    return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), *state.most])
 
 
 def moved_since(state: State, message: dict[str, Any]) -> FloatArray:
@@ -71,45 +88,63 @@ def moved_since(state: State, message: dict[str, Any]) -> FloatArray:
 
 def intervals(state: State, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
     """Intervals of every row's optimal score, widened by what lazy rows have moved."""
-    norms = np.sqrt(state.norms**2 + message["constant"])
-    scores = state.scores - message["offset"]
+    norms = np.sqrt(state.norms**2 + state.frame.constant)
+    # The multipliers have an interval of their own.
+    scores = state.scores - state.frame.border(state.dual) @ message["multipliers"]
     slack = moved_since(state, message) + message["slack"]
     return message["region"].intervals(scores, norms, slack)
 
 
-def quantiles(state: State, message: dict[str, Any]) -> FloatArray:
-    """Weight of the multiplier's breakpoints below each of a grid of candidates.
+def fix(state: State, message: dict[str, Any]) -> FloatArray:
+    """Fix the rows that a region proves to stay on the side they are on.
 
-    Returns [weight of lower ends at or below each candidate..., of upper ends..., the
-    threshold's part, the total weight].
+    Returns [rows newly fixed at hi, rows newly fixed elsewhere].
     """
+    dual, t = state.dual, state.dual.coupling
     lower, upper = intervals(state, message)
-    one, weights, _ = state.dual.breakpoints(lower)
-    other, _, _ = state.dual.breakpoints(upper)
-    weights = np.where(state.fixed, 0.0, weights)
+    decided = dual.decide(lower, upper, message["mu"])
+    decided[state.fixed | (decided != state.side)] = FREE
+    new = decided != FREE
+    state.fixed |= new
+    if t is not None:
+        # A fixed row's breakpoints are on known sides of mu*: all later statistics keep that.
+        most = np.maximum(t * dual.lo, t * dual.hi)
+        lie_below = np.where(new, most - t * side_value(dual, decided), 0.0)
+        group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
+        state.below += by_term(group, lie_below, len(state.below))
+    at_hi = np.count_nonzero(decided == AT_HI)
+    return np.array([at_hi, np.count_nonzero(new) - at_hi], dtype=np.float64)
+
+
+def quantiles(state: State, message: dict[str, Any]) -> FloatArray:
+    """Weight of a group's breakpoints below each of a grid of candidates for its multiplier.
+
+    Returns [weight of lower ends at or below each candidate..., of upper ends..., the most that
+    ``sum t alpha`` can be, the total weight].
+    """
+    g, grid = message["group"], message["grid"]
+    lower, upper = intervals(state, message)
+    free = ~state.fixed if state.dual.group is None else ~state.fixed & (state.dual.group == g)
+    part = state.dual[free]
+    one, weights, _ = part.breakpoints(lower[free])
+    other, _, _ = part.breakpoints(upper[free])
     sums = []
     for ends in (np.minimum(one, other), np.maximum(one, other)):
-        order = np.argsort(ends)
-        cumulative = np.concatenate([[0.0], np.cumsum(weights[order])]) + state.below
-        sums.append(cumulative[np.searchsorted(ends[order], message["grid"], side="right")])
-    return np.concatenate([*sums, [state.threshold, float(np.sum(weights)) + state.below]])
+        first = np.searchsorted(grid, ends)
+        sums.append(np.cumsum(by_term(first, weights, len(grid) + 1)[:-1]) + state.below[g])
+    return np.concatenate([*sums, [state.most[g], float(np.sum(weights)) + state.below[g]]])
 
 
-def side_loss(state: State, coefs: FloatArray, offsets: FloatArray) -> FloatArray:
+def side_loss(state: State, coefs: FloatArray, extras: FloatArray) -> FloatArray:
     """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
 
     V and H cover all rows at a side; those among them that are visited are taken out again.
     """
     part = state.dual[state.need]
     bound = side_value(part, state.side[state.need])
-    visited = bound @ part.lin - (bound * part.sign) @ state.trial
-    v = state.side_sum.sum(axis=0)
-    return state.side_lin.sum() - (v[:-1] @ coefs + v[-1] * offsets) - visited
-
-
-def by_sign(sign: FloatArray, values: FloatArray) -> FloatArray:
-    """Sums of the values of rows with s > 0 and with s < 0."""
-    return np.array([np.sum(values[sign > 0]), np.sum(values[sign < 0])])
+    visited = np.sum(linear(part, bound)) - (bound * part.sign) @ state.trial
+    v, width = state.side_sum.sum(axis=0), len(coefs)
+    return state.side_lin.sum() - (v[:width] @ coefs + v[width:] @ extras) - visited
 
 
 _scratch = threading.local()
@@ -130,54 +165,18 @@ _DSYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(
 own wrapper does not."""
 
 
-def add_moment(moment: FloatArray, columns: FloatArray, weight: FloatArray) -> None:
-    """Add ``sum weight_i^2 [c_i, 1] [c_i, 1]'`` to the upper triangle, in place."""
-    rows, size = len(weight), len(moment)
+def add_moment(
+    moment: FloatArray, columns: FloatArray, border: FloatArray, weight: FloatArray
+) -> None:
+    """Add ``sum weight_i^2 [c_i, border_i] [c_i, border_i]'`` to the upper triangle, in place."""
+    (rows, width), size = columns.shape, len(moment)
     if not rows:
         return
     scaled = np.empty((rows, size))
-    np.multiply(columns, weight[:, None], out=scaled[:, :-1])
-    scaled[:, -1] = weight
+    np.multiply(columns, weight[:, None], out=scaled[:, :width])
+    np.multiply(border, weight[:, None], out=scaled[:, width:])
     # Fortran's lower triangle of C-ordered memory is the upper one.
     chars = [ctypes.byref(ctypes.c_char(c)) for c in (b"L", b"N")]
     n, k, one = ctypes.c_int(size), ctypes.c_int(rows), ctypes.c_double(1.0)
     n_at, k_at, one_at = ctypes.byref(n), ctypes.byref(k), ctypes.byref(one)
     _DSYRK(*chars, n_at, k_at, one_at, scaled.ctypes.data, n_at, one_at, moment.ctypes.data, n_at)
-
-
-def add_by_sign(
-    total: FloatArray, columns: NDArray[Any], sign: FloatArray, weight: FloatArray
-) -> None:
-    """``total[k] += sum over rows of sign k of s_i weight_i [c_i, 1]`` (k = 0: s > 0)."""
-    for k, rows in enumerate((sign > 0, sign < 0)):
-        weights = np.where(rows, sign * weight, 0.0)
-        _accumulate(columns, weights, total[k])
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def _accumulate(columns, weights, total):  # type: ignore[no-untyped-def]
-    """``total += weights' [columns, 1]`` in float64, skipping zero weights."""
-    m = columns.shape[1]
-    for i in range(columns.shape[0]):
-        weight = weights[i]
-        if weight != 0.0:
-            for j in range(m):
-                total[j] += weight * columns[i, j]
-            total[m] += weight
-
-
-@njit(cache=True, nogil=True)
-def segment_losses(z, dz, lo, hi, h, steps, losses):  # type: ignore[no-untyped-def]
-    """Smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
-    for k in range(len(steps)):
-        smooth, plain = 0.0, 0.0
-        for i in range(len(z)):
-            g = z[i] + steps[k] * dz[i]
-            bound = hi[i] if g > 0 else lo[i]
-            plain += bound * g
-            if abs(g) >= h:
-                smooth += bound * g
-            else:
-                smooth += lo[i] * g + (hi[i] - lo[i]) * (g + h) * (g + h) / (4 * h)
-        losses[0, k] += smooth
-        losses[1, k] += plain

@@ -14,7 +14,7 @@ from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.point import Point
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
 from bigscreen.solvers.pairs_checkpoint import CHECKPOINT, load, save
 from bigscreen.solvers.pairs_state import State
 from bigscreen.solvers.protocol import Check
@@ -24,9 +24,11 @@ from bigscreen.solvers.smo import (
     free_units,
     free_update,
     note_room,
+    note_space,
     pair_partner,
     pair_step,
     pair_update,
+    tubes,
 )
 
 STEPS = 1000
@@ -69,7 +71,7 @@ class Pairs:
     def run(
         self,
         design: Design,
-        problem: CSvc,
+        problem: Problem,
         fleet: Any,
         check: Check,
         *,
@@ -83,16 +85,18 @@ class Pairs:
         Raises
         ------
         InputError
-            For landmarks (their features are no rows to take products of), or single variables
-            and an unpenalised offset.
+            For landmarks (their features are no rows to take products of), single variables
+            and a coupling, or a coupling whose total no alpha within the box has.
         """
         if design.landmarks is not None:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
-        if problem.intercept == "true" and self.working_set == 1:
-            raise InputError("with an unpenalised offset two variables have to move at a time")
         found = None if resume is None else resume / CHECKPOINT
         going_on = found is not None and found.exists()
         state = State(design, problem, self.cache, self.eps, None if going_on else start)
+        if state.coupled and self.working_set == 1:
+            raise InputError(
+                "with an unpenalised offset or nu two variables have to move at a time"
+            )
         if found is not None and going_on:
             check.restored(load(state, found))
         while True:
@@ -120,31 +124,49 @@ class Pairs:
 
 
 def _pairs(options: Pairs, state: State, most: int, check: Check) -> None:
-    """Steps on pairs that keep the coupling's sum."""
+    """Steps on pairs that keep the sum of every group's coupling."""
     x, F, low, high, flip, rows = state.x, state.F, state.low, state.high, state.flip, state.rows
     diag, least, second = state.diag, state.least, options.selection == "second"
     narrow, floor = diag.astype(np.float32), np.float32(least)
+    tube, up, down = tubes(state.tube, x)
     moves = np.empty(len(x), np.int8)
     note_room(np.arange(len(x)), x, low, high, moves)
+    # A group's moves are those of all rows, with none for rows of other groups.
+    own = [moves] if state.group is None else [moves * (state.group == g) for g in state.groups]
     nothing: NDArray[Any] = np.zeros(len(x), rows.dtype)
     tolerated = state.tolerated
-    i = pair_update(F, nothing, nothing, flip, 0.0, 0.0, moves)
+    first = pair_update(F, nothing, nothing, flip, 0.0, 0.0, own[0], up)
     for _ in range(most):
-        state.violation = 0.0
+        state.violation, i, moves = 0.0, -1, own[0]
+        for g, mine in enumerate(own):
+            top = first
+            if g:
+                top = pair_update(F, nothing, nothing, flip, 0.0, 0.0, mine, up)
+            if top < 0:
+                continue
+            apart = np.inf
+            if len(own) > 1:  # which group is worst is seen without its kernel row
+                _, apart = pair_partner(
+                    F, nothing, flip, top, narrow, floor, mine, up, down, False
+                )  # fmt: skip
+            if apart > state.violation:
+                i, moves, state.violation = top, mine, apart
         if i < 0:
             return
         row = rows[i]
-        j, state.violation = pair_partner(F, row, flip, i, narrow, floor, moves, second)
+        j, state.violation = pair_partner(
+            F, row, flip, i, narrow, floor, moves, up, down, second
+        )  # fmt: skip
         if j < 0 or state.violation <= tolerated or check.expired():
             return
         other = rows[j]
         f_i, f_j = (1.0, 1.0) if flip is None else (float(flip[i]), float(flip[j]))
         curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * float(row[j])
-        step = pair_step(i, j, curvature, least, low, high, x, F, moves)
+        step = pair_step(i, j, curvature, least, low, high, x, F, moves, tube, up, down)
         if step == 0.0:
             state.violation = 0.0
             return
-        i = pair_update(F, row, other, flip, step * f_i, -step * f_j, moves)
+        first = pair_update(F, row, other, flip, step * f_i, -step * f_j, own[0], up)
         state.steps += 1
 
 
@@ -155,8 +177,10 @@ def _singles(options: Pairs, state: State, most: int, check: Check) -> None:
     state.violation = 0.0
     if not len(x):
         return
-    unit, curve, inverse, down, up = free_units(diag, low, high, x)
-    scales = (curve, inverse, down, up, second)
+    tube, up, down = tubes(state.tube, x)
+    kinks = tube is not None
+    unit, curve, inverse, less, more = free_units(diag, low, high, x, kinks)
+    scales = (curve, inverse, less, more, up, down, second)
     nothing: NDArray[Any] = np.zeros(len(x), rows.dtype)
     tolerated = state.tolerated
     i, state.violation = free_update(F, nothing, nothing, 0.0, 0.0, *scales)
@@ -168,11 +192,12 @@ def _singles(options: Pairs, state: State, most: int, check: Check) -> None:
         if options.working_set != 1:
             j = free_partner(F, row, unit, i, *scales)
         other = row if j == i else rows[j]
-        a, b = free_step(i, j, diag[i], diag[j], float(row[j]), least, low, high, x, F)
+        a, b = free_step(
+            i, j, diag[i], diag[j], float(row[j]), least, low, high, x, F, tube, up, down
+        )  # fmt: skip
         if a == 0.0 and b == 0.0:
             state.violation = 0.0
             return
-        for k in (i, j):
-            down[k], up[k] = (low[k] - x[k]) / unit, (high[k] - x[k]) / unit
+        note_space((i, j), x, low, high, kinks, unit, less, more)
         i, state.violation = free_update(F, row, other, a, b, *scales)
         state.steps += 1

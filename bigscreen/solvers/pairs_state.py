@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.design import Design
-from bigscreen.dual import AT_HI, AT_LO, FREE, Dual, FloatArray
+from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual, FloatArray, Mu
+from bigscreen.dual_rounding import sensitivity
+from bigscreen.errors import InputError
 from bigscreen.kernels import Linear
 from bigscreen.point import Point
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.pairs_rows import KernelRows
 from bigscreen.solvers.smo import flips, least_curvature
@@ -35,8 +37,9 @@ class State:
     alive : int64 (rows,)
         Numbers of the rows looked at; arrays beside it follow it.
     x, F, low, high : float64 (rows,)
+    group, tube : arrays (rows,) or None
     side : int8 (n,)
-        AT_HI, AT_LO for screened rows, FREE for all others.
+        AT_HI, AT_LO, AT_ZERO for screened rows, FREE for all others.
     streak : int64 (n,)
         Checks running that a region has decided about a row at its bound.
     value : float
@@ -44,11 +47,11 @@ class State:
     """
 
     def __init__(
-        self, design: Design, problem: CSvc, cache: int, eps: float, start: FloatArray | None
+        self, design: Design, problem: Problem, cache: int, eps: float, start: FloatArray | None
     ) -> None:
         data = design.data
         n = data.n_rows
-        self.design, self.eps = design, eps
+        self.design, self.problem, self.eps = design, problem, eps
         self.dual: Dual = problem.dual(data.y(0, n), data.weights(0, n))
         self.coupled = self.dual.coupling is not None
         self.constant = problem.intercept == "constant"
@@ -59,17 +62,21 @@ class State:
             self.rows.refine()
         self.r = self.dual.sign if self.dual.coupling is None else self.dual.coupling
         self._measure()
-        self.alpha = np.array(self.dual.lo) if start is None else start.copy()
-        np.clip(self.alpha, self.dual.lo, self.dual.hi, out=self.alpha)
+        self.groups = range(np.size(self.dual.total))
+        try:
+            self.alpha = _first(self.dual) if start is None else self.dual.feasible(start)
+        except ValueError as error:
+            raise InputError(f"the problem has no solution: {error}") from error
         self.side, self.streak = np.full(n, FREE), np.zeros(n, np.int64)
         self.counts, self.false_removals = np.zeros(2, np.int64), 0
         self.steps = self.checks = 0
         self.value = 0.0
-        self.violation, self.mu = np.inf, 0.0
+        self.violation = np.inf
+        self.mu: Mu = 0.0
         self.fine_at = np.inf
         self.restored = False
-        # Rows whose box is a point, 0 that is, have no gap and no part in w.
-        self.movable = np.flatnonzero(self.dual.hi > self.dual.lo)
+        # Rows whose box is the point 0 have no gap and no part in w.
+        self.movable = np.flatnonzero((self.dual.hi > self.dual.lo) | (self.dual.lo != 0))
         if len(self.movable) < n:
             self.rows.look_at(self.movable)
         self._begin(self._scores_of(self.movable))
@@ -110,6 +117,7 @@ class State:
         self.diag = self.rows.diag[self.alive]
         self.least = least_curvature(self.diag)
         self.flip = flips(r * part.sign)
+        self.group, self.tube = part.group, part.tube
 
     @property
     def _part(self) -> Dual:
@@ -119,7 +127,11 @@ class State:
             return part
         others = np.ones(len(self.alpha), np.bool_)
         others[self.alive] = False
-        return replace(part, total=self.dual.total - float(self.r[others] @ self.alpha[others]))
+        theirs = self.r[others] * self.alpha[others]
+        if self.dual.group is None:
+            return replace(part, total=self.dual.total - float(np.sum(theirs)))
+        sums: Any = np.bincount(self.dual.group[others], theirs, len(self.groups))
+        return replace(part, total=self.dual.total - sums)
 
     def _scores_of(self, rows: NDArray[np.int64], dtype: type | None = None) -> FloatArray:
         support = np.flatnonzero(self.alpha)
@@ -139,7 +151,10 @@ class State:
             self.F = r * (part.lin - part.sign * self._scores_of(self.alive))
             gap = self._look(part)
         self.since = np.stack([self.x, self.F])
-        offset = float(self.dual.sign @ self.alpha) if self.constant else self.mu
+        if self.constant:
+            offset = float(self.dual.sign @ self.alpha)
+        else:
+            offset = self.problem.offset(self.mu)
         slack = self._slack(self.alive, self.scores)
         rounding = float(self._room(part, slack) @ slack)
         w = self._weights() if self.design.kernel is None else np.empty(0)
@@ -152,6 +167,7 @@ class State:
             paired=True,
             alpha=self.alpha.copy(),
             rounding=rounding,
+            multiplier=tuple(np.atleast_1d(self.mu).tolist()) if self.coupled else (),
         )
 
     def _look(self, part: Dual) -> float:
@@ -160,7 +176,7 @@ class State:
         self.scores = part.sign * (part.lin - self.r[self.alive] * self.F)
         if len(self.alive) == len(self.movable):
             self.value = self.dual.value(self.alpha, float((part.sign * alpha) @ self.scores))
-        self.mu = part.multiplier(self.scores) if self.coupled and len(alpha) else 0.0
+        self.mu = part.multiplier(self.scores) if self.coupled else 0.0
         return part.frank_wolfe_gap(alpha, self.scores, self.mu)
 
     def _coarse(self, part: Dual, gap: float) -> bool:
@@ -178,15 +194,9 @@ class State:
         return float(self._room(part, 3 * error) @ error) > TOLD * gap
 
     def _room(self, part: Dual, slack: FloatArray) -> FloatArray:
-        """By how much of an error of its score a row moves the gap.
-
-        A row that is certainly at its bound moves P and D alike; another by the room it has.
-        """
-        alpha = self.alpha[self.alive]
+        """By how much of an error of its score a row moves the gap."""
         gradient = part.gradient(self.scores, self.mu)
-        up, down = part.hi - alpha, alpha - part.lo
-        either = np.maximum(up, down)
-        return np.where(gradient > slack, up, np.where(gradient < -slack, down, either))
+        return sensitivity(part, self.alpha[self.alive], gradient, slack)
 
     def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
         """Bounds on the errors of these scores of these rows (MATH sec. 4).
@@ -227,17 +237,17 @@ class State:
 
     # -- screening -------------------------------------------------------------------------------
     def screen(self, region: Ball) -> None:
-        """Drop rows that are, and by the region stay, at a bound."""
+        """Drop rows that are, and by the region stay, at a bound (or in a tube, at 0)."""
         part, alpha = self._part, self.alpha[self.alive]
         slack = self._slack(self.alive, self.scores)
         lower, upper = region.intervals(self.scores, self.norms[self.alive], slack)
         decided = part.decide(lower, upper, self._multipliers(lower, upper))
-        decided[(decided == AT_HI) & (alpha != part.hi)] = FREE
-        decided[(decided == AT_LO) & (alpha != part.lo)] = FREE
+        decided[alpha != part.settled(decided, alpha)] = FREE
         streak = np.where(decided == FREE, 0, self.streak[self.alive] + 1)
         self.streak[self.alive] = streak
         drop = (decided != FREE) & (streak >= region.patience)
-        self.counts = np.array([np.sum(drop & (decided == side)) for side in (AT_HI, AT_LO)])
+        low = (decided == AT_LO) | (decided == AT_ZERO)  # a row in its tube counts as one at lo
+        self.counts = np.array([np.sum(drop & (decided == AT_HI)), np.sum(drop & low)])
         if drop.any():
             self.side[self.alive[drop]] = decided[drop]
             self._keep(~drop)
@@ -249,17 +259,9 @@ class State:
         self.bounds()
         self.rows.look_at(self.alive)
 
-    def _multipliers(self, lower: FloatArray, upper: FloatArray) -> tuple[float, float]:
-        """An interval that holds the optimal multiplier."""
-        if self.dual.coupling is None:
-            return 0.0, 0.0
-        # A screened row's breakpoint (p - s u) / t is known to lie above mu* where t alpha is at
-        # its upper end, else below: as good as at infinity. Rows that cannot move weigh nothing.
-        above = np.where((self.side == AT_HI) == (self.r > 0), -np.inf, np.inf)
-        far = np.where(self.side == FREE, 0.0, above * self.r * self.dual.sign)
-        lows, highs = far, far.copy()
-        lows[self.alive], highs[self.alive] = lower, upper
-        return self.dual.multiplier_interval(lows, highs)
+    def _multipliers(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
+        """An interval that holds the optimal multiplier: that of the rows alive."""
+        return self._part.multiplier_interval(lower, upper) if self.coupled else (0.0, 0.0)
 
     def take_back(self) -> None:
         """Free every row again, scores computed anew; count those that had been wrongly out."""
@@ -272,9 +274,42 @@ class State:
         if len(gone):
             self.rows.look_at(self.movable)
         scores[gone] = self._scores_of(gone)
-        gradient = self.dual[gone].gradient(scores[gone], self.mu)
-        held = np.where(self.side[gone] == AT_HI, gradient, -gradient)
+        held = self._held(gone, scores[gone])
         room = np.maximum(self._slack(gone, scores[gone]), self.tolerated)
         self.false_removals += int(np.sum(held < -room))
         self.side[:] = FREE
         self._begin(scores[self.movable])
+
+    def _held(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
+        """How firmly its gradient holds a screened row where it is; negative: it should not be."""
+        part, side = self.dual[rows], self.side[rows]
+        gradient = part.gradient(scores, self.mu)
+        tube: Any = 0.0 if part.tube is None else part.tube
+        inside = tube - np.abs(gradient)
+        return np.select(
+            [side == AT_HI, side == AT_LO], [gradient - tube, -gradient - tube], inside
+        )
+
+
+def _first(dual: Dual) -> FloatArray:
+    """Where to start: the feasible alpha with the fewest rows that are not 0.
+
+    As LIBSVM does it, row after row to its bound until the coupling has its total: every row that
+    is not 0 costs a row of the kernel matrix.
+    """
+    alpha = np.clip(np.zeros(len(dual)), dual.lo, dual.hi)
+    if dual.coupling is None:
+        return alpha
+    t = dual.coupling
+    x, most = t * alpha, np.maximum(t * dual.lo, t * dual.hi)
+    for g, total in enumerate(np.atleast_1d(np.asarray(dual.total, dtype=np.float64))):
+        own = np.arange(len(x)) if dual.group is None else np.flatnonzero(dual.group == g)
+        filled = np.cumsum(most[own] - x[own])
+        left = float(total) - float(np.sum(x[own]))
+        last = int(np.searchsorted(filled, left))
+        x[own[:last]] = most[own[:last]]
+        if left > 0 and last < len(own):
+            k = own[last]
+            x[k] = min(x[k] + float(total) - float(np.sum(x[own])), most[k])
+    # Totals below the sum, and those that no alpha has.
+    return dual.feasible(np.clip(t * x, dual.lo, dual.hi))

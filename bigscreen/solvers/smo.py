@@ -1,9 +1,13 @@
 """Pair steps and single steps on the dual (SMO): the loop for a kernel matrix in memory.
 
 In terms of ``x_i = r_i alpha_i`` (``r`` the coupling's +-1 where there is one, else the sign) and
-``F_i = r_i G_i`` every problem of ``Dual`` reads: maximise ``F . d - 1/2 d' Q d`` over
-``low <= x + d <= high``, with a coupling also ``sum d = 0``, and ``Q_ij = f_i f_j K_ij``,
-``f = r s``. Without a coupling ``f`` is 1, and for a C-SVC with one too: no sign is left.
+``F_i = r_i G_i`` every problem of ``Dual`` reads: maximise ``F . d - 1/2 d' Q d - e . |x + d|``
+over ``low <= x + d <= high``, with a coupling also ``sum d = 0`` over every group, and
+``Q_ij = f_i f_j K_ij``, ``f = r s``. Without a coupling ``f`` is 1, and for a C-SVC with one too:
+no sign is left.
+
+Rows of a group are kept together, so that the scans of `smo_scans` run on slices: a step costs the
+same for any number of groups. A tube is a kink of every variable at 0, where a step ends.
 """
 
 from __future__ import annotations
@@ -22,12 +26,14 @@ from bigscreen.solvers.smo_scans import (
     free_update,
     least_curvature,
     note_room,
+    note_space,
     pair_partner,
     pair_step,
     pair_update,
 )
 
 __all__ = [
+    "Matrix",
     "flips",
     "free_partner",
     "free_step",
@@ -35,15 +41,47 @@ __all__ = [
     "free_update",
     "least_curvature",
     "note_room",
+    "note_space",
     "pair_partner",
     "pair_step",
     "pair_update",
     "smo",
+    "tubes",
 ]
 
 
+class Matrix:
+    """A kernel matrix, or some of its rows and columns, in the order that steps want them.
+
+    Parameters
+    ----------
+    K : float32 or float64 (n, n), C-contiguous
+    order : int64 (q,) or None
+        The rows that matter, those of a group together; None: all of them as they are. A row is
+        then copied when a step first needs it: a solve that moves few variables never touches most
+        of the square that they span.
+    room : array of the type of K, at least (q * q,), or None
+        Memory for the copies, where there is some: fresh pages cost more than the copying.
+    """
+
+    def __init__(
+        self,
+        K: NDArray[Any],
+        order: NDArray[np.int64] | None = None,
+        room: NDArray[Any] | None = None,
+    ) -> None:
+        self.order = order
+        self.rows: tuple[Any, Any, Any, Any] = (K, None, None, None)
+        self.diag = np.diagonal(K).astype(np.float64)
+        if order is not None:
+            q = len(order)
+            space = np.empty(q * q, K.dtype) if room is None else room[: q * q]
+            self.rows = (K, order, space.reshape(q, q), np.zeros(q, np.bool_))
+            self.diag = self.diag[order]
+
+
 def smo(
-    K: NDArray[Any],
+    K: NDArray[Any] | Matrix,
     sign: FloatArray,
     t: FloatArray,
     lo: FloatArray,
@@ -54,21 +92,24 @@ def smo(
     max_steps: int,
     second_order: bool = True,
     pairs: bool = True,
+    group: NDArray[np.int8] | None = None,
+    tube: FloatArray | None = None,
 ) -> tuple[int, float]:
     """Maximise the dual over all rows of a kernel matrix, from a feasible alpha.
 
     Parameters
     ----------
-    K : float32 or float64 (q, q), C-contiguous
-        Kernel entries, without signs; the constant's 1 added where there is one.
+    K : float32 or float64 (q, q), C-contiguous, or Matrix
+        Kernel entries, without signs; the constant's 1 added where there is one. The arrays below
+        follow the order of a ``Matrix``.
     sign, lo, hi : float64 (q,)
         ``s`` and the box.
     t : float64 (q,)
         Coupling coefficients, +-1; all 0: no coupling.
     alpha : float64 (q,)
-        Within the box; updated. ``t . alpha`` stays what it is.
+        Within the box; updated. ``t . alpha`` stays what it is, in every group.
     G : float64 (q,)
-        ``p - s u``, without a multiplier; updated.
+        ``p - s u``, without a multiplier or a tube; updated.
     tol : float
         Stop at this violation or below.
     max_steps : int
@@ -76,24 +117,45 @@ def smo(
         Choose by the gain in the dual, not by the violation alone.
     pairs : bool
         Without a coupling: move two variables at a time rather than one.
+    group : int8 (q,) or None
+        Of a coupling: the group of every row; a ``Matrix`` has them in ascending order.
+    tube : float64 (q,) or None
+        ``e``, where ``lo <= 0 <= hi``.
 
     Returns
     -------
     steps : int
     violation : float
-        The largest ``t_i G_i - t_j G_j`` of a pair that can move (m - M), or the largest projected
-        gradient. Above ``tol`` where ``max_steps`` or the precision of float64 ended it.
+        The largest ``t_i G_i - t_j G_j`` of a pair that can move (m - M) in any group, or the
+        largest projected gradient. Above ``tol`` where ``max_steps`` or the precision of float64
+        ended it.
     """
     coupled = bool(np.any(t))
+    if not isinstance(K, Matrix):
+        order = None
+        if coupled and group is not None and np.any(np.diff(group) < 0):
+            order = np.argsort(group, kind="stable")
+        K = Matrix(K, order)
+        if order is not None:
+            assert group is not None
+            kept = alpha[order], G[order]
+            part = sign[order], t[order], lo[order], hi[order], *kept
+            own = None if tube is None else tube[order]
+            how = second_order, pairs
+            found = smo(K, *part, tol, max_steps, *how, group=group[order], tube=own)
+            alpha[order], G[order] = kept
+            return found
     r = t if coupled else sign
     x, F = r * alpha, r * G
     low, high = np.where(r > 0, lo, -hi), np.where(r > 0, hi, -lo)
-    diag = np.diagonal(K).astype(np.float64)
-    limits = (tol, max_steps, second_order)
+    common = (K.diag, low, high, x, F, *tubes(tube, x), tol, max_steps, second_order)
     if coupled:
-        found = _coupled(K, flips(r * sign), diag, low, high, x, F, *limits)
+        ends = None
+        if group is not None and len(x) and group[0] != group[-1]:
+            ends = np.searchsorted(group, np.arange(int(group[-1]) + 2))
+        found = _coupled(*K.rows, ends, flips(r * sign), *common)
     else:
-        found = _free(K, diag, low, high, x, F, *limits, pairs)
+        found = _free(*K.rows, *common, pairs)
     alpha[:], G[:] = r * x + 0.0, r * F  # no -0.0 for those who compare bits
     return found
 
@@ -103,47 +165,108 @@ def flips(f: FloatArray) -> NDArray[np.float32] | None:
     return None if np.all(f == f[:1]) else f.astype(np.float32)
 
 
+def tubes(
+    tube: FloatArray | None, x: FloatArray
+) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
+    """The tube, and what it adds to F at x on the way up and on the way down; None: no tube."""
+    if tube is None:
+        return None, None, None
+    tube = np.ascontiguousarray(tube)  # scans do not vectorise over a view of one number
+    up, down = np.where(x >= 0, -tube, tube), np.where(x > 0, -tube, tube)
+    return tube, up, down
+
+
 @njit(cache=True, nogil=True)
-def _coupled(K, flip, diag, low, high, x, F, tol, max_steps, second):
+def _row(K, order, copies, copied, i):
+    """Row i of a ``Matrix``."""
+    if order is None:
+        return K[i]
+    if not copied[i]:
+        copied[i] = True
+        source = K[order[i]]
+        for k in range(len(order)):
+            copies[i, k] = source[order[k]]
+    return copies[i]
+
+
+@njit(cache=True, nogil=True)
+def _cut(values, ends, g):
+    """The part of a group; without groups the values as they are, as slices cost 10 % of a step."""
+    return values if ends is None or values is None else values[ends[g] : ends[g + 1]]
+
+
+@njit(cache=True, nogil=True)
+def _coupled(
+    K, order, copies, copied, ends, flip, diag, low, high, x, F, tube, up, down, tol, most, second
+):
     least = least_curvature(diag)
-    single = diag.astype(np.float32)
+    single, floor = diag.astype(np.float32), np.float32(least)
     moves = np.empty(len(x), np.int8)
     note_room(range(len(x)), x, low, high, moves)
+    groups = 1 if ends is None else len(ends) - 1
+    tops = np.full(groups, -1)
     steps, violation = 0, 0.0
-    if len(x) == 0:
-        return steps, violation
-    i = pair_update(F, K[0], K[0], flip, 0.0, 0.0, moves)
-    while i >= 0:
-        j, violation = pair_partner(F, K[i], flip, i, single, np.float32(least), moves, second)
-        if j < 0 or not violation > tol or steps >= max_steps:
+    i, j, a, b = 0, 0, 0.0, 0.0
+    while len(x):
+        row, other = _row(K, order, copies, copied, i), _row(K, order, copies, copied, j)
+        for g in range(groups):
+            first = 0 if ends is None else ends[g]
+            top = pair_update(
+                _cut(F, ends, g), _cut(row, ends, g), _cut(other, ends, g), _cut(flip, ends, g),
+                a, b, _cut(moves, ends, g), _cut(up, ends, g)
+            )  # fmt: skip
+            tops[g] = first + top if top >= 0 else -1
+        i, violation = -1, 0.0
+        for g in range(groups):
+            first, top = 0 if ends is None else ends[g], tops[g]
+            if top < 0:
+                continue
+            row = _row(K, order, copies, copied, top)
+            partner, apart = pair_partner(
+                _cut(F, ends, g), _cut(row, ends, g), _cut(flip, ends, g), top - first,
+                _cut(single, ends, g), floor, _cut(moves, ends, g), _cut(up, ends, g),
+                _cut(down, ends, g), second
+            )  # fmt: skip
+            if apart > violation:
+                i, j, violation = top, first + partner, apart
+        if i < 0 or not violation > tol or steps >= most:
             break
         f_i, f_j = (1.0, 1.0) if flip is None else (flip[i], flip[j])
-        curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * K[i, j]
-        step = pair_step(i, j, curvature, least, low, high, x, F, moves)
+        cross = K[i, j] if order is None else K[order[i], order[j]]
+        curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * cross
+        step = pair_step(i, j, curvature, least, low, high, x, F, moves, tube, up, down)
         if step == 0.0:  # below the last digit of x
             break
+        a, b = step * f_i, -step * f_j
         steps += 1
-        i = pair_update(F, K[i], K[j], flip, step * f_i, -step * f_j, moves)
-    return steps, violation if i >= 0 else 0.0
+    return steps, violation
 
 
 @njit(cache=True, nogil=True)
-def _free(K, diag, low, high, x, F, tol, max_steps, second, pairs):
+def _free(
+    K, order, copies, copied, diag, low, high, x, F, tube, up, down, tol, most, second, pairs
+):
     steps, violation = 0, 0.0
     if len(x) == 0:
         return steps, violation
+    kinks = tube is not None
     least = least_curvature(diag)
-    unit, curve, inverse, down, up = free_units(diag, low, high, x)
-    i, violation = free_update(F, K[0], K[0], 0.0, 0.0, curve, inverse, down, up, second)
-    while i >= 0 and violation > tol and steps < max_steps:
-        j = i
+    unit, curve, inverse, less, more = free_units(diag, low, high, x, kinks)
+    row = _row(K, order, copies, copied, 0)
+    i, violation = free_update(F, row, row, 0.0, 0.0, curve, inverse, less, more, up, down, second)
+    while i >= 0 and violation > tol and steps < most:
+        j, row = i, _row(K, order, copies, copied, i)
         if pairs:
-            j = free_partner(F, K[i], unit, i, curve, inverse, down, up, second)
-        a, b = free_step(i, j, diag[i], diag[j], K[i, j], least, low, high, x, F)
+            j = free_partner(F, row, unit, i, curve, inverse, less, more, up, down, second)
+        a, b = free_step(
+            i, j, diag[i], diag[j], row[j], least, low, high, x, F, tube, up, down
+        )  # fmt: skip
         if a == 0.0 and b == 0.0:  # below the last digit of x
             break
-        for k in (i, j):
-            down[k], up[k] = (low[k] - x[k]) / unit, (high[k] - x[k]) / unit
+        note_space((i, j), x, low, high, kinks, unit, less, more)
         steps += 1
-        i, violation = free_update(F, K[i], K[j], a, b, curve, inverse, down, up, second)
+        other = _row(K, order, copies, copied, j)
+        i, violation = free_update(
+            F, row, other, a, b, curve, inverse, less, more, up, down, second
+        )  # fmt: skip
     return steps, violation

@@ -1,0 +1,121 @@
+"""Which rows make up the next block."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.dual import Dual, FloatArray
+
+
+class Named(NamedTuple):
+    """Rows that violate, the furthest first, and their v."""
+
+    ids: NDArray[np.int64]
+    v: FloatArray
+
+    def without(self, others: NDArray[np.int64]) -> Named:
+        """Those that are none of these."""
+        keep = ~np.isin(self.ids, others)
+        return Named(self.ids[keep], self.v[keep])
+
+    def at(self, places: NDArray[np.int64]) -> Named:
+        """Some of them."""
+        return Named(self.ids[places], self.v[places])
+
+
+def edges(dual: Dual, alpha: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """v on the way up and on the way down: they differ at alpha = 0 where there is a tube."""
+    if dual.tube is None:
+        return v, v
+    x = alpha if dual.coupling is None else dual.coupling * alpha
+    return np.where(x >= 0, v - dual.tube, v + dual.tube), np.where(
+        x > 0, v - dual.tube, v + dual.tube
+    )
+
+
+def extremes(
+    dual: Dual, alpha: FloatArray, v: FloatArray, groups: int
+) -> tuple[FloatArray, FloatArray]:
+    """Of every group the largest v of rows that can move up and the smallest of those down."""
+    t = np.ones(len(dual)) if dual.coupling is None else dual.coupling
+    more, less = alpha < dual.hi, alpha > dual.lo
+    up, down = edges(dual, alpha, v)
+    up = np.where(np.where(t > 0, more, less), up, -np.inf)
+    down = np.where(np.where(t > 0, less, more), down, np.inf)
+    highest, lowest = np.full(groups, -np.inf), np.full(groups, np.inf)
+    own: NDArray[np.int8] = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
+    np.maximum.at(highest, own, up)
+    np.minimum.at(lowest, own, down)
+    return highest, lowest
+
+
+def free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:
+    """Rows at no bound and no kink."""
+    inside = (alpha > dual.lo) & (alpha < dual.hi)
+    return inside if dual.tube is None else inside & (alpha != 0)
+
+
+def merged(
+    ids: NDArray[np.float64],
+    values: NDArray[np.float64],
+    dual: Dual,
+    alpha: FloatArray,
+    mu: FloatArray,
+) -> Named:
+    """The shards' lists (shards, named) as one; ties take turns between shards."""
+    flat, v = ids.T.ravel(), values.T.ravel()
+    there = np.flatnonzero(flat >= 0)
+    rows, v = flat[there].astype(np.int64), v[there]
+    order = np.argsort(-apart(dual, rows, alpha, v, mu), kind="stable")
+    return Named(rows[order], v[order])
+
+
+def apart(
+    dual: Dual, rows: NDArray[np.int64], alpha: FloatArray, v: FloatArray, mu: FloatArray
+) -> FloatArray:
+    """How far these rows are from mu on the way to it; dual and alpha are those of all rows."""
+    own = mu[0] if dual.group is None else mu[dual.group[rows]]
+    if dual.tube is None:
+        return np.abs(v - own)
+    up, down = edges(dual[rows], alpha[rows], v)
+    return np.maximum(np.maximum(up - own, own - down), 0.0)
+
+
+def balanced(
+    up: Named, down: Named, room: int, group: NDArray[np.int8] | None, groups: int
+) -> tuple[Named, Named]:
+    """As many of either kind, in every group, so that pairs can be made of them."""
+    if group is None:
+        kinds = [(up, down)]
+    else:
+        kinds = [
+            tuple(each.at(np.flatnonzero(group[each.ids] == g)) for each in (up, down))  # type: ignore[misc]
+            for g in range(groups)
+        ]
+        kinds.sort(key=lambda pair: len(pair[0].ids) + len(pair[1].ids))
+    ups, downs = [], []
+    for left, (more, less) in zip(range(len(kinds), 0, -1), kinds, strict=True):
+        share = room // left
+        most = max(share // 2, share - len(less.ids))
+        ups.append(more.at(np.arange(min(most, len(more.ids)))))
+        rest = share - len(ups[-1].ids)
+        downs.append(less.at(np.arange(min(rest, len(less.ids)))))
+        room -= len(ups[-1].ids) + len(downs[-1].ids)
+    return _joined(ups), _joined(downs)
+
+
+def _joined(parts: list[Named]) -> Named:
+    if len(parts) == 1:
+        return parts[0]
+    return Named(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def between(lowest: FloatArray, highest: FloatArray, other: FloatArray) -> FloatArray:
+    """The multipliers between the extremes, the finite one where only one is, else ``other``."""
+    low, high = np.isfinite(lowest), np.isfinite(highest)
+    with np.errstate(invalid="ignore"):
+        middle = 0.5 * (lowest + highest)
+    return np.select([low & high, low, high], [middle, lowest, highest], other)
