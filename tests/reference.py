@@ -12,9 +12,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Problem:
-    """``min 1/2 ||phi' (s alpha)||^2 - p . alpha``, box ``[lo, hi]``, ``t . alpha = total``.
+    """``min 1/2 ||phi' (s alpha)||^2 - p . alpha + e . |alpha|``, box ``[lo, hi]``.
 
-    ``t`` is None without a coupling. ``phi`` has one row a variable.
+    One row of phi a variable. ``t . alpha = total``, over each group if there are groups; ``t`` is
+    None without a coupling, ``tube`` (e) without a tube.
     """
 
     phi: np.ndarray
@@ -23,16 +24,18 @@ class Problem:
     lo: np.ndarray
     hi: np.ndarray
     t: np.ndarray | None = None
-    total: float = 0.0
+    total: float | np.ndarray = 0.0
+    group: np.ndarray | None = None
+    tube: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
 class Optimum:
-    """alpha*, w*, mu*, the scores ``u* = phi w*``, ``G*`` and both objectives."""
+    """alpha*, w*, mu* (one a group), the scores ``u* = phi w*``, ``G*`` and both objectives."""
 
     alpha: np.ndarray
     w: np.ndarray
-    mu: float
+    mu: float | np.ndarray
     scores: np.ndarray
     gradient: np.ndarray
     primal: float
@@ -48,33 +51,72 @@ def c_svc(phi, codes, hi, intercept="none") -> Problem:
     return Problem(phi, s, np.ones(len(s)), np.zeros(len(s)), hi, t)
 
 
+def split(q: Problem) -> Problem:
+    """The same without a tube: two variables a row, all of the first, whose difference alpha is."""
+    twice = lambda one: None if one is None else np.concatenate([one, one])  # noqa: E731
+    return Problem(
+        np.vstack([q.phi, q.phi]),
+        np.concatenate([q.s, -q.s]),
+        np.concatenate([q.p - q.tube, -q.p - q.tube]),
+        np.zeros(2 * len(q.s)),
+        np.concatenate([q.hi, -q.lo]),
+        None if q.t is None else np.concatenate([q.t, -q.t]),
+        q.total,
+        twice(q.group),
+    )
+
+
+def couplings(q: Problem) -> list[tuple[np.ndarray, float]]:
+    """The rows of every coupling, and its total."""
+    if q.t is None:
+        return []
+    if q.group is None:
+        return [(np.arange(len(q.t)), float(q.total))]
+    return [(np.flatnonzero(q.group == g), float(one)) for g, one in enumerate(q.total)]
+
+
 def w_of(q: Problem, alpha):
     return q.phi.T @ (q.s * alpha)
 
 
 def gradient(q: Problem, scores, mu=0.0):
     g = q.p - q.s * scores
-    return g if q.t is None else g - q.t * mu
+    if q.t is None:
+        return g
+    return g - q.t * (mu if np.ndim(mu) == 0 else np.asarray(mu)[q.group])
+
+
+def losses(q: Problem, scores, mu=0.0):
+    """max over a in the box of G a - e |a|."""
+    g = gradient(q, scores, mu)
+    if q.tube is None:
+        return np.where(g > 0, q.hi * g, q.lo * g)
+    ends = [q.hi * g - q.tube * q.hi, q.lo * g + q.tube * q.lo, 0 * g]
+    return np.max(ends, axis=0)
 
 
 def primal(q: Problem, w, mu=0.0):
-    g = gradient(q, q.phi @ w, mu)
-    return 0.5 * w @ w + mu * q.total + np.sum(np.where(g > 0, q.hi * g, q.lo * g))
+    return 0.5 * w @ w + np.sum(mu * np.asarray(q.total)) + np.sum(losses(q, q.phi @ w, mu))
 
 
 def dual(q: Problem, alpha):
     w = w_of(q, alpha)
-    return q.p @ alpha - 0.5 * w @ w
+    tube = 0.0 if q.tube is None else q.tube @ np.abs(alpha)
+    return q.p @ alpha - tube - 0.5 * w @ w
 
 
-def best_multiplier(q: Problem, scores) -> float:
+def best_multiplier(q: Problem, scores):
     """argmin of P over mu: P is piecewise linear in mu, so try every breakpoint."""
-    candidates = (q.p - q.s * scores) / q.t
-    values = []
-    for mu in candidates:
-        g = gradient(q, scores, mu)
-        values.append(mu * q.total + np.sum(np.where(g > 0, q.hi * g, q.lo * g)))
-    return float(candidates[int(np.argmin(values))])
+    tube = np.zeros(len(q.s)) if q.tube is None else q.tube
+    found = []
+    for own, total in couplings(q):
+        part = Problem(q.phi[own], q.s[own], q.p[own], q.lo[own], q.hi[own], q.t[own], total,
+                       None, None if q.tube is None else q.tube[own])  # fmt: skip
+        rest = part.p - part.s * scores[own]
+        candidates = np.concatenate([rest - tube[own], rest + tube[own]]) / np.tile(part.t, 2)
+        values = [mu * total + losses(part, scores[own], mu).sum() for mu in candidates]
+        found.append(float(candidates[int(np.argmin(values))]) if len(own) else 0.0)
+    return found[0] if q.group is None else np.array(found)
 
 
 def linear_maximum(q: Problem, alpha, scores) -> float:
@@ -82,19 +124,26 @@ def linear_maximum(q: Problem, alpha, scores) -> float:
 
     With a coupling: the continuous knapsack, filled greedily in the order of gain per unit.
     """
+    if q.tube is not None:
+        both = np.concatenate([np.maximum(alpha, 0), np.maximum(-alpha, 0)])
+        return linear_maximum(split(q), both, np.concatenate([scores, scores]))
     g = q.p - q.s * scores
+    return float(g @ (vertex(q, g) - alpha))
+
+
+def vertex(q: Problem, g) -> np.ndarray:
+    """The feasible alpha that has most of ``g . alpha``."""
     if q.t is None:
-        best = np.where(g > 0, q.hi, q.lo)
-        return float(g @ (best - alpha))
+        return np.where(g > 0, q.hi, q.lo)
     # Write a = e + x with e the end of the box where t a is least, and x spends what is left.
-    least = np.where(q.t > 0, q.lo, q.hi)
-    left = q.total - q.t @ least
-    best = least.astype(float)
-    for i in np.argsort(-g / q.t, kind="stable"):
-        room = min(left, abs(q.t[i]) * (q.hi[i] - q.lo[i]))
-        best[i] += room / q.t[i]
-        left -= room
-    return float(g @ (best - alpha))
+    best = np.where(q.t > 0, q.lo, q.hi).astype(float)
+    for own, total in couplings(q):
+        left = total - q.t[own] @ best[own]
+        for i in own[np.argsort(-g[own] / q.t[own], kind="stable")]:
+            room = min(left, abs(q.t[i]) * (q.hi[i] - q.lo[i]))
+            best[i] += room / q.t[i]
+            left -= room
+    return best
 
 
 def solve(q: Problem, rounds: int = 200) -> Optimum:
@@ -103,12 +152,18 @@ def solve(q: Problem, rounds: int = 200) -> Optimum:
     Converges to the analytic centre of the optimal set, so a variable that may leave its bound in
     any optimum does so in this one.
     """
-    live = q.hi > q.lo
-    n = int(live.sum())
-    alpha = np.array(q.lo, dtype=float)
-    mu = 0.0
-    if n:
-        alpha[live], mu = _interior(q, live, rounds)
+    if q.tube is not None:
+        both = solve(split(q), rounds)
+        n = len(q.s)
+        alpha, mu = both.alpha[:n] - both.alpha[n:], both.mu
+    else:
+        live = q.hi > q.lo
+        alpha = np.array(q.lo, dtype=float)
+        mu = 0.0 if q.group is None else np.zeros(len(q.total))
+        if live.any():
+            # Its last steps, to the last digits, may overflow; the best point before is kept.
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                alpha[live], mu = _interior(q, live, rounds)
     w = w_of(q, alpha)
     scores = q.phi @ w
     if q.t is not None:
@@ -119,20 +174,31 @@ def solve(q: Problem, rounds: int = 200) -> Optimum:
 
 def _interior(q: Problem, live, rounds):
     Z = q.phi[live] * q.s[live, None]
-    Q, p = Z @ Z.T, q.p[live]
+    # Rows that cannot move add to w all the same.
+    fixed = q.phi[~live].T @ (q.s[~live] * q.lo[~live])
+    Q, p = Z @ Z.T, q.p[live] - Z @ fixed
     lo, hi = q.lo[live], q.hi[live]
-    t = None if q.t is None else q.t[live]
-    x = 0.5 * (lo + hi)
-    mu, n = 0.0, len(x)
+    # One row of T a coupling; what a row that cannot move adds to a total is a constant.
+    T, totals = np.zeros((0, len(q.p))), np.zeros(0)
+    if q.t is not None:
+        T = np.array([np.where(np.isin(np.arange(len(q.t)), own), q.t, 0.0)
+                      for own, _ in couplings(q)])  # fmt: skip
+        totals = np.array([total for _, total in couplings(q)]) - T[:, ~live] @ q.lo[~live]
+    T = T[:, live]
+    used = np.abs(T).sum(axis=1) > 0
+    T, totals = T[used], totals[used]
+    # Distances from both ends are kept themselves: x - lo has no digits left where lo is not 0.
+    s1, s2 = 0.5 * (hi - lo), 0.5 * (hi - lo)
+    x = lo + s1
+    mu, n = np.zeros(len(T)), len(x)
     z1, z2 = np.ones(n), np.ones(n)
-    best, kept = np.inf, (x, mu)
+    best, kept, last, circles = np.inf, (x, mu), np.inf, False
     for _ in range(rounds):
-        s1, s2 = x - lo, hi - x
-        dual_rest = Q @ x - p - z1 + z2 + (0.0 if t is None else mu * t)
-        rest = 0.0 if t is None else t @ x - q.total
+        dual_rest = Q @ x - p - z1 + z2 + mu @ T
+        rest = T @ x - totals
         average = (z1 @ s1 + z2 @ s2) / (2 * n)
         size = 1.0 + np.abs(p).sum()
-        error = average * 2 * n + np.abs(dual_rest).max() * (hi - lo).max() + abs(rest)
+        error = average * 2 * n + np.abs(dual_rest).max() * (hi - lo).max() + np.abs(rest).sum()
         if error < best:
             best, kept = error, (x, mu)
         if error < 1e-15 * size:
@@ -142,12 +208,9 @@ def _interior(q: Problem, live, rounds):
 
         def direction(r1, r2, M=M, s1=s1, s2=s2, z1=z1, z2=z2, dr=dual_rest, rest=rest):
             rhs = -dr + r1 / s1 - r2 / s2
-            if t is None:
-                dx, dmu = np.linalg.solve(M, rhs), 0.0
-            else:
-                both = np.linalg.solve(M, np.stack([rhs, t], axis=1))
-                dmu = (t @ both[:, 0] + rest) / (t @ both[:, 1])
-                dx = both[:, 0] - dmu * both[:, 1]
+            both = np.linalg.solve(M, np.column_stack([rhs, T.T]))
+            dmu = np.linalg.solve(T @ both[:, 1:], T @ both[:, 0] + rest)
+            dx = both[:, 0] - both[:, 1:] @ dmu
             return dx, dmu, (r1 - z1 * dx) / s1, (r2 + z2 * dx) / s2
 
         def longest(dx, d1, d2, s1=s1, s2=s2, z1=z1, z2=z2):
@@ -168,15 +231,23 @@ def _interior(q: Problem, live, rounds):
         after = ((z1 + step * d1) @ (s1 + step * dx) + (z2 + step * d2) @ (s2 - step * dx)) / (
             2 * n
         )
-        sigma = (after / average) ** 3
+        # Mehrotra's correction can run in circles; plain steps, well centred, cannot.
+        circles = circles or average >= 0.9 * last
+        sigma, bent = (0.2, 0.0) if circles else ((after / average) ** 3, 1.0)
+        last = average
         dx, dmu, d1, d2 = direction(
-            sigma * average - z1 * s1 - dx * d1, sigma * average - z2 * s2 + dx * d2
+            sigma * average - z1 * s1 - bent * dx * d1, sigma * average - z2 * s2 + bent * dx * d2
         )
         step = 0.995 * longest(dx, d1, d2)
-        x, mu, z1, z2 = x + step * dx, mu + step * dmu, z1 + step * d1, z2 + step * d2
-        if not np.all(np.isfinite(x)) or np.any(x <= lo) or np.any(x >= hi):
+        s1, s2, mu = s1 + step * dx, s2 - step * dx, mu + step * dmu
+        z1, z2 = z1 + step * d1, z2 + step * d2
+        x = np.where(s1 < s2, lo + s1, hi - s2)
+        if not np.all(np.isfinite(x)) or np.any(s1 <= 0) or np.any(s2 <= 0):
             break
-    return kept
+    x, mu = kept
+    every = np.zeros(len(used))
+    every[used] = mu
+    return x, 0.0 if q.t is None else float(every[0]) if q.group is None else every
 
 
 # -- the slides' two listings, their slips mended, for every box, sign and coupling ----------------

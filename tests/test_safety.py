@@ -13,7 +13,7 @@ from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.point import Point
 from bigscreen.screening.dynamic import FSafe, GapBall, make_rule
-from bigscreen.screening.regions import Ball, intersect
+from bigscreen.screening.regions import Ball
 from bigscreen.solvers import newton
 from bigscreen.solvers.newton import Newton
 
@@ -196,10 +196,3 @@ def test_a_reckless_f_still_ends_in_a_certified_gap(intercept, fleet):
 def test_rules_by_name():
     assert make_rule("none") is None
     assert make_rule("gap").safe and not make_rule("f-safe", 0.5).safe
-
-
-def test_two_regions_meet_in_their_intersection():
-    one = (np.array([0.0, -1.0]), np.array([2.0, 1.0]))
-    other = (np.array([1.0, -2.0]), np.array([3.0, 0.5]))
-    lower, upper = intersect(one, other)
-    assert lower.tolist() == [1.0, -1.0] and upper.tolist() == [2.0, 0.5]
