@@ -94,6 +94,13 @@ class Stage(Protocol):
     def products(self, coef: FloatArray) -> Scores:
         """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
 
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """Numbers that the next solve takes from those before it."""
+
+    def recall(self, memory: dict[str, NDArray[Any]]) -> None:
+        """Go on from what ``memory`` was: a path that is resumed in another process comes out bit
+        for bit as if it had not been interrupted."""
+
     def machine(self, dual: Dual, solved: Solved) -> dict[str, Any]:
         """What the model needs: ``coef`` of the columns (m,), or ``support`` row numbers and their
         ``coef``; ``constant``, the part of the offset that is penalised (0 without one)."""

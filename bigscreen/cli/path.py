@@ -1,0 +1,264 @@
+"""`bigscreen path` and `bigscreen pick`: a grid of C or nu in one call, and one model out of it."""
+
+import math
+import os
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bigscreen.cli.common import (
+    Number,
+    check_json,
+    check_output,
+    json_option,
+    overwrite_option,
+)
+from bigscreen.cli.given import DEFAULT_LANDMARKS, check_machine
+from bigscreen.cli.options import some_options
+from bigscreen.cli.running import check_fleet, open_fleet
+from bigscreen.cli.work import check_work, resumable
+from bigscreen.errors import InputError
+
+if TYPE_CHECKING:
+    from bigscreen.store.dataset import Dataset
+    from bigscreen.train_options import TrainOptions
+
+RULES = ("dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap")
+_SHARED = (
+    *("kernel", "gamma", "degree", "coef0", "exact", "landmarks", "sampling", "class_weight"),
+    *("intercept", "tol", "time_budget", "memory", "seed", "work"),
+    *("workers", "scheduler", "threads"),
+    *("problem", "epsilon", "tau"),
+)
+
+
+class Grid(click.ParamType):
+    """FROM:TO:COUNT, or numbers with commas between them.
+
+    Parameters
+    ----------
+    log : bool
+        Whether COUNT values between two are spaced by equal factors, not by equal steps.
+    """
+
+    name = "grid"
+
+    def __init__(self, log: bool) -> None:
+        self.log = log
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[float, ...]:
+        """Text to the values of a grid."""
+        import numpy as np
+
+        if isinstance(value, tuple):
+            return value
+        try:
+            if ":" not in value:
+                return tuple(float(part) for part in value.split(","))
+            start, stop, count = value.split(":")
+            first, last, points = float(start), float(stop), int(count)
+        except ValueError:
+            self.fail(f"{value!r} is not FROM:TO:COUNT nor numbers with commas", param, ctx)
+        if points < 1 or not (0 < first < math.inf and first <= last < math.inf):
+            self.fail(f"{value!r} must go up from a number above 0", param, ctx)
+        space = np.geomspace if self.log else np.linspace
+        return tuple(space(first, last, points).tolist())
+
+
+class Rules(click.ParamType):
+    """Names of rules with commas between them, or none."""
+
+    name = "rules"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
+        """Text to names."""
+        if isinstance(value, tuple):
+            return value
+        names = () if value == "none" else tuple(value.split(","))
+        for name in names:
+            if name not in RULES:
+                self.fail(f"{name!r} is not one of {', '.join(RULES)}, or none alone", param, ctx)
+        return names
+
+
+@click.command(short_help="Fit a whole grid of C or nu on a STORE.")
+@click.argument("store")
+@click.argument("out")
+@click.option(
+    "--C",
+    "C",
+    type=Grid(log=True),
+    metavar="FROM:TO:COUNT",
+    help="Values of C, by equal factors, or given with commas: .1,1,10.  [default: 1e-2:1e1:20]",
+)
+@click.option(
+    "--nu",
+    type=Grid(log=False),
+    metavar="FROM:TO:COUNT",
+    help="Values of nu instead, by equal steps: the machine is a nu-svc then.",
+)
+@click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    metavar="N",
+    help="Judge every value on rows held out, N times, and name the best.",
+)
+@click.option(
+    "--rules",
+    type=Rules(),
+    metavar="NAMES",
+    help="Rules that leave out rows before a solve, provably decided ones: dvi, ssnsv, essnsv (C), "
+    "srbo, srbo-cut (nu), gap, with commas; none.  [default: dvi,gap or srbo-cut,gap]",
+)
+@click.option("--cold", is_flag=True, help="Begin every solve at nothing, to see what that costs.")
+@click.option(
+    "--static", is_flag=True, help="Leave out no further rows during a solve, to see the same."
+)
+@some_options(_SHARED)
+@click.option("--plots", metavar="FOLDER", help="Draw the path into this folder, as PNG.")
+@click.option("--resume", is_flag=True, help="Go on with the points that an interrupted path kept.")
+@overwrite_option
+@json_option
+@click.pass_context
+def path(
+    context: click.Context,
+    store: str,
+    out: str,
+    plots: str | None,
+    resume: bool,
+    overwrite: bool,
+    json_file: str | None,
+    **values: Any,
+) -> None:
+    """Fit a support vector machine on STORE for every value of a grid, into the one file OUT.
+
+    Each fit begins at the one before, and leaves out the rows that provably are decided already:
+    the result is that of separate fits, each with its gap proved over all rows, in a part of the
+    time. `bigscreen pick OUT MODEL` takes a model out.
+
+    Points are kept in OUT.work until the path is whole. After an interruption (Ctrl-C, a dead
+    process, a full disk) the same command with --resume goes on with them, and comes to the same
+    result; without it the folder is in the way, and --overwrite starts again.
+
+    \b
+    Examples:
+      bigscreen path train.store all.bsp --C 1e-2:1e1:100 --kernel linear --folds 5
+      bigscreen path train.store all.bsp --exact --gamma 0.05 --C .1,1,10
+      bigscreen path train.store all.bsp --nu .01:.5:50
+    """
+    from bigscreen import report, report_path
+    from bigscreen.store.dataset import Dataset
+    from bigscreen.train_path import train_path
+    from bigscreen.train_path_options import PathOptions, default_rules
+
+    check_output(out, overwrite)
+    check_json(json_file, out)
+    check_fleet(values)
+    if plots is not None:
+        check_output(plots, overwrite=True, folder=True)
+        report_path.check_matplotlib()
+    work, own_work = values["work"] or f"{out}.work", values["work"] is None
+    check_work(work, own_work, resume, overwrite)
+    dataset = Dataset.open(store)
+    fit = _fit(context, dataset, values, Path(work), resume)
+    options = PathOptions(
+        fit,
+        values["nu"] or values["C"] or Grid(log=True).convert("1e-2:1e1:20", None, context),
+        values["folds"],
+        default_rules(fit.problem) if values["rules"] is None else values["rules"],
+        dynamic=not values["static"],
+        warm=not values["cold"],
+    )
+    with resumable(context, work, own_work, "walk-*/*"):
+        with open_fleet(values) as fleet, report_path.PathBar() as show:
+            solved = train_path(dataset, options, fleet, show)
+        solved.save(out)
+    if json_file:
+        report.write_json(json_file, solved.record)
+    report_path.path_table(solved)
+    report.table(f"Path in {out}", report_path.totals(solved))
+    if plots is not None:
+        for file in report_path.save_plots(solved, plots):
+            report.note(f"drew {file}")
+    if solved.missed:
+        report.warn(solved.missed)
+    if own_work:
+        shutil.rmtree(work, ignore_errors=True)
+
+
+def _fit(
+    context: click.Context, dataset: "Dataset", values: dict[str, Any], work: Path, resume: bool
+) -> "TrainOptions":
+    """The options that every fit of the path has, checked against each other."""
+    from bigscreen.train_options import PARAMETERS, TrainOptions
+
+    by_user = click.core.ParameterSource.COMMANDLINE
+    if values["nu"] is not None and context.get_parameter_source("problem") != by_user:
+        values["problem"] = "nu-svc"
+    problem = values["problem"]
+    if values["nu"] is not None and values["C"] is not None:
+        raise InputError("a path has a grid of C or of nu; give --C or --nu")
+    if "nu" in PARAMETERS[problem] and values["nu"] is None and values["C"] is None:
+        raise InputError(f"{problem} needs a grid of nu: --nu .01:.5:50")
+    check_machine(context, dataset, values)
+    names = (
+        *("kernel", "gamma", "degree", "coef0", "exact", "sampling", "epsilon", "tau"),
+        *("tol", "time_budget", "memory", "seed"),
+    )
+    weight = values["class_weight"]
+    return TrainOptions(
+        problem=problem,
+        landmarks=values["landmarks"] or min(DEFAULT_LANDMARKS, dataset.n_rows),
+        class_weight=None if weight == "none" else weight,
+        intercept=values["intercept"] or "constant",
+        work=work,
+        resume=resume,
+        **{name: values[name] for name in names},
+    )
+
+
+@click.command(short_help="Take one MODEL out of a PATH.")
+@click.argument("path", metavar="PATH")
+@click.argument("model")
+@click.option(
+    "--C", "C", type=Number(above=0), metavar="C", help="Of which C.  [default: the best]"
+)
+@click.option("--nu", type=Number(above=0), metavar="NU", help="Of which nu.  [default: the best]")
+@overwrite_option
+@json_option
+def pick(
+    path: str,
+    model: str,
+    C: float | None,
+    nu: float | None,
+    overwrite: bool,
+    json_file: str | None,
+) -> None:
+    """Write the model of one value of C or nu, out of what `bigscreen path` wrote, to MODEL.
+
+    \b
+    Examples:
+      bigscreen pick all.bsp best.bsm
+      bigscreen pick all.bsp model.bsm --C 1
+    """
+    from bigscreen import certificate, report
+    from bigscreen.store.path_file import SolvedPath
+
+    check_output(model, overwrite)
+    check_json(json_file, path, model)
+    solved = SolvedPath.load(path)
+    asked = {"C": C, "nu": nu}
+    wrong = next((n for n, v in asked.items() if v is not None and n != solved.parameter), None)
+    if wrong is not None:
+        raise InputError(f"{path} has values of {solved.parameter}; give --{solved.parameter}")
+    value = asked[solved.parameter]
+    if os.path.abspath(path) == os.path.abspath(model):
+        raise InputError(f"{model} is the path itself; give the model another name")
+    taken = solved.model(None if value is None else solved.nearest(value))
+    taken.save(model)
+    record = certificate.fit_record(taken)
+    if json_file:
+        report.write_json(json_file, record)
+    certificate.show(record, model)

@@ -1,0 +1,233 @@
+"""From a data set to a solved path: a grid of C or nu, with folds, the same for Python and cli."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.exceptions import ConvergenceWarning
+from threadpoolctl import threadpool_limits
+
+from bigscreen.dual import FloatArray
+from bigscreen.fit_monitor import Report
+from bigscreen.path import Manner, Step, Walk
+from bigscreen.path_folds import SCORINGS, judged
+from bigscreen.path_grid import checked_grid
+from bigscreen.path_resume import state, take
+from bigscreen.problems import Problem, rows_weights
+from bigscreen.problems_nu import NuSvc, OneClass
+from bigscreen.screening.path import make_path_rule
+from bigscreen.store import Rows
+from bigscreen.store.path_file import SolvedPath
+from bigscreen.store.path_folder import PathFolder
+from bigscreen.train_data import check_rows
+from bigscreen.train_path_folds import make_folds
+from bigscreen.train_path_models import Point, machine, path_of
+from bigscreen.train_path_options import PathOptions
+from bigscreen.train_problems import problems, published
+from bigscreen.train_stage import Setting, make_stage
+
+
+def train_path(
+    data: Rows, options: PathOptions, fleet: Any, report: Report | None = None
+) -> SolvedPath:
+    """Solve a path, and the same for every fold.
+
+    Parameters
+    ----------
+    data : Rows
+    options : PathOptions
+    fleet : fleet.Inline or fleet.Cluster
+    report : callable or None
+        Receives events: phases, and one for each point.
+
+    Returns
+    -------
+    SolvedPath
+        In memory.
+
+    Raises
+    ------
+    InputError
+        Bad parameters or rows, an infeasible nu, folds that would have one class only: all before
+        any kernel work.
+    """
+    with threadpool_limits(1, "blas"):
+        return PathJob(data, options, fleet, report).run()
+
+
+class PathJob:
+    """One run: the checks, the stage that all walks share, the folds, and all rows."""
+
+    def __init__(self, data: Rows, options: PathOptions, fleet: Any, report: Report | None) -> None:
+        self.data, self.options, self.fleet = data, options, fleet
+        self.report: Report = report or (lambda event: None)
+        self.fit = options.fit
+        self.values = checked_grid(options.values, options.parameter)
+        check_rows(data, self.fit.problem, self.fit.classifies)
+        n = data.n_rows
+        self.y: NDArray[Any] = data.y(0, n)
+        self.weights = np.asarray(data.weights(0, n), dtype=np.float64)
+        most: dict[str, Any] = {options.parameter: float(self.values[-1])}
+        self.binaries = problems(data, replace(self.fit, **most))
+        self.rules = tuple(make_path_rule(name) for name in options.rules)
+        self.dynamic = options.dynamic
+        self.scoring = SCORINGS[self.fit.problem]
+        self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
+        self.folder = self._folder()
+        self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
+
+    def run(self) -> SolvedPath:
+        """Do it all."""
+        began = time.monotonic()
+        self._end = None if self.fit.time_budget is None else began + self.fit.time_budget
+        self.report({"event": "phase", "phase": "features"})
+        self.setting: Setting = make_stage(self.data, self.fit, self.fleet, self.report)
+        if not self.setting.kernel.psd:
+            # Where ||w||^2 may be negative no ball holds the optimum.
+            self.rules, self.dynamic = (), False
+        prepared = time.monotonic()
+        folds, scores = None, None
+        if self.folds:
+            folds, scores = [], []
+            for f in range(len(self.folds)):
+                points = list(self._walk(f))
+                folds.append([record for record, _ in points])
+                scores.append([record[0]["score"] for record, _ in points])
+        solved = list(self._walk(None))
+        self.fleet.stop()
+        seconds = {"features": prepared - began, "total": time.monotonic() - began}
+        means = None if scores is None else np.mean(scores, axis=0)
+        known = {
+            "parameter": self.options.parameter,
+            "problem": self.fit.problem,
+            "values": self.values.tolist(),
+            "names": [one.name for one in self.binaries],
+            "rules": [rule.name for rule in self.rules],
+            "folds": folds,
+            "scores": scores,
+            "scoring": self.scoring,
+            "best": None if means is None else int(np.argmax(means)),
+            "seconds": seconds,
+        }
+        peak = self.fleet.peak_pss
+        path = path_of(solved, self.setting, self.data, self.fit, known, peak)
+        if path.missed:
+            warnings.warn(path.missed, ConvergenceWarning, stacklevel=4)
+        return path
+
+    def _folder(self) -> PathFolder | None:
+        if self.fit.work is None:
+            return None
+        known = {**self.options.record, "data": self.data.fingerprint}
+        return PathFolder(self.fit.work, known, self.fit.resume)
+
+    # -- one walk ----------------------------------------------------------------------------------
+    def _walk(self, fold: int | None) -> Iterator[Point]:
+        """All points of one fold's rows, or of all rows: records of its machines, and its model."""
+        weights = self.weights if fold is None else self.folds[fold].weights
+        manner = Manner(
+            self.fit.tol,
+            self.rules,
+            self.dynamic,
+            self.options.warm,
+            self.options.alone and fold is None,
+            self._deadline(fold),
+        )
+        stage = self.setting.stage
+        walks = [
+            Walk(stage, self._of_rows(one.problem, weights), self.y, weights, self.values, manner)
+            for one in self.binaries
+        ]
+        name = "all" if fold is None else f"fold-{fold}"
+        kept = self._kept(walks, name)
+        for records, arrays in kept:
+            self._tell(fold, records)
+            yield records, arrays
+        late = False
+        for k in range(len(kept), len(self.values)):
+            steps = [walk.step(k) for walk in walks]
+            records = [step.record for step in steps]
+            if fold is None:
+                arrays = machine(self.setting, steps, self.data, self.fit.exact)
+            else:
+                arrays = {}
+                records[0]["score"] = self._judge(steps, fold)
+            # What the time has cut short a later run solves, the end that rules asked for included.
+            solved = [*records, *(walk.end.record for walk in walks if walk.end is not None)]
+            late = late or (manner.late and not all(map(self._met, solved)))
+            if self.folder is not None and not late:
+                self.folder.put(name, k, records, arrays, state(walks))
+            self._tell(fold, records)
+            yield records, arrays
+
+    def _met(self, record: dict[str, Any]) -> bool:
+        return bool(record["relative_gap"] <= self.fit.tol)
+
+    def _deadline(self, fold: int | None) -> float | None:
+        """When a walk has used its share of the time that is left."""
+        if self._end is None:
+            return None
+        now, walks = time.monotonic(), 1 + (0 if fold is None else len(self.folds) - fold)
+        return now + max(0.0, self._end - now) / walks
+
+    def _of_rows(self, problem: Problem, weights: FloatArray) -> Problem:
+        """The problem of these weights: what nu is a share of goes with them."""
+        if isinstance(problem, NuSvc):
+            own = rows_weights(self.y, weights, problem.code_weight)
+        elif isinstance(problem, OneClass):
+            own = weights
+        else:
+            return problem
+        return replace(problem, mass=float(np.sum(own)) or 1.0)
+
+    def _kept(self, walks: list[Walk], name: str) -> list[Point]:
+        """The points that a run before this one has solved; the walks go on from the last."""
+        if self.folder is None or not self.fit.resume:
+            return []
+        kept: list[Point] = []
+        for k in range(len(self.values)):
+            point = self.folder.point(name, k)
+            if point is None:
+                break
+            kept.append(point)
+        # A state that a power cut has spoiled takes its point along. That of a whole walk is
+        # taken, too: the stage goes on to the next fold from there.
+        while kept:
+            left = self.folder.state(name, len(kept) - 1)
+            if left is not None:
+                take(walks, left)
+                break
+            kept.pop()
+        return kept
+
+    def _tell(self, fold: int | None, records: list[dict[str, Any]]) -> None:
+        self.done += 1
+        self.report(
+            {
+                "event": "point",
+                "parameter": self.options.parameter,
+                "fold": fold,
+                "done": self.done,
+                "total": self.total,
+                "value": records[0]["value"],
+                "relative_gap": max(record["relative_gap"] for record in records),
+                "rows": records[0]["rows"],
+                "left": max(record["left"] for record in records),
+            }
+        )
+
+    def _judge(self, steps: list[Step], fold: int) -> float:
+        """How good the fold's held-out rows are predicted."""
+        rows = self.folds[fold].held
+        # Several machines are compared in the scale that the model has them in.
+        scales = [published(step.problem, step.multiplier, self.data) for step in steps]
+        parts = zip(scales, steps, strict=True)
+        scores = np.stack([scale * step.decision[rows] for scale, step in parts], axis=1)
+        weights = np.ones(len(rows)) if self.fit.problem == "one-class" else self.weights[rows]
+        return judged(self.scoring, self.y[rows], scores, weights, self.fit.tau)

@@ -1,0 +1,167 @@
+"""The stage that suits a path: explicit features, the whole kernel matrix, or columns of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import psutil
+from scipy import sparse
+
+from bigscreen import nystrom
+from bigscreen.design import Design
+from bigscreen.dual import FloatArray
+from bigscreen.errors import InputError
+from bigscreen.fit_monitor import Report
+from bigscreen.kernels import Kernel, Linear, Precomputed, make_kernel
+from bigscreen.path_columns import ColumnsStage
+from bigscreen.path_gram import GramStage
+from bigscreen.path_gram_matrix import bytes_needed
+from bigscreen.path_kernel import KernelStage
+from bigscreen.path_stage import Stage
+from bigscreen.plan import BASE_BYTES, WORKER_BYTES, in_units, row_size
+from bigscreen.plan_exact import FEWEST
+from bigscreen.solvers.block import Block
+from bigscreen.store import Rows
+from bigscreen.train_data import gamma_scale
+from bigscreen.train_options import TrainOptions
+
+ROW_BYTES = 400
+"""State of a row in memory: two points of a path, their scores, intervals and temporaries."""
+
+KERNEL_SHARE = 0.5
+"""Part of the memory left that kernel columns may take where the whole matrix does not fit."""
+
+LEAST_FLOAT32 = 1e-5
+"""Relative gap that a matrix of float32 entries can prove, with room."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A stage, and how its machines become those of models.
+
+    Parameters
+    ----------
+    stage : Stage
+    name : str
+        What records call the solver.
+    kernel : Kernel
+        Of the models.
+    data : Rows
+    source : Design or None
+        The kernel design whose stored features the stage has; None: it has the rows themselves.
+    features : ndarray or csr_array (n, r), or None
+        What a machine's support rows are summed from where the models are to have coefficients of
+        columns; None: they keep support rows.
+    """
+
+    stage: Stage
+    name: str
+    kernel: Kernel
+    data: Rows
+    source: Design | None
+    features: Any
+
+    @property
+    def landmarks(self) -> Any:
+        """Those of a Nystrom machine, else None."""
+        return None if self.source is None else self.source.side.X
+
+    def coef(self, machine: dict[str, Any]) -> FloatArray:
+        """Coefficients of the models' columns, (m,) or (d,)."""
+        coef = np.asarray(machine["coef"])
+        if "support" in machine:
+            coef = np.asarray(coef @ self.features[machine["support"]], dtype=np.float64)
+        # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
+        return coef if self.source is None else self.source.coef(coef)
+
+    def rows(self, ids: np.ndarray) -> Any:
+        """Support rows as a model has them."""
+        if isinstance(self.kernel, Precomputed):
+            return sparse.csr_array((len(ids), self.data.n_features), dtype=np.float32)
+        return self.data.rows(ids)
+
+
+def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) -> Setting:
+    """Prepare the rows once, for all points and folds.
+
+    Raises
+    ------
+    InputError
+        If it cannot fit into the memory allowed, with the arithmetic.
+    """
+    allowed = options.memory or int(0.8 * psutil.virtual_memory().total)
+    # The worker processes of a cluster take their part of what is allowed.
+    others = fleet.workers * WORKER_BYTES if hasattr(fleet, "address") else 0
+    room = allowed - BASE_BYTES - others - data.n_rows * ROW_BYTES
+    kernel = _kernel(data, options, fleet)
+    constant = options.offset == "constant"
+    if options.exact:
+        stage, name = _exact(Design(data, kernel), constant, room, options, fleet)
+        return Setting(stage, name, kernel, data, None, None)
+    source = None
+    if options.kernel == "linear":
+        size = data.n_rows * row_size(data)
+        _check(size, room, allowed, "rows", "a path reads them from memory")
+        X = data.X(0, data.n_rows)
+    else:
+        _check(
+            4.0 * data.n_rows * options.landmarks,
+            room,
+            allowed,
+            "features of the rows",
+            "use fewer landmarks",
+        )
+        report({"event": "phase", "phase": "landmarks"})
+        count = min(options.landmarks, data.n_rows)
+        side, _ = nystrom.landmarks(data, kernel, count, options.sampling, options.seed)
+        source = Design(data, kernel, side, nystrom.factor(kernel, side))
+        report({"event": "phase", "phase": "features"})
+        features = nystrom.stored_features(source, fleet, None).data
+        X = features.X(0, data.n_rows)
+    if not options.coupled:
+        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X)
+    rows = data if source is None else features
+    stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet)
+    return Setting(stage, name, kernel, data, source, X)
+
+
+def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
+    name, gamma = options.kernel, options.gamma
+    if callable(name):
+        raise InputError(
+            "a path takes kernels that have a name; compute the entries of your own, and give "
+            "them as a precomputed kernel"
+        )
+    if name == "precomputed" and data.n_rows != data.n_features:
+        raise InputError(
+            f"a precomputed kernel is a square matrix, one entry for every pair of rows, not "
+            f"{data.n_rows} by {data.n_features}"
+        )
+    if name in ("linear", "precomputed"):
+        gamma = 1.0
+    elif gamma == "scale":
+        gamma = gamma_scale(data, fleet)
+    return make_kernel(name, float(gamma), options.degree, options.coef0)
+
+
+def _exact(
+    design: Design, constant: bool, room: float, options: TrainOptions, fleet: Any
+) -> tuple[Stage, str]:
+    """The whole matrix where it fits; else its columns, as many as there is room for."""
+    n, dtype = design.data.n_rows, np.float32 if options.tol >= LEAST_FLOAT32 else np.float64
+    if bytes_needed(n, dtype) <= room:
+        return GramStage(design, constant, int(room)), "gram"
+    given, fewest = options.cache or int(KERNEL_SHARE * room), 4.0 * n * min(FEWEST, n)
+    _check(fewest, given, KERNEL_SHARE * room, "fewest kernel columns", "use landmarks")
+    columns = Block(cache=min(given, 4 * n * n), seed=options.seed)
+    return KernelStage(design, fleet, constant, columns), "block"
+
+
+def _check(size: float, room: float, allowed: float, what: str, advice: str) -> None:
+    if size > room:
+        raise InputError(
+            f"the {what} take {in_units(size)} and of the memory allowed, {in_units(allowed)}, "
+            f"{in_units(max(room, 0))} are left for them; {advice}, or allow more memory"
+        )
