@@ -1,9 +1,12 @@
 """Support vector machines on data larger than memory, each with a proved duality gap.
 
-What a person needs is here: `SVC`, `NystroemSVC` and `LinearSVC` (scikit-learn estimators),
-`ingest` (files and arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`,
-`TrainOptions` (of `bigscreen.train.train`, the same fit without scikit-learn), `Inline`, `connect`
-and `local_cluster` (where it runs) and `InputError`. They are imported when first used.
+What a person needs is here: scikit-learn estimators, the classifiers `SVC`, `NuSVC`, `LinearSVC`
+and `NystroemSVC`, the regressions `SVR`, `LinearSVR`, `LADRegressor` and `QuantileRegressor`, and
+`OneClassSVM`; `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a grid in one call) and
+`SolvedPath`; `solve` (any problem that can be written down, with an exact kernel); `ingest` (files
+and arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`, `TrainOptions` (of
+`bigscreen.train.train`, the same fit without scikit-learn), `Inline`, `connect` and `local_cluster`
+(where it runs) and `InputError`. They are imported when first used.
 
 The house, from the ground up; every room imports only from rooms above it:
 
@@ -12,6 +15,7 @@ The house, from the ground up; every room imports only from rooms above it:
     exact       sums of floats that come out the same in every order
     kernels     the kernels (with tiles: blocks of them, entries: one value)
     dual        one record for every machine's dual problem: objectives, gap, multipliers
+    problems    the recipes: C-SVC, nu-SVC, one-class, LAD, epsilon-SVR, quantile, sublinear losses
     store/      data sets, their preparation, fitted models; readers of every file format; ingest
     design      what a solver multiplies with: raw rows, stored features, kernel columns, entries
     screening/  which rows need no further look, and why that is safe
@@ -22,8 +26,9 @@ The house, from the ground up; every room imports only from rooms above it:
     fleet       where work runs: threads here, or a Dask cluster; survives a worker's death
     nystrom     landmarks, their factor, features
     partition   rows in parts, by kernel k-means; divide: parts solved by themselves, and a start
+    path        a grid of C or nu: every point from the one before, rules before each, folds
     plan        what a fit will need, before it runs
-    train       the main job: from a data set to a certified model
+    train       the main job: from a data set to a certified model (train_solve: without the job)
     predict, evaluate, certificate, report   what comes after, and how it is shown
     estimators  the scikit-learn door
     cli/        the command line
@@ -35,42 +40,70 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from bigscreen.errors import InputError
     from bigscreen.estimators import LinearSVC, NystroemSVC
-    from bigscreen.estimators_svc import SVC
+    from bigscreen.estimators_one_class import OneClassSVM
+    from bigscreen.estimators_path import nu_path, svm_path
+    from bigscreen.estimators_path_cv import SVCPathCV
+    from bigscreen.estimators_regression import SVR, LADRegressor, LinearSVR, QuantileRegressor
+    from bigscreen.estimators_svc import SVC, NuSVC
     from bigscreen.fleet import Inline
     from bigscreen.fleet_start import connect, local_cluster
     from bigscreen.store import Dataset, MemoryDataset
     from bigscreen.store.ingest import ingest
     from bigscreen.store.model import Model
+    from bigscreen.store.path_file import SolvedPath
     from bigscreen.train import TrainOptions
+    from bigscreen.train_solve import solve
 
 __all__ = [
     "Dataset",
     "InputError",
     "Inline",
+    "LADRegressor",
     "LinearSVC",
+    "LinearSVR",
     "MemoryDataset",
     "Model",
+    "NuSVC",
     "NystroemSVC",
+    "OneClassSVM",
+    "QuantileRegressor",
     "SVC",
+    "SVCPathCV",
+    "SVR",
+    "SolvedPath",
     "TrainOptions",
     "connect",
     "ingest",
     "local_cluster",
+    "nu_path",
+    "solve",
+    "svm_path",
 ]
 
 _HOMES = {
     "Dataset": "store",
     "InputError": "errors",
     "Inline": "fleet",
+    "LADRegressor": "estimators_regression",
     "LinearSVC": "estimators",
+    "LinearSVR": "estimators_regression",
     "MemoryDataset": "store",
     "Model": "store.model",
+    "NuSVC": "estimators_svc",
     "NystroemSVC": "estimators",
+    "OneClassSVM": "estimators_one_class",
+    "QuantileRegressor": "estimators_regression",
     "SVC": "estimators_svc",
+    "SVCPathCV": "estimators_path_cv",
+    "SVR": "estimators_regression",
+    "SolvedPath": "store.path_file",
     "TrainOptions": "train",
     "connect": "fleet_start",
     "ingest": "store.ingest",
     "local_cluster": "fleet_start",
+    "nu_path": "estimators_path",
+    "solve": "train_solve",
+    "svm_path": "estimators_path",
 }
 
 

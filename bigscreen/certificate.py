@@ -15,12 +15,12 @@ def fit_record(model: Model) -> dict[str, Any]:
     Returns
     -------
     dict
-        primal, dual, gap, rounding_bound: sums over the classifiers (one unless there are more
-        than two labels). relative_gap, rows_alive: the largest of theirs. n_iter: passes of all.
-        certificates: each one's own; of a model that has none (an early divide and conquer) it,
-        the sums, relative_gap and certified_in are None, and no_certificate says why. Besides
-        rows, tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and
-        screening: rule, rows fixed at either end, by pass.
+        problem: its name. primal, dual, gap, rounding_bound: sums over the classifiers (one
+        unless there are more than two labels). relative_gap, rows_alive: the largest of theirs.
+        n_iter: passes of all. certificates: each one's own; of a model that has none (an early
+        divide and conquer) it, the sums, relative_gap and certified_in are None, and
+        no_certificate says why. Besides rows, tol, certified_in, seconds, peak_pss_bytes, solver,
+        features, strategy, and screening: rule, rows fixed at either end, by pass.
     """
     known = model.provenance
     certificates = known["certificates"]
@@ -32,6 +32,7 @@ def fit_record(model: Model) -> dict[str, Any]:
         proved["certified_in"] = certificates[0]["certified_in"]
     return {
         **proved,
+        "problem": known["parameters"].get("problem", "c-svc"),  # the only one there once was
         "no_certificate": None if certificates is not None else known["no_certificate"],
         "tol": known["parameters"]["tol"],
         "n_iter": len(known["history"]),
@@ -70,6 +71,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
     report.table(
         f"Certificate of {name}",
         {
+            "problem": record["problem"],
             **({"proved": "nothing"} if missing else _proved(record)),
             "screened": _screened(record["screening"]),
             "passes": report.count(record["n_iter"]),
@@ -81,9 +83,12 @@ def show(record: Mapping[str, Any], name: str) -> None:
     if missing:
         report.warn(f"this model has {missing}")
     elif record["relative_gap"] > record["tol"]:
+        worst = max(record["certificates"], key=lambda part: part["relative_gap"])
+        why = worst.get("hindrance")  # models of before have none
+        more = "more --max-iter or --time-budget, or another --solver, may help"
         report.warn(
             f"the relative gap {record['relative_gap']:.2e} missed {record['tol']:g}; the model is "
-            "the best one found (more --max-iter or --time-budget, or another --solver, may help)"
+            f"the best one found ({why or more})"
         )
 
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen import certificate, report, standins
-from bigscreen.cli.options import open_fleet
+from bigscreen.cli.running import open_fleet
 from bigscreen.errors import InputError
 from bigscreen.evaluate import evaluate
 from bigscreen.fleet import Fleet

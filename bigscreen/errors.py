@@ -1,5 +1,11 @@
 """What a user's mistake raises: one sentence that says what is wrong, where, and what to do."""
 
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
 
 class InputError(ValueError):
     """Bad input: a file, a parameter or a store that cannot be used as given.
@@ -7,3 +13,8 @@ class InputError(ValueError):
     The message is one sentence for a person: what is wrong, where (file, line or row), what to do.
     The command line prints it and exits with code 2.
     """
+
+
+def is_number(value: Any) -> bool:
+    """Whether a parameter is one finite number: no text, array or None."""
+    return isinstance(value, Real) and math.isfinite(value)

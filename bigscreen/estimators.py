@@ -7,21 +7,18 @@ data set, or the path of a stored one, which brings its own labels and weights: 
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.estimators_base import Machine
-from bigscreen.store import Rows
+from bigscreen.estimators_kinds import Classifier
 from bigscreen.store.model import Model
 from bigscreen.train import TrainOptions
 
 
-class NystroemSVC(Machine):
+class NystroemSVC(Classifier):
     """Kernel support vector machine on Nystrom features, for more rows than fit in memory.
 
     Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, phi(x_i)> + b))`` with
@@ -150,6 +147,7 @@ class NystroemSVC(Machine):
 
     def _options(self) -> TrainOptions:
         return self._shared_options(
+            C=self.C,
             kernel=self.kernel,
             gamma=self.gamma,
             degree=self.degree,
@@ -159,23 +157,12 @@ class NystroemSVC(Machine):
             features=self.features,
         )
 
-    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
-        if options.landmarks <= data.n_rows or self.kernel == "linear":
-            return options
-        warnings.warn(
-            f"n_components={self.n_components} is more than the {data.n_rows} rows; all rows are "
-            "used",
-            UserWarning,
-            stacklevel=3,
-        )
-        return replace(options, landmarks=data.n_rows)
-
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         super()._publish(model, numbers)
         self.components_ = model.landmarks
 
 
-class LinearSVC(Machine):
+class LinearSVC(Classifier):
     """Linear support vector machine for more rows than fit in memory.
 
     Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, x_i> + b))`` until the duality
@@ -235,7 +222,7 @@ class LinearSVC(Machine):
         self.verbose = verbose
 
     def _options(self) -> TrainOptions:
-        return self._shared_options(kernel="linear")
+        return self._shared_options(C=self.C, kernel="linear")
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         super()._publish(model, numbers)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import tempfile
+import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -14,14 +15,13 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d, get_tags
-from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import threadpool_limits
 
 from bigscreen.errors import InputError
-from bigscreen.estimators_rows import Labelled, blocks, is_chunked, is_store, open_store
+from bigscreen.estimators_rows import Given, blocks, is_chunked, is_store, open_store
 from bigscreen.evaluate import check_match, evaluate, scored_blocks
 from bigscreen.fleet import Inline
 from bigscreen.report import FitReport
@@ -39,8 +39,11 @@ DASK_SHARE = 0.4
 """Part of the memory that the rows of a Dask array may take; above, they go to disk."""
 
 
-class Machine(ClassifierMixin, BaseEstimator):
+class Machine(BaseEstimator):
     """What all estimators do; they differ in their parameters and in what they publish."""
+
+    _problem = "c-svc"
+    """The problem of ``TrainOptions``."""
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to a proved gap.
@@ -49,9 +52,11 @@ class Machine(ClassifierMixin, BaseEstimator):
         ----------
         X : array, sparse array or Dask array of shape (n_samples, n_features), data set or path
         y : array of shape (n_samples,)
-            Labels, two or more distinct values of any sortable type; left out if X is a data set.
+            Of a classifier labels, two or more distinct values of any sortable type; of a
+            regression targets, finite numbers; left out if X is a data set, and not looked at by a
+            one-class machine.
         sample_weight : array of shape (n_samples,), optional
-            Not negative; each multiplies C for its row. Left out if X is a data set.
+            Not negative; k is the same as the row k times. Left out if X is a data set.
 
         Returns
         -------
@@ -71,8 +76,8 @@ class Machine(ClassifierMixin, BaseEstimator):
         """
         options = self._options()
         with ExitStack() as owned:
-            data, weights, numbers = self._rows(X, y, sample_weight, owned)
-            options = self._suited(replace(options, class_weight=weights), data)
+            data, numbers = self._rows(X, y, sample_weight, owned)
+            options = self._suited(options, data)
             with self._fleet(data.n_rows * self._columns(options, data)) as fleet:
                 if plan(data, options, fleet.workers, self.scheduler is not None).disk_bytes:
                     options = replace(options, work=self._folder(owned))
@@ -80,37 +85,6 @@ class Machine(ClassifierMixin, BaseEstimator):
                 model = train(data, options, fleet, report)
         self._publish(model, numbers)
         return self
-
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Scores of rows.
-
-        Parameters
-        ----------
-        X : as in ``fit``
-            Rows of a data set are scored in the order of its source.
-
-        Returns
-        -------
-        float64 array of shape (n_samples,), or (n_samples, n_classes) with three classes or more
-            Above 0 means ``classes_[1]``; with more classes the largest score wins.
-        """
-        scores = self._scores(X)
-        return scores[:, 0] if scores.shape[1] == 1 else scores
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
-        scores = self._scores(X)
-        return self.classes_[self.model_.decide(scores)]
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
-        if is_store(X):
-            check_is_fitted(self)
-            _alone(y, sample_weight)
-            data = self._matching(X)
-            with self._each(data.n_rows) as each:
-                return float(evaluate(self.model_, data, each)["accuracy"])
-        return float(super().score(X, np.asarray(y), sample_weight))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -120,31 +94,35 @@ class Machine(ClassifierMixin, BaseEstimator):
     # -- input -----------------------------------------------------------------------------------
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
-    ) -> tuple[Rows, Any, NDArray[np.int64] | None]:
-        """The rows to fit, the weight of every label, and the numbers in X of the rows that have
-        any weight, None if they all have."""
-        numbers = None
+    ) -> tuple[Rows, NDArray[np.int64] | None]:
+        """The rows to fit, and the numbers in X of those that have any weight, None if they all
+        have."""
         if is_store(X):
-            _alone(y, sample_weight)
+            self._alone(y, sample_weight)
             data = open_store(X)
-            self.classes_ = np.array(data.labels)
             self.n_features_in_ = data.preparation.n_raw or data.n_features
-        else:
-            if is_chunked(X):
-                y = column_or_1d(np.asarray(y), warn=True)
-                self.n_features_in_ = int(X.shape[1])
-            else:
-                X, y = validate_data(self, X, y, accept_sparse="csr")
-            check_classification_targets(y)
-            square = get_tags(self).input_tags.pairwise
-            labelled = Labelled.of(X, y, sample_weight, square)
-            self.classes_ = labelled.classes
-            if labelled.keep is not None:
-                numbers = np.flatnonzero(labelled.keep)
-            # Workers of a cluster read rows by path.
-            most = DASK_SHARE * self._memory() if self.scheduler is None else 0
-            data = labelled.rows(most, partial(self._folder, owned))
-        return data, _class_weights(self.class_weight, data, self.classes_), numbers
+            return data, None
+        given = self._given(X, y, sample_weight, get_tags(self).input_tags.pairwise)
+        numbers = None if given.keep is None else np.flatnonzero(given.keep)
+        # Workers of a cluster read rows by path.
+        most = DASK_SHARE * self._memory() if self.scheduler is None else 0
+        return given.rows(most, partial(self._folder, owned)), numbers
+
+    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+        """Rows that are not in a store, checked; ``square``: the columns are rows, too."""
+        raise NotImplementedError
+
+    def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any]:
+        """X and y as scikit-learn checks them; a Dask array's blocks are checked as they come."""
+        if is_chunked(X):
+            self.n_features_in_ = int(X.shape[1])
+            return X, column_or_1d(np.asarray(y), warn=True)
+        return validate_data(self, X, y, accept_sparse="csr", **how)
+
+    def _alone(self, y: Any, sample_weight: Any) -> None:
+        """Refuse what a data set has already."""
+        if y is not None or sample_weight is not None:
+            raise InputError("a data set brings its own labels and weights; leave out the others")
 
     def _folder(self, owned: ExitStack) -> Path:
         """A folder for what does not fit in memory, gone after the fit."""
@@ -153,6 +131,14 @@ class Machine(ClassifierMixin, BaseEstimator):
 
     def _memory(self) -> float:
         return self.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def _store_score(self, X: Any, y: Any, sample_weight: Any, measure: str) -> float:
+        """A measure of the predictions for a data set."""
+        check_is_fitted(self)
+        self._alone(y, sample_weight)
+        data = self._matching(X)
+        with self._each(data.n_rows) as each:
+            return float(evaluate(self.model_, data, each)[measure])
 
     def _matching(self, X: Any) -> Rows:
         data = open_store(X)
@@ -165,19 +151,26 @@ class Machine(ClassifierMixin, BaseEstimator):
         if self.scheduler is not None:
             from bigscreen.fleet_start import connect
 
+            if not isinstance(self.scheduler, str):
+                raise InputError(
+                    "scheduler must be the address of a Dask scheduler, such as "
+                    f"tcp://HOST:8786, got {self.scheduler!r}"
+                )
             with connect(self.scheduler) as cluster:
                 yield cluster
             return
-        with Inline(1 if entries <= SMALL else self._threads()) as threads:
+        most = self._threads()
+        with Inline(1 if entries <= SMALL else most) as threads:
             with threadpool_limits(limits=threads.workers, user_api="blas"):
                 yield threads
 
     def _threads(self) -> int | None:
-        if self.n_jobs in (None, -1):
+        jobs = self.n_jobs
+        if jobs is None or isinstance(jobs, (int, np.integer)) and jobs == -1:
             return None
-        if self.n_jobs < 1:
-            raise InputError(f"n_jobs must be a number of threads, None or -1, got {self.n_jobs}")
-        return int(self.n_jobs)
+        if not (isinstance(jobs, (int, np.integer)) and jobs >= 1):
+            raise InputError(f"n_jobs must be a number of threads, None or -1, got {jobs!r}")
+        return int(jobs)
 
     @contextmanager
     def _each(self, rows: int) -> Iterator[Any]:
@@ -210,16 +203,17 @@ class Machine(ClassifierMixin, BaseEstimator):
         raise NotImplementedError
 
     def _shared_options(self, **own: Any) -> TrainOptions:
-        if self.fit_intercept not in INTERCEPTS:
-            raise InputError(f"fit_intercept must be False, True or 'true': {self.fit_intercept!r}")
+        given = self.fit_intercept
+        if not (isinstance(given, Hashable) and given in INTERCEPTS):
+            raise InputError(f"fit_intercept must be False, True or 'true', got {given!r}")
         return TrainOptions(
+            problem=self._problem,
             seed=self._seed(),
-            C=self.C,
             tol=self.tol,
             max_iter=self.max_iter,
             time_budget=self.time_budget,
             memory=self.memory,
-            intercept=INTERCEPTS[self.fit_intercept],
+            intercept=INTERCEPTS[given],
             solver=getattr(self, "solver", "auto"),
             screening=self.screening,
             **own,
@@ -233,7 +227,15 @@ class Machine(ClassifierMixin, BaseEstimator):
 
     def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
         """The options as these rows allow them."""
-        return options
+        if options.exact or options.kernel == "linear" or options.landmarks <= data.n_rows:
+            return options
+        warnings.warn(
+            f"n_components={options.landmarks} is more than the {data.n_rows} rows; all rows are "
+            "used",
+            UserWarning,
+            stacklevel=4,
+        )
+        return replace(options, landmarks=data.n_rows)
 
     def _columns(self, options: TrainOptions, data: Rows) -> int:
         """Numbers that a pass looks at in each row."""
@@ -257,16 +259,3 @@ def _score(model: Model, X: Any) -> NDArray[np.float64]:
     """Scores of source rows, prepared as the rows were that the model was fitted on."""
     known = model.preparation
     return model.scores(as_features(known.scale(known.expand(X)), lambda row: f"row {row}"))
-
-
-def _alone(y: Any, sample_weight: Any) -> None:
-    if y is not None or sample_weight is not None:
-        raise InputError("a data set brings its own labels and weights; leave out the others")
-
-
-def _class_weights(given: Any, data: Rows, classes: NDArray[Any]) -> Any:
-    """Class weights by the label that the data set has for a class."""
-    if isinstance(given, Mapping):
-        labels = dict(zip(classes.tolist(), data.labels, strict=True))
-        return {labels.get(key, key): weight for key, weight in given.items()}
-    return given

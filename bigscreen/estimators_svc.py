@@ -1,31 +1,92 @@
-"""The exact kernel machine as scikit-learn's `SVC` has it."""
+"""The classifiers `SVC` and `NuSVC` as scikit-learn has them."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.estimators_base import Machine
-from bigscreen.store import Rows
+from bigscreen.estimators_kernel import KernelMachine
+from bigscreen.estimators_kinds import Classifier
 from bigscreen.store.model import Model
-from bigscreen.train import TrainOptions
 
 
-class SVC(Machine):
+@dataclass(kw_only=True, eq=False, repr=False)
+class _Voting(Classifier, KernelMachine):
+    """Classifiers whose classes are fitted one against one."""
+
+    class_weight: str | Mapping[Any, float] | None = None
+    fit_intercept: bool | str = "true"
+    decision_function_shape: str = "ovr"
+    break_ties: bool = False
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores of rows.
+
+        Parameters
+        ----------
+        X : as in ``fit``
+            Rows of a data set are scored in the order of its source; with a precomputed kernel
+            their entries to all training rows.
+
+        Returns
+        -------
+        float64 array of shape (n_samples,); with three classes or more (n_samples, n_classes), or
+        a column for each pair of classes
+            Above 0 means ``classes_[1]``; the largest value wins; above 0 means the pair's first.
+        """
+        scores = self._scores(X)
+        if scores.shape[1] == 1:
+            return scores[:, 0]
+        if self.decision_function_shape == "ovo":
+            return -scores
+        return self.model_.decision_values(scores)
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
+        scores = self._scores(X)
+        if self.break_ties and scores.shape[1] > 1:
+            return self.classes_[np.argmax(self.model_.decision_values(scores), axis=1)]
+        return self.classes_[self.model_.decide(scores)]
+
+    def _own(self) -> dict[str, Any]:
+        if self.decision_function_shape not in ("ovr", "ovo"):
+            raise InputError(
+                f"decision_function_shape must be ovr or ovo, got {self.decision_function_shape!r}"
+            )
+        if self.break_ties and self.decision_function_shape == "ovo":
+            raise InputError("break_ties must be False when decision_function_shape is 'ovo'")
+        return {"strategy": "one"}
+
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        super()._publish(model, numbers)
+        # A pair's score is above 0 for its second class here, for its first in scikit-learn.
+        self.intercept_ = model.intercept if len(model.coef) == 1 else -model.intercept
+
+    def _publish_support(self, model: Model) -> None:
+        assert model.support is not None
+        code = _classes_of(model)
+        order = np.lexsort((model.support, code))
+        order = order[code[order] >= 0]
+        code = code[order]
+        self._support_of(model, order)
+        self.n_support_ = np.bincount(code, minlength=len(self.classes_)).astype(np.int32)
+        self.dual_coef_ = _one_against_one(model.coef[:, order], code, len(self.classes_))
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SVC(_Voting):
     """Exact kernel support vector machine, a drop-in for `sklearn.svm.SVC`.
 
     Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, phi(x_i)> + b))`` for the
-    kernel's own phi, nothing approximated, until the duality gap, summed over all rows in float64,
-    is at most ``tol`` times the objective. The kernel matrix is never held: its columns are
-    computed when they are needed, and kept while there is room. Rows are float32. More than two
-    classes are fitted one against one, as in scikit-learn.
+    kernel's own phi, nothing approximated (but see ``n_components``), until the duality gap,
+    summed over all rows in float64, is at most ``tol`` times the objective. The kernel matrix is
+    never held: its columns are computed when they are needed, and kept while there is room. Rows
+    are float32. More than two classes are fitted one against one, as in scikit-learn.
 
     For probabilities wrap it: ``CalibratedClassifierCV(SVC(...)).fit(X, y)``.
 
@@ -42,6 +103,11 @@ class SVC(Machine):
         "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
     coef0 : float, default=0.0
         Of the polynomial and sigmoid kernels.
+    n_components : int or None, default=None
+        None: the kernel itself. A number: Nystrom features of as many landmarks, for more rows
+        than the exact machine can take (with the linear kernel: the rows as they are).
+    sampling : {"uniform", "rpcholesky"}, default="uniform"
+        How landmarks are drawn.
     tol : float, default=1e-3
         RELATIVE DUALITY GAP to prove: how far the objective may be above the optimum, as a part of
         itself (scikit-learn's is the violation of a KKT condition).
@@ -56,11 +122,15 @@ class SVC(Machine):
     break_ties : bool, default=False
         With "ovr": of classes with as many votes predict that of the largest value, not the first.
     max_iter : int, default=10000
-        Blocks of rows to solve.
+        Blocks of rows to solve; passes over them with ``n_components``.
     time_budget : float or None, default=None
         Seconds, after which the best point so far is certified and kept.
+    solver : {"auto", "block", "pairs", "newton", "cd"}, default="auto"
+        Of the exact machine blocks of rows or pairs; else smoothed Newton, coordinate descent or
+        pairs.
     screening : {"auto", "gap", "f-safe", "adaptive", "joachims", "none"}, default="auto"
-        How rows are recognised that no longer need a look; "auto" is "none".
+        How rows are recognised that no longer need a look; "auto" is "none", with ``n_components``
+        "gap".
     f : float, default=0.1
         Of f-safe screening.
     start : {"auto", "cold", "divide", "nystrom"}, default="auto"
@@ -111,6 +181,9 @@ class SVC(Machine):
         Blocks; the most of all pairs.
     history_ : list of dict
         Primal, dual, relative_gap, rows alive, kernel entries, seconds of every block.
+    components_ : ndarray or csr_array (n_components, n_features), float32
+        The landmarks, in place of ``support_``, ``support_vectors_``, ``n_support_`` and
+        ``dual_coef_``, where ``n_components`` is a number; None for the linear kernel.
     model_ : Model
         The fitted machine, which needs no data; ``model_.save(path)`` writes it to a file.
 
@@ -122,161 +195,62 @@ class SVC(Machine):
     True
     """
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        kernel: str | Callable[[Any, Any], Any] = "rbf",
-        degree: int = 3,
-        gamma: float | str = "scale",
-        coef0: float = 0.0,
-        tol: float = 1e-3,
-        class_weight: str | Mapping[Any, float] | None = None,
-        fit_intercept: bool | str = "true",
-        decision_function_shape: str = "ovr",
-        break_ties: bool = False,
-        max_iter: int = 10_000,
-        time_budget: float | None = None,
-        screening: str = "auto",
-        f: float = 0.1,
-        start: str = "auto",
-        parts: int | None = None,
-        levels: int = 1,
-        early: bool = False,
-        cache: int | None = None,
-        memory: int | None = None,
-        n_jobs: int | None = None,
-        scheduler: str | None = None,
-        work: str | os.PathLike[str] | None = None,
-        random_state: Any = None,
-        verbose: int = 0,
-    ) -> None:
-        self.C = C
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.tol = tol
-        self.class_weight = class_weight
-        self.fit_intercept = fit_intercept
-        self.decision_function_shape = decision_function_shape
-        self.break_ties = break_ties
-        self.max_iter = max_iter
-        self.time_budget = time_budget
-        self.screening = screening
-        self.f = f
-        self.start = start
-        self.parts = parts
-        self.levels = levels
-        self.early = early
-        self.cache = cache
-        self.memory = memory
-        self.n_jobs = n_jobs
-        self.scheduler = scheduler
-        self.work = work
-        self.random_state = random_state
-        self.verbose = verbose
+    C: float = 1.0
+    f: float = 0.1
+    parts: int | None = None
+    levels: int = 1
+    early: bool = False
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
-        """Scores of rows.
-
-        Parameters
-        ----------
-        X : as in ``fit``
-            Rows of a data set are scored in the order of its source; with a precomputed kernel
-            their entries to all training rows.
-
-        Returns
-        -------
-        float64 array of shape (n_samples,); with three classes or more (n_samples, n_classes), or
-        a column for each pair of classes
-            Above 0 means ``classes_[1]``; the largest value wins; above 0 means the pair's first.
-        """
-        scores = self._scores(X)
-        if scores.shape[1] == 1:
-            return scores[:, 0]
-        if self.decision_function_shape == "ovo":
-            return -scores
-        return self.model_.decision_values(scores)
-
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
-        scores = self._scores(X)
-        if self.break_ties and scores.shape[1] > 1:
-            return self.classes_[np.argmax(self.model_.decision_values(scores), axis=1)]
-        return self.classes_[self.model_.decide(scores)]
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = self.kernel == "precomputed"
-        return tags
-
-    # -- parameters ------------------------------------------------------------------------------
-    def _options(self) -> TrainOptions:
-        if self.decision_function_shape not in ("ovr", "ovo"):
-            raise InputError(
-                f"decision_function_shape must be ovr or ovo, got {self.decision_function_shape!r}"
-            )
-        if self.break_ties and self.decision_function_shape == "ovo":
-            raise InputError("break_ties must be False when decision_function_shape is 'ovo'")
-        if self.scheduler is not None and (callable(self.kernel) or self.kernel == "precomputed"):
-            raise InputError(
-                "a precomputed kernel, or one that is a function, needs rows in memory; give no "
-                "scheduler"
-            )
-        return self._shared_options(
-            exact=True,
-            strategy="one",
-            kernel=self.kernel,
-            gamma="scale" if self.gamma == "auto" else self.gamma,
-            degree=self.degree,
-            coef0=self.coef0,
-            f=self.f,
-            start=self.start,
-            parts=self.parts,
-            levels=self.levels,
-            early=self.early,
-            cache=self.cache,
-        )
-
-    def _seed(self) -> int:
-        return 0 if self.random_state is None else super()._seed()
-
-    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
-        return replace(options, gamma=1.0 / data.n_features) if self.gamma == "auto" else options
-
-    def _columns(self, options: TrainOptions, data: Rows) -> int:
-        return data.n_rows
-
-    # -- what was found --------------------------------------------------------------------------
-    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
-        if numbers is not None:
-            model = _renumbered(model, numbers, self.n_features_in_)
-        super()._publish(model, numbers)
-        assert model.support is not None and model.landmarks is not None
-        code = _classes_of(model)
-        order = np.lexsort((model.support, code))
-        order = order[code[order] >= 0]
-        code = code[order]
-        self.support_ = model.support[order].astype(np.int32)
-        self.n_support_ = np.bincount(code, minlength=len(self.classes_)).astype(np.int32)
-        if self.kernel == "precomputed":
-            self.support_vectors_ = np.empty((0, 0), np.float32)
-        else:
-            self.support_vectors_ = model.landmarks[order]
-        self.dual_coef_ = _one_against_one(model.coef[:, order], code, len(self.classes_))
-        # A pair's score is above 0 for its second class here, for its first in scikit-learn.
-        self.intercept_ = model.intercept if len(model.coef) == 1 else -model.intercept
+    def _own(self) -> dict[str, Any]:
+        divided = {"parts": self.parts, "levels": self.levels, "early": self.early}
+        return {**super()._own(), "C": self.C, "f": self.f, **divided}
 
 
-def _renumbered(model: Model, numbers: NDArray[np.int64], columns: int) -> Model:
-    """The model with the rows' numbers in X, where some had no weight and were left out."""
-    assert model.support is not None
-    support = numbers[model.support]
-    if model.kernel.name != "precomputed":
-        return replace(model, support=support)
-    nothing = sparse.csr_array((len(support), columns), dtype=np.float32)
-    return replace(model, support=support, landmarks=nothing)
+@dataclass(kw_only=True, eq=False, repr=False)
+class NuSVC(_Voting):
+    """The nu-support vector classifier, a drop-in for `sklearn.svm.NuSVC`.
+
+    Minimises ``1/2 ||w||^2 - nu rho + sum_i c_i max(0, rho - y_i (<w, phi(x_i)> + b))``, ``c`` the
+    rows' weights as parts of their sum, over w, b and rho, until the duality gap, summed over all
+    rows in float64, is at most ``tol`` times the objective's absolute value. What is published is
+    scaled as LIBSVM scales it: divided by rho, so that the margin is 1. With the penalised offset
+    or none (``fit_intercept``) it is Yang's bounded machine, which any nu suits.
+
+    Parameters
+    ----------
+    nu : float, default=0.5
+        In (0, 1]: at most this part of the rows' weight is inside the margin or wrong, and at least
+        this part supports it. Classes as uneven as to make it infeasible are refused before any
+        kernel entry is computed, with the largest feasible nu.
+    class_weight : None, "balanced" or dict, default=None
+        Multiplies the weights by class (LIBSVM looks away).
+    kernel, degree, gamma, coef0, n_components, sampling, tol, fit_intercept, \
+    decision_function_shape, break_ties, max_iter, time_budget, solver, screening, start, cache, \
+    memory, n_jobs, scheduler, work, random_state, verbose
+        As in `SVC`.
+
+    Attributes
+    ----------
+    classes_, n_features_in_, support_, support_vectors_, n_support_, components_, model_, \
+    dual_gap_, relative_gap_, n_iter_, history_
+        As in `SVC`.
+    dual_coef_, intercept_ : float64 arrays
+        As in `SVC`, divided by rho.
+    certificate_ : list of dict
+        As in `SVC`: of the problem above, before anything is divided.
+
+    Examples
+    --------
+    >>> from bigscreen import NuSVC
+    >>> machine = NuSVC(nu=0.2).fit(X, y)  # doctest: +SKIP
+    """
+
+    _problem = "nu-svc"
+
+    nu: float = 0.5
+
+    def _own(self) -> dict[str, Any]:
+        return {**super()._own(), "nu": self.nu}
 
 
 def _pairs(classes: int) -> list[tuple[int, int]]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from bigscreen.store import Rows
+from bigscreen.train_options import CLASSIFIERS, coupled
 
 BASE_BYTES = 400 * 2**20
 """An idle process with everything imported and compiled."""
@@ -76,10 +77,11 @@ class Request:
     cluster: bool
     strategy: str = "rest"
     cache: int | None = None
+    problem: str = "c-svc"
 
     def classifiers(self, labels: int) -> int:
-        """Binary problems that so many labels make."""
-        if labels == 2:
+        """Problems that so many labels make."""
+        if labels == 2 or self.problem not in CLASSIFIERS:
             return 1
         return labels * (labels - 1) // 2 if self.strategy == "one" else labels
 
@@ -180,10 +182,11 @@ def refused(peak: float, memory: int, parts: dict[str, float], advice: str) -> s
 
 
 def _solver(request: Request, linear: bool, n: int, m: int) -> str:
-    """Newton while its m x m algebra is small beside a pass; coordinate descent otherwise."""
+    """Newton while its m x m algebra is small beside a pass; coordinate descent otherwise, where
+    variables can move alone."""
     if request.solver != "auto":
         return request.solver
-    if request.intercept == "true":
+    if coupled(request.problem, request.intercept):
         return "newton"
     return "newton" if m <= 4000 and (n >= 2 * m or not linear) else "cd"
 

@@ -32,12 +32,13 @@ def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = Fa
         min(options.landmarks, data.n_rows),
         options.solver,
         options.features,
-        options.intercept,
-        options.memory or int(0.8 * psutil.virtual_memory().total),
+        options.offset,
+        int(options.memory or 0.8 * psutil.virtual_memory().total),
         workers,
         cluster,
         options.strategy,
-        options.cache,
+        None if options.cache is None else int(options.cache),
+        options.problem,
     )
     return outline_exact(data, request) if options.exact else outline(data, request)
 
@@ -53,7 +54,7 @@ def train(
     Parameters
     ----------
     data : Rows
-        A stored or in-memory data set; every row must be labelled.
+        A stored or in-memory data set; every row must have a label, for a regression a target.
     options : TrainOptions
     fleet : fleet.Inline or fleet.Cluster
         Where it runs; the result is the same bit for bit on any number of workers.
@@ -68,7 +69,8 @@ def train(
     Raises
     ------
     InputError
-        Bad parameters, unlabelled rows, one class only, or a fit that cannot fit in memory.
+        Bad parameters, rows without a label or target, one class only, a nu that is infeasible, or
+        a fit that cannot fit in memory.
     """
     kind = ExactJob if options.exact else FeaturesJob
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))

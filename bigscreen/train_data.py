@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.design import tiles
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, is_number
 from bigscreen.store import Rows
 
 
@@ -46,9 +46,7 @@ def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[
     if given is None:
         return ()
     if isinstance(given, str):
-        if given != "balanced":
-            raise InputError(f"class_weight must be 'balanced' or a mapping, got {given!r}")
-        totals = _label_totals(data)
+        totals = label_totals(data)
         if not totals.any():
             return ()  # rows without any weight cannot be balanced, and need not be
         balanced = totals.sum() / (len(totals) * np.where(totals > 0, totals, 1.0))
@@ -56,13 +54,13 @@ def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[
     unknown = [label for label in given if label not in labels]
     if unknown:
         raise InputError(f"class_weight names {unknown[0]!r}, which is not one of {labels}")
-    weights = tuple(float(given.get(label, 1.0)) for label in labels)
-    if not all(np.isfinite(w) and w > 0 for w in weights):
+    weights = [given.get(label, 1.0) for label in labels]
+    if not all(is_number(w) and w > 0 for w in weights):
         raise InputError(f"class weights must be positive numbers, got {weights}")
-    return weights
+    return tuple(map(float, weights))
 
 
-def _label_totals(data: Rows) -> np.ndarray:
+def label_totals(data: Rows) -> np.ndarray:
     """The weight of every label's rows together, float64 (n_labels,)."""
     if not data.has_weights:
         return data.label_counts.astype(np.float64)
@@ -74,6 +72,13 @@ def _label_totals(data: Rows) -> np.ndarray:
     return totals
 
 
+def total_weight(data: Rows) -> float:
+    """The weight of all rows together."""
+    if not data.has_weights:
+        return float(data.n_rows)
+    return float(sum(np.sum(data.weights(*data.chunk(k))) for k in range(data.n_chunks)))
+
+
 @functools.cache
 def versions() -> dict[str, str]:
     """Versions that can change a result's last bits."""
@@ -82,10 +87,26 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
-def check_labels(data: Rows, counts: np.ndarray) -> None:
-    missing = data.n_rows - int(counts.sum())
-    if missing:
-        raise InputError(f"{missing} rows have no label; a fit needs a label on every row")
-    if np.count_nonzero(counts) < 2:
+def check_rows(data: Rows, problem: str, classifies: bool) -> None:
+    """Refuse rows that are not what a problem is fitted to: labels, or targets."""
+    if problem == "one-class":
+        return
+    if classifies and data.regression:
+        raise InputError(
+            f"{problem} needs labels and these rows have targets, numbers to predict; use lad, svr "
+            "or quantile"
+        )
+    if not classifies and not data.regression:
+        raise InputError(
+            f"{problem} needs targets, numbers to predict, and these rows have labels; use c-svc "
+            "or nu-svc, or read the rows in again as regression data"
+        )
+    what = "label" if classifies else "target"
+    if data.n_unlabelled:
+        raise InputError(
+            f"{data.n_unlabelled} rows have no {what}; a fit needs a {what} on every row"
+        )
+    counts = np.asarray(data.label_counts)
+    if classifies and np.count_nonzero(counts) < 2:
         label = data.labels[int(np.argmax(counts))] if len(data.labels) else None
         raise InputError(f"all rows have the label {label!r}; a fit needs rows of two labels")

@@ -6,6 +6,7 @@ import time
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from bigscreen.design import Design
@@ -18,7 +19,8 @@ from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
 from bigscreen.store.model import Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
-from bigscreen.train_job import Binary, Job, records
+from bigscreen.train_job import Job, machine, records
+from bigscreen.train_problems import Binary
 from bigscreen.train_start import solve_parts, starting_point
 
 
@@ -58,10 +60,11 @@ class ExactJob(Job):
             return result
         start = starting_point(self, self.design, binary)
         fitted = self._fit(self.design, binary, self._solver(), start.alpha)
-        assert fitted.point.alpha is not None
+        assert fitted.point.alpha is not None and fitted.certificate.intercept is not None
+        support, coef = self._support(binary, fitted.point.alpha)
         result = {
-            **self._machine(binary, fitted.point.alpha),
-            "intercept": fitted.certificate.intercept,
+            "support": support,
+            **machine(coef, fitted, binary, self.data, fitted.certificate.intercept),
             "start": start.record,
             **records(fitted, binary.name),
         }
@@ -79,21 +82,23 @@ class ExactJob(Job):
                 "several levels part the rows by each problem's own support rows, and a model has "
                 "one partition; with more than two labels early needs one level"
             )
+        support, coef = self._support(binary, divided.alpha)
         return {
-            **self._machine(binary, divided.alpha),
+            "support": support,
+            "coef": coef,
             "intercept": divided.intercepts,
             "start": {"label": binary.name, "start": "divide", **divided.record},
             "certificate": None,
             "history": [],
         }
 
-    def _machine(self, binary: Binary, alpha: FloatArray) -> dict[str, Any]:
+    def _support(self, binary: Binary, alpha: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
         """Support rows and their coefficients."""
         data = self.data
         dual = binary.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         signed = dual.sign * np.clip(alpha, dual.lo, dual.hi)
         support = np.flatnonzero(signed)
-        return {"support": support, "coef": signed[support]}
+        return support, signed[support]
 
     def _solver(self) -> Solver:
         if self.plan.solver == "pairs":
@@ -115,10 +120,9 @@ class ExactJob(Job):
             landmarks=self._landmarks(rows),
             coef=coef,
             intercept=np.array([result["intercept"] for result in results]),
-            labels=data.labels,
             preparation=data.preparation,
             provenance=self._provenance(results),
-            strategy=self.options.strategy,
+            **self._kind(),
             support=data.row_ids(0, data.n_rows)[rows],
             gate=None if parts is None else parts.centres.gate,
             part=None if parts is None else parts.assign[rows],

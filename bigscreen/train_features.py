@@ -16,7 +16,8 @@ from bigscreen.solvers.newton import Newton
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
 from bigscreen.store.model import Model
-from bigscreen.train_job import Binary, Job, records
+from bigscreen.train_job import Job, machine, records
+from bigscreen.train_problems import Binary
 from bigscreen.train_start import starting_point
 
 
@@ -65,8 +66,7 @@ class FeaturesJob(Job):
         start = starting_point(self, self.design, binary)
         fitted = self._fit(self.design, binary, self._solver(), start.alpha, self.source)
         result = {
-            "coef": fitted.point.coef,
-            "intercept": fitted.point.intercept,
+            **machine(fitted.point.coef, fitted, binary, self.data, fitted.point.intercept),
             "start": start.record,
             **records(fitted, binary.name),
         }
@@ -89,8 +89,7 @@ class FeaturesJob(Job):
             landmarks=None if self.source is None else self.source.side.X,
             coef=np.stack(coefs),
             intercept=np.array([result["intercept"] for result in results]),
-            labels=self.data.labels,
             preparation=self.data.preparation,
             provenance=self._provenance(results),
-            strategy=self.options.strategy,
+            **self._kind(),
         )

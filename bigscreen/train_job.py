@@ -6,10 +6,8 @@ import json
 import shutil
 import time
 import warnings
-from collections.abc import Iterator
-from itertools import combinations
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -21,22 +19,15 @@ from bigscreen.fit import Fitted, fit
 from bigscreen.fit_monitor import Limits, Report
 from bigscreen.kernels import Kernel, make_kernel
 from bigscreen.plan import Plan
-from bigscreen.problems import CSvc
+from bigscreen.problems_nu import NuSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Solver
 from bigscreen.store import Rows
 from bigscreen.store.files import replacing
 from bigscreen.store.model import Model
-from bigscreen.train_data import check_labels, class_weights, gamma_scale, versions
+from bigscreen.train_data import check_rows, gamma_scale, versions
 from bigscreen.train_options import TrainOptions
-
-
-class Binary(NamedTuple):
-    """One binary problem: what records call it (None: it is the only one), and its folder."""
-
-    problem: CSvc
-    name: Any
-    folder: str
+from bigscreen.train_problems import Binary, problems, published
 
 
 class Job:
@@ -63,14 +54,15 @@ class Job:
     def run(self) -> Model:
         """Do it all."""
         data, options = self.data, self.options
-        check_labels(data, np.asarray(data.label_counts))
+        check_rows(data, options.problem, options.classifies)
+        solved = problems(data, options)
         if self.plan.refusal:
             raise InputError(self.plan.refusal)
         if options.work is not None:
             self._claim(options.work)
         self.kernel = self._kernel()
         self._prepare()
-        results = [self._result(binary) for binary in binaries(data, options)]
+        results = [self._result(binary) for binary in solved]
         self.fleet.stop()
         self.seconds["total"] = time.monotonic() - self.started
         return self._model(results)
@@ -150,12 +142,9 @@ class Job:
         self.seconds["solve"] += fitted.seconds["solve"]
         self.seconds["certify"] += fitted.seconds["certify"]
         if fitted.certificate.relative_gap > options.tol:
-            warnings.warn(
-                f"the relative gap {fitted.certificate.relative_gap:.2e} missed tol "
-                f"{options.tol:g}; allow more passes (max_iter) or time (time_budget)",
-                ConvergenceWarning,
-                stacklevel=6,
-            )
+            missed = f"the relative gap {fitted.certificate.relative_gap:.2e} missed tol"
+            why = hindrance(fitted) or "allow more passes (max_iter) or time (time_budget)"
+            warnings.warn(f"{missed} {options.tol:g}; {why}", ConvergenceWarning, stacklevel=6)
         return fitted
 
     def _tell(self, event: dict[str, Any], name: Any) -> None:
@@ -189,6 +178,15 @@ class Job:
         with replacing(record) as file:
             file.write(json.dumps(fields, indent=1).encode())
 
+    def _kind(self) -> dict[str, Any]:
+        """What the model decides between."""
+        options = self.options
+        if options.problem == "one-class":
+            return {"kind": "one-class", "labels": [-1, 1]}
+        if not options.classifies:
+            return {"kind": "regressor", "labels": []}
+        return {"labels": self.data.labels, "strategy": options.strategy}
+
     def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
         starts = [result["start"] for result in results if result.get("start")]
         return {
@@ -211,28 +209,43 @@ class Job:
         return self.data.fingerprint
 
 
-def binaries(data: Rows, options: TrainOptions) -> Iterator[Binary]:
-    """The binary problems: one; or one a label, against the rest; or one a pair of labels."""
-    labels, k = data.labels, len(data.labels)
-    C = options.C if options.lam is None else 1.0 / (2.0 * data.n_rows * options.lam)
-    weights = class_weights(options.class_weight, data)
-    if k > 2 and options.strategy == "one":
-        for one, other in combinations(range(k), 2):
-            # The box of a row of weight 0 is a point, which takes it out of every sum.
-            pair = np.zeros(k)
-            pair[[one, other]] = (weights[one], weights[other]) if weights else 1.0
-            problem = CSvc(C, other, tuple(pair.tolist()), options.intercept)
-            yield Binary(problem, f"{labels[one]} vs {labels[other]}", f"label-{one}-{other}")
-        return
-    for code in [1] if k == 2 else range(k):
-        problem = CSvc(C, code, weights, options.intercept)
-        yield Binary(problem, None if k == 2 else labels[code], f"label-{code}")
+def machine(
+    coef: FloatArray, fitted: Fitted, binary: Binary, data: Rows, offset: float
+) -> dict[str, Any]:
+    """A score's coefficients and offset, in the scale that LIBSVM has for the problem."""
+    scale = published(binary.problem, fitted.certificate.multiplier, data)
+    if fitted.ended == "nothing" and isinstance(binary.problem, NuSvc):
+        scale = 1.0  # no margin to divide by
+    return {"coef": scale * coef, "intercept": scale * offset}
+
+
+def hindrance(fitted: Fitted) -> str | None:
+    """What more passes would not help against, if that is why a gap was missed."""
+    proved = fitted.certificate
+    if fitted.ended == "nothing":
+        return (
+            "the best w is 0 as far as float32 rows can tell (so large a part of the rows is free "
+            "that the classes, or the rows and the origin, overlap), and nothing can be relative "
+            "to its objective, which is 0; take a larger nu or another kernel"
+        )
+    if proved.gap <= proved.rounding_bound:
+        return (
+            f"the gap {proved.gap:.2g} is no more than rounding can have made it "
+            f"({proved.rounding_bound:.2g}); ask for a larger tol, or scale data and targets"
+        )
+    if fitted.ended == "stalled":
+        return "rounding lets the solver come no closer; ask for a larger tol or scale the data"
+    return None
 
 
 def records(fitted: Fitted, name: Any) -> dict[str, Any]:
     """What the model records of one problem's fit."""
     return {
-        "certificate": {"label": name, **fitted.certificate.to_dict()},
+        "certificate": {
+            "label": name,
+            **fitted.certificate.to_dict(),
+            "hindrance": hindrance(fitted),
+        },
         "history": [{**event, "class": name} for event in fitted.history],
         "screening": {"label": name, **fitted.screening},
     }

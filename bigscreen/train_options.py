@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from bigscreen.errors import InputError
+from bigscreen.train_values import CLASSIFIERS, PARAMETERS, REGRESSIONS, check_values
+
+__all__ = ["CLASSIFIERS", "PARAMETERS", "REGRESSIONS", "TrainOptions", "coupled"]
 
 
 @dataclass(frozen=True)
@@ -18,6 +19,16 @@ class TrainOptions:
 
     Parameters
     ----------
+    problem : {"c-svc", "nu-svc", "one-class", "lad", "svr", "quantile"}
+        Classifiers; the machine that tells rows like those it has seen from others; regressions by
+        least absolute deviations, by epsilon-SVR, and of a quantile (`bigscreen.problems`).
+    nu : float
+        In (0, 1], of nu-svc and one-class: the part of the rows' weight that is inside the margin
+        (at most) and supports it (at least).
+    epsilon : float
+        Of svr: errors up to this cost nothing.
+    tau : float
+        Of quantile: the quantile, strictly between 0 and 1.
     kernel : {"rbf", "linear", "polynomial", "laplacian", "sigmoid"}
         An exact machine also takes "precomputed" (rows in memory, a square matrix of entries) and
         a function ``f(A, B)`` that returns the entries between two sets of rows.
@@ -32,10 +43,11 @@ class TrainOptions:
     sampling : {"uniform", "rpcholesky"}
     seed : int
     C : float
-        Penalty; ``lam`` gives it as ``C = 1 / (2 n lam)`` instead.
+        Penalty, of all problems without nu; ``lam`` gives it as ``C = 1 / (2 n lam)`` instead.
     class_weight : None, "balanced" or mapping from label to weight
+        Of classifiers.
     strategy : {"rest", "one"}
-        Of more than two labels each against the rest, or one against one.
+        Of classifiers: more than two labels each against the rest, or one against one.
     tol : float
         Relative duality gap to prove.
     max_iter : int
@@ -47,9 +59,11 @@ class TrainOptions:
         Bytes of kernel columns that an exact machine keeps; None: 0.3 of the memory, or less where
         less is left or needed. No result depends on it.
     intercept : {"constant", "true", "none"}
+        A one-class machine's offset is its own; this is not looked at.
     solver : {"auto", "newton", "cd", "block", "pairs"}
         "block" and "pairs" are those of exact machines: "auto" is "pairs" up to 1,024 rows, else
-        "block".
+        "block". "cd" moves one variable at a time: it solves problems without a coupling, which
+        are those without nu and without an unpenalised offset.
     features : {"auto", "stored", "recomputed"}
         Of landmarks.
     screening : {"auto", "gap", "f-safe", "adaptive", "joachims", "none"}
@@ -74,6 +88,10 @@ class TrainOptions:
         Go on from the checkpoints in ``work``.
     """
 
+    problem: str = "c-svc"
+    nu: float = 0.5
+    epsilon: float = 0.1
+    tau: float = 0.5
     kernel: str | Callable[[Any, Any], Any] = "rbf"
     gamma: float | str = "scale"
     degree: int = 3
@@ -106,28 +124,11 @@ class TrainOptions:
     resume: bool = False
 
     def __post_init__(self) -> None:
-        _positive("tol", self.tol)
-        _positive("C", self.C)
-        if self.lam is not None:
-            _positive("lambda", self.lam)
-        if self.gamma != "scale":
-            _positive("gamma", self.gamma)
-        for name, allowed in _ALLOWED.items():
-            if getattr(self, name) not in allowed:
-                raise InputError(
-                    f"{name} must be one of {', '.join(allowed)}, got {getattr(self, name)!r}"
-                )
-        for name in ("landmarks", "max_iter", "patience", "levels", "parts", "cache"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise InputError(f"{name} must be at least 1, got {value}")
+        check_values(self)
+        self._check_problem()
         self._check_exact()
         self._check_start()
-        if self.solver == "cd" and self.intercept == "true":
-            raise InputError(
-                "coordinate descent cannot fit an unpenalised offset; "
-                "use the newton solver, or intercept constant"
-            )
+        self._check_solver()
 
     @property
     def record(self) -> dict[str, Any]:
@@ -150,6 +151,43 @@ class TrainOptions:
         if self.screening != "auto":
             return self.screening
         return "none" if self.exact else "gap"
+
+    @property
+    def classifies(self) -> bool:
+        """Whether rows have labels, and there may be more than one problem."""
+        return self.problem in CLASSIFIERS
+
+    @property
+    def offset(self) -> str:
+        """``intercept``, as the problem has it."""
+        return "true" if self.problem == "one-class" else self.intercept
+
+    @property
+    def coupled(self) -> bool:
+        """Whether the dual has a coupling: no variable can move alone."""
+        return coupled(self.problem, self.offset)
+
+    def _check_problem(self) -> None:
+        own = PARAMETERS[self.problem]
+        if self.lam is not None and "C" not in own:
+            raise InputError(f"lambda stands for C, which {self.problem} has not; use nu")
+        for name, given in (
+            ("class_weight", self.class_weight is not None),
+            ("strategy one", self.strategy == "one"),
+        ):
+            if given and not self.classifies:
+                raise InputError(
+                    f"{name} is for classifiers and {self.problem} knows no classes; leave it out"
+                )
+
+    def _check_solver(self) -> None:
+        if self.solver == "cd" and self.coupled:
+            nu = "nu" in PARAMETERS[self.problem]
+            raise InputError(
+                f"coordinate descent cannot fit {self.problem if nu else 'an unpenalised offset'}, "
+                "which ties the variables to each other; use the newton solver"
+                + (", or pairs" if nu else ", pairs, or intercept constant")
+            )
 
     def _check_exact(self) -> None:
         """What only an exact machine or its solvers have, and what they have not."""
@@ -184,18 +222,6 @@ class TrainOptions:
             raise InputError("a linear machine has no landmarks to start from; use cold or divide")
 
 
-_ALLOWED = {
-    "sampling": ("uniform", "rpcholesky"),
-    "solver": ("auto", "newton", "cd", "block", "pairs"),
-    "features": ("auto", "stored", "recomputed"),
-    "screening": ("auto", "gap", "f-safe", "adaptive", "joachims", "none"),
-    "start": ("auto", "cold", "divide", "nystrom"),
-    "strategy": ("rest", "one"),
-    "certify": ("float32", "float64"),
-    "intercept": ("constant", "true", "none"),
-}
-
-
-def _positive(name: str, value: Any) -> None:
-    if isinstance(value, str) or not (np.isfinite(value) and value > 0):
-        raise InputError(f"{name} must be a positive finite number, got {value!r}")
+def coupled(problem: str, intercept: str) -> bool:
+    """Whether a problem's dual has a coupling."""
+    return "nu" in PARAMETERS[problem] or intercept == "true"

@@ -18,7 +18,7 @@ from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.plan import row_size
 from bigscreen.plan_exact import COPIES, ROW_BYTES
-from bigscreen.problems import CSvc
+from bigscreen.problems import Problem
 from bigscreen.screening.dynamic import GapBall, make_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.coordinate import CoordinateDescent
@@ -26,7 +26,8 @@ from bigscreen.solvers.newton import Newton
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
 from bigscreen.store.files import replacing
-from bigscreen.train_job import Binary, Job
+from bigscreen.train_job import Job
+from bigscreen.train_problems import Binary
 
 TOL = 1e-2
 """Relative gap of what is only a start."""
@@ -74,7 +75,7 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     return Start(alpha, record)
 
 
-def solve_parts(job: Job, design: Design, problem: CSvc) -> Divided:
+def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
     """Divide and conquer, as a run's options have it."""
     options = job.options
     if design.landmarks is not None:
@@ -83,7 +84,7 @@ def solve_parts(job: Job, design: Design, problem: CSvc) -> Divided:
         design,
         problem,
         job.fleet,
-        _part_solver(job, design, problem),
+        _part_solver(job, design),
         Inline,
         parts=options.parts,
         largest=max(LEAST_ROWS, int(_share(job) // (COPIES * row_size(job.data) + ROW_BYTES))),
@@ -97,12 +98,12 @@ def solve_parts(job: Job, design: Design, problem: CSvc) -> Divided:
     )
 
 
-def _part_solver(job: Job, design: Design, problem: CSvc) -> Solver:
+def _part_solver(job: Job, design: Design) -> Solver:
     """A solver that holds alpha."""
     cache = _share(job)
     if design.exact:
         return Block(cache=cache, seed=job.options.seed)
-    if problem.intercept == "true":
+    if job.options.coupled:
         return Pairs(cache=cache)
     return CoordinateDescent(seed=job.options.seed)
 
@@ -112,7 +113,7 @@ def _share(job: Job) -> int:
     return job.plan.cache_bytes // (2 * max(1, job.fleet.workers))
 
 
-def _nystrom(job: Job, problem: CSvc) -> tuple[FloatArray, dict[str, Any]]:
+def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
     """The alpha of a Nystrom machine, solved loosely."""
     data, fleet, options = job.data, job.fleet, job.options
     m = options.landmarks // FEWER
@@ -136,12 +137,9 @@ def _nystrom(job: Job, problem: CSvc) -> tuple[FloatArray, dict[str, Any]]:
     for reading in fitted.point.readings:
         scores = design_sums.scores(design, reading.coef, fleet) + reading.intercept
         alpha += reading.weight * reading.alpha(dual, scores)
-    alpha = np.clip(alpha, dual.lo, dual.hi)
-    positive = dual.sign > 0
-    keep = problem.feasible(float(alpha[positive].sum()), float(alpha[~positive].sum()))
     record = {
         "landmarks": m,
         "passes": len(fitted.history),
         "relative_gap": fitted.certificate.relative_gap,
     }
-    return alpha * np.where(positive, *keep), record
+    return dual.feasible(alpha), record

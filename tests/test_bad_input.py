@@ -83,6 +83,33 @@ BAD: dict[str, tuple[dict[str, str] | dict[str, bytes], list[str], str]] = {
         [*INGEST, "--like", "{store}"],
         r"bad\.csv|column",
     ),
+    "targets and none": (
+        table("a,y\n1,2\n2,3\n"),
+        [*INGEST, "--regression", "--unlabelled"],
+        r"unlabelled rows have no targets",
+    ),
+    "target nan": (table("a,y\n1,2\n2,nan\n"), [*INGEST, "--regression"], r"bad\.csv, line 3.*nan"),
+    "target inf": (
+        svm("1 1:1\n-inf 1:2\n"),
+        ["ingest", "bad.svm", "out", "--regression"],
+        r"line 2.*-inf",
+    ),
+    "no target": (table("a,y\n1,2\n2,\n"), [*INGEST, "--regression"], r"bad\.csv, line 3.*missing"),
+    "text as target": (
+        table("a,y\n1,2\n2,much\n"),
+        [*INGEST, "--regression"],
+        r"bad\.csv, line 3.*'much' is not a number",
+    ),
+    "label among the features": (
+        table("a,class\n1,2\n2,3\n"),
+        ["ingest", "bad.csv", "out", "--unlabelled"],
+        r"bad\.csv.*'class' holds labels",
+    ),
+    "targets like labels": (
+        table("a,b,c,y\n1,2,3,4\n"),
+        [*INGEST, "--regression", "--like", "{store}"],
+        r"has labels and no targets",
+    ),
     # fit
     "no store": ({}, ["fit", "nowhere", "m"], r"nowhere"),
     "not a store": ({"letter": "hello"}, ["fit", "letter", "m"], r"letter"),
@@ -142,6 +169,16 @@ BAD: dict[str, tuple[dict[str, str] | dict[str, bytes], list[str], str]] = {
         r"out\.csv exists",
     ),
     "nothing to compare": ({}, ["evaluate", "{model}", "{unlabelled}"], r"no labelled row"),
+    "labels against targets": (
+        {},
+        ["evaluate", "{model}", "{targets}"],
+        r"targets.*predicts labels",
+    ),
+    "positive of a classifier": (
+        {},
+        ["evaluate", "{model}", "{store}", "--positive", "yes"],
+        r"positive is for one-class",
+    ),
     "info of nothing": ({}, ["info", "nowhere"], r"nowhere"),
 }
 

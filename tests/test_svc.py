@@ -350,7 +350,7 @@ def test_a_cluster_is_inline(tmp_path):
         ({"parts": 3}, "parts and levels are those of start divide and of early"),
         ({"early": True, "start": "cold"}, "early stops after the parts"),
         ({"start": "divide", "parts": 10_000}, "10000 parts were asked for"),
-        ({"cache": 0}, "cache must be at least 1"),
+        ({"cache": 0}, "cache must be a number of bytes, at least 1"),
         ({"memory": 10_000}, "memory allowed is 0 MiB"),
         ({"kernel": "precomputed"}, "square"),
         ({"kernel": "precomputed", "start": "nystrom"}, "nystrom needs a kernel with a name"),

@@ -8,6 +8,7 @@ from bigscreen.cli.demo import demo
 from bigscreen.cli.fit import fit, plan
 from bigscreen.cli.info import info
 from bigscreen.cli.ingest import ingest
+from bigscreen.cli.path import path, pick
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -37,5 +38,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, ingest, info, plan, fit, predict, evaluate):
+for _command in (demo, ingest, info, plan, fit, path, pick, predict, evaluate):
     main.add_command(_command)

@@ -1,23 +1,22 @@
 """`bigscreen plan` and `bigscreen fit`."""
 
 import dataclasses
-import os
 import shutil
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bigscreen.cli.common import (
-    INTERRUPTED,
     check_json,
     check_output,
     json_option,
     overwrite_option,
 )
 from bigscreen.cli.given import train_options
-from bigscreen.cli.options import check_fleet, fit_options, open_fleet
+from bigscreen.cli.options import fit_options
+from bigscreen.cli.running import check_fleet, open_fleet
+from bigscreen.cli.work import check_work, resumable
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
         report.write_json(json_file, dataclasses.asdict(outline))
     if outline.refusal:
         raise InputError(outline.refusal)
-    report.table(f"Plan for {store}", _plan_facts(outline, values["strategy"]))
+    report.table(f"Plan for {store}", _plan_facts(outline, values["strategy"], values["problem"]))
 
 
 def _workers(values: dict[str, Any]) -> int:
@@ -65,14 +64,16 @@ def _workers(values: dict[str, Any]) -> int:
         return fleet.workers
 
 
-def _plan_facts(outline: "Plan", strategy: str) -> dict[str, str]:
+def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
     from bigscreen.report import count, seconds, size
+    from bigscreen.train_options import CLASSIFIERS
 
     where = "in memory" if outline.features_in_memory else "on disk"
     each = "one for each pair of labels" if strategy == "one" else "labels, each against the rest"
     facts = {
         "rows": f"{count(outline.rows)} of {count(outline.columns)} columns",
         "stored rows": size(outline.data_bytes),
+        "problem": problem,
         "classifiers": "1" if outline.classifiers == 1 else f"{outline.classifiers} {each}",
         "landmarks": count(outline.landmarks) if outline.landmarks else "none (linear)",
         "solver": outline.solver,
@@ -85,7 +86,11 @@ def _plan_facts(outline: "Plan", strategy: str) -> dict[str, str]:
         "time": f"very roughly {seconds(outline.seconds)}",
     }
     exact = outline.features == "exact"
-    without = ("landmarks", "features", "disk for features") if exact else ("kernel columns kept",)
+    without = ["landmarks", "features", "disk for features"] if exact else []
+    if not outline.cache_bytes:
+        without.append("kernel columns kept")
+    if problem not in CLASSIFIERS:
+        without.append("classifiers")
     return {name: fact for name, fact in facts.items() if name not in without}
 
 
@@ -109,8 +114,9 @@ def fit(
     """Fit a support vector machine on STORE and write it to the file MODEL.
 
     A support vector machine separates two labels by a score; with more labels, one score for each
-    (one against the rest) or for each pair. At the end it proves, over every row, how far the model
-    can be from the best one: the gap.
+    (one against the rest) or for each pair. With --problem it predicts a number, or tells rows
+    like those of STORE from others. At the end it proves, over every row, how far the model can be
+    from the best one: the gap.
 
     \b
     Examples:
@@ -118,9 +124,9 @@ def fit(
       bigscreen fit train.store model.bsm --landmarks 2000 --gamma 0.05 --C 10 --memory 4GiB
       bigscreen fit words.store model.bsm --kernel linear --workers 4
       bigscreen fit train.store model.bsm --exact --gamma 0.05 --C 10 --cache 2GiB
+      bigscreen fit prices.store model.bsm --problem svr --epsilon 0.1 --exact
+      bigscreen fit normal.store model.bsm --problem one-class --nu 0.01
     """
-    from sklearn.exceptions import ConvergenceWarning
-
     from bigscreen import certificate, report
     from bigscreen.store.dataset import Dataset
     from bigscreen.train import train
@@ -129,54 +135,16 @@ def fit(
     check_json(json_file, model)
     check_fleet(values)
     work, own_work = values["work"] or f"{model}.work", values["work"] is None
-    _check_work(work, own_work, resume, overwrite)
+    check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(work), resume)
-    try:
+    with resumable(context, work, own_work, "label-*/*"):
         with open_fleet(values) as fleet, report.FitReport() as show:
-            with warnings.catch_warnings():
-                # The certificate says it, with its numbers.
-                warnings.simplefilter("ignore", ConvergenceWarning)
-                fitted = train(dataset, options, fleet, show)
+            fitted = train(dataset, options, fleet, show)
         fitted.save(model)
-    except KeyboardInterrupt:
-        click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
-        context.exit(INTERRUPTED)
-    except ConnectionError as error:
-        # What the workers have done is in the folder, as after an interruption.
-        raise ConnectionError(f"{error}; {_how_to_resume(work)}") from error
-    except (InputError, OSError):
-        # What can be resumed is kept: a full disk must not cost the passes made so far.
-        if own_work and not any(Path(work).glob("label-*/*")):
-            shutil.rmtree(work, ignore_errors=True)
-        raise
     record = certificate.fit_record(fitted)
     if json_file:
         report.write_json(json_file, record)
     certificate.show(record, model)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)
-
-
-def _check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
-    """Refuse a work folder that cannot be used, and to forget an interrupted fit by accident."""
-    if resume:
-        if not Path(work).is_dir():
-            raise InputError(
-                f"there is nothing to resume: {work} does not exist; leave out --resume to start"
-            )
-    elif own and os.path.lexists(work):
-        if not overwrite:
-            raise InputError(
-                f"an interrupted fit left {work}; give --resume to go on with it or --overwrite to "
-                "start again"
-            )
-        shutil.rmtree(work)
-    elif not own:
-        check_output(work, overwrite=True, folder=True)
-
-
-def _how_to_resume(work: str) -> str:
-    if not Path(work).is_dir():
-        return "nothing was written"
-    return f"what is done so far is in {work}: the same command with --resume goes on"

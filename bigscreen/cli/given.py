@@ -19,9 +19,19 @@ _USED_BY = {
     "coef0": ("polynomial", "sigmoid"),
 }
 _OF_LANDMARKS = ("landmarks", "sampling", "features")
+# The options that only some problems have a use for; `lam` is `--lambda`.
+_ASKED_BY = {
+    **dict.fromkeys(("C", "lam"), ("c-svc", "lad", "svr", "quantile")),
+    "nu": ("nu-svc", "one-class"),
+    "epsilon": ("svr",),
+    "tau": ("quantile",),
+    **dict.fromkeys(("class_weight", "strategy"), ("c-svc", "nu-svc")),
+    **dict.fromkeys(("intercept", "no_intercept"), ("c-svc", "nu-svc", "lad", "svr", "quantile")),
+}
 
 # The options that `TrainOptions` takes as they are.
 _PASSED_ON = (
+    *("problem", "nu", "epsilon", "tau"),
     *("gamma", "degree", "coef0", "sampling", "seed", "tol", "max_iter", "time_budget", "memory"),
     *("solver", "features", "screening", "f", "patience", "certify", "exact", "cache", "strategy"),
     *("start", "parts", "levels", "early"),
@@ -56,21 +66,8 @@ def train_options(
 
 
 def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:
-    def given(name: str) -> bool:
-        return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
-
-    def useless(name: str, where: str) -> InputError:
-        return InputError(f"--{name} has no meaning {where}; leave it out")
-
-    kernel, exact = values["kernel"], values["exact"]
-    for name, kernels in _USED_BY.items():
-        if given(name) and kernel not in kernels:
-            raise useless(name, f"with --kernel {kernel}")
-    for name in _OF_LANDMARKS:
-        if given(name) and exact:
-            raise useless(name, "with --exact, which compares all rows with each other")
-        if given(name) and kernel == "linear" and name != "features":
-            raise useless(name, "with --kernel linear")
+    check_machine(context, dataset, values)
+    exact = values["exact"]
     for name, where, there in (
         ("cache", "without --exact or --solver pairs", exact or values["solver"] == "pairs"),
         ("early", "without --exact", exact),
@@ -80,19 +77,44 @@ def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -
         ("levels", "without --start divide or --early", _divided(values)),
         ("strategy", "with two labels", len(dataset.labels) > 2),
     ):
-        if given(name) and not there:
-            raise useless(name, where)
+        if _given(context, name) and not there:
+            raise _useless(name, where)
     if values["C"] is not None and values["lam"] is not None:
         raise InputError(
             "--C and --lambda say the same in two ways (C = 1 / (2 x rows x lambda)); give one"
         )
     if values["no_intercept"] and values["intercept"] not in (None, "none"):
         raise InputError(f"--no-intercept contradicts --intercept {values['intercept']}; give one")
+
+
+def check_machine(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:
+    """Refuse options that have no meaning for the problem or the kernel, for fits and paths."""
+    kernel, exact, problem = values["kernel"], values["exact"], values["problem"]
+    for name, problems in _ASKED_BY.items():
+        if _given(context, name) and problem not in problems:
+            raise _useless(name, f"with --problem {problem}")
+    for name, kernels in _USED_BY.items():
+        if _given(context, name) and kernel not in kernels:
+            raise _useless(name, f"with --kernel {kernel}")
+    for name in _OF_LANDMARKS:
+        if _given(context, name) and exact:
+            raise _useless(name, "with --exact, which compares all rows with each other")
+        if _given(context, name) and kernel == "linear" and name != "features":
+            raise _useless(name, "with --kernel linear")
     if values["landmarks"] and values["landmarks"] > dataset.n_rows:
         raise InputError(
             f"--landmarks {values['landmarks']} is more than the {dataset.n_rows} rows of "
             f"{dataset.path}; give at most {dataset.n_rows}"
         )
+
+
+def _given(context: click.Context, name: str) -> bool:
+    return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+
+
+def _useless(name: str, where: str) -> InputError:
+    option = "lambda" if name == "lam" else name.replace("_", "-")
+    return InputError(f"--{option} has no meaning {where}; leave it out")
 
 
 def _divided(values: dict[str, Any]) -> bool:

@@ -1,19 +1,47 @@
-"""The options of a fit, shared by `fit` and `plan`, and where they let it run."""
+"""The options of a fit, shared by `fit`, `plan` and `path`."""
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import click
 
 from bigscreen.cli.common import Bytes, Number, Seconds, threads_option
-from bigscreen.errors import InputError
-
-if TYPE_CHECKING:
-    from bigscreen.fleet import Fleet
 
 _OPTIONS = [
+    click.option(
+        "--problem",
+        type=click.Choice(["c-svc", "nu-svc", "one-class", "svr", "lad", "quantile"]),
+        default="c-svc",
+        show_default=True,
+        help="What to find. c-svc, nu-svc: which label a row has; svr, lad, quantile: which number "
+        "(errors up to --epsilon free; every error counts; --tau of the rows below it); one-class: "
+        "whether a row is like those of STORE.",
+    ),
+    click.option(
+        "--nu",
+        type=Number(above=0),
+        metavar="NU",
+        default=0.5,
+        show_default=True,
+        help="Of nu-svc and one-class, in place of --C: the part of the rows that may be on the "
+        "wrong side, at most 1.",
+    ),
+    click.option(
+        "--epsilon",
+        type=Number(),
+        metavar="E",
+        default=0.1,
+        show_default=True,
+        help="Of svr: errors up to this size cost nothing.",
+    ),
+    click.option(
+        "--tau",
+        type=Number(above=0, below=1),
+        metavar="T",
+        default=0.5,
+        show_default=True,
+        help="Of quantile: the part of the rows that is to lie below.",
+    ),
     click.option(
         "--kernel",
         type=click.Choice(["linear", "rbf", "polynomial", "laplacian", "sigmoid"]),
@@ -252,40 +280,15 @@ def fit_options(command: Command) -> Command:
     return command
 
 
-def check_fleet(values: dict[str, Any]) -> None:
-    """Refuse contradicting ways to run, before anything is started."""
-    chosen = [f"--{name}" for name in ("workers", "scheduler", "threads") if values[name]]
-    if len(chosen) > 1:
-        raise InputError(
-            f"{' and '.join(chosen)} are different ways to run (processes here, a cluster, threads "
-            "of one process); give one"
-        )
+def some_options(names: Sequence[str]) -> Callable[[Command], Command]:
+    """Add those options of a fit that have these names, in the order of a fit."""
 
+    def add(command: Command) -> Command:
+        for option in reversed(_OPTIONS):
+            # What the option itself makes of a function is the one place that knows its name.
+            (made,) = option(lambda: None).__click_params__  # type: ignore[attr-defined]
+            if made.name in names:
+                command = option(command)
+        return command
 
-@contextmanager
-def open_fleet(values: dict[str, Any]) -> Iterator["Fleet"]:
-    """What computes: threads, local worker processes or a Dask scheduler; closed at the end."""
-    from bigscreen.fleet import Inline
-
-    if not (values["workers"] or values["scheduler"]):
-        with Inline(values["threads"]) as threads:
-            yield threads
-        return
-    # Dask is slow to import, and threads need none of it.
-    from bigscreen.fleet_start import connect, local_cluster
-
-    if values["scheduler"]:
-        with connect(values["scheduler"]) as cluster:
-            yield cluster
-        return
-    # The coordinating process needs its share of the memory too.
-    share = values["memory"] and values["memory"] // (values["workers"] + 1)
-    # Ctrl-C reaches every process of the terminal. Processes born while it is ignored ignore it
-    # too: the workers go on until the pass has ended and its checkpoint is written.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        started = local_cluster(values["workers"], share)
-    finally:
-        signal.signal(signal.SIGINT, before)
-    with started as cluster:
-        yield cluster
+    return add

@@ -1,0 +1,72 @@
+"""The work folder of a command that can be interrupted: checked, kept, cleared away."""
+
+import os
+import shutil
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+
+from bigscreen.cli.common import INTERRUPTED, check_output
+from bigscreen.errors import InputError
+
+
+def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
+    """Refuse a work folder that cannot be used, and to forget an interrupted run by accident.
+
+    Parameters
+    ----------
+    own : bool
+        Whether the command chose it, and removes it at its end.
+    """
+    if resume:
+        if not Path(work).is_dir():
+            raise InputError(
+                f"there is nothing to resume: {work} does not exist; leave out --resume to start"
+            )
+    elif own and os.path.lexists(work):
+        if not overwrite:
+            raise InputError(
+                f"an interrupted run left {work}; give --resume to go on with it or --overwrite to "
+                "start again"
+            )
+        shutil.rmtree(work)
+    elif not own:
+        check_output(work, overwrite=True, folder=True)
+
+
+@contextmanager
+def resumable(context: click.Context, work: str, own: bool, done: str) -> Iterator[None]:
+    """Say how to go on with a run that ends too soon; clear away a folder in which nothing is done.
+
+    Parameters
+    ----------
+    done : str
+        Pattern of the files in the folder that a later run goes on with.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+
+    try:
+        with warnings.catch_warnings():
+            # What was proved is shown at the end, with its numbers.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            yield
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
+        context.exit(INTERRUPTED)
+    except ConnectionError as error:
+        # What the workers have done is in the folder, as after an interruption.
+        raise ConnectionError(f"{error}; {_how_to_resume(work)}") from error
+    except (InputError, OSError):
+        # What can be resumed is kept: a full disk must not cost what was done before.
+        if own and not any(Path(work).glob(done)):
+            shutil.rmtree(work, ignore_errors=True)
+        raise
+
+
+def _how_to_resume(work: str) -> str:
+    if not Path(work).is_dir():
+        return "nothing was written"
+    return f"what is done so far is in {work}: the same command with --resume goes on"
