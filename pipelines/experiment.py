@@ -16,7 +16,7 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen import certificate, report
-from bigscreen.cli.options import open_fleet
+from bigscreen.cli.running import open_fleet
 from bigscreen.evaluate import evaluate
 from bigscreen.fleet import Fleet
 from bigscreen.standins import Blocks

@@ -1,4 +1,4 @@
-"""Safe screening and shrinking in a kernel machine's dual: the experiments of Zimmert et al. 2015.
+"""What may be removed at which duality gap? (Zimmert et al. 2015, table 1 and figure 1)
 
     python pipelines/zimmert.py [--data FOLDER] [--out FOLDER] [--rows N]
 
@@ -21,10 +21,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.table import Table
+import paper_paths
 
-from bigscreen import report
 from bigscreen.design import Design
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
@@ -69,19 +67,28 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=folder, help="folder that holds mnist/")
     parser.add_argument("--rows", type=int, help="the first N rows of the two digits only")
     parser.add_argument("--eps", type=float, default=1e-3, help="LIBSVM's stopping rule [1e-3]")
-    parser.add_argument("--out", type=Path, help="write zimmert.json and figure1.png there")
+    parser.add_argument("--out", type=Path, help="write zimmert.json and its figure there")
     given = parser.parse_args()
-    record: dict[str, Any] = {"eps": given.eps, "every": EVERY}
+    record: dict[str, Any] = {
+        "question": str(__doc__).splitlines()[0],
+        "notes": [
+            "the paper says neither how pixels are scaled nor how often its rules look: pixels / "
+            "255 and after every step are assumed",
+            *([f"the first {given.rows:,} rows of the two digits"] if given.rows else []),
+        ],
+        "tables": [],
+        "eps": given.eps,
+        "every": EVERY,
+    }
     for name, digits in (("table 1", (0, 7)), ("figure 1", (3, 5))):
         data = digit_pair(given.data, *digits, given.rows)
-        print(f"{name}: digits {digits[0]} and {digits[1]}, {data.n_rows:,} rows", flush=True)
         runs = {rule: one(data, RULES[rule], given.eps) for rule in RULES}
         record[name] = runs
-        show(runs, PAPER if name == "table 1" and given.rows is None else {})
-    if given.out:
-        given.out.mkdir(parents=True, exist_ok=True)
-        report.write_json(given.out / "zimmert.json", record)
-        figure(record["figure 1"], given.out / "figure1.png")
+        title = f"{name.capitalize()}: digits {digits[0]} and {digits[1]}, {data.n_rows:,} rows"
+        paper = PAPER if name == "table 1" and given.rows is None else {}
+        record["tables"].append(show(title, runs, paper))
+    figures = {"figure-1": figure(record["figure 1"])} if given.out else {}
+    paper_paths.keep(given.out, "zimmert", record, figures)
 
 
 def digit_pair(folder: Path, one: int, other: int, rows: int | None) -> MemoryDataset:
@@ -127,14 +134,15 @@ def one(data: MemoryDataset, rule: Rule | None, eps: float) -> dict[str, Any]:
     }
 
 
-def show(runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any, ...]]) -> None:
+HEADS = (
+    *("", "gap at 50 %", "75 %", "87.5 %", "93.8 %", "back", "evaluations"),
+    *("before rows came back", "removed wrongly", "steps", "gap at the end", "seconds"),
+)
+
+
+def show(title: str, runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any, ...]]) -> Any:
     """Ours, the paper's in brackets."""
-    table = Table()
-    table.add_column("")
-    for head in ("gap at 50 %", "75 %", "87.5 %", "93.8 %", "back", "evaluations"):
-        table.add_column(head, justify="right")
-    for head in ("before rows came back", "removed wrongly", "steps", "gap at the end", "seconds"):
-        table.add_column(head, justify="right")
+    lines = []
     for name, run in runs.items():
         ours = [*run["gap_at_removal"], run["reshrinkings"], run["kernel_entries"]]
         theirs = paper.get(name, (None,) * len(ours))
@@ -148,25 +156,20 @@ def show(runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any, ...]]) -> 
             f"{run['steps']:,}",
             f"{run['gap']:.2g}",
         )
-        table.add_row(name, *cells, *rest, f"{run['seconds']:.1f}")
-    Console(highlight=False, width=150).print(table)
+        lines.append((name, *cells, *rest, f"{run['seconds']:.1f}"))
+    return paper_paths.table(title, HEADS, lines)
 
 
-def figure(runs: dict[str, dict[str, Any]], path: Path) -> None:
+def figure(runs: dict[str, dict[str, Any]]) -> Any:
     """The duality gap against kernel evaluations."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    canvas, axes = pyplot.subplots(figsize=(7, 5))
+    drawn, ((axes,),) = paper_paths.canvas(1, 1)
     for name, run in runs.items():
         entries, gaps = zip(*((e, gap) for e, gap in run["curve"] if gap > 0), strict=True)
         axes.loglog(entries, gaps, label=name)
     axes.set_xlabel("kernel evaluations")
     axes.set_ylabel("duality gap of the rows alive")
-    axes.legend()
-    canvas.savefig(path, dpi=150, bbox_inches="tight")
+    axes.legend(fontsize=7)
+    return drawn
 
 
 if __name__ == "__main__":

@@ -1,0 +1,135 @@
+"""What the papers' experiments share: a path walked several ways, tables, figures, records."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+from threadpoolctl import threadpool_limits
+
+from bigscreen import report
+from bigscreen.path import Manner, Step, Walk
+from bigscreen.path_stage import Stage
+from bigscreen.problems import Problem
+from bigscreen.screening.path import PathRule, Screened, screen
+
+
+def arguments(
+    description: str, sets: Sequence[str] = (), rows: int | None = None
+) -> argparse.ArgumentParser:
+    """The options that every experiment of a paper has."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--out", type=Path, help="folder for the JSON record and the figures")
+    most = f" [{rows}]" if rows else ""
+    parser.add_argument(
+        "--rows", type=int, metavar="N", default=rows, help=f"at most N rows of every set{most}"
+    )
+    if sets:
+        parser.add_argument("--only", nargs="+", choices=sets, default=list(sets), help="[all]")
+    return parser
+
+
+def walked(
+    stage: Stage, problem: Problem, y: np.ndarray, values: np.ndarray, manner: Manner
+) -> dict[str, Any]:
+    """Walk a path; its points, and where its seconds went.
+
+    Returns
+    -------
+    dict
+        points: records of ``path.Step``; total: seconds of it all; init: of the points solved from
+        nothing; rules: of the rules alone; support: of every point; steps: the ``Step`` objects.
+    """
+    weights = np.ones(len(y))
+    with threadpool_limits(1, "blas"):
+        began = time.perf_counter()
+        walk = Walk(stage, problem, y, weights, values, manner)
+        steps = [walk.step(k) for k in range(len(values))]
+        total = time.perf_counter() - began
+    points = [step.record for step in steps]
+    seen = points if walk.end is None or walk.end is steps[-1] else [*points, walk.end.record]
+    return {
+        "points": points,
+        "total": total,
+        "init": sum(sum(p["seconds"].values()) for p in seen if p["init"]),
+        "rules": sum(p["seconds"]["rules"] for p in points),
+        "largest_gap": max(p["relative_gap"] for p in points),
+        "steps": steps,
+    }
+
+
+def screened(
+    stage: Stage, steps: Sequence[Step], rule: PathRule, k: int, ends: bool = False
+) -> Screened:
+    """What a rule alone identifies at point k from the one before."""
+    dual, value = steps[k].dual, steps[k].record["value"]
+    past = [steps[max(k - 1, 0)].past, *([steps[-1].past] if ends else [])]
+    return screen(dual, value, [rule], past, stage.products, stage.norms)
+
+
+def rejected(stage: Stage, walk: Mapping[str, Any], rule: Any, ends: bool) -> np.ndarray:
+    """Shares of ALL rows that a rule alone identifies at every point: (points, 2), at lo and hi.
+
+    The first point (and the last one of a rule that needs both ends) is solved beforehand; there
+    the rule is handed the solution itself, as in the papers' figures.
+    """
+    steps = walk["steps"]
+    found = np.empty((len(steps), 2))
+    for k in range(len(steps)):
+        tally = screened(stage, steps, rule, k, ends).counts["all"]
+        found[k] = tally["lo"] + tally["zero"], tally["hi"]
+    return found / len(steps[0].dual)
+
+
+def table(title: str, heads: Sequence[str], rows: Sequence[Sequence[object]]) -> dict[str, Any]:
+    """Print a table; returns it as the record keeps it."""
+    shown = Table(title=title, title_justify="left")
+    for head in heads:
+        shown.add_column(head, justify="left" if head == heads[0] else "right")
+    cells = [[cell if isinstance(cell, str) else f"{cell:.4g}" for cell in row] for row in rows]
+    for row in cells:
+        shown.add_row(*row)
+    Console(highlight=False, width=160).print(shown)
+    return {"title": title, "heads": list(heads), "rows": cells}
+
+
+def beside(ours: float, printed: float | None) -> str:
+    """A number with the paper's in brackets."""
+    return f"{ours:.2f}" + ("" if printed is None else f" ({printed:g})")
+
+
+def stacked(ax: Any, values: np.ndarray, shares: np.ndarray, title: str) -> None:
+    """Stacked areas of what a rule identified at the two ends."""
+    labels = ["at the lower end", "at the upper end"]
+    ax.stackplot(values, shares.T, labels=labels, alpha=0.8, colors=["tab:blue", "tab:red"])
+    ax.set_xscale("log")
+    ax.set_ylim(0, 1)
+    ax.set_title(title, fontsize=9)
+    ax.set_xlabel("C")
+
+
+def canvas(rows: int, columns: int) -> Any:
+    """A figure of so many axes: (figure, axes as an array (rows, columns))."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4 * columns, 3.2 * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def keep(out: Path | None, name: str, record: dict[str, Any], figures: Mapping[str, Any]) -> None:
+    """Write NAME.json and the figures; the record names the latter, for the report."""
+    if out is None:
+        return
+    out.mkdir(parents=True, exist_ok=True)
+    record["figures"] = []
+    for label, figure in figures.items():
+        path = out / f"{name}-{label}.png"
+        figure.savefig(path, dpi=110)
+        record["figures"].append({"file": path.name, "title": label.replace("-", " ")})
+    report.write_json(out / f"{name}.json", record)

@@ -1,0 +1,91 @@
+"""What the three experiments of Wang et al. 2014 share: 100 values of C, and ways to walk them.
+
+Rejection is the share of ALL rows that a rule identifies, both ends together. Init is the time of
+the points solved from nothing (the smallest C; for SSNSV and ESSNSV the largest, too) and part of
+the total; speedup is the time of all cold solves, nothing screened, by the same solver, over that
+total. Every solve is to a relative gap of 1e-6, proved over all rows: rules here are safe for
+inexact solutions, so a looser one would do, but the paper's solves are taken as exact.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import paper_paths
+from paper_sets import Rows
+
+from bigscreen.path import Manner
+from bigscreen.path_columns import ColumnsStage
+from bigscreen.problems import Problem
+from bigscreen.screening.path import Dvi, Essnsv, Ssnsv
+
+VALUES = np.logspace(-2, 1, 100)
+TOL = 1e-6
+RULES = {"SSNSV": Ssnsv(), "ESSNSV": Essnsv(), "DVI": Dvi()}
+
+
+def experiment(rows: Rows, problem: Problem, y: np.ndarray, rules: list[str]) -> dict[str, Any]:
+    """All ways to walk the path of one data set, and what each rule alone identifies."""
+    X = rows.X.astype(np.float32)
+    ColumnsStage(X[:64]).solve(  # compiles, so that no walk pays for it
+        problem.dual(y[:64], np.ones(64)), np.zeros(64), np.full(64, 2, np.int8), 1e-3
+    )
+    ways = {
+        "cold": Manner(TOL, (), False, False),
+        "warm": Manner(TOL, (), False, True),
+        **{name: Manner(TOL, (RULES[name],), False, True, False) for name in rules},
+    }
+    found: dict[str, Any] = {"name": rows.name, "about": rows.about, "shape": rows.X.shape}
+    found["ways"], found["rejection"] = {}, {}
+    for way, manner in ways.items():
+        stage = ColumnsStage(X)
+        run = paper_paths.walked(stage, problem, y, VALUES, manner)
+        if way in RULES:
+            ends = RULES[way].ends
+            shares = paper_paths.rejected(stage, run, RULES[way], ends)
+            found["rejection"][way] = shares.tolist()
+        found["ways"][way] = {key: run[key] for key in ("total", "init", "rules", "largest_gap")}
+        found["ways"][way]["objectives"] = [p["dual"] for p in run["points"]]
+        if way == rules[-1]:
+            found["machines"] = [
+                stage.machine(step.dual, step.solved)["coef"].tolist()
+                for step in (run["steps"][0], run["steps"][-1])
+            ]
+    cold = found["ways"]["cold"]
+    for run in found["ways"].values():
+        run["speedup"] = cold["total"] / run["total"]
+    return found
+
+
+def rejection(found: dict[str, Any], rule: str) -> float:
+    """Mean over the grid of what a rule identified."""
+    return float(np.mean(np.sum(found["rejection"][rule], axis=1)))
+
+
+def times(title: str, sets: list[dict[str, Any]], paper: dict[str, dict[str, float]]) -> Any:
+    """The tables of seconds: ours, and the paper's speedups in brackets."""
+    lines = []
+    for found in sets:
+        for way, run in found["ways"].items():
+            ruled = way in found["rejection"]
+            printed = paper.get(found["name"], {}).get(way)
+            lines.append(
+                (
+                    f"{found['name']} {found['shape'][0]:,} x {found['shape'][1]}",
+                    f"solver, {way}" if not ruled else f"solver + {way}",
+                    f"{run['rules']:.3f}" if ruled else "",
+                    f"{run['init']:.3f}",
+                    f"{run['total']:.3f}",
+                    paper_paths.beside(run["speedup"], printed),
+                    f"{rejection(found, way):.1%}" if ruled else "",
+                    f"{run['largest_gap']:.0e}",
+                )
+            )
+    heads = ("", "", "rule s", "init s", "total s", "speedup (paper's)", "rejected", "largest gap")
+    return paper_paths.table(title, heads, lines)
+
+
+def notes(sets: list[dict[str, Any]]) -> list[str]:
+    """What stands in, or is assumed."""
+    return [f"{found['name']}: {found['about']}" for found in sets if found["about"]]
