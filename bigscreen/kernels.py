@@ -185,6 +185,10 @@ _ALL: tuple[type[Kernel], ...] = (Linear, Rbf, Polynomial, Laplacian, Sigmoid, P
 _KINDS = {kind.name: kind for kind in _ALL} | {"poly": Polynomial}  # scikit-learn's name
 
 
+LARGEST_DEGREE = 64
+"""Every power is compiled by itself, which takes ever longer; float32 ends long before."""
+
+
 def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0.0) -> Kernel:
     """The kernel of this name; parameters it does not have are ignored.
 
@@ -192,7 +196,7 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
     ----------
     name : "linear", "rbf", "polynomial" (or "poly"), "laplacian", "sigmoid" or "precomputed"
     gamma : float > 0
-    degree : int >= 1
+    degree : int, 1 to 64
     coef0 : float
 
     Raises
@@ -205,8 +209,11 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
     own = {field.name for field in fields(_KINDS[name])}  # type: ignore[arg-type]
     if "gamma" in own and not 0 < gamma < math.inf:
         raise InputError(f"gamma must be a positive number, not {gamma}.")
-    if "degree" in own and not (degree >= 1 and degree == int(degree)):
-        raise InputError(f"degree must be a whole number of at least 1, not {degree}.")
+    if "degree" in own and not (1 <= degree <= LARGEST_DEGREE and degree == int(degree)):
+        raise InputError(
+            f"degree must be a whole number of at least 1 and at most {LARGEST_DEGREE}, "
+            f"not {degree}."
+        )
     if "coef0" in own and not math.isfinite(coef0):
         raise InputError(f"coef0 must be a finite number, not {coef0}.")
     given = {"gamma": float(gamma), "degree": int(degree), "coef0": float(coef0)}

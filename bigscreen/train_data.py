@@ -97,9 +97,11 @@ def check_rows(data: Rows, problem: str, classifies: bool) -> None:
             "or quantile"
         )
     if not classifies and not data.regression:
+        none = data.n_unlabelled == data.n_rows
         raise InputError(
-            f"{problem} needs targets, numbers to predict, and these rows have labels; use c-svc "
-            "or nu-svc, or read the rows in again as regression data"
+            f"{problem} needs targets, numbers to predict, and these rows have "
+            + ("none; use one-class" if none else "labels; use c-svc or nu-svc")
+            + ", or read the rows in again as regression data"
         )
     what = "label" if classifies else "target"
     if data.n_unlabelled:

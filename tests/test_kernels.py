@@ -237,6 +237,7 @@ def test_make_kernel_explains_mistakes():
         (("rbf", float("nan")), "gamma must be a positive number"),
         (("poly", 1.0, 0), "degree must be a whole number"),
         (("poly", 1.0, 2.5), "degree must be a whole number"),
+        (("poly", 1.0, 99_999), "at most 64"),
         (("sigmoid", 1.0, 3, float("inf")), "coef0 must be a finite number"),
     ]:
         with pytest.raises(InputError, match=message):

@@ -21,7 +21,7 @@ from sklearn.svm import SVC
 from bigscreen import fit_monitor
 from bigscreen.design import Design
 from bigscreen.errors import InputError
-from bigscreen.fit_monitor import GracefulInterrupt
+from bigscreen.fit_interrupt import GracefulInterrupt
 from bigscreen.kernels import Precomputed, Side, make_kernel
 from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import FSafe, Joachims, make_rule

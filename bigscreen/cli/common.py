@@ -145,9 +145,12 @@ class Number(click.ParamType):
         except ValueError:
             number = math.nan
         if not self.above < number < self.below:
-            limits = [f"above {self.above:g}"] if self.above > -math.inf else ["a finite number"]
+            limits = [f"above {self.above:g}"] if self.above > -math.inf else []
             limits += [f"below {self.below:g}"] if self.below < math.inf else []
-            options = [" and ".join(limits), *(f"the word {word}" for word in self.words)]
+            options = [
+                " ".join(["a finite number", " and ".join(limits)]).strip(),
+                *(f"the word {word}" for word in self.words),
+            ]
             self.fail(f"{value!r} must be {' or '.join(options)}", param, ctx)
         return number
 
