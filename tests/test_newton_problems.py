@@ -83,7 +83,7 @@ def test_every_problem_is_solved(name, kernel, rule, fleet):
     weights=st.booleans(),
     rule=st.sampled_from(["none", "gap", "f-safe"]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, derandomize=True)
 def test_assorted_problems(seed, n, d, name, weights, rule):
     world = feature_world(name, "rbf", seed, n=n, d=d, weights=weights)
     dual = world.problem.dual(world.case.data.y(0, n), world.case.data.weights(0, n))
