@@ -82,14 +82,18 @@ def show(record: Mapping[str, Any], name: str) -> None:
     )
     if missing:
         report.warn(f"this model has {missing}")
-    elif record["relative_gap"] > record["tol"]:
-        worst = max(record["certificates"], key=lambda part: part["relative_gap"])
-        why = worst.get("hindrance")  # models of before have none
+        return
+    # Models of before have none.
+    told = (part.get("hindrance") for part in record["certificates"])
+    why = next((each for each in told if each), None)
+    if record["relative_gap"] > record["tol"]:
         more = "more --max-iter or --time-budget, or another --solver, may help"
         report.warn(
             f"the relative gap {record['relative_gap']:.2e} missed {record['tol']:g}; the model is "
             f"the best one found ({why or more})"
         )
+    elif why:
+        report.warn(why)
 
 
 def _proved(record: Mapping[str, Any]) -> dict[str, str]:

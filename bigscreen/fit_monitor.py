@@ -100,22 +100,22 @@ class Monitor:
         if point.relative_gap <= self.target:
             certificate = self._close(point)
             if _proves(certificate, self.limits.tol):
-                self.ended = "proved"
+                self.ended = "nothing" if self._nothing(certificate.dual) else "proved"
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
             self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
             if self._reckless():
                 return self._take_back()
             doubted = certificate.gap > DOUBTED * point.gap
-        if point.paired and self._nothing(point):
-            self.ended = "nothing"
-            return None
+        if point.paired and self._nothing(point.dual):
+            if self._nothing(self._close(point).dual):
+                self.ended = "nothing"
+                return None
+            self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
         exhausted = self._exhausted()
         if exhausted or (stats["stalled"] and not self._reckless()):
-            self.ended = "budget" if exhausted else "stalled"
-            dual = self._close(self.best).dual
-            if self.nothing and -dual <= self.nothing:
-                self.ended = "nothing"
+            ended = "budget" if exhausted else "stalled"
+            self.ended = "nothing" if self._nothing(self._close(self.best).dual) else ended
             return None
         if stats["stalled"]:
             return self._take_back()
@@ -187,14 +187,9 @@ class Monitor:
             if not self.rule.safe and len(self.lessons) >= self.limits.restarts:
                 self.rule = GapBall()
 
-    def _nothing(self, point: Point) -> bool:
-        """Whether w* is 0, by the solver's sums and by the closing pass."""
-        if not (self.nothing and -point.dual <= self.nothing):
-            return False
-        if -self._close(point).dual <= self.nothing:
-            return True
-        self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
-        return False
+    def _nothing(self, dual: float) -> bool:
+        """Whether w* is 0, as D bounds ``1/2 ||w*||^2``."""
+        return self.nothing > 0 and -dual <= self.nothing
 
     def _region(self, point: Point) -> Any:
         return None if self.rule is None else self.rule.region(point, point.rounding)

@@ -12,11 +12,25 @@ from bigscreen.plan import Plan, Request, outline
 from bigscreen.plan_exact import outline_exact
 from bigscreen.store import Rows
 from bigscreen.store.model import Model
+from bigscreen.train_data import check_rows
 from bigscreen.train_exact import ExactJob
 from bigscreen.train_features import FeaturesJob
 from bigscreen.train_options import TrainOptions
+from bigscreen.train_problems import problems
 
-__all__ = ["TrainOptions", "plan", "train"]
+__all__ = ["TrainOptions", "check", "plan", "train"]
+
+
+def check(data: Rows, options: TrainOptions) -> None:
+    """Refuse rows that the problem cannot be fitted to; labels and weights are looked at alone.
+
+    Raises
+    ------
+    InputError
+        Rows without a label or target, one class only, a nu that is infeasible.
+    """
+    check_rows(data, options.problem, options.classifies)
+    problems(data, options)
 
 
 def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = False) -> Plan:

@@ -66,7 +66,7 @@ class ExactJob(Job):
             "support": support,
             **machine(coef, fitted, binary, self.data, fitted.certificate.intercept),
             "start": start.record,
-            **records(fitted, binary.name),
+            **records(fitted, binary.name, self.options.tol),
         }
         return self._finish(binary, result)
 

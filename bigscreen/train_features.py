@@ -68,7 +68,7 @@ class FeaturesJob(Job):
         result = {
             **machine(fitted.point.coef, fitted, binary, self.data, fitted.point.intercept),
             "start": start.record,
-            **records(fitted, binary.name),
+            **records(fitted, binary.name, self.options.tol),
         }
         return self._finish(binary, result)
 

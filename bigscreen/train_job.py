@@ -141,10 +141,13 @@ class Job:
         )
         self.seconds["solve"] += fitted.seconds["solve"]
         self.seconds["certify"] += fitted.seconds["certify"]
+        told = hindrance(fitted, options.tol)
         if fitted.certificate.relative_gap > options.tol:
             missed = f"the relative gap {fitted.certificate.relative_gap:.2e} missed tol"
-            why = hindrance(fitted) or "allow more passes (max_iter) or time (time_budget)"
-            warnings.warn(f"{missed} {options.tol:g}; {why}", ConvergenceWarning, stacklevel=6)
+            why = told or "allow more passes (max_iter) or time (time_budget)"
+            told = f"{missed} {options.tol:g}; {why}"
+        if told:
+            warnings.warn(told, ConvergenceWarning, stacklevel=6)
         return fitted
 
     def _tell(self, event: dict[str, Any], name: Any) -> None:
@@ -219,8 +222,8 @@ def machine(
     return {"coef": scale * coef, "intercept": scale * offset}
 
 
-def hindrance(fitted: Fitted) -> str | None:
-    """What more passes would not help against, if that is why a gap was missed."""
+def hindrance(fitted: Fitted, tol: float) -> str | None:
+    """What more passes would not help against, if that is why a fit proves little."""
     proved = fitted.certificate
     if fitted.ended == "nothing":
         return (
@@ -228,6 +231,8 @@ def hindrance(fitted: Fitted) -> str | None:
             "that the classes, or the rows and the origin, overlap), and nothing can be relative "
             "to its objective, which is 0; take a larger nu or another kernel"
         )
+    if proved.relative_gap <= tol:
+        return None
     if proved.gap <= proved.rounding_bound:
         return (
             f"the gap {proved.gap:.2g} is no more than rounding can have made it "
@@ -238,13 +243,13 @@ def hindrance(fitted: Fitted) -> str | None:
     return None
 
 
-def records(fitted: Fitted, name: Any) -> dict[str, Any]:
+def records(fitted: Fitted, name: Any, tol: float) -> dict[str, Any]:
     """What the model records of one problem's fit."""
     return {
         "certificate": {
             "label": name,
             **fitted.certificate.to_dict(),
-            "hindrance": hindrance(fitted),
+            "hindrance": hindrance(fitted, tol),
         },
         "history": [{**event, "class": name} for event in fitted.history],
         "screening": {"label": name, **fitted.screening},

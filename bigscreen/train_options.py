@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bigscreen.errors import InputError
 from bigscreen.train_values import CLASSIFIERS, PARAMETERS, REGRESSIONS, check_values
 
@@ -137,8 +139,10 @@ class TrainOptions:
         if callable(self.kernel):
             fields["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
         if isinstance(self.class_weight, Mapping):
-            fields["class_weight"] = {str(k): v for k, v in self.class_weight.items()}
-        return {name: value for name, value in fields.items() if name not in ("work", "resume")}
+            fields["class_weight"] = {str(k): _plain(v) for k, v in self.class_weight.items()}
+        return {
+            name: _plain(value) for name, value in fields.items() if name not in ("work", "resume")
+        }
 
     @property
     def divided(self) -> bool:
@@ -220,6 +224,10 @@ class TrainOptions:
             raise InputError("start nystrom needs a kernel with a name; use cold or divide")
         if self.start == "nystrom" and self.kernel == "linear" and not self.exact:
             raise InputError("a linear machine has no landmarks to start from; use cold or divide")
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def coupled(problem: str, intercept: str) -> bool:

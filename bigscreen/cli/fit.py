@@ -41,6 +41,7 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
     """
     from bigscreen import report
     from bigscreen.store.dataset import Dataset
+    from bigscreen.train import check
     from bigscreen.train import plan as outline_fit
 
     check_json(json_file)
@@ -48,6 +49,7 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(values["work"] or "."), resume=False)
     cluster = bool(values["workers"] or values["scheduler"])
+    check(dataset, options)
     outline = outline_fit(dataset, options, _workers(values), cluster)
     if json_file:
         report.write_json(json_file, dataclasses.asdict(outline))

@@ -149,7 +149,8 @@ class Intake:
         names = shape.names if like is None or like.names is None else like.names
         if names is not None and reader.names is not None and names != reader.names:
             pairs = zip(names, reader.names, strict=False)
-            differ = next((f"{b!r} for {a!r}" for a, b in pairs if a != b), "more or fewer")
+            counts = f"{len(reader.names)} of {len(names)}; rows without labels need label none"
+            differ = next((f"{b!r} for {a!r}" for a, b in pairs if a != b), counts)
             raise InputError(f"{where(0)}: the columns differ from the expected ones ({differ}).")
         wanted = sorted(like.categories) if like is not None else shape.categorical
         if wanted != sorted(reader.categories):
