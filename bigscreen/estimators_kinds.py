@@ -13,6 +13,7 @@ from sklearn.base import ClassifierMixin, RegressorMixin
 from sklearn.utils import column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
+from bigscreen.errors import InputError
 from bigscreen.estimators_base import Machine
 from bigscreen.estimators_rows import Given, Labelled, Targets, is_store
 from bigscreen.store import Rows
@@ -47,7 +48,7 @@ class Classifier(ClassifierMixin, Machine):
         """Accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "accuracy")
-        return float(super().score(X, np.asarray(y), sample_weight))
+        return float(super().score(X, _given_outcome(y), sample_weight))
 
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
@@ -80,7 +81,7 @@ class Regressor(RegressorMixin, Machine):
         """R^2; X as in ``fit`` (every row of a data set that has a target counts once)."""
         if is_store(X):
             return self._store_score(X, y, sample_weight, "r2")
-        return float(super().score(X, np.asarray(y), sample_weight))
+        return float(super().score(X, _given_outcome(y), sample_weight))
 
     def predict(self, X: Any) -> NDArray[np.float64]:
         """Predictions: float64 array of shape (n_samples,).
@@ -95,3 +96,9 @@ class Regressor(RegressorMixin, Machine):
     def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
         X, y = self._checked(X, y, y_numeric=True)
         return Targets.of(X, column_or_1d(y, warn=True), sample_weight, square)
+
+
+def _given_outcome(y: Any) -> NDArray[Any]:
+    if y is None:
+        raise InputError("score compares predictions with y; give y, or a data set that has it")
+    return np.asarray(y)

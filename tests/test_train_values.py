@@ -126,3 +126,15 @@ def test_solve_takes_lists():
     one = solve(Sublinear(1.0, a, b, -0.5, 1.0), X, kernel=Rbf(0.5))
     other = solve(Sublinear(1.0, a.tolist(), b.tolist(), -0.5, 1.0), X.tolist(), kernel=Rbf(0.5))
     np.testing.assert_array_equal(one.alpha, other.alpha)
+
+
+def test_scores_and_weights():
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    machine = SVR().fit(X, X[:, 0])
+    with pytest.raises(InputError, match="score compares predictions with y"):
+        machine.score(X)
+    for weights in (np.ones((40, 1)), 2.0, np.ones(3)):
+        with pytest.raises(InputError, match="40 weights are needed.*got the shape"):
+            machine.fit(X, X[:, 0], weights)
+    with pytest.raises(InputError, match="the weights are not numbers"):
+        machine.fit(X, X[:, 0], ["much"] * 40)

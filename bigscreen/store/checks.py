@@ -63,9 +63,14 @@ def check_weights(weights: ArrayLike | None, n_rows: int) -> NDArray[np.float64]
     """Weights as float64 of shape (n_rows,); InputError unless finite and not negative."""
     if weights is None:
         return None
-    values = np.ascontiguousarray(weights, dtype=np.float64)
+    try:
+        values = np.asarray(weights, dtype=np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the weights are not numbers: {error}") from error
     if values.shape != (n_rows,):
-        raise InputError(f"{n_rows} weights are needed, one for every row, got {values.shape}")
+        raise InputError(
+            f"{n_rows} weights are needed, one for every row, got the shape {values.shape}"
+        )
     wrong = np.flatnonzero(~(np.isfinite(values) & (values >= 0)))
     if len(wrong):
         raise InputError(
