@@ -16,7 +16,8 @@ from bigscreen import entries
 from bigscreen.errors import InputError
 from bigscreen.kernels_base import U32, Kernel, as_side, check_vectors, count, product_error, room
 from bigscreen.kernels_given import Custom, Precomputed
-from bigscreen.tiles import Side, tiles
+from bigscreen.sides import Side
+from bigscreen.tiles import prepare, tiles
 
 __all__ = [
     "Custom",
@@ -47,12 +48,15 @@ class Compiled(Kernel):
         """Constants of the compiled `entries.entry`, in the type of the entries."""
         raise NotImplementedError
 
+    def prepare(self, side: Side) -> None:
+        prepare(side, self.pairing)
+
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
         dtype = np.dtype(dtype)
         out = room(A, B, out, dtype)
-        terms = self.terms(dtype)
-        for tile in tiles(A, B, self.pairing, dtype, out):
-            entries.finish(terms, tile.values, tile.first, tile.half_a, tile.half_b)
+        for tile in tiles(A, B, self.pairing, self.terms(dtype), dtype, out):
+            if not isinstance(tile.terms, entries.LinearTerms):
+                entries.finish(tile.terms, tile.values, tile.first, tile.half_a, tile.half_b)
         return out
 
     def dots(self, A, B: Side, V: np.ndarray, dtype=np.float32) -> np.ndarray:
@@ -60,8 +64,8 @@ class Compiled(Kernel):
         check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
         out = np.zeros((count(A), len(VT)))
-        terms = self.terms(dtype)
-        for values, first, row, column, half_a, half_b in tiles(A, B, self.pairing, dtype):
+        found = tiles(A, B, self.pairing, self.terms(dtype), dtype)
+        for terms, values, first, row, column, half_a, half_b in found:
             part = out[row : row + len(values)]
             entries.finish_dots(terms, values, first, half_a, half_b, VT, column, part)
         return out

@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from bigscreen.tiles import TILE_ENTRIES, Side
+from bigscreen.sides import Side
+from bigscreen.tiles import TILE_ENTRIES
 
 U32 = 2.0**-24
 """Unit roundoff of float32."""
@@ -126,6 +127,9 @@ class Kernel:
             entries = self.block(rows[start : start + step], B, dtype=dtype)
             out[start : start + step] = entries.astype(np.float64, copy=False) @ V
         return out
+
+    def prepare(self, side: Side) -> None:
+        """Make what ``block`` wants of a right side; threads that share one would each make it."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able record; `kernel_from_dict` reads it."""

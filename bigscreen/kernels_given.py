@@ -14,7 +14,7 @@ from scipy import sparse
 
 from bigscreen.errors import InputError
 from bigscreen.kernels_base import U32, Kernel, as_side, room
-from bigscreen.tiles import Side, float32_rows
+from bigscreen.sides import Side, float32_rows
 
 _DIAGONAL_ROWS = 32  # rows whose square block is computed for the sake of its diagonal
 

@@ -17,6 +17,7 @@ from scipy import sparse
 from bigscreen.errors import InputError
 
 __all__ = [
+    "aligned",
     "as_rows",
     "exp2_negative",
     "get_cython_function_address",
@@ -29,6 +30,17 @@ __all__ = [
     "row_sqnorm",
     "tanh",
 ]
+
+CACHE_LINE = 64
+
+
+def aligned(shape, dtype):
+    """A new array, not filled, that begins where a cache line does."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    room = np.empty(size + CACHE_LINE, dtype=np.uint8)
+    first = -room.ctypes.data % CACHE_LINE
+    return room[first : first + size].view(dtype).reshape(shape)
+
 
 # Sums may be reordered so that they vectorise. Neither 'nnan' nor 'ninf' is ever allowed: a NaN in
 # the data must come out as a NaN, not as a plausible number.

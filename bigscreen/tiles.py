@@ -1,176 +1,43 @@
-"""Prepared rows and the tiles of values between them: what every kernel is computed from.
+"""The tiles of values between rows: what every kernel is computed from.
 
 A kernel entry is a scalar function of one number per pair of rows: an inner product, half a squared
 distance or an L1 distance. `tiles` walks over that matrix of numbers tile by tile, in a buffer that
 each thread reuses (a fresh buffer costs 1 ns an entry in page faults).
 
 Columns are split once, by what they cost: those that many rows of the right side have go through
-dense loops (BLAS), the rest through an inverted index. Dense rows have only the first kind.
+dense loops (the matrix unit for float32 where the processor has one, BLAS else), the rest through
+an inverted index. Dense rows have only the first kind.
 """
 
-import threading
-from collections.abc import Iterator
-from functools import cached_property
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator
+from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
 
+from bigscreen import amx
+from bigscreen.entries import LinearTerms
 from bigscreen.errors import InputError
-from bigscreen.rows import as_rows, njit, row_count, row_load, row_sqnorm
+from bigscreen.rows import as_rows, njit
+from bigscreen.sides import Side, float32_rows, load, scratch
 
+LOADED_ENTRIES = 4 << 20  # left rows made dense at once
 # 4 MB of float32: measured flat from there on, 4-15 % slower below.
 TILE_ROWS = 1024
 TILE_ENTRIES = 1024 * 1024
-LOADED_ENTRIES = 4 << 20  # left rows made dense at once
-
-# ns an entry, one thread, AVX-512: a column of a dense product; a nonzero two rows share.
-DENSE_COST = 0.02
-SHARED_COST = 1.0
-
-
-class _Scratch(threading.local):
-    """Buffers of one thread, kept between calls."""
-
-    def __init__(self) -> None:
-        self.buffers: dict[str, np.ndarray] = {}
-
-    def __call__(self, name: str, shape: tuple[int, int], dtype) -> np.ndarray:
-        size = shape[0] * shape[1] * np.dtype(dtype).itemsize
-        buffer = self.buffers.get(name)
-        if buffer is None or buffer.nbytes < size:
-            buffer = self.buffers[name] = np.empty(size, dtype=np.uint8)
-        return buffer[:size].view(dtype).reshape(shape)
-
-
-_scratch = _Scratch()
-
-
-def float32_rows(X) -> Any:
-    """X as float32, C-contiguous or CSR, without a copy where it already is."""
-    if sparse.issparse(X):
-        return sparse.csr_array(X, dtype=np.float32)
-    X = np.ascontiguousarray(X, dtype=np.float32)
-    if X.ndim != 2:
-        raise InputError(f"rows must form a 2-D array, not {X.ndim}-D: use reshape(1, -1) for one.")
-    return X
-
-
-class Side:
-    """Rows prepared for being one side of many kernel evaluations.
-
-    Parameters
-    ----------
-    X : ndarray (rows, d) or scipy CSR array
-        Taken as float32, not copied if it is that already.
-    ids : int64 ndarray (rows,) or None
-        The rows' numbers in the training data, where they are known.
-
-    Attributes
-    ----------
-    X : ndarray or csr_array, float32
-    sqnorms : float64 (rows,), squared Euclidean norms
-
-    Notes
-    -----
-    What a kernel needs beyond X on the RIGHT side is made at first use and kept: a centred copy
-    (RBF, when the mean carries a quarter of the squared norm or more), a transposed copy
-    (Laplacian), and for CSR the frequent columns as a dense array and an index of the others.
-    """
-
-    def __init__(self, X, ids: np.ndarray | None = None) -> None:
-        self.X = float32_rows(X)
-        self.ids = ids
-        self.sqnorms = _sqnorms(as_rows(self.X))
-
-    def __len__(self) -> int:
-        return self.X.shape[0]
-
-    @cached_property
-    def position(self) -> np.ndarray:
-        """int32 (d,): place of a frequent column in `dense`, -1 for a rare one.
-
-        A column that a share p of these rows has, and presumably of those on the left, costs
-        DENSE_COST in a dense product and p^2 SHARED_COST in the index.
-        """
-        d = self.X.shape[1]
-        if not sparse.issparse(self.X):
-            return np.arange(d, dtype=np.int32)
-        share = np.bincount(self.X.indices, minlength=d) / max(1, len(self))
-        frequent = share**2 * SHARED_COST > DENSE_COST
-        return np.where(frequent, np.cumsum(frequent) - 1, -1).astype(np.int32)
-
-    @cached_property
-    def dense(self) -> np.ndarray:
-        """The frequent columns: float32 (rows, frequent), X itself if that is dense."""
-        if not sparse.issparse(self.X):
-            return self.X
-        return np.ascontiguousarray(self.X[:, self.position >= 0].toarray())
-
-    @cached_property
-    def transposed(self) -> np.ndarray:
-        return np.ascontiguousarray(self.dense.T)
-
-    @cached_property
-    def rare(self) -> Any:
-        """X without its frequent columns (same shape), None if nothing is left."""
-        if self.dense.shape[1] == self.X.shape[1]:
-            return None
-        rest = self.X.copy()
-        rest.data = np.where(self.position[rest.indices] < 0, rest.data, np.float32(0))
-        rest.eliminate_zeros()
-        return rest
-
-    @cached_property
-    def index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The inverted index: for every rare column the rows that have it."""
-        columns = self.rare.tocsc()
-        # Unsigned: no check for indices from the end in the loop that uses them.
-        return columns.data, columns.indices.astype(np.uint32), columns.indptr.astype(np.uint64)
-
-    @cached_property
-    def rare_l1(self) -> np.ndarray:
-        return np.asarray(abs(self.rare.astype(np.float64)).sum(axis=1))
-
-    @cached_property
-    def origin(self) -> np.ndarray:
-        """Where distances are measured from: float32 (frequent,), the mean of `dense` or zeros.
-
-        Half a squared distance is computed as a difference of norms and products; with the mean
-        taken off first, both are no larger than the spread of the data.
-        """
-        mean = self.dense.mean(axis=0, dtype=np.float64) if len(self) else np.zeros(1)
-        worth = float(mean @ mean) * len(self) > 0.25 * float(self.sqnorms.sum())
-        return mean.astype(np.float32) if worth else np.zeros(self.dense.shape[1], np.float32)
-
-    @cached_property
-    def centred(self) -> tuple[np.ndarray, np.ndarray]:
-        """`dense` minus the origin; half the squared norms of whole rows so moved (float64)."""
-        if not self.origin.any():
-            return self.dense, 0.5 * self.sqnorms
-        rows, half = np.empty_like(self.dense), np.empty(len(self))
-        _load(as_rows(self.X), 0, self.position, self.origin, rows, half)
-        return rows, half
-
-    def columns(self, pairing: str, c: int, w: int, dtype) -> tuple[np.ndarray, np.ndarray]:
-        """Rows [c, c + w) for a dense product, and their half norms (zeros for "product")."""
-        if dtype == np.float32:
-            if pairing == "product":
-                return self.dense[c : c + w], np.zeros(w)
-            rows, half = self.centred
-            return rows[c : c + w], half[c : c + w]
-        # From the raw rows (the centred copy is rounded), one block at a time, not kept.
-        origin = self.origin if pairing == "distance" else np.zeros_like(self.origin)
-        rows, half = _scratch("columns", (w, len(origin)), dtype), np.empty(w)
-        _load(as_rows(self.X), c, self.position, origin, rows, half)
-        return rows, half if pairing == "distance" else np.zeros(w)
+UNIT_ROWS = 256
+UNIT_ENTRIES = 256 * 1024  # 1 MB, which the second-level cache holds
 
 
 class Tile(NamedTuple):
     """Values of rows from `row` on and len(half_b) columns from `column` on, at values[:, first:].
 
+    terms: the constants that make entries of them, those of a linear kernel if they are entries.
     half_a and half_b: half squared norms (zeros unless distances are wanted), typed as the values.
     """
+
+    terms: NamedTuple
 
     values: np.ndarray
     first: int
@@ -180,17 +47,20 @@ class Tile(NamedTuple):
     half_b: np.ndarray
 
 
-def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> Iterator[Tile]:
+def tiles(
+    A, side: Side, pairing: str, terms: NamedTuple, dtype, out: np.ndarray | None = None
+) -> Iterator[Tile]:
     """Values between the rows of A and of `side`, in a fixed order of tiles.
 
-    pairing: "product" <a, b>; "distance" <a, b> of rows moved to side.origin, to be reduced by
-    half_a and half_b; "manhattan" ||a - b||_1. With `out` (len A, len side) the values are written
-    there, else into this thread's buffer, which the next tile overwrites.
+    terms: the kernel's constants. pairing: "product" <a, b>; "distance" <a, b> of rows moved to
+    side.origin, to be reduced by half_a and half_b; "manhattan" ||a - b||_1. With `out` (len A, len
+    side) the values are written there, else into this thread's buffer, which the next tile
+    overwrites.
 
     The bits of an entry may depend on the shape of its tile (BLAS chooses its loop by shape), never
     on the thread: equal cuts of A give equal bits.
     """
-    A = A.X if isinstance(A, Side) else float32_rows(A)
+    given, A = (A, A.X) if isinstance(A, Side) else (None, float32_rows(A))
     if A.shape[1] != side.X.shape[1]:
         raise InputError(
             f"rows have {A.shape[1]} features where {side.X.shape[1]} are expected: "
@@ -198,58 +68,74 @@ def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> 
         )
     n, m, h = A.shape[0], len(side), side.dense.shape[1]
     indexed, manhattan = side.rare is not None, pairing == "manhattan"
-    height = max(1, min(n, TILE_ROWS, LOADED_ENTRIES // max(1, h)))
-    if indexed:  # the index knows all columns at once
-        width, height = max(1, m), max(1, min(height, TILE_ENTRIES // max(1, m)))
-    else:
-        width = max(1024, TILE_ENTRIES // height)
-        # Equal tiles, no thin last one; where a tile ends must not change how BLAS works inside.
-        width = max(1, -(-m // max(1, -(-m // width))))
-        width = -(-width // 64) * 64
-    origin = side.origin if pairing == "distance" else np.zeros(h, dtype=np.float32)
-    for c in range(0, m, width):
-        w = min(width, m - c)
-        if not manhattan:
-            b, half_b = side.columns(pairing, c, w, dtype)
-        for r in range(0, n, height):
+    unit = dtype == np.float32 and not manhattan and amx.available()
+    height, width = _tile(n, m, h, indexed, unit, out is None)
+    origin = side.moved(pairing)
+    plain = not (sparse.issparse(A) or sparse.issparse(side.X) or origin.any())
+    ready = given.left if unit and plain and given is not None else None
+    spots: Iterable[tuple[int, int]] = product(range(0, n, height), range(0, m, width))
+    if not unit:  # columns may have to be converted: all that there is to do with them, at once
+        spots = ((r, c) for c, r in product(range(0, m, width), range(0, n, height)))
+    before_r = before_c = -1
+    for r, c in spots:
+        w, count = min(width, m - c), min(height, n - r)
+        if r != before_r and ready is not None and given is not None:
+            left, half_a = amx.rows(ready, r, count), 0.5 * given.sqnorms[r : r + count]
+        elif r != before_r:
             part = A[r : r + height]
             rows = as_rows(sparse.csr_array(part) if indexed else part)
-            count = part.shape[0]
-            a, half_a = _scratch("rows", (count, h), dtype), np.empty(count)
-            _load(rows, 0, side.position, origin, a, half_a)
-            if out is None:
-                values, first = _scratch("tile", (count, w), dtype), 0
-            else:
-                values, first = out[r : r + count], c
-            if manhattan:
-                _manhattan(a, side.transposed, c, w, values, first)
-            else:
-                np.matmul(a, b.T, out=values[:, first : first + w])
-            if indexed:
-                norms = side.rare_l1 if manhattan else half_b
-                _add_shared(rows, side.position, side.index, manhattan, norms, values)
-            if pairing != "distance":
-                half_a, half_b = np.zeros(count), np.zeros(w)
-            yield Tile(values, first, r, c, half_a.astype(dtype), half_b.astype(dtype))
+            a, half_a = scratch("rows", (count, h), dtype), np.empty(count)
+            load(rows, 0, side.position, origin, a, half_a)
+            if unit:
+                left = amx.packed(scratch("left", amx.shape(count, h), np.uint16), count)
+                amx.pack(a, left, 0, False)
+        if c != before_c and not manhattan and not unit:
+            b = side.columns(pairing, c, w, dtype)
+        before_r, before_c = r, c
+        if out is None:
+            values, first = scratch("tile", (count, w), dtype), 0
+        else:
+            values, first = out[r : r + count], c
+        half_b = side.halves[c : c + w] if pairing == "distance" else np.zeros(w)
+        halves = (half_a if pairing == "distance" else np.zeros(count)), half_b
+        halves = halves[0].astype(dtype), halves[1].astype(dtype)
+        left_to_do = terms
+        if manhattan:
+            _manhattan(a, side.transposed, c, w, values, first)
+        elif unit:
+            # Entries at once, while their values are in the first-level cache.
+            now, left_to_do = (LinearTerms(), terms) if indexed else (terms, LinearTerms())
+            amx.multiply(now, left, side.packed(pairing), c, halves, values, first)
+        else:
+            np.matmul(a, b.T, out=values[:, first : first + w])
+        if indexed:
+            norms = side.rare_l1 if manhattan else side.sqnorms
+            _add_shared(rows, side.position, side.index, manhattan, norms, values)
+        yield Tile(left_to_do, values, first, r, c, *halves)
 
 
-@njit(nogil=True, cache=True)
-def _sqnorms(X):
-    out = np.empty(row_count(X))
-    for i in range(len(out)):
-        out[i] = row_sqnorm(X, i)
-    return out
+def prepare(side: Side, pairing: str) -> None:
+    """Make what float32 `tiles` want of a right side, and it keeps."""
+    if pairing == "manhattan":
+        _ = side.transposed
+    elif amx.available():
+        side.packed(pairing)
+    else:
+        _ = side.centred
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _load(X, start, position, origin, out, half):
-    """out = dense columns of X[start:] - origin, half = ||whole row, so moved||^2 / 2."""
-    for i in range(len(out)):
-        row = out[i]
-        rest = row_load(X, start + i, position, row)
-        for j in range(len(row)):
-            row[j] -= origin[j]
-        half[i] = 0.5 * (row_sqnorm(out, i) + rest)
+def _tile(n: int, m: int, h: int, indexed: bool, unit: bool, kept: bool) -> tuple[int, int]:
+    """Rows of a tile on either side; of the unit's, what is read again stays small."""
+    entries = UNIT_ENTRIES if unit and kept else TILE_ENTRIES
+    most = UNIT_ROWS if unit else TILE_ROWS
+    height = max(amx.PANEL if unit else 1, min(n, most, LOADED_ENTRIES // max(1, h)))
+    height = height // amx.PANEL * amx.PANEL if unit else height
+    if indexed:  # the index knows all columns at once
+        return max(1, min(height, TILE_ENTRIES // max(1, m))), max(1, m)
+    width = max(1024, entries // height)
+    # Equal tiles, no thin last one; where a tile ends must not change how BLAS works inside.
+    width = max(1, -(-m // max(1, -(-m // width))))
+    return height, -(-width // 64) * 64
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})

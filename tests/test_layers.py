@@ -10,7 +10,19 @@ import bigscreen
 
 PACKAGE = Path(bigscreen.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
-BASE = {"dual", "point", "problems", "exact", "rows", "kernels", "entries", "tiles", "errors"}
+BASE = {
+    "dual",
+    "point",
+    "problems",
+    "exact",
+    "rows",
+    "kernels",
+    "entries",
+    "tiles",
+    "sides",
+    "amx",
+    "errors",
+}
 FITTING = BASE | {"store", "design", "closing", "screening", "solvers", "fit"}
 
 # What the modules of a room may import of ours, itself included. Rooms that are not named here
@@ -34,8 +46,8 @@ ROOMS = {
 # One third-party library, one door.
 COMMON = {"numpy", "scipy"}
 DOORS = {
-    "numba": {"rows"},
-    "llvmlite": {"rows"},
+    "numba": {"rows", "amx"},
+    "llvmlite": {"amx"},
     "zarr": {"store"},
     "numcodecs": {"store"},
     "google_crc32c": {"store"},

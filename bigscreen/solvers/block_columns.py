@@ -132,7 +132,7 @@ class Columns:
             out = _buffer(len(padded), len(self.side), self.dtype)
         self.entries += len(places) * self.rows
         block = out[: len(padded)]
-        return self.kernel.block(take(rows, padded), self.side, out=block, dtype=self.dtype)
+        return self.kernel.block(rows.part(padded), self.side, out=block, dtype=self.dtype)
 
     def _whole(self, side: Side) -> Side:
         """The rows and the first of them again, up to a multiple of PAD, if BLAS is to see them."""

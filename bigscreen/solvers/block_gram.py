@@ -44,8 +44,7 @@ class Gram:
             ids = np.concatenate([self.ids[stay], ids])
         side = Side(X, ids)
         K: NDArray[Any] = np.empty((n, n), self.dtype)
-        # Every thread would make what the right side needs.
-        _ = side.centred
+        self.kernel.prepare(side)
 
         def strip(a: int) -> None:
             b = min(n, a + STRIP)

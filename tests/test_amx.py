@@ -1,0 +1,120 @@
+"""Products on the matrix unit: as good as BLAS's, and the same bits in any company."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bigscreen import amx, sides
+from bigscreen.kernels import Linear, Rbf, Side
+from bigscreen.kernels_base import product_error
+
+unit = pytest.mark.skipif(not amx.available(), reason="this processor has no matrix unit (AMX)")
+
+KINDS = ("floats", "far", "bytes", "pixels", "flags", "mixed", "tiny")
+
+
+def rows(kind, n, d, seed):
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d))
+    match kind:
+        case "far":
+            X += 100.0
+        case "bytes":
+            X = np.rint(X * 80).clip(0, 255)
+        case "pixels":
+            X = np.rint(X * 80).clip(0, 255) / 255
+        case "flags":
+            X = X > 0.5
+        case "mixed":  # a column of few bits beside one of many; rows that are 0
+            X[:, ::2] = X[:, ::2] > 0
+            X[::3] = 0
+        case "tiny":
+            X *= 1e-12
+    return X.astype(np.float32)
+
+
+def products(A, B):
+    return Linear().block(A, Side(B))
+
+
+@unit
+@settings(deadline=None, max_examples=80)
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from(KINDS),
+    st.integers(0, 999),
+    st.sampled_from([1, 31, 32, 33, 300]),
+    st.sampled_from([1, 32, 65, 1100]),
+    st.sampled_from([1, 2, 31, 32, 33, 70]),
+)
+def test_products_are_as_exact_as_the_bound_says(left, right, seed, n, m, d):
+    A, B = rows(left, n, d, seed), rows(right, m, d, seed + 1)
+    exact = A.astype(np.float64) @ B.T.astype(np.float64)
+    squares = [(X.astype(np.float64) ** 2).sum(axis=1) for X in (A, B)]
+    error = np.abs(products(A, B) - exact)
+    assert np.all(error <= product_error(squares[0][:, None], squares[1], d))
+
+
+@unit
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kernel", [Linear(), Rbf(0.01)], ids=lambda k: k.name)
+def test_bits_do_not_depend_on_the_company(kind, kernel, monkeypatch):
+    A, B = rows(kind, 70, 40, 0), rows(kind, 90, 40, 1)
+    side = Side(B)
+    together = kernel.block(A, side)
+    for i in (0, 33, 69):
+        np.testing.assert_array_equal(kernel.block(A[i : i + 1], side)[0], together[i])
+    few = Side(B[50:])
+    few.origin = side.origin
+    np.testing.assert_array_equal(kernel.block(A, few), together[:, 50:])
+    monkeypatch.setattr(sides, "PIECE_ENTRIES", 1)
+    np.testing.assert_array_equal(kernel.block(A, Side(B)), together)
+
+
+@unit
+@pytest.mark.parametrize(
+    ("kind", "parts"), [("floats", 3), ("bytes", 1), ("pixels", 1), ("flags", 1), ("mixed", 3)]
+)
+def test_few_significant_bits_take_one_product(kind, parts):
+    side = Side(rows(kind, 100, 50, 2))
+    assert side.packed("distance").tiles.shape[2] == parts
+    assert side.packed("distance").most.max() == parts
+
+
+@unit
+def test_columns_of_few_bits_are_cheap_beside_others():
+    X = np.hstack([rows("floats", 64, amx.CHUNK, 3), rows("flags", 64, amx.CHUNK, 4)])
+    np.testing.assert_array_equal(Side(X).packed("product").most, [[3, 1], [3, 1]])
+
+
+@unit
+def test_almost_pixels_are_not_taken_for_pixels():
+    X = rows("pixels", 64, 40, 5)
+    X[7] += np.float32(1e-6)
+    assert Side(X).packed("product").tiles.shape[2] > 1
+    A = rows("floats", 10, 40, 6)
+    exact = A.astype(np.float64) @ X.T.astype(np.float64)
+    norms = np.linalg.norm(A, axis=1)[:, None] * np.linalg.norm(X, axis=1)
+    assert np.all(np.abs(products(A, X) - exact) <= 1e-6 * norms)
+    assert np.abs(products(A, X)[:, 7] - A @ rows("pixels", 64, 40, 5)[7]).max() > 1e-6
+
+
+@unit
+def test_what_is_not_a_number_stays_that():
+    A, B = rows("floats", 5, 40, 7), rows("floats", 6, 40, 8)
+    A[2, 3] = np.nan
+    found = products(A, B)
+    assert np.isnan(found[2]).all() and np.isfinite(np.delete(found, 2, axis=0)).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kernel", [Linear(), Rbf(0.01)], ids=lambda k: k.name)
+def test_processors_without_the_unit_agree(kind, kernel, monkeypatch):
+    A, B = rows(kind, 70, 40, 9), rows(kind, 90, 40, 10)
+    here = kernel.block(A, Side(B))
+    monkeypatch.setattr(amx, "available", lambda: False)
+    there = kernel.block(A, Side(B))
+    squares = [float((X.astype(np.float64) ** 2).sum(axis=1).max()) for X in (A, B)]
+    allowed = 2 * kernel.entry_error(squares[0], squares[1], 40)
+    np.testing.assert_allclose(here, there, rtol=0, atol=allowed)
