@@ -21,7 +21,7 @@ import numpy as np
 from llvmlite import binding
 
 from bigscreen.amx_instructions import clear, configure, release, step, store
-from bigscreen.entries import entry
+from bigscreen.entries import dot, entry
 from bigscreen.rows import aligned, njit
 
 PANEL = 32
@@ -30,7 +30,11 @@ CHUNK = 32
 """Columns of a tile."""
 PARTS = 3
 LEVELS = 255.0
-"""Rows that are multiples of 1/255 (8-bit pixels scaled to [0, 1]) are taken as integers."""
+"""Rows that are multiples of 1/255 (8-bit pixels scaled to [0, 1]) are taken as integers, ..."""
+FEWEST = 16
+"""... if they have so many columns: what is rounded by that is then less than sums are."""
+ROWS, COLUMNS = 128, 1024
+"""Of either side at once: packed, and their entries, they fit in the second-level cache."""
 TILE = 16 * CHUNK
 WORDS = CHUNK // 4
 
@@ -74,12 +78,6 @@ def packed(tiles: np.ndarray, n_rows: int) -> Packed:
     return Packed(tiles, np.empty(tiles.shape[:2], np.uint8), np.empty(n_rows, np.float32))
 
 
-def rows(of: Packed, first: int, count: int) -> Packed:
-    """Some of the rows of a left side, the first of them a multiple of PANEL."""
-    here = slice(first // PANEL, -(-(first + count) // PANEL))
-    return Packed(of.tiles[here], of.most[here], of.scale[first : first + count])
-
-
 def pack(rows: np.ndarray, into: Packed, first: int, right: bool) -> bool:
     """Put rows where a product reads them; returns whether they have no more parts than it has.
 
@@ -101,25 +99,35 @@ def multiply(
     terms: Any,
     left: Packed,
     right: Packed,
-    column: int,
-    halves: tuple[np.ndarray, np.ndarray],
+    half_a: np.ndarray,
+    half_b: np.ndarray,
     out: np.ndarray,
-    first: int,
 ) -> None:
-    """Kernel entries between the rows of the left and some of the right.
+    """Kernel entries between two sides.
 
     Parameters
     ----------
     terms : a kernel's constants (see `entries`)
     left, right : Packed
-    column : int
-        The first row of the right, a multiple of PANEL.
-    halves : float32 (len left,), (rows of the right,)
+    half_a, half_b : float32 (len left,), (len right,)
         Half squared norms: what `entries.entry` wants.
-    out : float32, C-contiguous, a row for every row of the left
-        Overwritten from column ``first`` on.
+    out : float32 (len left, len right), C-contiguous
+        Overwritten.
     """
-    _multiply(_LAYOUT, terms, left, right, column // PANEL, *halves, out, first)
+    _configured(_LAYOUT, terms, left, right, half_a, half_b, out)
+
+
+def dots(
+    terms: Any,
+    left: Packed,
+    right: Packed,
+    half_a: np.ndarray,
+    half_b: np.ndarray,
+    VT: np.ndarray,
+    out: np.ndarray,
+) -> None:
+    """``out += K VT'`` of these entries: float64 (len left, k), VT (k, len right), float64 sums."""
+    _dots(_LAYOUT, terms, left, right, half_a, half_b, VT, out)
 
 
 def _layout() -> np.ndarray:
@@ -135,24 +143,55 @@ def _layout() -> np.ndarray:
 _LAYOUT = _layout()
 
 
+@njit(nogil=True, cache=True)
+def _configured(layout, terms, left, right, half_a, half_b, out):  # type: ignore[no-untyped-def]
+    configure(layout.ctypes.data)
+    square = _square()
+    for a in range(0, len(half_a), ROWS):
+        b = min(a + ROWS, len(half_a))
+        _multiply(terms, left, a, b, right, 0, len(half_b), half_a, half_b, square, out[a:b])
+    release()
+
+
+@njit(nogil=True, cache=True)
+def _dots(layout, terms, left, right, half_a, half_b, VT, out):  # type: ignore[no-untyped-def]
+    configure(layout.ctypes.data)
+    n, m, square = len(half_a), len(half_b), _square()
+    tile = np.empty((min(ROWS, n), min(COLUMNS, m)), np.float32)
+    for a in range(0, n, ROWS):
+        b = min(a + ROWS, n)
+        for first in range(0, m, COLUMNS):
+            end = min(first + COLUMNS, m)
+            _multiply(terms, left, a, b, right, first, end, half_a, half_b, square, tile)
+            for i in range(b - a):
+                row = tile[i, : end - first]
+                for k in range(len(VT)):
+                    out[a + i, k] += dot(row, VT[k, first:end])
+    release()
+
+
+@njit(nogil=True, cache=True)
+def _square():  # type: ignore[no-untyped-def]
+    """Room for the sums of two panels, beginning where a cache line does."""
+    room = np.empty(PANEL * PANEL + 16, np.float32)
+    first = -room.ctypes.data % 64 // 4
+    return room[first : first + PANEL * PANEL].reshape((PANEL, PANEL))
+
+
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _multiply(layout, terms, left, right, panel, half_a, half_b, out, first):  # type: ignore[no-untyped-def]
-    n, m = len(half_a), len(half_b)
+def _multiply(terms, left, a, b, right, first, end, half_a, half_b, square, out):  # type: ignore[no-untyped-def]
+    """out = entries of rows a to b of the left and first to end of the right."""
     chunks, parts, right_parts = left.tiles.shape[1], left.tiles.shape[2], right.tiles.shape[2]
     stride, right_stride = 4 * TILE * parts, 4 * TILE * right_parts
-    room = np.empty(PANEL * PANEL + 16, np.float32)
-    begin = -room.ctypes.data % 64 // 4
-    scratch = room[begin : begin + PANEL * PANEL].reshape((PANEL, PANEL))
-    a, b, sums = left.tiles.ctypes.data, right.tiles.ctypes.data, scratch.ctypes.data
-    configure(layout.ctypes.data)
-    for j in range(-(-m // PANEL)):
-        width = min(PANEL, m - PANEL * j)
-        scale, half = right.scale[PANEL * (panel + j) :], half_b[PANEL * j :]
-        for i in range(-(-n // PANEL)):
+    here, there, sums = left.tiles.ctypes.data, right.tiles.ctypes.data, square.ctypes.data
+    for j in range(first, end, PANEL):
+        width, panel = min(PANEL, end - j), j // PANEL
+        scale, half = right.scale[j : j + width], half_b[j : j + width]
+        for i in range(a, b, PANEL):
             clear()
-            x, y = a + i * chunks * stride, b + (panel + j) * chunks * right_stride
+            x, y = here + i // PANEL * chunks * stride, there + panel * chunks * right_stride
             for c in range(chunks):
-                u, v = left.most[i, c], right.most[panel + j, c]
+                u, v = left.most[i // PANEL, c], right.most[panel, c]
                 # Small products first: what is added last is rounded last.
                 if u > 2:
                     step(x + 8 * TILE, y, 64)
@@ -167,65 +206,68 @@ def _multiply(layout, terms, left, right, panel, half_a, half_b, out, first):  #
                 step(x, y, 64)
                 x, y = x + stride, y + right_stride
             store(sums, 4 * PANEL)
-            for r in range(min(PANEL, n - PANEL * i)):
-                at = PANEL * i + r
-                row, s, h = out[at, first + PANEL * j :], left.scale[at], half_a[at]
+            for r in range(min(PANEL, b - i)):
+                row, s, h = out[i - a + r, j - first :], left.scale[i + r], half_a[i + r]
                 for k in range(width):
-                    row[k] = entry(terms, scratch[r, k] * (s * scale[k]), h, half[k])
-    release()
+                    row[k] = entry(terms, square[r, k] * (s * scale[k]), h, half[k])
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})
-def _norm(row):  # type: ignore[no-untyped-def]
-    total = 0.0
-    for k in range(len(row)):
-        total += np.float64(row[k]) * np.float64(row[k])
-    return np.sqrt(total)
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})
-def _off_levels(row):  # type: ignore[no-untyped-def]
-    """Squared distance from the multiples of 1 / LEVELS; infinite beyond those of 8 bits."""
-    off, beyond = 0.0, 0
-    for k in range(len(row)):
-        x = np.float64(row[k])
+def _levels(rows, i, k, end):  # type: ignore[no-untyped-def]
+    """Whether numbers k to end of a row are multiples of 1 / LEVELS, of 8 bits and rounded."""
+    wrong = 0
+    for j in range(k, end):
+        x = np.float64(rows[i, j])
         level = np.rint(x * LEVELS)
-        off += (x - level * (1.0 / LEVELS)) ** 2
-        beyond += abs(level) > 256.0
-    return np.inf if beyond else off
+        wrong += not (
+            (abs(x - level * (1.0 / LEVELS)) <= 2.0**-23 * abs(x)) & (abs(level) <= 256.0)
+        )
+    return wrong == 0
 
 
 @njit(nogil=True, cache=True)
-def _read(row, out):  # type: ignore[no-untyped-def]
-    """out = the row, or the integers it stands for; returns what to multiply them with.
-
-    It stands for integers if as much is changed by that as a rounding of the row may change.
-    """
-    few = np.uint32(0)
-    for k in range(len(row)):
-        x = np.float32(row[k])
+def _read(rows, i, out):  # type: ignore[no-untyped-def]
+    """out = a row, or the integers it stands for; returns what to multiply them with."""
+    d, few = rows.shape[1], np.uint32(0)
+    for k in range(d):
+        x = np.float32(rows[i, k])
         few |= x.view(np.uint32)
         out[k] = x
-    if few & np.uint32(0xFFFF) == 0:
+    if few & np.uint32(0xFFFF) == 0 or d < FEWEST:
         return np.float32(1.0)
-    most, off = (2.0**-24 * _norm(row)) ** 2, 0.0
-    for k in range(0, len(row), CHUNK):
-        off += _off_levels(row[k : k + CHUNK])
-        if not off <= most:
-            return np.float32(1.0)
-    for k in range(len(row)):
-        out[k] = np.rint(np.float64(row[k]) * LEVELS)
+    if not (_levels(rows, i, 0, FEWEST) and _levels(rows, i, FEWEST, d)):  # mostly known at once
+        return np.float32(1.0)
+    for k in range(d):
+        out[k] = np.rint(np.float64(rows[i, k]) * LEVELS)
     return np.float32(1.0 / LEVELS)
 
 
 @njit(nogil=True, cache=True)
-def _split(x, high):  # type: ignore[no-untyped-def]
-    """high = the bfloat16 numbers next to x, as bits; x = what they leave of it, exactly."""
+def _split(x, high, p):  # type: ignore[no-untyped-def]
+    """high[p] = the bfloat16 numbers next to x, as bits; x = what they leave of it, exactly.
+
+    Returns whether they leave anything.
+    """
+    some = np.uint32(0)
     for k in range(len(x)):
         far = x[k] * np.float32(2.0**16 + 1.0)  # Veltkamp's split: float32 has 16 bits more
         near = np.float32(far - (far - x[k]))
-        x[k] -= near
-        high[k] = near.view(np.uint32) >> np.uint32(16)
+        rest = np.float32(x[k] - near)
+        x[k] = rest
+        some |= rest.view(np.uint32) << np.uint32(1)  # a zero may have a sign
+        high[p, k] = near.view(np.uint32) >> np.uint32(16)
+    return some != 0
+
+
+@njit(nogil=True, cache=True)
+def _copy(words, p, first, numbers, place):  # type: ignore[no-untyped-def]
+    """Copy a chunk of a part; returns whether it is not all 0."""
+    some = np.uint64(0)
+    for k in range(WORDS):
+        word = words[p, np.uint64(first + k)]
+        numbers[np.uint64(place + k)] = word
+        some |= word
+    return some != 0
 
 
 @njit(nogil=True, cache=True)
@@ -234,32 +276,29 @@ def _pack(rows, tiles, most, scale, right):  # type: ignore[no-untyped-def]
     chunks, parts = tiles.shape[1], tiles.shape[2]
     x = np.zeros(CHUNK * chunks, np.float32)
     high = np.zeros((parts, CHUNK * chunks), np.uint16)
-    most[:] = 1
-    left = np.uint32(0)
     words, numbers = high.view(np.uint64), tiles.reshape(-1).view(np.uint64)
+    most[:] = 1
+    fits = True
     for i in range(PANEL * len(tiles)):
-        panel = i // PANEL
+        panel, r = i // PANEL, i % PANEL
         if i < n:
-            scale[i] = _read(rows[i], x[:d])
-        else:
-            x[:] = 0
-        for p in range(parts):
-            _split(x, high[p])
-        for k in range(len(x)):
-            left |= np.float32(x[k]).view(np.uint32) << np.uint32(1)  # a zero may have a sign
-        for p in range(parts):
-            for c in range(chunks):
-                place = (((panel * chunks + c) * parts + p) * PANEL + i % PANEL) * WORDS
-                some = np.uint64(0)
-                for k in range(WORDS):
-                    word = words[p, WORDS * c + k]
-                    numbers[np.uint64(place + k)] = word
-                    some |= word
-                if some and p >= most[panel, c]:
+            scale[i] = _read(rows, i, x)
+        used, left = 0, True
+        while left and used < parts:
+            left = _split(x, high, used)
+            used += 1
+        fits &= not left
+        for p in range(used, parts):
+            high[p] = 0
+        for c in range(chunks):
+            place = ((panel * chunks + c) * parts * PANEL + r) * WORDS
+            for p in range(parts):
+                if _copy(words, p, WORDS * c, numbers, place) and p >= most[panel, c]:
                     most[panel, c] = p + 1
+                place += PANEL * WORDS
     if right:
         _transpose(tiles.reshape(-1, 16, CHUNK))
-    return left == 0
+    return fits
 
 
 @njit(nogil=True, cache=True)

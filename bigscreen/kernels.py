@@ -12,12 +12,12 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from bigscreen import entries
+from bigscreen import entries, unit
 from bigscreen.errors import InputError
 from bigscreen.kernels_base import U32, Kernel, as_side, check_vectors, count, product_error, room
 from bigscreen.kernels_given import Custom, Precomputed
 from bigscreen.sides import Side
-from bigscreen.tiles import prepare, tiles
+from bigscreen.tiles import tiles
 
 __all__ = [
     "Custom",
@@ -49,23 +49,30 @@ class Compiled(Kernel):
         raise NotImplementedError
 
     def prepare(self, side: Side) -> None:
-        prepare(side, self.pairing)
+        if unit.serves(side, self.pairing, np.float32):
+            side.packed(self.pairing)
+        else:
+            _ = side.transposed if self.pairing == "manhattan" else side.centred
 
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
         dtype = np.dtype(dtype)
-        out = room(A, B, out, dtype)
-        for tile in tiles(A, B, self.pairing, self.terms(dtype), dtype, out):
-            if not isinstance(tile.terms, entries.LinearTerms):
-                entries.finish(tile.terms, tile.values, tile.first, tile.half_a, tile.half_b)
+        out, terms = room(A, B, out, dtype), self.terms(dtype)
+        if unit.serves(B, self.pairing, dtype):
+            unit.block(terms, A, B, self.pairing, out)
+            return out
+        for tile in tiles(A, B, self.pairing, dtype, out):
+            entries.finish(terms, tile.values, tile.first, tile.half_a, tile.half_b)
         return out
 
     def dots(self, A, B: Side, V: np.ndarray, dtype=np.float32) -> np.ndarray:
         dtype = np.dtype(dtype)
         check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
-        out = np.zeros((count(A), len(VT)))
-        found = tiles(A, B, self.pairing, self.terms(dtype), dtype)
-        for terms, values, first, row, column, half_a, half_b in found:
+        out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
+        if unit.serves(B, self.pairing, dtype):
+            unit.dots(terms, A, B, self.pairing, VT, out)
+            return out
+        for values, first, row, column, half_a, half_b in tiles(A, B, self.pairing, dtype):
             part = out[row : row + len(values)]
             entries.finish_dots(terms, values, first, half_a, half_b, VT, column, part)
         return out

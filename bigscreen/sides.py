@@ -15,9 +15,8 @@ from bigscreen.rows import aligned, as_rows, njit, row_count, row_load, row_sqno
 
 PIECE_ENTRIES = 1 << 18  # rows made dense at once, to be packed
 
-# ns an entry, one thread, AVX-512: a column of a dense product, by BLAS or by the matrix unit; a
-# nonzero two rows share.
-DENSE_COST, UNIT_COST = 0.02, 0.004
+# ns an entry, one thread, AVX-512: a column of a dense product; a nonzero two rows share.
+DENSE_COST = 0.02
 SHARED_COST = 1.0
 
 
@@ -100,7 +99,7 @@ class Side:
         if not sparse.issparse(self.X):
             return np.arange(d, dtype=np.int32)
         share = np.bincount(self.X.indices, minlength=d) / max(1, len(self))
-        frequent = share**2 * SHARED_COST > (UNIT_COST if amx.available() else DENSE_COST)
+        frequent = share**2 * SHARED_COST > DENSE_COST
         return np.where(frequent, np.cumsum(frequent) - 1, -1).astype(np.int32)
 
     @cached_property

@@ -21,6 +21,7 @@ BASE = {
     "tiles",
     "sides",
     "amx",
+    "unit",
     "errors",
 }
 FITTING = BASE | {"store", "design", "closing", "screening", "solvers", "fit"}

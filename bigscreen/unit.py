@@ -1,0 +1,65 @@
+"""Float32 kernel entries by the matrix unit, finished while they are in the first-level cache.
+
+For rows without an inverted index; the others, and other precisions, go through `tiles`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from bigscreen import amx
+from bigscreen.rows import as_rows
+from bigscreen.sides import Side, load, scratch, sqnorms
+from bigscreen.tiles import LOADED_ENTRIES, TILE_ROWS, checked
+
+
+def serves(side: Side, pairing: str, dtype: Any) -> bool:
+    """Whether the unit computes entries to this right side."""
+    possible = dtype == np.float32 and pairing != "manhattan" and amx.available()
+    return possible and side.rare is None
+
+
+def block(terms: Any, A: Any, side: Side, pairing: str, out: np.ndarray) -> None:
+    """Kernel entries between A and ``side`` into ``out``, float32 (len A, len side)."""
+    halves = _halves(side, pairing)
+    for r, left, half in _lefts(A, side, pairing):
+        amx.multiply(terms, left, side.packed(pairing), half, halves, out[r : r + len(half)])
+
+
+def dots(terms: Any, A: Any, side: Side, pairing: str, VT: np.ndarray, out: np.ndarray) -> None:
+    """``out += K(A, side) VT'``: float64 (len A, k), VT (k, len side)."""
+    halves = _halves(side, pairing)
+    for r, left, half in _lefts(A, side, pairing):
+        amx.dots(terms, left, side.packed(pairing), half, halves, VT, out[r : r + len(half)])
+
+
+def _halves(side: Side, pairing: str) -> np.ndarray:
+    halves = side.halves if pairing == "distance" else np.zeros(len(side))
+    return halves.astype(np.float32)
+
+
+def _lefts(A: Any, side: Side, pairing: str) -> Iterator[tuple[int, amx.Packed, np.ndarray]]:
+    """Rows of A, some at a time: the first of them, packed, and their half squared norms."""
+    origin, X = side.moved(pairing), checked(A, side)
+    wanted = np.float32(0.5 if pairing == "distance" else 0.0)
+    as_they_are = not (sparse.issparse(X) or sparse.issparse(side.X) or origin.any())
+    if as_they_are and isinstance(A, Side):
+        yield 0, A.left, wanted * A.sqnorms.astype(np.float32)
+        return
+    h = len(origin)
+    height = max(
+        1, min(len(X) if as_they_are else X.shape[0], TILE_ROWS, LOADED_ENTRIES // max(1, h))
+    )
+    for r in range(0, X.shape[0], height):
+        rows = X[r : r + height]
+        if as_they_are:
+            half = 0.5 * sqnorms(rows)
+        else:
+            part, half = as_rows(rows), np.empty(rows.shape[0])
+            rows = scratch("rows", (len(half), h), np.float32)
+            load(part, 0, side.position, origin, rows, half)
+        left = amx.packed(scratch("left", amx.shape(len(half), h), np.uint16), len(half))
+        amx.pack(rows, left, 0, False)
+        yield r, left, (2 * wanted) * half.astype(np.float32)
