@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -69,8 +70,12 @@ class Algebra:
             out[start:stop, :start] = out[:start, start:stop].T
 
         # The widest products first, so that threads end together.
-        list(self._pool.map(block, range(0, rank, BLOCK)[::-1]))
+        self.at_once(block, range(0, rank, BLOCK)[::-1])
         return out
+
+    def at_once(self, function: Callable[[int], None], items: Iterable[int]) -> None:
+        """Run a function over items, some at once; they must write to places of their own."""
+        list(self._pool.map(function, items))
 
     def quadratic(self, x: FloatArray) -> float:
         return 0.5 * float(self.metric @ (x * x))
@@ -99,13 +104,17 @@ class Algebra:
             shift[k] = errors[k] + max(float(np.sum(move[rank:])) for move in moved)
         return {"travel": travel, "shift": shift}
 
-    def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
-        """The Newton step and the decrease that it promises."""
+    def damping(self, gradient: FloatArray) -> FloatArray:
+        """What stands on the Hessian's diagonal beside the rows."""
         diagonal = self.metric.copy()
         # Nothing curves an unpenalised offset while the zone is empty: hold its step to 100 units.
         # The damping goes to zero with the gradient.
         diagonal[self.free] = 1e-10 + 0.01 / self.unit * np.abs(gradient[self.free])
-        factor = _cholesky(inner, diagonal)
+        return diagonal
+
+    def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
+        """The Newton step and the decrease that it promises."""
+        factor = _cholesky(inner, self.damping(gradient))
         step = -linalg.cho_solve(factor, gradient, check_finite=False)
         return step, -0.5 * float(gradient @ step)
 

@@ -12,6 +12,22 @@ from bigscreen.point import Point
 from bigscreen.solvers.newton_bundle import Bundle
 
 
+@dataclass(frozen=True)
+class Trial:
+    """A score pass: the grid of step lengths, the best of them, and P there.
+
+    ``cost`` is what smoothing adds to P; ``error`` bounds the rounding of a score.
+    """
+
+    step: FloatArray
+    steps: FloatArray
+    best: int
+    h: float
+    primal: float
+    cost: float
+    error: float
+
+
 @dataclass
 class Place:
     """Where the Newton is, x = (w, extras), what it found there, and how it got there."""
@@ -22,6 +38,7 @@ class Place:
     past: list[FloatArray] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)
     point: Point | None = None
+    gradient: FloatArray | None = None
     step: FloatArray | None = None
     t: float = 1.0
     next_h: float = 1.0
@@ -35,6 +52,7 @@ class Place:
     visited: int = 0
     alive: int = 0
     stalled: int = 0
+    local: bool = True  # whether steps over nearby rows may be worth a try
     given: float | None = None  # D of the alpha that x was made of, until h suits its gap
 
     def to_dict(self) -> dict[str, Any]:
@@ -51,15 +69,40 @@ class Place:
             "visited": self.visited,
             "alive": self.alive,
             "stalled": self.stalled,
+            "local": self.local,
         }
 
     @classmethod
     def from_dict(cls, metric: FloatArray, saved: dict[str, Any]) -> Place:
         """The place that ``to_dict`` wrote, before its gradient round."""
-        same = ("h", "errors", "t", "wide", "zone", "visited", "alive", "stalled")
+        same = ("h", "errors", "t", "wide", "zone", "visited", "alive", "stalled", "local")
         return cls(
             x=np.array(saved["x"]),
             bundle=Bundle.from_dict(metric, saved["bundle"]),
             past=[np.array(past) for past in saved["past"]],
             **{name: saved[name] for name in same},
         )
+
+
+def next_h(place: Place, tol: float) -> float:
+    """The smoothing of the next pass.
+
+    ``P - D`` is about ``zone_weight h / 12`` (what smoothing costs; zone_weight is itself
+    proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
+    asked, and is lowered only when the decrease that the Newton step promises is no more than
+    what smoothing costs: sooner, and steps become tiny and the dual point useless.
+    """
+    assert place.point is not None
+    h, cost = place.h, place.zone_weight * place.h / 12
+    # With no row in the zone smoothing costs nothing here, yet the closing pass reads alpha of
+    # screened rows off their scores: h must go on down until they are out of its zone too.
+    primal = abs(place.point.primal)
+    if place.decrement > max(min(cost, primal), 1e-15 * primal):
+        return h
+    floor = h * float(np.sqrt(0.5 * tol * primal / cost)) if cost else 0.0
+    converged = place.decrement <= 0.1 * cost
+    if floor >= 0.7 * h:
+        # Converged at the last h and still not enough: the estimate was too rosy. (Never creep
+        # up to the floor: every new h costs a step.)
+        return h / 2 if converged and place.gradient_cost < cost else h
+    return max(h / (4 if converged else 2), floor)

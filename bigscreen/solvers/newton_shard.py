@@ -32,6 +32,7 @@ from bigscreen.solvers.newton_loss import (
     tube_of,
     zone_widths,
 )
+from bigscreen.solvers.newton_near import add_near, nearby
 from bigscreen.solvers.newton_state import (
     SAVED,
     UNSET,
@@ -115,13 +116,13 @@ class NewtonProgram:
         """At least every entry of the zone's second moment, rows near the zone included."""
         curvature = message["stride"] / (2 * message["h"])
         if message["wide"] > message["h"]:
-            thinned = max(1, self.design.data.shard_rows // self._most_near)
+            thinned = max(1, self.design.data.shard_rows // self.most_near)
             curvature += thinned / (2 * message["wide"])
         # A box is at most twice as wide as its further end is from 0.
         return 2 * self.weight_bound * max(self.design.column_bound, 1.0) ** 2 * curvature
 
     @property
-    def _most_near(self) -> int:
+    def most_near(self) -> int:
         """Rows near the zone that one shard adds: two a column in all."""
         return 1 + 2 * self.design.width // self.design.data.n_shards
 
@@ -155,7 +156,7 @@ class NewtonProgram:
         ends = slice(1 if fresh or still else 0, 2)
         for a, b in tiles(len(state.need), 4 * TILE):
             ids = state.need[a:b]
-            scores = self.design.dots(self._rows(state, ids), coefs[:, ends])
+            scores = self.design.dots(self.rows(state, ids), coefs[:, ends])
             state.trial[a:b] = scores + self.frame.border(dual[ids]) @ extras[:, ends]
         if fresh:
             state.trial[:, 0] = state.scores[state.need]
@@ -209,25 +210,28 @@ class NewtonProgram:
         z = rows.lin - rows.sign * state.scores[zone]
         width, middle = zone_widths(rows, z, h)
         terms = Terms(self.frame, rows, read_off(rows, z, h))
-        moment = moment_of_zeros(state.side_sum.shape[1])
-        v = np.zeros((self.frame.terms + 1, len(moment)))
+        v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
+        moment = moment_of_zeros(v.shape[1]) if stride else np.empty((0, 0))
         for a, b in tiles(len(zone), TILE):
             tile = slice(a, b)
-            columns = self.design.columns(self._rows(state, zone[tile]), np.float64)
+            columns = self.design.columns(self.rows(state, zone[tile]), np.float64)
             border = self.frame.border(rows[tile])
             terms.add(tile, columns, border, v)
             last = np.full(b - a, self.frame.terms)
             add_rows(columns, border, rows.sign[tile] * middle[tile], last, v)
+            if not stride:
+                continue
             # Strided from the zone's own numbering, so tiles do not change the choice.
             part = slice((-a) % stride, None, stride)
             weight = np.sqrt(width[tile][part] / (2 * h)) * np.sqrt(stride)
             add_moment(moment, columns[part], border[part], weight)
-        if wide > h:
-            self._near(state, wide, moment)
+        if stride and wide > h:
+            add_near(self, state, wide, moment)
         v[: self.frame.buckets] += state.side_sum
         v[-1] += state.side_sum.sum(axis=0)
         exact.add(totals, "v", v, self.weight_bound * max(self.design.column_bound, 1.0))
-        exact.add(totals, "moment", moment, self.moment_bound(message))
+        if stride:
+            exact.add(totals, "moment", moment, self.moment_bound(message))
         terms.lin[: self.frame.buckets] += state.side_lin
         return np.array([*terms.lin, len(zone), float(np.sum(width))])
 
@@ -240,7 +244,7 @@ class NewtonProgram:
         terms = Terms(self.frame, dual, 0.5 * (dual.lo + dual.hi))
         v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
         for a, b in tiles(len(dual), TILE):
-            columns = self.design.columns(self._rows(state, np.arange(a, b)), np.float32)
+            columns = self.design.columns(self.rows(state, np.arange(a, b)), np.float32)
             terms.add(slice(a, b), columns, self.frame.border(dual[a:b]), v)
         exact.add(totals, "v", v, self.weight_bound * max(self.design.column_bound, 1.0))
         return terms.lin
@@ -259,25 +263,14 @@ class NewtonProgram:
         for (factor, alpha), bucket in zip(changes, buckets, strict=True):
             state.side_lin += factor * by_term(bucket, linear(part, alpha), frame.buckets)
         for a, b in tiles(len(moved), TILE):
-            columns = self.design.columns(self._rows(state, need[moved[a:b]]), dtype)
+            columns = self.design.columns(self.rows(state, need[moved[a:b]]), dtype)
             border = frame.border(part[a:b])
             for (factor, alpha), bucket in zip(changes, buckets, strict=True):
                 weight = factor * part.sign[a:b] * alpha[a:b]
                 add_rows(columns, border, weight, bucket[a:b], state.side_sum)
 
-    def _near(self, state: State, wide: float, moment: FloatArray) -> None:
-        """Add to ``moment`` the rows near the zone, curved as if the zone were that wide."""
-        z = state.dual.lin - state.dual.sign * state.scores
-        inside = off_kink(state.dual, z) <= wide
-        near = np.flatnonzero(inside & (state.side != FREE) & ~state.fixed)
-        # They only steady the step: a few are enough.
-        stride = max(1, len(near) // self._most_near)
-        near = near[::stride]
-        part = state.dual[near]
-        weight = np.sqrt(zone_widths(part, z[near], wide)[0] * stride / (2 * wide))
-        for a, b in tiles(len(near), TILE):
-            columns = self.design.columns(self._rows(state, near[a:b]), np.float64)
-            add_moment(moment, columns, self.frame.border(part[a:b]), weight[a:b])
+    def _nearby(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+        return nearby(self, state, message)
 
     # -- screening -----------------------------------------------------------------------------
     def _screen(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
@@ -289,7 +282,7 @@ class NewtonProgram:
     def _quantiles(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
         return quantiles(state, message)
 
-    def _rows(self, state: State, local: NDArray[np.int64]) -> Any:
+    def rows(self, state: State, local: NDArray[np.int64]) -> Any:
         if state.X is not None:
             return state.X if len(local) == state.X.shape[0] else state.X[local]
         ids = state.ids[local]

@@ -14,7 +14,8 @@ from bigscreen.point_sums import Frame
 from bigscreen.problems import Problem
 from bigscreen.solvers.newton_algebra import Algebra
 from bigscreen.solvers.newton_bundle import Bundle
-from bigscreen.solvers.newton_place import Place
+from bigscreen.solvers.newton_phase import approach, within_reach
+from bigscreen.solvers.newton_place import Place, Trial, next_h
 from bigscreen.solvers.newton_screen import screen
 from bigscreen.solvers.newton_shard import NewtonProgram
 from bigscreen.solvers.newton_start import suit
@@ -41,7 +42,7 @@ class Solve:
     def run(self, place: Place, check: Check) -> Point:
         """Iterate from a place whose gradient is known until ``check`` is content."""
         while True:
-            assert place.point is not None and place.step is not None
+            assert place.point is not None
             verdict = check(
                 place.point,
                 {
@@ -65,6 +66,11 @@ class Solve:
                 self.open(self.program)
                 self.enter(place)
                 continue
+            if approach(self, place):
+                continue
+            if place.step is None:
+                self._steer(place)
+            assert place.step is not None
             self._iterate(place, place.step, STEPS, place.next_h)
 
     def _vanished(self, place: Place) -> bool:
@@ -111,10 +117,18 @@ class Solve:
     # -- rounds --------------------------------------------------------------------------------
     def _iterate(self, place: Place, step: FloatArray, steps: FloatArray, h: float) -> None:
         """Score pass along ``step``, exact line search on the grid, gradient pass."""
+        trial = self.seek(place, step, steps, h)
+        t = float(trial.steps[trial.best])
+        # At another h the rows nearby may do again.
+        place.local = place.local or h < place.h
+        self.take(place, trial, moment=not within_reach(self, place, h, t))
+
+    def seek(self, place: Place, step: FloatArray, steps: FloatArray, h: float) -> Trial:
+        """Score pass along ``step``, and where on the grid P smoothed by h is least."""
         end = place.x + step
         ends = [self.algebra.coef(place.x), self.algebra.coef(end)]
         reach = [place.x, place.x + steps.max() * step]
-        message = {
+        message: dict[str, Any] = {
             "kind": "trial",
             "h": h,
             "steps": steps,
@@ -138,35 +152,44 @@ class Solve:
             steps = steps * steps[-1]
             stack, _ = self.fleet.round({**message, "kind": "search", "steps": steps})
             losses = stack.sum(axis=0)
-        if place.given is not None:
-            primal, cost = float(regular[k] + plain[k]), float(smooth[k] - plain[k])
-            h = suit(self, place, cost, max(primal - place.given, self.options.tol * abs(primal)))
-        place.t = float(steps[k])
-        place.stalled = place.stalled + 1 if len(steps) > 1 and k == 0 and h == place.h else 0
-        place.x = place.x + place.t * step
-        place.past.append(place.x)
+        primal, cost = float(regular[k] + plain[k]), float(smooth[k] - plain[k])
         # Scores along the step mix those of both its ends, and extrapolate them a little.
-        place.errors.append(3.0 * max(self.design.score_error(coef) for coef, _ in ends))
+        return Trial(step, steps, k, h, primal, cost, 3.0 * float(message["slack"]))
+
+    def take(self, place: Place, trial: Trial, moment: bool = True) -> None:
+        """Go where the last trial found P least, and sum the gradient there.
+
+        ``moment``: with the zone's second moment, which a step over all rows is made of.
+        """
+        h, k, moving = trial.h, trial.best, len(trial.steps) > 1
+        if place.given is not None:
+            gap = max(trial.primal - place.given, self.options.tol * abs(trial.primal))
+            h = suit(self, place, trial.cost, gap)
+        place.t = float(trial.steps[k])
+        place.stalled = place.stalled + 1 if moving and k == 0 and h == place.h else 0
+        place.x = place.x + place.t * trial.step
+        place.past.append(place.x)
+        place.errors.append(trial.error)
         place.h = h
-        if len(steps) > 1:
+        if moving:
             if place.t < 0.5:
                 place.wide = min(place.wide * 2, 16.0)
             elif place.t >= 1.0:
                 place.wide = max(place.wide / (4 if place.t > 1.0 else 2), 1.0)
-        message = self._gradient_message(place)
+        message = self._gradient_message(place, moment)
         stack, totals = self.fleet.round(
             {**message, "kind": "accept", "t": place.t, "ref": len(place.past) - 1}
         )
-        self._finish(place, message, stack, totals, float(regular[k] + plain[k]))
+        self._finish(place, message, stack, totals, trial.primal)
 
-    def _gradient_message(self, place: Place) -> dict[str, Any]:
+    def _gradient_message(self, place: Place, moment: bool = True) -> dict[str, Any]:
         most = self.options.zone_rows * self.design.width
         place.zone_asked = place.zone
         return {
             "kind": "gradient",
             "h": place.h,
             "wide": place.wide * place.h,
-            "stride": max(1, round(place.zone / most)),
+            "stride": max(1, round(place.zone / most)) if moment else 0,
         }
 
     def _finish(
@@ -185,9 +208,6 @@ class Solve:
         program, h = self.program, place.h
         largest = max(self.design.column_bound, 1.0)
         v = exact.read(totals, "v", program.weight_bound * largest)
-        moment = exact.read(totals, "moment", program.moment_bound(message))
-        # Shards add to one triangle only.
-        moment = np.triu(moment) + np.triu(moment, 1).T
         found = stack.sum(axis=0)
         place.zone, place.zone_weight = int(found[-2]), float(found[-1])
 
@@ -224,12 +244,18 @@ class Solve:
             multiplier=multiplier,
         )
 
-        inner = self.algebra.transform(moment)
         now, middle = v[: self.algebra.frame.buckets].sum(axis=0), v[-1]
-        gradient = self.algebra.gradient(place.x, now)
-        place.step, place.decrement = self.algebra.newton_step(inner, gradient)
+        place.gradient = gradient = self.algebra.gradient(place.x, now)
         place.gradient_cost = 0.5 * float(gradient @ gradient)
-        place.next_h = self._next_h(place)
+        place.step = None
+        if not message["stride"]:
+            return
+        moment = exact.read(totals, "moment", program.moment_bound(message))
+        # Shards add to one triangle only.
+        moment = np.triu(moment) + np.triu(moment, 1).T
+        inner = self.algebra.transform(moment)
+        place.step, place.decrement = self.algebra.newton_step(inner, gradient)
+        place.next_h = next_h(place, self.options.tol)
         if place.next_h < h:
             # The zone's rows as they are, at the next h: alpha is linear in z within the zone, so
             # this is the exact step of the path in h while no row enters or leaves the zone.
@@ -259,28 +285,12 @@ class Solve:
         nothing = Reading(np.zeros(self.design.width), 0.0, unit, multiplier=(0.0,) * frame.groups)
         place.bundle.add(nothing, *point)
 
-    def _next_h(self, place: Place) -> float:
-        """The smoothing of the next pass.
-
-        ``P - D`` is about ``zone_weight h / 12`` (what smoothing costs; zone_weight is itself
-        proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
-        asked, and is lowered only when the decrease that the Newton step promises is no more than
-        what smoothing costs: sooner, and steps become tiny and the dual point useless.
-        """
+    def _steer(self, place: Place) -> None:
+        """The step over all rows, from a place whose second moment was not summed."""
         assert place.point is not None
-        h, cost, tol = place.h, place.zone_weight * place.h / 12, self.options.tol
-        # With no row in the zone smoothing costs nothing here, yet the closing pass reads alpha of
-        # screened rows off their scores: h must go on down until they are out of its zone too.
-        primal = abs(place.point.primal)
-        if place.decrement > max(min(cost, primal), 1e-15 * primal):
-            return h
-        floor = h * float(np.sqrt(0.5 * tol * abs(place.point.primal) / cost)) if cost else 0.0
-        converged = place.decrement <= 0.1 * cost
-        if floor >= 0.7 * h:
-            # Converged at the last h and still not enough: the estimate was too rosy. (Never creep
-            # up to the floor: every new h costs a step.)
-            return h / 2 if converged and place.gradient_cost < cost else h
-        return max(h / (4 if converged else 2), floor)
+        message = self._gradient_message(place)
+        stack, totals = self.fleet.round(message)
+        self._finish(place, message, stack, totals, place.point.primal, known=True)
 
     # -- checkpoints ---------------------------------------------------------------------------
     def _meta(self, place: Place) -> dict[str, Any]:

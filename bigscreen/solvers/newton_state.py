@@ -21,7 +21,7 @@ UNSET = np.int8(-1)
 SAVED = (
     *("ids", "scores", "ref", "side", "fixed", "side_sum", "side_lin", "below"),
     # A shard can move to another worker between a trial and its end.
-    *("need", "trial"),
+    *("need", "trial", "held", "picked"),
 )
 """What a checkpoint holds of a state; the rest follows from the data."""
 
@@ -35,7 +35,8 @@ class State:
     AT_HI, AT_ZERO, FREE (in a zone) or UNSET; ``fixed`` rows are screened: proved to stay on their
     side. ``side_sum`` (buckets, m + extras): V of rows at a side, by bucket; ``side_lin``
     (buckets,): their part of D's linear term, which is their H too. ``need``, ``trial``: rows of
-    the last trial, their scores. ``most``, ``below`` (groups,): the shard's largest ``sum t alpha``
+    the last trial, their scores. ``held``: rows that the coordinator has; ``picked``: the last of
+    them. ``most``, ``below`` (groups,): the shard's largest ``sum t alpha``
     and the weight of breakpoints of its fixed rows that lie below mu*.
     """
 
@@ -55,6 +56,8 @@ class State:
     below: FloatArray
     need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
+    held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    picked: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def compact(self) -> None:
         """Drop fixed rows: the arrays hold alive rows only from here on, named by ``ids``."""
@@ -66,6 +69,7 @@ class State:
         self.scores, self.ref = self.scores[keep], self.ref[keep]
         self.side, self.fixed = self.side[keep], self.fixed[keep]
         self.need, self.trial = np.empty(0, np.int64), np.empty((0, 2))
+        self.held, self.picked = np.empty(0, np.bool_), np.empty(0, np.int64)
 
 
 def sizes(state: State) -> FloatArray:
