@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.closing import Certificate, Throughput
+from bigscreen.closing_crossed import Crossed
 from bigscreen.closing_scores import Noise, Scores, phi_norms, spread
 from bigscreen.design import Design
 from bigscreen.dual import Dual, FloatArray, Mu
@@ -147,13 +148,21 @@ class Sums:
 
     def score(self, program: Scores, ids: NDArray[np.int64], fleet: Throughput) -> None:
         """Compute the scores of these rows, ascending."""
-        data = program.data
+        data, exact = program.data, program.dtype is np.float64
+        constant = program.coef.sum() if self.problem.intercept == "constant" else 0.0
+        support = program.support.ids
+        assert support is not None
+        own = np.flatnonzero(np.isin(support, ids))
+        if Crossed.worth(program, len(own)):
+            crossed, rows = Crossed(program, own), support[own]
+            scores, band = crossed.total(list(fleet.each(crossed, crossed.tasks)))
+            self.scores[rows], self.band[rows], self.exact[rows] = scores + constant, band, exact
+            ids = np.setdiff1d(ids, rows)
         ends = np.searchsorted(ids, [data.shard(s)[1] for s in range(data.n_shards)])
         parts = [part for part in np.split(ids, ends[:-1]) if len(part)]
-        constant = program.coef.sum() if self.problem.intercept == "constant" else 0.0
         for part, (scores, band) in zip(parts, fleet.each(program, parts), strict=True):
             self.scores[part], self.band[part] = scores + constant, band
-            self.exact[part] = program.dtype is np.float64
+            self.exact[part] = exact
 
     def adopt(
         self, point: Point, program: Scores, live: NDArray[np.int64], fleet: Throughput

@@ -55,14 +55,21 @@ class Scores:
         return scores, band
 
     def _rows(self, rows: Side) -> tuple[FloatArray, FloatArray]:
-        kernel, noise = self.kernel, self.noise
         # Entries of one sign: the sum that the errors follow comes with the scores.
-        summed = kernel.nonnegative and self._relative(rows.sqnorms) is not None
-        columns = [self.coef, noise.spread] if summed else [self.coef]
-        values = kernel.dots(rows, self.support, np.stack(columns, axis=1), self.dtype)
-        norms = phi_norms(kernel, rows)
-        weight = values[:, 1] if summed else norms * noise.longest * noise.spread.sum()
-        return values[:, 0], self.bands(values[:, 0], rows.sqnorms, norms, weight)
+        columns = [self.coef, self.noise.spread] if self._summed(rows) else [self.coef]
+        values = self.kernel.dots(rows, self.support, np.stack(columns, axis=1), self.dtype)
+        return values[:, 0], self.banded(rows, values[:, 0], values[:, -1])
+
+    def banded(self, rows: Side, scores: FloatArray, weight: FloatArray) -> FloatArray:
+        """How far rounding can have moved the scores of these rows; ``weight``: the sums
+        ``sum_j spread_j k_ij``, which are used where they bound the errors."""
+        norms = phi_norms(self.kernel, rows)
+        if not self._summed(rows):
+            weight = norms * self.noise.longest * self.noise.spread.sum()
+        return self.bands(scores, rows.sqnorms, norms, weight)
+
+    def _summed(self, rows: Side) -> bool:
+        return self.kernel.nonnegative and self._relative(rows.sqnorms) is not None
 
     def bands(
         self, scores: FloatArray, sqnorms: FloatArray, norms: FloatArray, weight: FloatArray

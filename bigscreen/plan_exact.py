@@ -9,10 +9,11 @@ CACHE_SHARE = 0.3
 """Part of the memory allowed that kernel columns may take where nobody says how much."""
 ROW_BYTES = 320
 """State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
-COPIES = 2
-"""Of the rows: as they are, and as products want them (centred, or columns and an index)."""
-BLOCK_ROWS = 4096
-"""Rows of the largest block: its matrix is held twice while rows enter."""
+COPIES = 2.5
+"""Of the rows: as they are, and as products want them (columns and an index, or three bfloat16
+numbers for each float32)."""
+BLOCK_ROWS = 8192
+"""Rows of the largest block; while it grows the matrix of one of half as many is held beside."""
 PIECE = 512
 """Columns that a thread computes at once."""
 THREAD_BYTES = 2**26
@@ -37,13 +38,13 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     classifiers = request.classifiers(len(data.labels))
     column = 4 * n
     base = request.base_bytes
-    rows = (COPIES + 1 if pairs else COPIES) * n * row_bytes
+    rows = int((COPIES + 1 if pairs else COPIES) * n * row_bytes)
     states = n * ROW_BYTES
     block = min(BLOCK_ROWS, n)
     pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES
     work = threads * THREAD_BYTES
     if not pairs:
-        work = 2 * 4 * block**2 + int(4 * block * row_bytes) + threads * pieces
+        work = 5 * block**2 + int(4 * block * row_bytes) + threads * pieces
     fixed = base + rows + states + work
     room = int(request.memory - fixed)
     cache = request.cache or max(

@@ -31,7 +31,8 @@ class Block:
     ----------
     size : int
         Rows of a block, 4 or more; an eighth of all at most. It doubles, up to 4,096, while more
-        rows than half of it are free.
+        rows than half of it are free; up to 8,192 make a block where these are all rows that
+        are free or violate.
     cache : int
         Bytes of kernel columns kept, all shards together.
     depth : float

@@ -84,6 +84,37 @@ def apart(
     return np.maximum(np.maximum(up - own, own - down), 0.0)
 
 
+def chosen(
+    dual: Dual,
+    alpha: FloatArray,
+    mu: FloatArray,
+    held: Named,
+    inside: NDArray[np.bool_],
+    ups: Named,
+    downs: Named,
+    size: int,
+    whole: int,
+    groups: int,
+) -> tuple[NDArray[np.int64], Named]:
+    """The next block: rows of the last one that stay, and violators that join them.
+
+    Those of ``held`` that are free (``inside``) stay, the furthest half a block of them where they
+    are more. If they are, and all of them together with all violators are at most ``whole``, all
+    make up the block: they would only take turns.
+
+    Returns the places in ``held`` of those that stay, ascending, and those that join.
+    """
+    stay = np.flatnonzero(inside)
+    up, down = (named.without(held.ids[stay]) for named in (ups, downs))
+    if len(stay) > size // 2:
+        if size < len(stay) + len(up.ids) + len(down.ids) <= whole:
+            return stay, _joined([up, down])
+        far = apart(dual, held.ids[stay], alpha, held.v[stay], mu)
+        stay = np.sort(stay[np.argsort(-far, kind="stable")[: size // 2]])
+        up, down = (named.without(held.ids[stay]) for named in (ups, downs))
+    return stay, _joined([*balanced(up, down, size - len(stay), dual.group, groups)])
+
+
 def balanced(
     up: Named, down: Named, room: int, group: NDArray[np.int8] | None, groups: int
 ) -> tuple[Named, Named]:

@@ -161,7 +161,7 @@ class PathSolve(Solve):
         kernel = self.design.kernel
         assert kernel is not None
         entries = self.gram.entries
-        self.gram = Gram(kernel, self.constant, self.gram.threads, self.gram.K.dtype.type)
+        self.gram = Gram(kernel, self.constant, self.gram.threads, self.gram.dtype)
         self.gram.entries = entries
         self.stay, self.new = np.empty(0, np.int64), np.empty(0, np.int64)
         self.v = np.empty(0)

@@ -15,14 +15,7 @@ from bigscreen.dual import Dual, FloatArray, Mu
 from bigscreen.kernels import Side
 from bigscreen.point import Point
 from bigscreen.problems import Problem
-from bigscreen.solvers.block_choice import (
-    apart,
-    balanced,
-    between,
-    extremes,
-    free,
-    merged,
-)
+from bigscreen.solvers.block_choice import Named, apart, between, chosen, extremes, free, merged
 from bigscreen.solvers.block_columns import Slots
 from bigscreen.solvers.block_gram import Gram
 from bigscreen.solvers.block_shard import NOTES, BlockProgram
@@ -31,7 +24,10 @@ from bigscreen.solvers.block_wire import gathered, received, shares
 from bigscreen.solvers.smo import smo
 
 LARGEST = 4096
-"""Rows of the largest block."""
+"""Rows of the largest block that takes in some of the rows that are free or violate."""
+
+WHOLE = 8192
+"""Rows of the largest block that takes in all of them: they need no turns then."""
 
 SMALLEST = 512
 """Rows of a block at least, where there are so many."""
@@ -56,11 +52,21 @@ SAVED = (
 )
 """What a checkpoint holds of the coordinator, as it is."""
 
+BLOCK = ("ids", "K", "capacity", "entries")
+"""The same of the block."""
+
 EXACT = 2.0**-52
 """Rounding of a score, as a part of the sum of its terms' sizes."""
 
 STEPS = 100
 """Most pair steps in a block, for each of its rows."""
+
+LEAST = 0.5
+"""Pair steps in a block, for each of its rows, that it is worth its kernel entries from."""
+
+USUAL = 4.0
+"""Until then the violation counts as so many times the distance from mu that a quarter of the rows
+are beyond, if that is less: a few far out say nothing of the others."""
 
 
 class Solve:
@@ -112,16 +118,22 @@ class Solve:
         """Solve the chosen block, move its rows, and choose the next one."""
         self.enter()
         ids = self.gram.ids
-        part = self.dual[ids]
-        alpha = self.alpha[ids]
+        part, alpha = self.dual[ids], self.alpha[ids]
         G = self.block_gradient()
         before = G.copy()
-        self.steps(part, alpha, G, self.options.depth * self.violation, STEPS * len(ids))
+        depth, most = self.options.depth, STEPS * len(ids)
+        left = int(LEAST * len(ids)) - self.steps(part, alpha, G, depth * self.violation, most)
+        if left > 0:
+            far = apart(self.dual, ids, self.alpha, self.v, self.mu)
+            usual = USUAL * float(np.quantile(far, 0.75))
+            self.steps(part, alpha, G, depth * min(usual, self.violation), left)
         step = alpha - self.alpha[ids]
         self.value += 0.5 * float(step @ (before + G))
         if part.tube is not None:
             self.value -= float(part.tube @ (np.abs(alpha) - np.abs(self.alpha[ids])))
+        # Rows that leave 0 side by side: their columns, most of which are new, are so too.
         changed = np.flatnonzero(step)
+        changed = changed[np.argsort(self.alpha[ids[changed]] == 0, kind="stable")]
         self.still = len(changed) == 0
         if part.coupling is not None:
             highest, lowest = extremes(part, alpha, G / part.coupling, self.groups)
@@ -134,17 +146,21 @@ class Solve:
         coupling = self.dual.coupling
         return self.v * (1.0 if coupling is None else coupling[self.gram.ids])
 
-    def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> None:
+    def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> int:
         """Pair steps on a problem of the block's rows; alpha and G are updated."""
         t = np.zeros(len(part)) if part.coupling is None else part.coupling
         sign, t, lo, hi = map(np.ascontiguousarray, (part.sign, t, part.lo, part.hi))
         kinds: Any = {"group": part.group, "tube": part.tube}
-        smo(self.gram.K, sign, t, lo, hi, alpha, G, tol, most, **kinds)
+        return smo(self.gram.rows, sign, t, lo, hi, alpha, G, tol, most, **kinds)[0]
 
     def enter(self) -> None:
         """Make the chosen block the one whose kernel matrix is at hand."""
         if len(self.new) or len(self.stay) < len(self.gram.ids):
-            self.gram.enter(self.stay, self.new, received(self.fleet, self.data, self.new))
+            X = received(self.fleet, self.data, self.new)
+            v, rows = self.v.copy(), len(self.stay) + len(self.new)
+            # What it grows to next, if that is not much more: growing copies.
+            most = min(LARGEST, self.data.n_rows) if 2 * self.size > LARGEST else self.size
+            self.v[self.gram.enter(self.stay, self.new, X, max(rows, most))] = v
         self.stay, self.new = np.arange(len(self.gram.ids)), np.empty(0, np.int64)
 
     def spread(self) -> float:
@@ -199,32 +215,31 @@ class Solve:
         self.ups = merged(parts[2], parts[3], *at)
         self.downs = merged(parts[4], parts[5], *at)
         self.watched = gathered(parts[6], self.data, watch)
+        # Whether shards have named all their violators.
+        full = np.any(parts[2][:, -1] >= 0) or np.any(parts[4][:, -1] >= 0)
+        self.told = self.named == self.data.shard_rows or not full
         if self.alive == self.live:
             # Nothing is fixed: the sums are those of all rows.
             self.value = self.dual.value(self.alpha, self.w_sq)
 
     def choose(self) -> None:
-        """The next block: free rows of the last one, and the rows that violate most."""
-        dual, half = self.dual, self.size // 2
-        ids, v = self.gram.ids[self.stay], self.watched
-        stay = np.flatnonzero(free(dual[ids], self.alpha[ids]))
-        if len(stay) > half:
-            if self.size < LARGEST:
-                self.size = min(2 * self.size, LARGEST, self.data.n_rows)
-                half = self.size // 2
-            far = apart(dual, ids[stay], self.alpha, v[stay], self.mu)
-            stay = np.sort(stay[np.argsort(-far, kind="stable")[:half]])
-        up, down = (named.without(ids[stay]) for named in (self.ups, self.downs))
-        up, down = balanced(up, down, self.size - len(stay), dual.group, self.groups)
-        self.stay, self.new = self.stay[stay], np.concatenate([up.ids, down.ids])
-        self.v = np.concatenate([v[stay], up.v, down.v])
+        """The next block; it grows where more than half of it is free."""
+        held = Named(self.gram.ids[self.stay], self.watched)
+        inside = free(self.dual[held.ids], self.alpha[held.ids])
+        if np.count_nonzero(inside) > self.size // 2:
+            self.size = max(self.size, min(2 * self.size, LARGEST, self.data.n_rows))
+        at, named = (self.dual, self.alpha, self.mu), (self.ups, self.downs)
+        whole = WHOLE if self.told else 0
+        stay, joining = chosen(*at, held, inside, *named, self.size, whole, self.groups)
+        self.stay, self.new = self.stay[stay], joining.ids
+        self.v = np.concatenate([held.v[stay], joining.v])
 
     # -- checkpoints ---------------------------------------------------------------------------
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
         """Write a checkpoint: the shards' states and what the coordinator knows."""
         state: dict[str, Any] = {name: getattr(self, name) for name in SAVED}
         state["screenings"] = np.array(self.screenings).reshape(-1, len(self.alpha))
-        state |= {f"block_{name}": getattr(self.gram, name) for name in ("ids", "K", "entries")}
+        state |= {f"block_{name}": getattr(self.gram, name) for name in BLOCK}
         self.fleet.save(folder, {**meta, **state})
 
     def restore(self, folder: Path, meta: dict[str, Any]) -> None:
@@ -236,9 +251,8 @@ class Solve:
             setattr(self, name, meta[name])
         self.counts = (int(meta["counts"][0]), int(meta["counts"][1]))
         self.screenings = list(meta["screenings"])
-        for name in ("ids", "K", "entries"):
-            setattr(self.gram, name, meta[f"block_{name}"])
-        self.gram.X = received(self.fleet, self.data, self.gram.ids)
+        ids, *block = (meta[f"block_{name}"] for name in BLOCK)
+        self.gram.restore(received(self.fleet, self.data, ids), ids, *block)
 
     # -- what check is told --------------------------------------------------------------------
     @property
