@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from bigscreen import amx
 from bigscreen.plan import Plan, Request, entry_cost, refused, row_size
 from bigscreen.store import Rows
 
 CACHE_SHARE = 0.3
 """Part of the memory allowed that kernel columns may take where nobody says how much."""
+AGAIN_BYTES, AGAIN_COLUMNS = 2**28, 256
+"""Kept where rows are so narrow that the matrix unit computes kernel columns as fast as memory that
+was never written can be had: of more, nothing is gained (measured: a9a, ijcnn1, covtype)."""
+ON_UNIT = ("linear", "rbf", "polynomial", "poly", "sigmoid")
 ROW_BYTES = 320
 """State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
 COPIES = 2.5
@@ -47,9 +52,11 @@ def outline_exact(data: Rows, request: Request) -> Plan:
         work = 5 * block**2 + int(4 * block * row_bytes) + threads * pieces
     fixed = base + rows + states + work
     room = int(request.memory - fixed)
-    cache = request.cache or max(
-        min(int(CACHE_SHARE * request.memory), room), min(FEWEST, n) * column
-    )
+    share = int(CACHE_SHARE * request.memory)
+    narrow = d <= AGAIN_COLUMNS and not data.is_sparse and request.kernel in ON_UNIT
+    if narrow and not pairs and amx.available():
+        share = min(share, AGAIN_BYTES)
+    cache = request.cache or max(min(share, room), min(FEWEST, n) * column)
     cache = min(cache, column * n)
     refusal = None
     if cache > room:

@@ -1,10 +1,12 @@
 """The outline of a fit: its arithmetic, and what a cluster changes."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from bigscreen import amx
 from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
 from bigscreen.fleet_start import local_cluster
@@ -61,7 +63,18 @@ def test_what_is_allowed_is_not_refused():
     assert refused.refusal is not None
 
 
-def test_columns_of_an_exact_machine_take_what_memory_is_left():
+def test_columns_that_are_quickly_computed_again_take_little(monkeypatch):
+    n, options = 20_000, TrainOptions(exact=True, memory=2**33)
+    for unit, most in ((True, 2**28), (False, 4 * n * n)):
+        monkeypatch.setattr(amx, "available", lambda unit=unit: unit)
+        assert plan(rows(n), options).cache_bytes == most
+    monkeypatch.setattr(amx, "available", lambda: True)
+    other = replace(options, kernel="laplacian")
+    assert plan(rows(n), other).cache_bytes == 4 * n * n
+
+
+def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
+    monkeypatch.setattr(amx, "available", lambda: False)
     n = 20_000
     data, column = rows(n), 4 * n
     outlines = [plan(data, TrainOptions(exact=True, memory=m)) for m in (2**30, 2**33, 2**40)]
