@@ -12,7 +12,10 @@ from scipy import sparse
 from bigscreen import amx
 from bigscreen.rows import as_rows
 from bigscreen.sides import Side, load, scratch, sqnorms
-from bigscreen.tiles import LOADED_ENTRIES, TILE_ROWS, checked
+from bigscreen.tiles import checked
+
+LOADED_ENTRIES, FEWEST_ROWS = 1 << 18, 256
+"""Of the left side at once: of narrow rows many, since every piece takes its turn at Python."""
 
 
 def serves(side: Side, pairing: str, dtype: Any) -> bool:
@@ -49,9 +52,7 @@ def _lefts(A: Any, side: Side, pairing: str) -> Iterator[tuple[int, amx.Packed, 
         yield 0, A.left, wanted * A.sqnorms.astype(np.float32)
         return
     h = len(origin)
-    height = max(
-        1, min(len(X) if as_they_are else X.shape[0], TILE_ROWS, LOADED_ENTRIES // max(1, h))
-    )
+    height = max(FEWEST_ROWS, LOADED_ENTRIES // max(1, h))
     for r in range(0, X.shape[0], height):
         rows = X[r : r + height]
         if as_they_are:

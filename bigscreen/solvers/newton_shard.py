@@ -212,9 +212,10 @@ class NewtonProgram:
         terms = Terms(self.frame, rows, read_off(rows, z, h))
         v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
         moment = moment_of_zeros(v.shape[1]) if stride else np.empty((0, 0))
+        dtype = _entries(len(zone), len(state.dual))
         for a, b in tiles(len(zone), TILE):
             tile = slice(a, b)
-            columns = self.design.columns(self.rows(state, zone[tile]), np.float64)
+            columns = self.design.columns(self.rows(state, zone[tile]), dtype)
             border = self.frame.border(rows[tile])
             terms.add(tile, columns, border, v)
             last = np.full(b - a, self.frame.terms)
@@ -256,8 +257,7 @@ class NewtonProgram:
         state.side[need] = side
         moved = np.flatnonzero(before != after)
         part = part[moved]
-        # Few rows: float64 entries. Many (the first passes): float32 entries, float64 sums.
-        dtype = np.float64 if 16 * len(moved) < len(need) else np.float32
+        dtype = _entries(len(moved), len(need))
         changes = [(-1.0, before[moved]), (1.0, after[moved])]
         buckets = [frame.bucket(part, alpha) for _, alpha in changes]
         for (factor, alpha), bucket in zip(changes, buckets, strict=True):
@@ -307,3 +307,11 @@ class NewtonProgram:
         for name in SAVED:
             setattr(state, name, arrays[name].copy())
         return state
+
+
+def _entries(rows: int, of: int) -> type:
+    """Of few rows float64 entries; of many, which take time, those that scores are made of.
+
+    Sums are float64 either way.
+    """
+    return np.float64 if 16 * rows < of else np.float32
