@@ -37,6 +37,8 @@ ROWS, COLUMNS = 128, 1024
 """Of either side at once: packed, and their entries, they fit in the second-level cache."""
 TILE = 16 * CHUNK
 WORDS = CHUNK // 4
+HUGE = np.float32(2.0**110)
+_UPPER = np.uint32(0xFFFF0000)
 
 
 @cache
@@ -251,7 +253,9 @@ def _split(x, high, p):  # type: ignore[no-untyped-def]
     some = np.uint32(0)
     for k in range(len(x)):
         far = x[k] * np.float32(2.0**16 + 1.0)  # Veltkamp's split: float32 has 16 bits more
-        near = np.float32(far - (far - x[k]))
+        # Where that overflows the other bits are cut off.
+        cut = np.uint32(np.float32(x[k]).view(np.uint32) & _UPPER).view(np.float32)
+        near = np.float32(far - (far - x[k]) if abs(x[k]) < HUGE else cut)
         rest = np.float32(x[k] - near)
         x[k] = rest
         some |= rest.view(np.uint32) << np.uint32(1)  # a zero may have a sign

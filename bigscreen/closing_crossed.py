@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,12 +67,12 @@ class Crossed:
             add(tile, weights[:, own], there, sums[:, : len(own)], back)
         return sums
 
-    def total(self, parts: list[FloatArray]) -> tuple[FloatArray, FloatArray]:
+    def total(self, parts: Iterable[FloatArray]) -> tuple[FloatArray, FloatArray]:
         """(score, band) of the rows wanted, from what all tasks returned, in their order."""
         sums = np.zeros((2, len(self.places)))
         for start, part in zip(self.tasks, parts, strict=True):
             sums[:, start:] += part
-        rows = self.program.support.part(self.places)
+        rows = Side(self.program.support.X[self.places])
         return sums[0], self.program.banded(rows, sums[0], sums[1])
 
 

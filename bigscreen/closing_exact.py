@@ -155,7 +155,7 @@ class Sums:
         own = np.flatnonzero(np.isin(support, ids))
         if Crossed.worth(program, len(own)):
             crossed, rows = Crossed(program, own), support[own]
-            scores, band = crossed.total(list(fleet.each(crossed, crossed.tasks)))
+            scores, band = crossed.total(fleet.each(crossed, crossed.tasks))
             self.scores[rows], self.band[rows], self.exact[rows] = scores + constant, band, exact
             ids = np.setdiff1d(ids, rows)
         ends = np.searchsorted(ids, [data.shard(s)[1] for s in range(data.n_shards)])

@@ -14,9 +14,11 @@ was never written can be had: of more, nothing is gained (measured: a9a, ijcnn1,
 ON_UNIT = ("linear", "rbf", "polynomial", "poly", "sigmoid")
 ROW_BYTES = 320
 """State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
-COPIES = 2.5
-"""Of the rows: as they are, and as products want them (columns and an index, or three bfloat16
-numbers for each float32)."""
+COPIES = 2
+"""Of the rows: as they are, and as products want them (columns and an index, or centred); or, on
+the matrix unit, ..."""
+PACKED_BYTES = 192
+"""... three bfloat16 numbers for each of 32 columns at a time."""
 BLOCK_ROWS = 8192
 """Rows of the largest block; while it grows the matrix of one of half as many is held beside."""
 PIECE = 512
@@ -43,7 +45,9 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     classifiers = request.classifiers(len(data.labels))
     column = 4 * n
     base = request.base_bytes
-    rows = int((COPIES + 1 if pairs else COPIES) * n * row_bytes)
+    on_unit = request.kernel in ON_UNIT and not data.is_sparse and amx.available()
+    packed = PACKED_BYTES * -(-d // amx.CHUNK) if on_unit else row_bytes
+    rows = int(n * ((COPIES - 1 + pairs) * row_bytes + max(packed, row_bytes)))
     states = n * ROW_BYTES
     block = min(BLOCK_ROWS, n)
     pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES
@@ -53,8 +57,7 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     fixed = base + rows + states + work
     room = int(request.memory - fixed)
     share = int(CACHE_SHARE * request.memory)
-    narrow = d <= AGAIN_COLUMNS and not data.is_sparse and request.kernel in ON_UNIT
-    if narrow and not pairs and amx.available():
+    if on_unit and d <= AGAIN_COLUMNS and not pairs:
         share = min(share, AGAIN_BYTES)
     cache = request.cache or max(min(share, room), min(FEWEST, n) * column)
     cache = min(cache, column * n)

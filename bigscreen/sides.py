@@ -80,6 +80,12 @@ class Side:
     def __len__(self) -> int:
         return self.X.shape[0]
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made again, but for where products are measured from."""
+        names = ("X", "ids", "sqnorms", "position", "origin")
+        known = {name: vars(self)[name] for name in names if name in vars(self)}
+        return {**known, "_packed": {}, "_parts": {}}
+
     def part(self, places: np.ndarray) -> "Side":
         """Rows at these places (int64) with their ids; made once: shards ask for the same ones."""
         key = places.tobytes()
@@ -169,7 +175,9 @@ class Side:
         if pairing not in self._packed:
             origin = self.moved(pairing)
             fits, parts = False, 0
-            while not fits:  # found at once, on the first rows of data that are all of one kind
+            # Found at once, on the first rows of data that are all of one kind. (What is not a
+            # number has no end of parts.)
+            while not fits and parts < amx.PARTS:
                 parts += 1
                 tiles = aligned(amx.shape(len(self), len(origin), parts), np.uint16)
                 into = amx.packed(tiles, len(self))

@@ -14,7 +14,7 @@ from bigscreen.rows import as_rows
 from bigscreen.sides import Side, load, scratch, sqnorms
 from bigscreen.tiles import checked
 
-LOADED_ENTRIES, FEWEST_ROWS = 1 << 18, 256
+LOADED_ENTRIES = 1 << 18
 """Of the left side at once: of narrow rows many, since every piece takes its turn at Python."""
 
 
@@ -40,7 +40,12 @@ def dots(terms: Any, A: Any, side: Side, pairing: str, VT: np.ndarray, out: np.n
 
 def _halves(side: Side, pairing: str) -> np.ndarray:
     halves = side.halves if pairing == "distance" else np.zeros(len(side))
-    return halves.astype(np.float32)
+    return _single(halves)
+
+
+def _single(halves: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # so far away that no entry is left
+        return halves.astype(np.float32)
 
 
 def _lefts(A: Any, side: Side, pairing: str) -> Iterator[tuple[int, amx.Packed, np.ndarray]]:
@@ -49,10 +54,10 @@ def _lefts(A: Any, side: Side, pairing: str) -> Iterator[tuple[int, amx.Packed, 
     wanted = np.float32(0.5 if pairing == "distance" else 0.0)
     as_they_are = not (sparse.issparse(X) or sparse.issparse(side.X) or origin.any())
     if as_they_are and isinstance(A, Side):
-        yield 0, A.left, wanted * A.sqnorms.astype(np.float32)
+        yield 0, A.left, wanted * _single(A.sqnorms)
         return
     h = len(origin)
-    height = max(FEWEST_ROWS, LOADED_ENTRIES // max(1, h))
+    height = max(amx.PANEL, LOADED_ENTRIES // max(1, h))
     for r in range(0, X.shape[0], height):
         rows = X[r : r + height]
         if as_they_are:
@@ -63,4 +68,4 @@ def _lefts(A: Any, side: Side, pairing: str) -> Iterator[tuple[int, amx.Packed, 
             load(part, 0, side.position, origin, rows, half)
         left = amx.packed(scratch("left", amx.shape(len(half), h), np.uint16), len(half))
         amx.pack(rows, left, 0, False)
-        yield r, left, (2 * wanted) * half.astype(np.float32)
+        yield r, left, (2 * wanted) * _single(half)

@@ -1,5 +1,7 @@
 """Products on the matrix unit: as good as BLAS's, and the same bits in any company."""
 
+import pickle
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -106,6 +108,35 @@ def test_what_is_not_a_number_stays_that():
     A[2, 3] = np.nan
     found = products(A, B)
     assert np.isnan(found[2]).all() and np.isfinite(np.delete(found, 2, axis=0)).all()
+
+
+@unit
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e34, 3e38])
+def test_values_out_of_range_spoil_their_own_row_alone(value):
+    A, B = rows("floats", 5, 40, 7), rows("floats", 6, 40, 8)
+    normal = Rbf(0.1).block(A, Side(B))
+    B[2, 3] = value
+    found = Rbf(0.1).block(A, Side(B))
+    np.testing.assert_array_equal(np.delete(found, 2, axis=1), np.delete(normal, 2, axis=1))
+    if np.isfinite(value):
+        np.testing.assert_array_equal(found[:, 2], 0.0)
+        np.testing.assert_array_equal(Rbf(0.1).block(B[2:3], Side(A)), 0.0)
+        exact = A.astype(np.float64) @ B[2]
+        with np.errstate(over="ignore"):
+            exact = exact.astype(np.float32)  # infinite where float32 ends
+        np.testing.assert_allclose(products(A, B)[:, 2], exact, rtol=1e-5)
+
+
+def test_what_was_made_of_rows_does_not_travel_with_them():
+    side = Side(rows("floats", 50, 20, 11), np.arange(50))
+    side.origin = np.ones(20, np.float32)
+    before = len(pickle.dumps(Side(side.X, side.ids)))
+    here = Rbf(0.1).block(side, side)
+    side.part(np.arange(7))
+    sent = pickle.dumps(side)
+    assert len(sent) < before + 500
+    there = pickle.loads(sent)
+    np.testing.assert_array_equal(Rbf(0.1).block(there, there), here)
 
 
 @pytest.mark.parametrize("kind", KINDS)

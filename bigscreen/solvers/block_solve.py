@@ -30,25 +30,15 @@ WHOLE = 8192
 """Rows of the largest block that takes in all of them: they need no turns then."""
 
 SMALLEST = 512
-"""Rows of a block at least, where there are so many."""
+"""Rows of a block at least, if there are so many."""
 
 SAVED = (
     *("alpha", "mu", "offset", "value", "size", "counts", "false_removals", "still", "fine"),
-    "spent",
-    *(
-        "keys",
-        "screened",
-        "stay",
-        "new",
-        "v",
-        "w_sq",
-        "gap",
-        "rounding",
-        "highest",
-        "lowest",
-        "alive",
-        "entries",
-    ),
+    *("spent", "keys", "screened", "stay", "new", "v", "w_sq", "gap", "rounding"),
+    "highest",
+    "lowest",
+    "alive",
+    "entries",
 )
 """What a checkpoint holds of the coordinator, as it is."""
 
@@ -158,8 +148,9 @@ class Solve:
         if len(self.new) or len(self.stay) < len(self.gram.ids):
             X = received(self.fleet, self.data, self.new)
             v, rows = self.v.copy(), len(self.stay) + len(self.new)
-            # What it grows to next, if that is not much more: growing copies.
-            most = min(LARGEST, self.data.n_rows) if 2 * self.size > LARGEST else self.size
+            # What it grows to next, if not much more: growing copies.
+            most = WHOLE if rows > LARGEST else LARGEST if 2 * self.size > LARGEST else self.size
+            most = min(most, self.data.n_rows)
             self.v[self.gram.enter(self.stay, self.new, X, max(rows, most))] = v
         self.stay, self.new = np.arange(len(self.gram.ids)), np.empty(0, np.int64)
 

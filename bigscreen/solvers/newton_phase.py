@@ -27,6 +27,9 @@ PART = 0.4
 REACHES = np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
 """How far the rows at hand may be from their kink, in units of h."""
 
+LEAST_TOL = 1e-6
+"""Closer than this the float32 features of the rows at hand lead astray."""
+
 GROWTH = 1.5
 """How many times as many rows there is room for as are taken in at first."""
 
@@ -55,7 +58,11 @@ def approach(solve: Solve, place: Place) -> bool:
         return False
     assert place.point is not None and place.gradient is not None
     local = Local(solve.algebra, place.x, place.gradient, place.h)
-    local.add(_gather(solve, place, _pick(solve, reach=reach)))
+    counts = _pick(solve, reach=reach)
+    if _sent(solve, counts) > 2 * ENTRIES:
+        place.local = False
+        return False
+    local.add(_gather(solve, place, counts))
     gap, lowest = solve.options.tol * abs(place.point.primal), place.h / LOWER
     most, trial = _most(solve, place), None
     for _ in range(ROUNDS):
@@ -69,7 +76,8 @@ def approach(solve: Solve, place: Place) -> bool:
         gap = solve.options.tol * abs(trial.primal)
         counts = _pick(solve, h=local.h)
         found = int(counts.sum())
-        if len(local.G) + found > most or not (found or lowest):
+        room = len(local.G) + found <= most and _sent(solve, counts) <= 2 * ENTRIES
+        if not room or not (found or lowest):
             break
         # Many rows that moved make another place of this one: no use in a small h as yet.
         lowest = 0.0 if found <= FEW * len(local.G) else local.h
@@ -90,7 +98,9 @@ def within_reach(solve: Solve, place: Place, h: float, t: float | None = None) -
     """
     if not place.local or solve.algebra.size < LEAST_SIZE:
         return 0.0
-    # A subsample is left early, and a start has its h to find first.
+    # Features are float32 here; a subsample is left early, and a start has its h to find first.
+    if solve.options.tol < LEAST_TOL:
+        return 0.0
     if solve.program.stride > 1 or place.given is not None:
         return 0.0
     counts = _ask(solve, "within", reaches=REACHES * h, t=t).sum(axis=0)
@@ -105,6 +115,11 @@ def _most(solve: Solve, place: Place) -> int:
 
 def _ask(solve: Solve, ask: str, **what: Any) -> FloatArray:
     return solve.fleet.round({"kind": "nearby", "ask": ask, **what})[0]
+
+
+def _sent(solve: Solve, counts: NDArray[np.int64]) -> int:
+    """Numbers that come for so many rows: every shard sends as much as the one with most."""
+    return int(counts.max()) * len(counts) * solve.algebra.size
 
 
 def _pick(solve: Solve, **what: Any) -> NDArray[np.int64]:

@@ -65,7 +65,7 @@ class Place:
             "errors": self.errors,
             "bundle": self.bundle.to_dict(),
             "t": self.t,
-            "zone": self.zone_asked,
+            "zone": self.zone if self.step is None else self.zone_asked,
             "visited": self.visited,
             "alive": self.alive,
             "stalled": self.stalled,
