@@ -22,7 +22,7 @@ from llvmlite import binding
 
 from bigscreen.amx_instructions import clear, configure, release, step, store
 from bigscreen.entries import dot, entry
-from bigscreen.rows import aligned, njit
+from bigscreen.rows import CACHE_LINE, aligned, njit
 
 PANEL = 32
 """Rows that go through the unit at once: two of its tiles."""
@@ -75,8 +75,13 @@ def shape(n_rows: int, d: int, parts: int = PARTS) -> tuple[int, ...]:
     return -(-n_rows // PANEL), -(-d // CHUNK), parts, 2, 16, CHUNK
 
 
+def row_bytes(d: int) -> int:
+    """Of a row of d columns in the tiles, with all parts."""
+    return 2 * PARTS * CHUNK * -(-d // CHUNK)
+
+
 def packed(tiles: np.ndarray, n_rows: int) -> Packed:
-    """Room for that many rows in these tiles, not filled; they begin where a cache line does."""
+    """Room for that many rows in these tiles, which begin where a cache line does."""
     return Packed(tiles, np.empty(tiles.shape[:2], np.uint8), np.empty(n_rows, np.float32))
 
 
@@ -91,9 +96,8 @@ def pack(rows: np.ndarray, into: Packed, first: int, right: bool) -> bool:
     right : bool
         For the right side.
     """
-    panel, n = first // PANEL, len(rows)
-    here = slice(panel, panel + -(-n // PANEL))
-    scale = into.scale[first : first + n]
+    end = first + len(rows)
+    here, scale = slice(first // PANEL, -(-end // PANEL)), into.scale[first:end]
     return bool(_pack(rows, into.tiles[here], into.most[here], scale, right))
 
 
@@ -175,8 +179,8 @@ def _dots(layout, terms, left, right, half_a, half_b, VT, out):  # type: ignore[
 @njit(nogil=True, cache=True)
 def _square():  # type: ignore[no-untyped-def]
     """Room for the sums of two panels, beginning where a cache line does."""
-    room = np.empty(PANEL * PANEL + 16, np.float32)
-    first = -room.ctypes.data % 64 // 4
+    room = np.empty(PANEL * PANEL + CACHE_LINE // 4, np.float32)
+    first = -room.ctypes.data % CACHE_LINE // 4
     return room[first : first + PANEL * PANEL].reshape((PANEL, PANEL))
 
 

@@ -72,7 +72,7 @@ class Crossed:
         sums = np.zeros((2, len(self.places)))
         for start, part in zip(self.tasks, parts, strict=True):
             sums[:, start:] += part
-        rows = Side(self.program.support.X[self.places])
+        rows = self.program.support.part(self.places)
         return sums[0], self.program.banded(rows, sums[0], sums[1])
 
 

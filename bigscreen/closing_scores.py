@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.kernels import Kernel, Side
+from bigscreen.kernels_base import FLOAT64
 from bigscreen.store import Rows
 from bigscreen.store.layout import take
-
-FLOAT64 = 2.0**-28
-"""Error of a float64 entry as a part of that of a float32 one, with room."""
 
 
 class Noise(NamedTuple):

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bigscreen.dual import FloatArray
 from bigscreen.kernels import Kernel, Side
+from bigscreen.kernels_base import FLOAT64
 from bigscreen.rows import njit
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ class Design:
         weight = float(np.sum(np.abs(coef)))
         if self.kernel is None:
             return 2.0**-52 * np.sqrt(self.width) * self.column_bound * weight
-        entry = self._entry_error * (2.0**-28 if dtype is np.float64 else 1.0)
+        entry = self._entry_error * (FLOAT64 if dtype is np.float64 else 1.0)
         return min(entry, 2 * self.column_bound) * weight
 
     @property

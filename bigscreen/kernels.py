@@ -31,6 +31,7 @@ __all__ = [
     "Sigmoid",
     "kernel_from_dict",
     "make_kernel",
+    "on_matrix_unit",
 ]
 
 _LOG2E = math.log2(math.e)
@@ -229,6 +230,12 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
         raise InputError(f"coef0 must be a finite number, not {coef0}.")
     given = {"gamma": float(gamma), "degree": int(degree), "coef0": float(coef0)}
     return _KINDS[name](**{key: given[key] for key in given if key in own})
+
+
+def on_matrix_unit(name: str) -> bool:
+    """Whether float32 entries of this kernel between dense rows are computed by the matrix unit."""
+    kind = _KINDS.get(name)
+    return kind is not None and issubclass(kind, Compiled) and unit.multiplies(kind.pairing)
 
 
 def kernel_from_dict(record: dict[str, Any]) -> Kernel:

@@ -17,6 +17,9 @@ from bigscreen.tiles import TILE_ENTRIES
 U32 = 2.0**-24
 """Unit roundoff of float32."""
 
+FLOAT64 = 2.0**-28
+"""Error of a float64 entry as a part of that of a float32 one, with room."""
+
 COARSE = 2.0**-7
 """Error of an entry, as a part of the largest entry, from which float32 no longer carries it."""
 

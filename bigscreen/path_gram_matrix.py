@@ -9,12 +9,10 @@ from bigscreen.design import Design, tiles
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.kernels import Linear, Side
+from bigscreen.kernels_base import FLOAT64
 from bigscreen.rows import njit
 
 EPS = 2.0**-52
-
-FLOAT64 = 2.0**-28
-"""Error of a float64 entry as a part of that of a float32 one, with room."""
 
 STRIPE = 256
 """Rows computed at a time."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from bigscreen import amx
+from bigscreen.kernels import on_matrix_unit
 from bigscreen.plan import Plan, Request, entry_cost, refused, row_size
+from bigscreen.solvers.block_columns import PIECE
+from bigscreen.solvers.block_solve import WHOLE
 from bigscreen.store import Rows
 
 CACHE_SHARE = 0.3
@@ -11,18 +14,11 @@ CACHE_SHARE = 0.3
 AGAIN_BYTES, AGAIN_COLUMNS = 2**28, 256
 """Kept where rows are so narrow that the matrix unit computes kernel columns as fast as memory that
 was never written can be had: of more, nothing is gained (measured: a9a, ijcnn1, covtype)."""
-ON_UNIT = ("linear", "rbf", "polynomial", "poly", "sigmoid")
 ROW_BYTES = 320
 """State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
 COPIES = 2
-"""Of the rows: as they are, and as products want them (columns and an index, or centred); or, on
-the matrix unit, ..."""
-PACKED_BYTES = 192
-"""... three bfloat16 numbers for each of 32 columns at a time."""
-BLOCK_ROWS = 8192
-"""Rows of the largest block; while it grows the matrix of one of half as many is held beside."""
-PIECE = 512
-"""Columns that a thread computes at once."""
+"""Of the rows: as they are, and as products want them (columns and an index, or centred; the matrix
+unit wants a larger one)."""
 THREAD_BYTES = 2**26
 """A thread's tiles of the kernel matrix."""
 FEW_ROWS = 1024
@@ -45,14 +41,15 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     classifiers = request.classifiers(len(data.labels))
     column = 4 * n
     base = request.base_bytes
-    on_unit = request.kernel in ON_UNIT and not data.is_sparse and amx.available()
-    packed = PACKED_BYTES * -(-d // amx.CHUNK) if on_unit else row_bytes
-    rows = int(n * ((COPIES - 1 + pairs) * row_bytes + max(packed, row_bytes)))
+    on_unit = not data.is_sparse and on_matrix_unit(request.kernel)
+    wanted = amx.row_bytes(d) if on_unit else row_bytes
+    rows = int(n * ((COPIES - 1 + pairs) * row_bytes + wanted))
     states = n * ROW_BYTES
-    block = min(BLOCK_ROWS, n)
+    block = min(WHOLE, n)
     pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES
     work = threads * THREAD_BYTES
     if not pairs:
+        # The matrix, and while it grows that of a block of half as many rows.
         work = 5 * block**2 + int(4 * block * row_bytes) + threads * pieces
     fixed = base + rows + states + work
     room = int(request.memory - fixed)

@@ -21,7 +21,7 @@ SHARED_COST = 1.0
 
 
 class _Scratch(threading.local):
-    """Buffers of one thread, kept between calls."""
+    """Buffers of one thread by name, kept between calls: fresh pages cost 1 ns an entry."""
 
     def __init__(self) -> None:
         self.buffers: dict[str, np.ndarray] = {}
@@ -87,11 +87,14 @@ class Side:
         return {**known, "_packed": {}, "_parts": {}}
 
     def part(self, places: np.ndarray) -> "Side":
-        """Rows at these places (int64) with their ids; made once: shards ask for the same ones."""
+        """Rows at these places (int64), with their ids."""
+        return Side(self.X[places], None if self.ids is None else self.ids[places])
+
+    def shared_part(self, places: np.ndarray) -> "Side":
+        """The same, made once and kept with these rows: for what every shard asks for."""
         key = places.tobytes()
         if key not in self._parts:
-            ids = None if self.ids is None else self.ids[places]
-            self._parts[key] = Side(self.X[places], ids)
+            self._parts[key] = self.part(places)
         return self._parts[key]
 
     @cached_property
@@ -198,7 +201,7 @@ class Side:
 
     def moved(self, pairing: str) -> np.ndarray:
         """What to take off rows before they are multiplied: float32 (frequent,)."""
-        return self.origin if pairing == "distance" else np.zeros_like(self.origin)
+        return self.origin if pairing == "distance" else np.zeros(self.dense.shape[1], np.float32)
 
     def _pieces(self, dtype, origin, halves=None) -> Iterator[tuple[int, np.ndarray]]:
         """Dense columns of some rows after the other, moved, and the number of the first."""

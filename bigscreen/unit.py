@@ -18,10 +18,14 @@ LOADED_ENTRIES = 1 << 18
 """Of the left side at once: of narrow rows many, since every piece takes its turn at Python."""
 
 
+def multiplies(pairing: str) -> bool:
+    """Whether this process has the unit, and values of this kind are products."""
+    return pairing != "manhattan" and amx.available()
+
+
 def serves(side: Side, pairing: str, dtype: Any) -> bool:
     """Whether the unit computes entries to this right side."""
-    possible = dtype == np.float32 and pairing != "manhattan" and amx.available()
-    return possible and side.rare is None
+    return dtype == np.float32 and multiplies(pairing) and side.rare is None
 
 
 def block(terms: Any, A: Any, side: Side, pairing: str, out: np.ndarray) -> None:
@@ -51,10 +55,9 @@ def _single(halves: np.ndarray) -> np.ndarray:
 def _lefts(A: Any, side: Side, pairing: str) -> Iterator[tuple[int, amx.Packed, np.ndarray]]:
     """Rows of A, some at a time: the first of them, packed, and their half squared norms."""
     origin, X = side.moved(pairing), checked(A, side)
-    wanted = np.float32(0.5 if pairing == "distance" else 0.0)
     as_they_are = not (sparse.issparse(X) or sparse.issparse(side.X) or origin.any())
     if as_they_are and isinstance(A, Side):
-        yield 0, A.left, wanted * _single(A.sqnorms)
+        yield 0, A.left, _single(0.5 * A.sqnorms)
         return
     h = len(origin)
     height = max(amx.PANEL, LOADED_ENTRIES // max(1, h))
@@ -68,4 +71,4 @@ def _lefts(A: Any, side: Side, pairing: str) -> Iterator[tuple[int, amx.Packed, 
             load(part, 0, side.position, origin, rows, half)
         left = amx.packed(scratch("left", amx.shape(len(half), h), np.uint16), len(half))
         amx.pack(rows, left, 0, False)
-        yield r, left, (2 * wanted) * _single(half)
+        yield r, left, _single(half)

@@ -11,9 +11,11 @@ import reference
 from problem_cases import Case, case
 
 from bigscreen import nystrom
+from bigscreen.closing import close
 from bigscreen.design import Design
 from bigscreen.kernels import make_kernel
 from bigscreen.point import Point, Reading
+from bigscreen.solvers import newton
 
 
 @dataclass(frozen=True)
@@ -136,3 +138,26 @@ def feature_world(name: str, kernel: str = "linear", seed: int = 0, **more: Any)
     made = make_kernel(kernel, 0.15)
     side, _ = nystrom.landmarks(one.data, made, min(30, one.data.n_rows), "uniform", 0)
     return FeatureWorld(one, Design(one.data, made, side, nystrom.factor(made, side)))
+
+
+class Probe:
+    """The check of a solve without screening: compares P and D of every pass with a fresh pass."""
+
+    def __init__(self, world: Any, fleet: Any, passes: int) -> None:
+        self.world, self.fleet, self.passes = world, fleet, passes
+        self.worst, self.skipped, self.seen = 0.0, 0, 0
+
+    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> newton.Verdict | None:
+        fresh = close(self.world.design, self.world.problem, point, self.fleet)
+        size = abs(fresh.primal) + abs(fresh.dual)
+        moved = max(abs(point.primal - fresh.primal), abs(point.dual - fresh.dual))
+        self.worst = max(self.worst, moved / size)
+        self.skipped += stats["rows_alive"] - stats["rows_visited"]
+        self.seen += 1
+        return None if self.seen == self.passes or stats["stalled"] else newton.Verdict()
+
+    def expired(self) -> bool:
+        return False
+
+    def restored(self, meta: Any) -> None:
+        raise AssertionError

@@ -6,6 +6,7 @@ import pytest
 from contracts import INTERCEPTS
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from newton_world import Probe
 
 from bigscreen import exact
 from bigscreen.closing import close
@@ -131,26 +132,6 @@ def test_lazy_rows_change_nothing(kernel, sparse_rows, intercept, fleet):
     assert skipped > 0
     room = found[0].gap + found[1].gap + world.room(fitted.point)
     assert abs(found[0].primal - found[1].primal) <= room
-
-
-class Probe:
-    """The check of a solve without screening: compares P and D of every pass with a fresh pass."""
-
-    def __init__(self, world, fleet, passes):
-        self.world, self.fleet, self.passes, self.seen = world, fleet, passes, 0
-        self.worst, self.skipped = 0.0, 0
-
-    def __call__(self, point, stats, save):
-        fresh = close(self.world.design, self.world.problem, point, self.fleet)
-        size = abs(fresh.primal) + abs(fresh.dual)
-        moved = max(abs(point.primal - fresh.primal), abs(point.dual - fresh.dual))
-        self.worst = max(self.worst, moved / size)
-        self.skipped += stats["rows_alive"] - stats["rows_visited"]
-        self.seen += 1
-        return None if self.seen == self.passes or stats["stalled"] else newton.Verdict()
-
-    def restored(self, meta):
-        raise AssertionError
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)

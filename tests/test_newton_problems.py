@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from newton_world import feature_world
+from newton_world import Probe, feature_world
 from problem_cases import NAMES
 from sklearn.svm import SVR, NuSVC, OneClassSVM
 
@@ -245,26 +245,6 @@ def test_scaled_sums_are_those_of_a_feasible_point(more, less, room, total):
 
 
 # -- shortcuts are exact -------------------------------------------------------------------------
-class Probe:
-    """The check of a solve without screening: compares P and D of every pass with a fresh pass."""
-
-    def __init__(self, world, fleet, passes):
-        self.world, self.fleet, self.passes = world, fleet, passes
-        self.worst, self.skipped, self.seen = 0.0, 0, 0
-
-    def __call__(self, point, stats, save):
-        fresh = close(self.world.design, self.world.problem, point, self.fleet)
-        size = abs(fresh.primal) + abs(fresh.dual)
-        moved = max(abs(point.primal - fresh.primal), abs(point.dual - fresh.dual))
-        self.worst = max(self.worst, moved / size)
-        self.skipped += stats["rows_alive"] - stats["rows_visited"]
-        self.seen += 1
-        return None if self.seen == self.passes or stats["stalled"] else newton.Verdict()
-
-    def expired(self):
-        return False
-
-
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "one-class"])
 def test_kept_sums_are_those_of_a_fresh_pass(name, fleet):
     """P and D from V and H, without reading rows, are P and D read from every row."""

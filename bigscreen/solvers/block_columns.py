@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,7 @@ from numpy.typing import NDArray
 from bigscreen.dual import FloatArray
 from bigscreen.kernels import Compiled, Kernel, Side
 from bigscreen.rows import njit
+from bigscreen.sides import scratch
 
 PIECE = 512
 """Columns computed at once; a multiple of PAD."""
@@ -19,17 +19,6 @@ PAD = 64
 """Rows of either side are handed to BLAS in multiples of this: the bits of an entry then do not
 depend on which rows it is computed with, so that columns kept and columns computed again are the
 same. (But where BLAS has AVX2 alone, last bits depend on a row's place.)"""
-
-
-_scratch = threading.local()
-
-
-def _buffer(rows: int, width: int, dtype: type) -> NDArray[Any]:
-    """This thread's buffer, which the next call overwrites: fresh pages cost 1 ns an entry."""
-    size = rows * width * np.dtype(dtype).itemsize
-    if getattr(_scratch, "size", 0) < size:
-        _scratch.size, _scratch.bytes = size, np.empty(size, np.uint8)
-    return _scratch.bytes[:size].view(dtype).reshape(rows, width)
 
 
 class Slots:
@@ -129,17 +118,17 @@ class Columns:
     ) -> NDArray[Any]:
         padded = np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
         if out is None:
-            out = _buffer(len(padded), len(self.side), self.dtype)
+            out = scratch("kernel columns", (len(padded), len(self.side)), self.dtype)
         self.entries += len(places) * self.rows
         block = out[: len(padded)]
-        return self.kernel.block(rows.part(padded), self.side, out=block, dtype=self.dtype)
+        return self.kernel.block(rows.shared_part(padded), self.side, out=block, dtype=self.dtype)
 
     def _whole(self, side: Side) -> Side:
         """The rows and the first of them again, up to a multiple of PAD, if BLAS is to see them."""
         extra = -len(side) % PAD if len(side) else 0
         if not extra or not isinstance(self.kernel, Compiled):
             return side
-        return take(side, np.concatenate([np.arange(len(side)), np.zeros(extra, np.int64)]))
+        return side.part(np.concatenate([np.arange(len(side)), np.zeros(extra, np.int64)]))
 
     def compact(self, side: Side, keep: NDArray[np.int64]) -> None:
         """Go on with these of the shard's rows only."""
@@ -151,12 +140,6 @@ class Columns:
         self.store = np.empty((len(old), len(self.side)), self.dtype)
         for slot in np.flatnonzero(self.owner >= 0).tolist():
             self.store[slot, : len(keep)] = old[slot, keep]
-
-
-def take(rows: Side, places: NDArray[np.int64]) -> Side:
-    """Some rows of a side, with their ids."""
-    assert rows.ids is not None
-    return Side(rows.X[places], rows.ids[places])
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})

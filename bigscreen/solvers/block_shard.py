@@ -24,7 +24,7 @@ from bigscreen.exact import Totals
 from bigscreen.kernels import Side
 from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.block_columns import Columns, take
+from bigscreen.solvers.block_columns import Columns
 from bigscreen.solvers.block_state import Frozen, State, furthest, look, mine, moving, padded, solid
 
 NOTES = ("w_sq", "gap", "rounding", "alive", "entries")
@@ -86,7 +86,7 @@ class BlockProgram:
             errors=errors + 0.0 * sqnorms,
             norms=np.sqrt(np.maximum(squares, 0.0) + constant),
             X=X,
-            columns=self._columns(side if len(alive) == len(ids) else take(side, alive)),
+            columns=self._columns(side if len(alive) == len(ids) else side.part(alive)),
         )
 
     def _columns(self, side: Side, capacity: int | None = None) -> Columns:

@@ -32,7 +32,7 @@ from bigscreen.solvers.newton_loss import (
     tube_of,
     zone_widths,
 )
-from bigscreen.solvers.newton_near import add_near, nearby
+from bigscreen.solvers.newton_near import TILE, add_near, nearby
 from bigscreen.solvers.newton_state import (
     SAVED,
     UNSET,
@@ -45,9 +45,6 @@ from bigscreen.solvers.newton_state import (
     side_loss,
     sizes,
 )
-
-TILE = 2048
-"""Rows whose columns are held at once."""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 from bigscreen.dual import AT_HI, FREE, Dual, FloatArray
 from bigscreen.point_sums import Frame, by_term, linear
 from bigscreen.rows import get_cython_function_address
+from bigscreen.sides import scratch
 from bigscreen.solvers.newton_loss import side_value, tube_of
 
 UNSET = np.int8(-1)
@@ -151,15 +151,11 @@ def side_loss(state: State, coefs: FloatArray, extras: FloatArray) -> FloatArray
     return state.side_lin.sum() - (v[:width] @ coefs + v[width:] @ extras) - visited
 
 
-_scratch = threading.local()
-
-
 def moment_of_zeros(size: int) -> FloatArray:
     """A (size, size) array of zeros, the same memory in every call of this thread."""
-    if getattr(_scratch, "moment", np.empty((0, 0))).shape[0] != size:
-        _scratch.moment = np.empty((size, size))
-    _scratch.moment[...] = 0.0
-    return _scratch.moment
+    moment = scratch("moment", (size, size), np.float64)
+    moment[...] = 0.0
+    return moment
 
 
 _DSYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(

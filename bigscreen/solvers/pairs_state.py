@@ -13,6 +13,7 @@ from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual, FloatArray, Mu
 from bigscreen.dual_rounding import sensitivity
 from bigscreen.errors import InputError
 from bigscreen.kernels import Linear
+from bigscreen.kernels_base import FLOAT64
 from bigscreen.point import Point
 from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
@@ -208,7 +209,7 @@ class State:
         apart = np.bincount(self.equal, self.alpha**2)
         spread = float(np.sqrt(np.sum(np.maximum(together**2, apart))))
         error = self.relative[rows] * np.abs(scores) + self.errors[rows] * spread
-        return error * (2.0**-28 if self.rows.dtype is np.float64 else 1.0)
+        return error * (FLOAT64 if self.rows.dtype is np.float64 else 1.0)
 
     def _weights(self) -> FloatArray:
         """w of explicit features, in float64."""
