@@ -15,14 +15,13 @@ from __future__ import annotations
 import ctypes
 import platform
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from llvmlite import binding
 
-from bigscreen.amx_instructions import clear, configure, release, step, store
-from bigscreen.entries import dot, entry
-from bigscreen.rows import CACHE_LINE, aligned, njit
+from bigscreen.amx_instructions import wide
+from bigscreen.rows import njit
 
 PANEL = 32
 """Rows that go through the unit at once: two of its tiles."""
@@ -33,9 +32,6 @@ LEVELS = 255.0
 """Rows that are multiples of 1/255 (8-bit pixels scaled to [0, 1]) are taken as integers, ..."""
 FEWEST = 16
 """... if they have so many columns: what is rounded by that is then less than sums are."""
-ROWS, COLUMNS = 128, 1024
-"""Of either side at once: packed, and their entries, they fit in the second-level cache."""
-TILE = 16 * CHUNK
 WORDS = CHUNK // 4
 HUGE = np.float32(2.0**110)
 _UPPER = np.uint32(0xFFFF0000)
@@ -101,123 +97,6 @@ def pack(rows: np.ndarray, into: Packed, first: int, right: bool) -> bool:
     return bool(_pack(rows, into.tiles[here], into.most[here], scale, right))
 
 
-def multiply(
-    terms: Any,
-    left: Packed,
-    right: Packed,
-    half_a: np.ndarray,
-    half_b: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Kernel entries between two sides.
-
-    Parameters
-    ----------
-    terms : a kernel's constants (see `entries`)
-    left, right : Packed
-    half_a, half_b : float32 (len left,), (len right,)
-        Half squared norms: what `entries.entry` wants.
-    out : float32 (len left, len right), C-contiguous
-        Overwritten.
-    """
-    _configured(_LAYOUT, terms, left, right, half_a, half_b, out)
-
-
-def dots(
-    terms: Any,
-    left: Packed,
-    right: Packed,
-    half_a: np.ndarray,
-    half_b: np.ndarray,
-    VT: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """``out += K VT'`` of these entries: float64 (len left, k), VT (k, len right), float64 sums."""
-    _dots(_LAYOUT, terms, left, right, half_a, half_b, VT, out)
-
-
-def _layout() -> np.ndarray:
-    """What the unit is configured with: eight tiles of 16 rows of 64 bytes."""
-    layout = aligned((64,), np.uint8)
-    layout[:] = 0
-    layout[0] = 1
-    layout[16:32:2] = 64
-    layout[48:56] = 16
-    return layout
-
-
-_LAYOUT = _layout()
-
-
-@njit(nogil=True, cache=True)
-def _configured(layout, terms, left, right, half_a, half_b, out):  # type: ignore[no-untyped-def]
-    configure(layout.ctypes.data)
-    square = _square()
-    for a in range(0, len(half_a), ROWS):
-        b = min(a + ROWS, len(half_a))
-        _multiply(terms, left, a, b, right, 0, len(half_b), half_a, half_b, square, out[a:b])
-    release()
-
-
-@njit(nogil=True, cache=True)
-def _dots(layout, terms, left, right, half_a, half_b, VT, out):  # type: ignore[no-untyped-def]
-    configure(layout.ctypes.data)
-    n, m, square = len(half_a), len(half_b), _square()
-    tile = np.empty((min(ROWS, n), min(COLUMNS, m)), np.float32)
-    for a in range(0, n, ROWS):
-        b = min(a + ROWS, n)
-        for first in range(0, m, COLUMNS):
-            end = min(first + COLUMNS, m)
-            _multiply(terms, left, a, b, right, first, end, half_a, half_b, square, tile)
-            for i in range(b - a):
-                row = tile[i, : end - first]
-                for k in range(len(VT)):
-                    out[a + i, k] += dot(row, VT[k, first:end])
-    release()
-
-
-@njit(nogil=True, cache=True)
-def _square():  # type: ignore[no-untyped-def]
-    """Room for the sums of two panels, beginning where a cache line does."""
-    room = np.empty(PANEL * PANEL + CACHE_LINE // 4, np.float32)
-    first = -room.ctypes.data % CACHE_LINE // 4
-    return room[first : first + PANEL * PANEL].reshape((PANEL, PANEL))
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _multiply(terms, left, a, b, right, first, end, half_a, half_b, square, out):  # type: ignore[no-untyped-def]
-    """out = entries of rows a to b of the left and first to end of the right."""
-    chunks, parts, right_parts = left.tiles.shape[1], left.tiles.shape[2], right.tiles.shape[2]
-    stride, right_stride = 4 * TILE * parts, 4 * TILE * right_parts
-    here, there, sums = left.tiles.ctypes.data, right.tiles.ctypes.data, square.ctypes.data
-    for j in range(first, end, PANEL):
-        width, panel = min(PANEL, end - j), j // PANEL
-        scale, half = right.scale[j : j + width], half_b[j : j + width]
-        for i in range(a, b, PANEL):
-            clear()
-            x, y = here + i // PANEL * chunks * stride, there + panel * chunks * right_stride
-            for c in range(chunks):
-                u, v = left.most[i // PANEL, c], right.most[panel, c]
-                # Small products first: what is added last is rounded last.
-                if u > 2:
-                    step(x + 8 * TILE, y, 64)
-                if v > 2:
-                    step(x, y + 8 * TILE, 64)
-                if u > 1 and v > 1:
-                    step(x + 4 * TILE, y + 4 * TILE, 64)
-                if u > 1:
-                    step(x + 4 * TILE, y, 64)
-                if v > 1:
-                    step(x, y + 4 * TILE, 64)
-                step(x, y, 64)
-                x, y = x + stride, y + right_stride
-            store(sums, 4 * PANEL)
-            for r in range(min(PANEL, b - i)):
-                row, s, h = out[i - a + r, j - first :], left.scale[i + r], half_a[i + r]
-                for k in range(width):
-                    row[k] = entry(terms, square[r, k] * (s * scale[k]), h, half[k])
-
-
 @njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})
 def _levels(rows, i, k, end):  # type: ignore[no-untyped-def]
     """Whether numbers k to end of a row are multiples of 1 / LEVELS, of 8 bits and rounded."""
@@ -234,6 +113,7 @@ def _levels(rows, i, k, end):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def _read(rows, i, out):  # type: ignore[no-untyped-def]
     """out = a row, or the integers it stands for; returns what to multiply them with."""
+    wide()
     d, few = rows.shape[1], np.uint32(0)
     for k in range(d):
         x = np.float32(rows[i, k])
@@ -254,6 +134,7 @@ def _split(x, high, p):  # type: ignore[no-untyped-def]
 
     Returns whether they leave anything.
     """
+    wide()
     some = np.uint32(0)
     for k in range(len(x)):
         far = x[k] * np.float32(2.0**16 + 1.0)  # Veltkamp's split: float32 has 16 bits more

@@ -37,29 +37,61 @@ def release(typing):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
-def clear(typing):  # type: ignore[no-untyped-def]
+def clear_sums(typing):  # type: ignore[no-untyped-def]
     return _assembly("\n".join(f"tilezero %tmm{k}" for k in range(4)), 0)
 
 
 @intrinsic
-def step(typing, left, right, stride):  # type: ignore[no-untyped-def]
-    """Four products of two tiles on the left and two on the right."""
-    lines = (
-        "tileloadd ($0,$2,1), %tmm4",
-        "tileloadd ($1,$2,1), %tmm6",
-        "tdpbf16ps %tmm6, %tmm4, %tmm0",
-        "tileloadd 1024($1,$2,1), %tmm7",
-        "tdpbf16ps %tmm7, %tmm4, %tmm1",
-        "tileloadd 1024($0,$2,1), %tmm5",
-        "tdpbf16ps %tmm6, %tmm5, %tmm2",
-        "tdpbf16ps %tmm7, %tmm5, %tmm3",
-    )
-    return _assembly("\n".join(lines), 3)
+def load_left(typing, address, stride):  # type: ignore[no-untyped-def]
+    """Load two tiles, one after the other, for the left side of products."""
+    return _assembly(_pair(4, 5), 2)
 
 
 @intrinsic
-def store(typing, address, stride):  # type: ignore[no-untyped-def]
-    """The four sums as a square of PANEL rows."""
-    places = ("", "64", "2048", "2112")
-    lines = (f"tilestored %tmm{k}, {place}($0,$1,1)" for k, place in enumerate(places))
-    return _assembly("\n".join(lines), 2)
+def load_right(typing, address, stride):  # type: ignore[no-untyped-def]
+    """The same for the right side."""
+    return _assembly(_pair(6, 7), 2)
+
+
+def _pair(first: int, second: int) -> str:
+    loads = (f"tileloadd ($0,$1,1), %tmm{first}", f"tileloadd 1024($0,$1,1), %tmm{second}")
+    return "\n".join(loads)
+
+
+@intrinsic
+def step(typing):  # type: ignore[no-untyped-def]
+    """Add the four products of two tiles on the left and two on the right to four sums."""
+    pairs = ((6, 4), (7, 4), (6, 5), (7, 5))
+    lines = (f"tdpbf16ps %tmm{b}, %tmm{a}, %tmm{k}" for k, (b, a) in enumerate(pairs))
+    return _assembly("\n".join(lines), 0)
+
+
+@intrinsic
+def store_sums(typing, upper, lower, stride):  # type: ignore[no-untyped-def]
+    """The four sums as PANEL rows, the lower half of which begins at ``lower``."""
+    return _assembly("\n".join(f"tilestored %tmm{k}, {at}" for k, at in enumerate(_SUMS)), 3)
+
+
+@intrinsic
+def load_sums(typing, upper, lower, stride):  # type: ignore[no-untyped-def]
+    """The four sums from where `store_sums` put them."""
+    return _assembly("\n".join(f"tileloadd {at}, %tmm{k}" for k, at in enumerate(_SUMS)), 3)
+
+
+_SUMS = ("($0,$2,1)", "64($0,$2,1)", "($1,$2,1)", "64($1,$2,1)")
+
+
+@intrinsic
+def wide(typing):  # type: ignore[no-untyped-def]
+    """Lets the loops of the function that calls it use vectors of 512 bits.
+
+    LLVM keeps to 256 by itself, for processors that slow down with wider ones; those with the
+    matrix unit do not.
+    """
+
+    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        # llvmlite knows no attributes with values, and writes down what the set holds.
+        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), emit

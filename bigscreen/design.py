@@ -8,14 +8,15 @@ need to be stored, and ``||w(alpha)|| = ||T' v||`` with ``v = sum_i s_i alpha_i 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import FloatArray
-from bigscreen.kernels import Kernel, Side
+from bigscreen.kernels import Kernel, Linear, Side
 from bigscreen.kernels_base import FLOAT64
 from bigscreen.rows import njit
 
@@ -85,6 +86,23 @@ class Design:
         """``T' v`` (r,) of a sum over columns (m,)."""
         return v if self.factor is None else self.factor.T @ v
 
+    def features_of(self, columns: NDArray[Any]) -> NDArray[Any]:
+        """``phi`` (rows, r) of rows with these columns (rows, m), as many bits in as out."""
+        if self.factor is None:
+            return columns
+        if columns.dtype == np.float32:
+            return Linear().block(columns, self._factor_side)
+        return columns @ self.factor
+
+    @cached_property
+    def _factor_side(self) -> Side:
+        assert self.factor is not None
+        return Side(self.factor.T)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made again."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
     def columns(self, X: Any, dtype: type = np.float32) -> NDArray[Any]:
         """The columns of rows X, dense, shape (len X, m), float32 or float64 entries."""
         if self.kernel is not None:
@@ -108,7 +126,7 @@ class Design:
         # ||T' k_i||^2 <= k_ii for exact columns; T can amplify what float32 ones err by.
         return np.sqrt(self.kernel.diag(X)) * (1 + 1e-6) + self._stretch * self._entry_error
 
-    @property
+    @cached_property
     def _stretch(self) -> float:
         """At least ``||T' c|| / max |c_j|``."""
         assert self.factor is not None

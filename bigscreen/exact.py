@@ -8,6 +8,8 @@ The rounding is 2^-62 of the bound, far below that of the float64 parts themselv
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -28,12 +30,12 @@ def quantum(bound: float) -> float:
     return float(np.ldexp(1.0, int(np.ceil(np.log2(bound))) - 61))
 
 
-def add(totals: Totals, name: str, values: NDArray[np.float64], bound: float) -> None:
+def add(totals: Totals, name: str, values: NDArray[Any], bound: float) -> None:
     """Add ``values`` to ``totals[name]`` as multiples of ``quantum(bound)``.
 
     ``bound`` is at least the absolute value of the finished sum over all shards.
     """
-    if not np.isfinite(np.sum(values)):
+    if not np.isfinite(np.sum(values, dtype=np.float64)):
         raise InputError(
             "the columns overflow their number format; scale the data, or lower C, gamma or degree"
         )

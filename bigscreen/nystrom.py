@@ -21,7 +21,7 @@ from bigscreen.closing import Throughput
 from bigscreen.design import Design, tiles
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
-from bigscreen.kernels import Kernel, Linear, Side
+from bigscreen.kernels import Kernel, Side
 from bigscreen.store import Dataset, DatasetWriter, MemoryDataset, Rows
 from bigscreen.store.layout import row_grid
 
@@ -158,7 +158,6 @@ class _Block:
     """Computes (and, with a writer, stores) the features of one chunk."""
 
     design: Design
-    factor: Side
     writer: DatasetWriter | None
 
     def __call__(self, bounds: tuple[int, int, int]) -> Any:
@@ -169,7 +168,7 @@ class _Block:
         out = np.empty((stop - start, design.rank), np.float32)
         X = data.X(start, stop)
         for a, b in tiles(stop - start, 2048):
-            Linear().block(design.columns(X[a:b]), self.factor, out=out[a:b])
+            out[a:b] = design.features_of(design.columns(X[a:b]))
         if self.writer is None:
             return out
         self.writer.write(
@@ -196,16 +195,13 @@ def stored_features(
     """
     data = design.data
     assert design.factor is not None
-    factor = Side(design.factor.T)
     shard_rows = data.shard_rows
     _, chunk_rows = row_grid(data.n_rows, 4 * design.rank)
     chunk_rows = min(chunk_rows, shard_rows)
     bounds = [(k, a, b) for k, (a, b) in enumerate(tiles(data.n_rows, chunk_rows))]
     if folder is None:
         rows = np.empty((data.n_rows, design.rank), np.float32)
-        for (_, a, b), out in zip(
-            bounds, fleet.each(_Block(design, factor, None), bounds), strict=True
-        ):
+        for (_, a, b), out in zip(bounds, fleet.each(_Block(design, None), bounds), strict=True):
             rows[a:b] = out
             if progress:
                 progress(b, data.n_rows)
@@ -235,7 +231,7 @@ def stored_features(
         chunk_rows=chunk_rows,
         extra={"features_of": fingerprint},
     )
-    for done, _ in enumerate(fleet.each(_Block(design, factor, writer), bounds)):
+    for done, _ in enumerate(fleet.each(_Block(design, writer), bounds)):
         if progress:
             progress(done + 1, len(bounds))
     return Design(writer.finish())

@@ -205,6 +205,9 @@ class Side:
 
     def _pieces(self, dtype, origin, halves=None) -> Iterator[tuple[int, np.ndarray]]:
         """Dense columns of some rows after the other, moved, and the number of the first."""
+        if self.dense is self.X and dtype == np.float32 and halves is None and not origin.any():
+            yield 0, self.X
+            return
         X, h = as_rows(self.X), len(origin)
         halves = np.empty(len(self)) if halves is None else halves
         step = max(amx.PANEL, PIECE_ENTRIES // max(1, h) // amx.PANEL * amx.PANEL)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from bigscreen import amx
+from bigscreen import amx, amx_products
 from bigscreen.rows import as_rows
 from bigscreen.sides import Side, load, scratch, sqnorms
 from bigscreen.tiles import checked
@@ -32,14 +32,18 @@ def block(terms: Any, A: Any, side: Side, pairing: str, out: np.ndarray) -> None
     """Kernel entries between A and ``side`` into ``out``, float32 (len A, len side)."""
     halves = _halves(side, pairing)
     for r, left, half in _lefts(A, side, pairing):
-        amx.multiply(terms, left, side.packed(pairing), half, halves, out[r : r + len(half)])
+        amx_products.multiply(
+            terms, left, side.packed(pairing), half, halves, out[r : r + len(half)]
+        )
 
 
 def dots(terms: Any, A: Any, side: Side, pairing: str, VT: np.ndarray, out: np.ndarray) -> None:
     """``out += K(A, side) VT'``: float64 (len A, k), VT (k, len side)."""
     halves = _halves(side, pairing)
     for r, left, half in _lefts(A, side, pairing):
-        amx.dots(terms, left, side.packed(pairing), half, halves, VT, out[r : r + len(half)])
+        amx_products.dots(
+            terms, left, side.packed(pairing), half, halves, VT, out[r : r + len(half)]
+        )
 
 
 def _halves(side: Side, pairing: str) -> np.ndarray:

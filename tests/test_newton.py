@@ -227,7 +227,7 @@ def test_sides_of_a_shard(fleet):
         "extras": np.zeros((0, 2)), "slack": 0.0, "travel": np.zeros(1), "shift": np.zeros(1),
     }  # fmt: skip
     program.step(state, message, totals)
-    message = {"kind": "accept", "h": h, "wide": h, "stride": 1, "t": 0.0, "ref": 0}
+    message = {"kind": "accept", "h": h, "wide": h, "stride": 1, "turn": 0, "t": 0.0, "ref": 0}
     program.step(state, message, totals)
     n = len(state.dual)
     margin = 1 - state.dual.sign * (world.phi[:n] @ w)

@@ -88,7 +88,7 @@ class Newton:
             meta = fleet.load(resume)
             if meta is not None:
                 check.restored(meta)
-                return solve.run(solve.restore(program, meta["solver"]), check)
+                return solve.run(solve.restore(program, meta), check)
         place, before = solve.origin(), 1.0
         strides = self._strides(design)
         if start is not None:

@@ -13,9 +13,6 @@ from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.point_sums import Frame
 
-BLOCK = 128
-"""Columns of a product that one thread works at."""
-
 
 class Algebra:
     """Vectors and matrices over features, and over the extras of the problem after them.
@@ -44,34 +41,6 @@ class Algebra:
         """``T' v`` of a sum over columns, with the extras' entries as they are."""
         width = self.design.width
         return np.concatenate([self.design.features(v[:width]), v[width:]])
-
-    def transform(self, moment: FloatArray) -> FloatArray:
-        """``T' M T``: the second moment of the features, bordered by the extras."""
-        rank, width = self.design.rank, self.design.width
-        inner, factor = moment[:width, :width], self.design.factor
-        if factor is not None:
-            inner = self._sandwich(inner, factor)
-        out = np.empty((self.size, self.size))
-        out[:rank, :rank] = inner
-        out[:rank, rank:] = self.design.features(moment[:width, width:])
-        out[rank:, :rank] = out[:rank, rank:].T
-        out[rank:, rank:] = moment[width:, width:]
-        return out
-
-    def _sandwich(self, inner: FloatArray, factor: FloatArray) -> FloatArray:
-        """``T' M T`` by blocks of columns, some at once; blocks do not depend on the threads."""
-        rank = factor.shape[1]
-        out = np.empty((rank, rank))
-
-        def block(start: int) -> None:
-            stop = min(start + BLOCK, rank)
-            # The triangle above the diagonal is enough.
-            out[:stop, start:stop] = factor[:, :stop].T @ (inner @ factor[:, start:stop])
-            out[start:stop, :start] = out[:start, start:stop].T
-
-        # The widest products first, so that threads end together.
-        self.at_once(block, range(0, rank, BLOCK)[::-1])
-        return out
 
     def at_once(self, function: Callable[[int], None], items: Iterable[int]) -> None:
         """Run a function over items, some at once; they must write to places of their own."""

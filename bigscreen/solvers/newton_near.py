@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen import exact
 from bigscreen.design import tiles
 from bigscreen.dual import FREE, Dual, FloatArray
 from bigscreen.rows import as_rows, njit, row_dot
 from bigscreen.solvers.newton_loss import off_kink, sides, tube_of, zone_widths
-from bigscreen.solvers.newton_state import add_moment
 
 if TYPE_CHECKING:
     from bigscreen.solvers.newton_shard import NewtonProgram
@@ -80,7 +80,6 @@ def _gather(program: NewtonProgram, state: State, message: dict[str, Any]) -> Fl
     """The picked rows, filled up to ``most`` of them: what ``unpack`` reads."""
     design, frame, picked = program.design, program.frame, state.picked
     coef, extras = message["coef"], message["extras"]
-    factor = None if design.factor is None else design.factor.astype(np.float32)
     size = design.rank + frame.extras
     out = np.zeros((message["most"], HEAD + -(-size // 2)))
     for a, b in tiles(len(picked), TILE):
@@ -94,7 +93,7 @@ def _gather(program: NewtonProgram, state: State, message: dict[str, Any]) -> Fl
         # float32 numbers in float64's bytes: answers are of one type.
         feature = out[a:b, HEAD:].view(np.float32)
         rank = design.rank
-        feature[:, :rank] = columns if factor is None else columns @ factor
+        feature[:, :rank] = design.features_of(columns)
         feature[:, rank:size] = border
         feature[:, :size] *= dual.sign[:, None].astype(np.float32)
     return out.ravel()
@@ -103,9 +102,11 @@ def _gather(program: NewtonProgram, state: State, message: dict[str, Any]) -> Fl
 _ASKED = {"within": _within, "pick": _pick, "gather": _gather}
 
 
-def add_near(program: NewtonProgram, state: State, wide: float, moment: FloatArray) -> None:
-    """Add to ``moment`` the rows near the zone, curved as if the zone were that wide."""
-    z = state.dual.lin - state.dual.sign * state.scores
+def add_near(
+    program: NewtonProgram, state: State, message: dict[str, Any], totals: exact.Totals
+) -> None:
+    """Add to the zone's moment the rows near it, curved as if the zone were ``wide``."""
+    z, wide = state.dual.lin - state.dual.sign * state.scores, message["wide"]
     inside = off_kink(state.dual, z) <= wide
     near = np.flatnonzero(inside & (state.side != FREE) & ~state.fixed)
     # They only steady the step: a few are enough.
@@ -114,8 +115,9 @@ def add_near(program: NewtonProgram, state: State, wide: float, moment: FloatArr
     part = state.dual[near]
     weight = np.sqrt(zone_widths(part, z[near], wide)[0] * stride / (2 * wide))
     for a, b in tiles(len(near), TILE):
-        columns = program.design.columns(program.rows(state, near[a:b]), np.float64)
-        add_moment(moment, columns, program.frame.border(part[a:b]), weight[a:b])
+        columns = program.design.columns(program.rows(state, near[a:b]))
+        border = program.frame.border(part[a:b])
+        program.add_moment(totals, message, columns, border, weight[a:b])
 
 
 def unpack(stack: FloatArray, counts: NDArray[np.int64], size: int) -> Rows:

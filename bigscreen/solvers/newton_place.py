@@ -10,6 +10,7 @@ import numpy as np
 from bigscreen.dual import FloatArray
 from bigscreen.point import Point
 from bigscreen.solvers.newton_bundle import Bundle
+from bigscreen.solvers.newton_moment import Average
 
 
 @dataclass(frozen=True)
@@ -53,10 +54,20 @@ class Place:
     alive: int = 0
     stalled: int = 0
     local: bool = True  # whether steps over nearby rows may be worth a try
+    average: Average | None = None  # of moments over parts of the zone, this place's own ...
+    before: Average | None = None  # ... included, and without it
     given: float | None = None  # D of the alpha that x was made of, until h suits its gap
 
+    @property
+    def known(self) -> Average | None:
+        """The moment before the place's own, which is summed again where a run is resumed."""
+        return self.average if self.step is None else self.before
+
     def to_dict(self) -> dict[str, Any]:
-        """All the coordinator needs to go on, as JSON (Python floats survive it bit for bit)."""
+        """All the coordinator needs to go on, as JSON (Python floats survive it bit for bit).
+
+        But for ``known.moment``.
+        """
         return {
             "x": self.x.tolist(),
             "h": self.h,
@@ -65,6 +76,8 @@ class Place:
             "errors": self.errors,
             "bundle": self.bundle.to_dict(),
             "t": self.t,
+            "known": None if self.known is None else [self.known.passes, self.known.h],
+            "stepped": self.step is not None,
             "zone": self.zone if self.step is None else self.zone_asked,
             "visited": self.visited,
             "alive": self.alive,
@@ -73,13 +86,16 @@ class Place:
         }
 
     @classmethod
-    def from_dict(cls, metric: FloatArray, saved: dict[str, Any]) -> Place:
+    def from_dict(
+        cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
+    ) -> Place:
         """The place that ``to_dict`` wrote, before its gradient round."""
         same = ("h", "errors", "t", "wide", "zone", "visited", "alive", "stalled", "local")
         return cls(
             x=np.array(saved["x"]),
             bundle=Bundle.from_dict(metric, saved["bundle"]),
             past=[np.array(past) for past in saved["past"]],
+            average=None if moment is None else Average(moment, *saved["known"]),
             **{name: saved[name] for name in same},
         )
 

@@ -32,14 +32,13 @@ from bigscreen.solvers.newton_loss import (
     tube_of,
     zone_widths,
 )
+from bigscreen.solvers.newton_moment import entries, second_moment
 from bigscreen.solvers.newton_near import TILE, add_near, nearby
 from bigscreen.solvers.newton_state import (
     SAVED,
     UNSET,
     State,
-    add_moment,
     fix,
-    moment_of_zeros,
     moved_since,
     quantiles,
     side_loss,
@@ -116,7 +115,19 @@ class NewtonProgram:
             thinned = max(1, self.design.data.shard_rows // self.most_near)
             curvature += thinned / (2 * message["wide"])
         # A box is at most twice as wide as its further end is from 0.
-        return 2 * self.weight_bound * max(self.design.column_bound, 1.0) ** 2 * curvature
+        return 2 * self.weight_bound * max(self.design.largest_norm, 1.0) ** 2 * curvature
+
+    def add_moment(
+        self,
+        totals: exact.Totals,
+        message: dict[str, Any],
+        columns: NDArray[Any],
+        border: FloatArray,
+        weight: FloatArray,
+    ) -> None:
+        """Add the second moment of some rows to the totals."""
+        moment = second_moment(self.design, columns, border, weight)
+        exact.add(totals, "moment", moment, self.moment_bound(message))
 
     @property
     def most_near(self) -> int:
@@ -208,8 +219,7 @@ class NewtonProgram:
         width, middle = zone_widths(rows, z, h)
         terms = Terms(self.frame, rows, read_off(rows, z, h))
         v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
-        moment = moment_of_zeros(v.shape[1]) if stride else np.empty((0, 0))
-        dtype = _entries(len(zone), len(state.dual))
+        dtype = entries(len(zone), len(state.dual))
         for a, b in tiles(len(zone), TILE):
             tile = slice(a, b)
             columns = self.design.columns(self.rows(state, zone[tile]), dtype)
@@ -219,17 +229,16 @@ class NewtonProgram:
             add_rows(columns, border, rows.sign[tile] * middle[tile], last, v)
             if not stride:
                 continue
-            # Strided from the zone's own numbering, so tiles do not change the choice.
-            part = slice((-a) % stride, None, stride)
+            # Strided from the zone's own numbering, so tiles do not change the choice; other rows
+            # in every pass.
+            part = slice((message["turn"] - a) % stride, None, stride)
             weight = np.sqrt(width[tile][part] / (2 * h)) * np.sqrt(stride)
-            add_moment(moment, columns[part], border[part], weight)
+            self.add_moment(totals, message, columns[part], border[part], weight)
         if stride and wide > h:
-            add_near(self, state, wide, moment)
+            add_near(self, state, message, totals)
         v[: self.frame.buckets] += state.side_sum
         v[-1] += state.side_sum.sum(axis=0)
         exact.add(totals, "v", v, self.weight_bound * max(self.design.column_bound, 1.0))
-        if stride:
-            exact.add(totals, "moment", moment, self.moment_bound(message))
         terms.lin[: self.frame.buckets] += state.side_lin
         return np.array([*terms.lin, len(zone), float(np.sum(width))])
 
@@ -254,7 +263,7 @@ class NewtonProgram:
         state.side[need] = side
         moved = np.flatnonzero(before != after)
         part = part[moved]
-        dtype = _entries(len(moved), len(need))
+        dtype = entries(len(moved), len(need))
         changes = [(-1.0, before[moved]), (1.0, after[moved])]
         buckets = [frame.bucket(part, alpha) for _, alpha in changes]
         for (factor, alpha), bucket in zip(changes, buckets, strict=True):
@@ -304,11 +313,3 @@ class NewtonProgram:
         for name in SAVED:
             setattr(state, name, arrays[name].copy())
         return state
-
-
-def _entries(rows: int, of: int) -> type:
-    """Of few rows float64 entries; of many, which take time, those that scores are made of.
-
-    Sums are float64 either way.
-    """
-    return np.float64 if 16 * rows < of else np.float32

@@ -14,6 +14,7 @@ from bigscreen.point_sums import Frame
 from bigscreen.problems import Problem
 from bigscreen.solvers.newton_algebra import Algebra
 from bigscreen.solvers.newton_bundle import Bundle
+from bigscreen.solvers.newton_moment import averaged
 from bigscreen.solvers.newton_phase import approach, within_reach
 from bigscreen.solvers.newton_place import Place, Trial, next_h
 from bigscreen.solvers.newton_screen import screen
@@ -53,7 +54,7 @@ class Solve:
                     "decrement": place.decrement,
                     "stalled": place.stalled >= 3 or self._vanished(place),
                 },
-                lambda folder, meta: self.fleet.save(folder, {**meta, "solver": self._meta(place)}),
+                lambda folder, meta: self.fleet.save(folder, {**meta, **self._meta(place)}),
             )
             if verdict is None:
                 return place.point
@@ -112,6 +113,7 @@ class Solve:
         place.h = place.h or self.algebra.unit
         place.zone = int(place.zone * growth)
         place.past, place.errors, place.bundle = [], [], Bundle(self.algebra.metric)
+        place.average = None
         self._iterate(place, np.zeros(self.algebra.size), STEPS[:1], place.h)
 
     # -- rounds --------------------------------------------------------------------------------
@@ -190,6 +192,7 @@ class Solve:
             "h": place.h,
             "wide": place.wide * place.h,
             "stride": max(1, round(place.zone / most)) if moment else 0,
+            "turn": len(place.past),
         }
 
     def _finish(
@@ -250,10 +253,13 @@ class Solve:
         place.step = None
         if not message["stride"]:
             return
-        moment = exact.read(totals, "moment", program.moment_bound(message))
-        # Shards add to one triangle only.
-        moment = np.triu(moment) + np.triu(moment, 1).T
-        inner = self.algebra.transform(moment)
+        inner = np.zeros((len(gradient), len(gradient)))  # where the zone is empty
+        if "moment" in totals:
+            inner = exact.read(totals, "moment", program.moment_bound(message))
+        place.before, place.average = place.average, None
+        if message["stride"] > 1:
+            place.average = averaged(place.before, inner, h, message["stride"])
+            inner = place.average.moment
         place.step, place.decrement = self.algebra.newton_step(inner, gradient)
         place.next_h = next_h(place, self.options.tol)
         if place.next_h < h:
@@ -295,18 +301,20 @@ class Solve:
     # -- checkpoints ---------------------------------------------------------------------------
     def _meta(self, place: Place) -> dict[str, Any]:
         assert place.point is not None
-        return {
+        saved = {
             **place.to_dict(),
             "primal": place.point.primal,
             "unit": self.algebra.unit,
             "largest": self.largest,
         }
+        return {"solver": saved, **({} if place.known is None else {"moment": place.known.moment})}
 
     def restore(self, program: NewtonProgram, meta: dict[str, Any]) -> Place:
         """The place that ``_meta`` describes: one gradient round over the restored shards."""
-        self.program, self.algebra.unit, self.largest = program, meta["unit"], meta["largest"]
-        place = Place.from_dict(self.algebra.metric, meta)
-        message = self._gradient_message(place)
+        saved = meta["solver"]
+        self.program, self.algebra.unit, self.largest = program, saved["unit"], saved["largest"]
+        place = Place.from_dict(self.algebra.metric, saved, meta.get("moment"))
+        message = self._gradient_message(place, saved["stepped"])
         stack, totals = self.fleet.round(message)
-        self._finish(place, message, stack, totals, meta["primal"], known=True)
+        self._finish(place, message, stack, totals, saved["primal"], known=True)
         return place

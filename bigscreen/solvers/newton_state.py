@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +10,6 @@ from numpy.typing import NDArray
 
 from bigscreen.dual import AT_HI, FREE, Dual, FloatArray
 from bigscreen.point_sums import Frame, by_term, linear
-from bigscreen.rows import get_cython_function_address
-from bigscreen.sides import scratch
 from bigscreen.solvers.newton_loss import side_value, tube_of
 
 UNSET = np.int8(-1)
@@ -149,34 +146,3 @@ def side_loss(state: State, coefs: FloatArray, extras: FloatArray) -> FloatArray
     visited = np.sum(linear(part, bound)) - (bound * part.sign) @ state.trial
     v, width = state.side_sum.sum(axis=0), len(coefs)
     return state.side_lin.sum() - (v[:width] @ coefs + v[width:] @ extras) - visited
-
-
-def moment_of_zeros(size: int) -> FloatArray:
-    """A (size, size) array of zeros, the same memory in every call of this thread."""
-    moment = scratch("moment", (size, size), np.float64)
-    moment[...] = 0.0
-    return moment
-
-
-_DSYRK = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 10)(
-    get_cython_function_address("scipy.linalg.cython_blas", "dsyrk")
-)
-"""BLAS's symmetric update by its address: ctypes lets other threads run meanwhile, which scipy's
-own wrapper does not."""
-
-
-def add_moment(
-    moment: FloatArray, columns: FloatArray, border: FloatArray, weight: FloatArray
-) -> None:
-    """Add ``sum weight_i^2 [c_i, border_i] [c_i, border_i]'`` to the upper triangle, in place."""
-    (rows, width), size = columns.shape, len(moment)
-    if not rows:
-        return
-    scaled = np.empty((rows, size))
-    np.multiply(columns, weight[:, None], out=scaled[:, :width])
-    np.multiply(border, weight[:, None], out=scaled[:, width:])
-    # Fortran's lower triangle of C-ordered memory is the upper one.
-    chars = [ctypes.byref(ctypes.c_char(c)) for c in (b"L", b"N")]
-    n, k, one = ctypes.c_int(size), ctypes.c_int(rows), ctypes.c_double(1.0)
-    n_at, k_at, one_at = ctypes.byref(n), ctypes.byref(k), ctypes.byref(one)
-    _DSYRK(*chars, n_at, k_at, one_at, scaled.ctypes.data, n_at, one_at, moment.ctypes.data, n_at)

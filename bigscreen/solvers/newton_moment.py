@@ -1,0 +1,67 @@
+"""The second moment of features, which is what rows in a zone curve P by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.design import Design
+from bigscreen.dual import FloatArray
+
+NARROW = 256
+"""Of fewer features products are float64: they cost little, and raw features can be nearly the same
+number in all rows."""
+
+ROUGH = 2.0**22
+"""Curvature from which on rounding in float32 products would be more than the penalty curves P."""
+
+
+def entries(rows: int, of: int) -> type:
+    """Of few rows float64 entries; of many, which take time, those that scores are made of.
+
+    Sums over rows are float64 either way.
+    """
+    return np.float64 if 64 * rows < of else np.float32
+
+
+def second_moment(
+    design: Design, columns: NDArray[Any], border: FloatArray, weight: FloatArray
+) -> NDArray[Any]:
+    """``sum weight_i^2 [phi_i, border_i] [phi_i, border_i]'``: (size, size).
+
+    Parameters
+    ----------
+    columns : (rows, m), float32 or float64
+    border : float64 (rows, extras)
+    weight : float64 (rows,)
+    """
+    phi = design.features_of(columns)
+    rank, size = phi.shape[1], phi.shape[1] + border.shape[1]
+    exact = size < NARROW or weight @ weight > ROUGH
+    scaled = np.empty((len(phi), size), np.float64 if exact else np.float32)
+    np.multiply(phi, weight[:, None], out=scaled[:, :rank], casting="same_kind")
+    np.multiply(border, weight[:, None], out=scaled[:, rank:], casting="same_kind")
+    return scaled.T @ scaled
+
+
+@dataclass(frozen=True)
+class Average:
+    """The mean of the moments of some passes at one h, each over other rows of the zone."""
+
+    moment: FloatArray
+    passes: int
+    h: float
+
+
+def averaged(before: Average | None, moment: FloatArray, h: float, stride: int) -> Average:
+    """The mean with one more pass, which took one in ``stride`` rows of the zone.
+
+    Of as many passes as go through the zone once: w moves, and older ones are of another zone.
+    """
+    if before is None or before.h != h:
+        return Average(moment, 1, h)
+    passes = min(before.passes + 1, stride)
+    return Average(before.moment + (moment - before.moment) / passes, passes, h)
