@@ -116,21 +116,24 @@ class _ShardSums:
                 # box is as good, but at a small h another reading is another alpha.
                 same = self.exact is self.design and self.dtype is np.float32
                 read = columns if same else _columns(self.design, other[c:d], np.float32)
-                alphas = [given[rows]] if given is not None else self._alphas(dual[rows], read)
-                self._tile(dual[rows], columns, alphas, sums, parts)
+                scores = np.empty(d - c)
+                _scores(columns, self.coef, self._constant, scores)
+                known = scores if same else None
+                alphas = (
+                    [given[rows]] if given is not None else self._alphas(dual[rows], read, known)
+                )
+                self._tile(dual[rows], columns, scores, alphas, sums, parts)
         return sums, parts
 
     def _tile(
         self,
         dual: Dual,
         columns: Any,
+        scores: FloatArray,
         alphas: Iterable[FloatArray],
         sums: FloatArray,
         parts: FloatArray,
     ) -> None:
-        scores = np.empty(len(dual))
-        constant = self.point.intercept if self.frame.constant else 0.0
-        _scores(columns, self.coef, constant, scores)
         sums[0] += dual.losses(scores, self.mu).sum()
         sums[1] += np.maximum(np.abs(dual.lo), np.abs(dual.hi)).sum()
         sums[2] += len(dual)
@@ -144,10 +147,18 @@ class _ShardSums:
             used |= alpha != 0
         sums[3] += np.count_nonzero(used)
 
-    def _alphas(self, dual: Dual, columns: Any) -> Iterator[FloatArray]:
-        scores = np.empty(len(dual))
+    @property
+    def _constant(self) -> float:
+        return self.point.intercept if self.frame.constant else 0.0
+
+    def _alphas(self, dual: Dual, columns: Any, known: FloatArray | None) -> Iterator[FloatArray]:
+        """Alpha of every reading; ``known``: the scores at w, if they are of these columns."""
         for reading in self.point.readings:
-            _scores(columns, reading.coef, reading.intercept, scores)
+            scores = known
+            here = reading.intercept == self._constant and np.array_equal(reading.coef, self.coef)
+            if scores is None or not here:
+                scores = np.empty(len(dual))
+                _scores(columns, reading.coef, reading.intercept, scores)
             yield reading.alpha(dual, scores)
 
 
