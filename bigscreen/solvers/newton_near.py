@@ -68,7 +68,7 @@ def _pick(program: NewtonProgram, state: State, message: dict[str, Any]) -> Floa
         state.picked = np.flatnonzero(near & ~state.fixed)
         state.held = np.zeros(len(state.dual), np.bool_)
     else:
-        part = state.dual[state.need]
+        part = state.visited
         z = part.lin - part.sign * state.trial[:, 1]
         moved = sides(part, z, message["h"]) != state.side[state.need]
         state.picked = state.need[moved & ~state.held[state.need]]

@@ -43,6 +43,7 @@ from bigscreen.solvers.newton_state import (
     quantiles,
     side_loss,
     sizes,
+    span,
 )
 
 
@@ -164,8 +165,9 @@ class NewtonProgram:
         ends = slice(1 if fresh or still else 0, 2)
         for a, b in tiles(len(state.need), 4 * TILE):
             ids = state.need[a:b]
-            scores = self.design.dots(self.rows(state, ids), coefs[:, ends])
-            state.trial[a:b] = scores + self.frame.border(dual[ids]) @ extras[:, ends]
+            state.trial[a:b] = self.design.dots(self.rows(state, ids), coefs[:, ends])
+            if len(extras):
+                state.trial[a:b] += self.frame.border(dual[span(ids)]) @ extras[:, ends]
         if fresh:
             state.trial[:, 0] = state.scores[state.need]
         counts = [len(state.need), len(dual) - np.count_nonzero(state.fixed)]
@@ -176,7 +178,7 @@ class NewtonProgram:
         h, steps = message["h"], message["steps"]
         ends = side_loss(state, message["coefs"], message["extras"])
         losses = np.zeros((2, len(steps)))
-        part = state.dual[state.need]
+        part = state.visited
         segment_losses(
             part.lin - part.sign * state.trial[:, 0],
             part.sign * (state.trial[:, 0] - state.trial[:, 1]),
@@ -197,7 +199,7 @@ class NewtonProgram:
         old, new = state.trial[:, 0], state.trial[:, 1]
         state.scores[need] = old + message["t"] * (new - old)
         state.ref[need] = message["ref"]
-        part = state.dual[need]
+        part = state.visited
         z = part.lin - part.sign * state.scores[need]
         self._move_sides(state, part, sides(part, z, h))
         # The trial is over: nothing of it goes into a checkpoint.
@@ -290,7 +292,7 @@ class NewtonProgram:
 
     def rows(self, state: State, local: NDArray[np.int64]) -> Any:
         if state.X is not None:
-            return state.X if len(local) == state.X.shape[0] else state.X[local]
+            return state.X[span(local)]
         ids = state.ids[local]
         if not len(ids):
             return self.design.data.X(state.start, state.start)

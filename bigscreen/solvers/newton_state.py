@@ -56,6 +56,11 @@ class State:
     held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     picked: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
+    @property
+    def visited(self) -> Dual:
+        """The rows of the last trial."""
+        return self.dual[span(self.need)]
+
     def compact(self) -> None:
         """Drop fixed rows: the arrays hold alive rows only from here on, named by ``ids``."""
         keep = np.flatnonzero(~self.fixed)
@@ -67,6 +72,13 @@ class State:
         self.side, self.fixed = self.side[keep], self.fixed[keep]
         self.need, self.trial = np.empty(0, np.int64), np.empty((0, 2))
         self.held, self.picked = np.empty(0, np.bool_), np.empty(0, np.int64)
+
+
+def span(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Ascending places as a slice, for which nothing is copied, if they follow one another."""
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
 
 
 def sizes(state: State) -> FloatArray:
@@ -141,7 +153,7 @@ def side_loss(state: State, coefs: FloatArray, extras: FloatArray) -> FloatArray
 
     V and H cover all rows at a side; those among them that are visited are taken out again.
     """
-    part = state.dual[state.need]
+    part = state.visited
     bound = side_value(part, state.side[state.need])
     visited = np.sum(linear(part, bound)) - (bound * part.sign) @ state.trial
     v, width = state.side_sum.sum(axis=0), len(coefs)
