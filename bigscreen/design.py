@@ -86,12 +86,17 @@ class Design:
         """``T' v`` (r,) of a sum over columns (m,)."""
         return v if self.factor is None else self.factor.T @ v
 
-    def features_of(self, columns: NDArray[Any]) -> NDArray[Any]:
-        """``phi`` (rows, r) of rows with these columns (rows, m), as many bits in as out."""
+    def features_of(
+        self, columns: NDArray[Any], out: NDArray[np.float32] | None = None
+    ) -> NDArray[Any]:
+        """``phi`` (rows, r) of rows with these columns (rows, m), as many bits in as out.
+
+        ``out``: where float32 features are to be written.
+        """
         if self.factor is None:
             return columns
         if columns.dtype == np.float32:
-            return Linear().block(columns, self._factor_side)
+            return Linear().block(columns, self._factor_side, out=out)
         return columns @ self.factor
 
     @cached_property

@@ -168,7 +168,7 @@ class _Block:
         out = np.empty((stop - start, design.rank), np.float32)
         X = data.X(start, stop)
         for a, b in tiles(stop - start, 2048):
-            out[a:b] = design.features_of(design.columns(X[a:b]))
+            design.features_of(design.columns(X[a:b]), out[a:b])
         if self.writer is None:
             return out
         self.writer.write(

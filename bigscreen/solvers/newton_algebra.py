@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 from scipy import linalg
@@ -42,9 +43,9 @@ class Algebra:
         width = self.design.width
         return np.concatenate([self.design.features(v[:width]), v[width:]])
 
-    def at_once(self, function: Callable[[int], None], items: Iterable[int]) -> None:
-        """Run a function over items, some at once; they must write to places of their own."""
-        list(self._pool.map(function, items))
+    def at_once(self, function: Callable[[int], Any], items: Iterable[int]) -> list[Any]:
+        """What a function makes of items, in their order; some run at once."""
+        return list(self._pool.map(function, items))
 
     def quadratic(self, x: FloatArray) -> float:
         return 0.5 * float(self.metric @ (x * x))

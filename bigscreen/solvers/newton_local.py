@@ -8,6 +8,9 @@ pass and taken in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy import linalg
@@ -17,7 +20,11 @@ from bigscreen.point import read_off
 from bigscreen.rows import njit
 from bigscreen.solvers.newton_algebra import Algebra
 from bigscreen.solvers.newton_loss import off_kink, zone_widths
+from bigscreen.solvers.newton_moment import rough_moment
 from bigscreen.solvers.newton_near import Rows, dual_of
+
+TILE = 1024
+"""Rows whose second moment one thread computes at once."""
 
 BLOCK, MANY = 256, 2048
 """Columns, and rows, that one thread works at."""
@@ -54,6 +61,7 @@ class Local:
         self._sums = np.zeros(len(x))
         self.decrement = self.left = np.inf
         """What the last step promised, and ``||gradient||^2 / 2``."""
+        self._solved: Callable[[FloatArray], FloatArray] | None = None
         self._curved = np.empty(0)
         self._moment = np.zeros((len(x), len(x)), np.float32)
         self._hessian = np.empty_like(self._moment)
@@ -79,25 +87,26 @@ class Local:
             cost = float(np.sum(width)) * h / 12
             gradient = self._gradient()
             self.left = 0.5 * float(self.metric @ gradient**2)
-            step = self._direction(zone, width / (2 * h), gradient)
-            if step is None:
-                return taken or -1
-            self.decrement = -0.5 * float(gradient @ step)
             floor = max(h * float(np.sqrt(0.5 * gap / cost)) if cost > 0 else 0.0, lowest)
             last = floor >= 0.7 * h
-            if last and self.decrement <= 0.1 * cost and self.left <= 0.2 * gap:
+            # By the Hessian of the step before: good enough to tell when h may fall.
+            promised = 0.5 * float(gradient @ self._solved(gradient)) if self._solved else np.inf
+            if last and promised <= 0.1 * cost and self.left <= 0.2 * gap:
                 return taken
-            if last and lowest >= 0.7 * h and self.decrement <= cost:
+            if last and lowest >= 0.7 * h and promised <= cost:
                 return taken
-            if not last and self.decrement <= cost:
-                self.h = max(h / (4 if self.decrement <= 0.1 * cost else 2), floor)
+            towards = gradient
+            if not last and promised <= cost:
+                self.h = max(h / (4 if promised <= 0.1 * cost else 2), floor)
                 # The zone's rows as they are: alpha is linear within it, so this is the exact
                 # step of the path in h while no row enters or leaves it.
                 more = (h / self.h - 1) * (self._alpha[zone] - middle)
-                path = gradient - self._weighted(zone, more)
-                step = self._direction(zone, width / (2 * self.h), path)
-                if step is None:
-                    return taken or -1
+                towards = gradient - self._weighted(zone, more)
+            step = self._direction(zone, width / (2 * self.h), towards)
+            if step is None:
+                return taken or -1
+            self.decrement = -0.5 * float(towards @ step)
+            if self.h < h:
                 gradient = self._gradient()
             if not self._move(step, gradient):
                 return taken or -1
@@ -118,18 +127,20 @@ class Local:
         """``-H^-1 gradient``, near enough: a float32 factor, refined by conjugate gradients."""
         diagonal = self.algebra.damping(gradient)
         self._update(zone, curve)
-        # LAPACK's lower triangle of what C calls the upper one.
-        hessian = np.multiply(self._moment, np.float32(self._scale), out=self._hessian).T
-        hessian[np.diag_indices_from(hessian)] += diagonal.astype(np.float32)
-        try:
-            factor = linalg.cho_factor(hessian, lower=True, overwrite_a=True, check_finite=False)
-        except linalg.LinAlgError:
+        factor = self._factor(diagonal)
+        if factor is None:
+            # What was added and taken away again has left too much behind: anew.
+            self._curved[:] = np.nan
+            self._update(zone, curve)
+            factor = self._factor(diagonal)
+        if factor is None:
             return None
 
         def solved(v: FloatArray) -> FloatArray:
             found = linalg.cho_solve(factor, v.astype(np.float32), check_finite=False)
             return np.asarray(found, np.float64)
 
+        self._solved = solved
         step, left = np.zeros(len(gradient)), -gradient
         near = solved(left)
         towards, size = near, float(left @ near)
@@ -147,6 +158,16 @@ class Local:
             towards = near + size / before * towards
         return step if np.isfinite(step).all() and float(step @ gradient) < 0 else None
 
+    def _factor(self, diagonal: FloatArray) -> Any:
+        """Cholesky's factor of the Hessian; None where that is not positive definite."""
+        # Transposed, since LAPACK's columns are C's rows: it is symmetric but for rounding.
+        hessian = np.multiply(self._moment, np.float32(self._scale), out=self._hessian).T
+        hessian[np.diag_indices_from(hessian)] += diagonal.astype(np.float32)
+        try:
+            return linalg.cho_factor(hessian, lower=True, overwrite_a=True, check_finite=False)
+        except linalg.LinAlgError:
+            return None
+
     def _update(self, zone: NDArray[np.int64], curve: FloatArray) -> None:
         """The second moment of the zone: only rows whose weight has changed are multiplied."""
         largest = float(np.max(curve, initial=0.0))
@@ -154,28 +175,29 @@ class Local:
         new = np.zeros(len(self.G))
         new[zone] = curve / self._scale
         changed = np.flatnonzero(new != self._curved)
-        if 2 * len(changed) > len(zone):
+        if 2 * len(changed) > len(zone):  # (NaN has changed)
             self._moment[...] = 0.0
             self._curved = np.zeros(len(self.G))
             changed = zone
         change = new[changed] - self._curved[changed]
-        for sign in (1.0, -1.0):
-            part = changed[sign * change > 0]
-            if len(part):
-                weight = np.sqrt(np.abs(change[sign * change > 0])).astype(np.float32)
-                self._add(self.rows.feature[part] * weight[:, None], np.float32(sign))
+        self._add(changed[change > 0], change[change > 0])
+        self._add(changed[change < 0], change[change < 0])
         self._curved = new
 
-    def _add(self, scaled: NDArray[np.float32], sign: np.float32) -> None:
-        """Add ``sign scaled' scaled`` to the moment's upper triangle."""
+    def _add(self, used: NDArray[np.int64], change: FloatArray) -> None:
+        """Add to the moment that of these rows, weighted by changes of one sign."""
+        weight = np.sqrt(np.abs(change)).astype(np.float32)[:, None]
 
-        def block(start: int) -> None:
-            stop = start + BLOCK
-            more = scaled[:, start:stop].T @ scaled[:, start:]
-            more *= sign
-            self._moment[start:stop, start:] += more
+        def part(start: int) -> NDArray[np.float32]:
+            rows = slice(start, start + TILE)
+            return rough_moment(self.rows.feature[used[rows]] * weight[rows])
 
-        self.algebra.at_once(block, range(0, scaled.shape[1], BLOCK))
+        # In the order of the rows, whichever thread ends first.
+        for more in self.algebra.at_once(part, range(0, len(used), TILE)):
+            if change[0] > 0:
+                self._moment += more
+            else:
+                self._moment -= more
 
     def _products(self, used: NDArray[np.int64], v: FloatArray) -> FloatArray:
         """``rows[used] @ v``, summed in float64."""

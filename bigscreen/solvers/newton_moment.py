@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
+from bigscreen.kernels import Linear, Side, on_matrix_unit
 
 NARROW = 256
 """Of fewer features products are float64: they cost little, and raw features can be nearly the same
@@ -45,6 +46,20 @@ def second_moment(
     np.multiply(phi, weight[:, None], out=scaled[:, :rank], casting="same_kind")
     np.multiply(border, weight[:, None], out=scaled[:, rank:], casting="same_kind")
     return scaled.T @ scaled
+
+
+def rough_moment(scaled: NDArray[np.float32]) -> NDArray[np.float32]:
+    """``scaled' scaled`` (size, size) of rows (rows, size), whose numbers may lose all but 8 bits.
+
+    A matrix unit multiplies those six times as fast as float32 ones. For what only preconditions.
+    """
+    if not on_matrix_unit("linear"):
+        return scaled.T @ scaled
+    bits = np.ascontiguousarray(scaled.T).view(np.uint32)
+    bits += np.uint32(1 << 15)
+    bits &= np.uint32(0xFFFF0000)
+    rough = bits.view(np.float32)
+    return Linear().block(rough, Side(rough))
 
 
 @dataclass(frozen=True)
