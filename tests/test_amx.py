@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigscreen import amx, sides
-from bigscreen.kernels import Linear, Rbf, Side
+from bigscreen.kernels import Linear, Rbf, Side, Sigmoid
 from bigscreen.kernels_base import product_error
 
 unit = pytest.mark.skipif(not amx.available(), reason="this processor has no matrix unit (AMX)")
@@ -72,6 +72,31 @@ def test_bits_do_not_depend_on_the_company(kind, kernel, monkeypatch):
     np.testing.assert_array_equal(kernel.block(A, few), together[:, 50:])
     monkeypatch.setattr(sides, "PIECE_ENTRIES", 1)
     np.testing.assert_array_equal(kernel.block(A, Side(B)), together)
+
+
+@unit
+@pytest.mark.parametrize("kinds", [("floats", "floats"), ("bytes", "floats"), ("flags", "bytes")])
+@pytest.mark.parametrize("kernel", [Linear(), Rbf(1e-3), Sigmoid(1e-3)], ids=lambda k: k.name)
+@pytest.mark.parametrize("shape", [(33, 513, 40), (530, 600, 700), (70, 1100, 1700)])
+def test_whole_strips_and_rows_too_long_for_the_cache(shape, kernel, kinds):
+    n, m, d = shape
+    A, B = rows(kinds[0], n, d, 12) / 8, rows(kinds[1], m, d, 13) / 8
+    side, V = Side(B), np.random.default_rng(14).standard_normal((m, 3))
+    here = kernel.block(A, side)
+    exact = kernel.block(A, side, dtype=np.float64)
+    squares = [(X.astype(np.float64) ** 2).sum(axis=1).max() for X in (A, B)]
+    error = kernel.entry_error(squares[0], squares[1], d)
+    assert np.abs(here - exact).max() <= error
+    sums = here.astype(np.float64) @ V
+    np.testing.assert_allclose(kernel.dots(A, side, V), sums, rtol=0, atol=1e-12 * m * here.max())
+    for i in (0, n // 2, n - 1):
+        np.testing.assert_array_equal(kernel.block(A[i : i + 1], side)[0], here[i])
+        np.testing.assert_array_equal(
+            kernel.dots(A[i : i + 1], side, V), kernel.dots(A, side, V)[i : i + 1]
+        )
+    few = Side(B[500:])
+    few.origin = side.origin
+    np.testing.assert_array_equal(kernel.block(A, few), here[:, 500:])
 
 
 @unit
