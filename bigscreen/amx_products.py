@@ -109,7 +109,7 @@ def _run(layout, terms, left, right, half_a, half_b, VT, out):  # type: ignore[n
     deep = max(1, -(-chunks * parts // DEEP))
     panels, strips = -(-len(half_a) // PANEL), -(-len(half_b) // STRIP)
     height = PANELS if chunks * parts <= NARROW else MANY_PANELS
-    width = strips if deep == 1 else STRIPS
+    width = max(1, strips) if deep == 1 else STRIPS
     sums = _room(1 if deep == 1 else height * width)
     for top in range(0, panels, height):
         for first in range(0, strips, width):

@@ -105,7 +105,9 @@ def outline(data: Rows, request: Request) -> Plan:
     base = request.base_bytes
     threads = request.workers
     square = 8 * (m + 1) ** 2
-    work = square * (6 + 3 * threads) if solver == "newton" else 0
+    # The coordinator's moments and Hessian; every thread's; the factor of every process.
+    squares = 7 + threads * (5 if request.cluster else 3)
+    work = square * squares if solver == "newton" else 0
     tiles = threads * 2048 * (m + 1) * (8 + 8 + 4) if solver == "newton" else threads * 2**25
     # Pair steps keep rows of the matrix of products between the rows.
     cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0

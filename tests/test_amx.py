@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigscreen import amx, sides
-from bigscreen.kernels import Linear, Rbf, Side, Sigmoid
+from bigscreen.kernels import Linear, Polynomial, Rbf, Side, Sigmoid
 from bigscreen.kernels_base import product_error
 
 unit = pytest.mark.skipif(not amx.available(), reason="this processor has no matrix unit (AMX)")
@@ -174,3 +174,37 @@ def test_processors_without_the_unit_agree(kind, kernel, monkeypatch):
     squares = [float((X.astype(np.float64) ** 2).sum(axis=1).max()) for X in (A, B)]
     allowed = 2 * kernel.entry_error(squares[0], squares[1], 40)
     np.testing.assert_allclose(here, there, rtol=0, atol=allowed)
+
+
+KERNELS = [Linear(), Rbf(0.01), Polynomial(0.1, 3, 0.5), Sigmoid(0.01, 0.1)]
+
+
+@unit
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.parametrize("shape", [(70, 529, 40), (530, 1030, 20), (33, 1100, 1050), (40, 3, 5100)])
+def test_a_pair_alone_is_the_pair_in_any_place(kernel, shape):
+    """Past the ends of panels, strips and K-blocks; written down, and multiplied at once."""
+    n, m, d = shape
+    A, B = rows("mixed", n, d, 0), rows("floats", m, d, 1)
+    side = Side(B)
+    together = kernel.block(A, side)
+    ends = {0, 15, 16, 31, 32, 511, 512, 513, m - 17, m - 1}
+    for i in (0, n // 2, n - 1):
+        for j in sorted(k for k in ends if 0 <= k < m):
+            alone, here = Side(B[j : j + 1]), np.zeros((m, 1))
+            alone.origin, here[j] = side.origin, 1.0
+            assert kernel.block(A[i : i + 1], alone)[0, 0] == together[i, j]
+            assert kernel.dots(A, side, here)[i, 0] == together[i, j]
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.parametrize("shape", [(5, 0, 3), (0, 5, 3), (0, 0, 3), (5, 7, 0)])
+def test_no_rows_or_no_columns(kernel, shape):
+    """A part of an early model can be without a support vector."""
+    n, m, d = shape
+    A, side = np.ones((n, d), np.float32), Side(np.ones((m, d), np.float32))
+    assert kernel.block(A, side).shape == (n, m)
+    found = kernel.dots(A, side, np.ones((m, 2)))
+    assert found.shape == (n, 2) and np.all(np.isfinite(found))
+    if m == 0:
+        np.testing.assert_array_equal(found, 0.0)

@@ -3,11 +3,18 @@
 import numpy as np
 import pytest
 from newton_world import feature_world
+from problem_cases import NAMES
 
-from bigscreen import exact, nystrom
+from bigscreen import exact, fit_monitor, nystrom
 from bigscreen.design import Design
+from bigscreen.dual import FREE
+from bigscreen.fit import fit
+from bigscreen.fit_monitor import Limits
+from bigscreen.fleet import Inline
 from bigscreen.kernels import make_kernel
-from bigscreen.solvers import newton_moment
+from bigscreen.problems import CSvc
+from bigscreen.solvers import newton_moment, newton_shard
+from bigscreen.solvers.newton import Newton
 from bigscreen.solvers.newton_algebra import Algebra
 from bigscreen.solvers.newton_local import Local
 from bigscreen.solvers.newton_moment import averaged, rough_moment, second_moment
@@ -51,39 +58,72 @@ def test_features_of_columns_in_either_precision():
     np.testing.assert_array_equal(out, coarse)
 
 
-def moments(program, x, h, wide, strides, extras):
-    """The moments that a shard sums at x, for every (stride, turn)."""
-    state, found = program.open(0), []
-    message = {
-        "kind": "trial", "h": h, "steps": np.zeros(1), "coefs": np.stack([x, x], axis=1),
-        "extras": np.zeros((extras, 2)), "slack": 0.0, "travel": np.zeros(1),
-        "shift": np.zeros(1),
-    }  # fmt: skip
-    program.step(state, message, {})
-    first = {"kind": "accept", "h": h, "wide": h, "stride": 1, "turn": 0, "t": 0.0, "ref": 0}
-    program.step(state, first, {})
-    for stride, turn in strides:
-        totals: exact.Totals = {}
-        message = {"kind": "gradient", "h": h, "wide": wide, "stride": stride, "turn": turn}
-        program.step(state, message, totals)
-        found.append(exact.read(totals, "moment", program.moment_bound(message)))
-    return state, found
+@pytest.mark.parametrize("kind", ["far", "few directions", "huge"])
+def test_rounding_leaves_a_moment_less_than_the_penalty_below_0(kind):
+    """Rows nearly alike, or in a plane, or long: what float32 rounds off is more than 1."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, newton_moment.NARROW + 4))
+    match kind:
+        case "far":
+            X += 1000.0
+        case "few directions":
+            X = np.rint(128 + 10 * X[:, :20] @ rng.normal(size=(20, X.shape[1])))
+        case "huge":
+            X *= 1e18
+    X = X.astype(np.float32)
+    design = Design(MemoryDataset(X, np.zeros(600, np.int32), [0, 1]))
+    border, weight = np.ones((600, 1)), np.full(600, 7.0)
+    moment = newton_moment.second_moment(design, X, border, weight)
+    assert np.all(np.isfinite(moment))
+    least = np.linalg.eigvalsh(moment.astype(np.float64))[0]
+    assert least > -0.5 - 1e-12 * float(np.trace(moment))
 
 
-@pytest.mark.parametrize("name", ["c-svc", "svr"])
-def test_parts_of_the_zone_average_to_the_whole(name):
-    world = feature_world(name)
-    weight = float(np.sum(world.oracle.hi - world.oracle.lo))
-    program = NewtonProgram(world.design, world.problem, weight_bound=weight)
-    x = 0.1 * np.random.default_rng(0).standard_normal(world.design.width)
-    strides = [(1, 0), (3, 0), (3, 1), (3, 2)]
-    _, (whole, *parts) = moments(program, x, 2.0, 2.0, strides, program.frame.extras)
-    assert np.trace(whole) > 0
-    np.testing.assert_allclose(np.mean(parts, axis=0), whole, rtol=0, atol=1e-9 * whole.max())
-    known = None
-    for part in parts:
-        known = averaged(known, part, 2.0, 3)
-    np.testing.assert_allclose(known.moment, whole, rtol=0, atol=1e-9 * whole.max())
+def test_columns_that_are_far_from_0_are_fitted():
+    """256 of them and more: float32 would leave no Hessian."""
+    rng = np.random.default_rng(4)
+    X = (rng.standard_normal((1500, 260)) + 100).astype(np.float32)
+    data = MemoryDataset(X, np.where(X[:, 0] + rng.standard_normal(1500) > 100, 1, 0), [0, 1])
+    with Inline(2) as fleet:
+        found = fit(Design(data), CSvc(1.0, 1), Newton(1e-3), fleet, Limits(1e-3, 60))
+    assert found.certificate.relative_gap <= 1e-3
+
+
+@pytest.mark.parametrize("narrow", [0, 256])
+@pytest.mark.parametrize("name", NAMES)
+def test_the_turns_of_a_zone_average_to_its_second_moment(name, narrow, monkeypatch):
+    """Of any stride, over tiles that the stride does not divide, with the extras' border."""
+    monkeypatch.setattr(newton_moment, "NARROW", narrow)
+    monkeypatch.setattr(newton_shard, "TILE", 7)
+    world = feature_world(name, "rbf", 0, n=150, weights=True)
+    design, h, stride = world.design, 1.2, 4
+    program = NewtonProgram(design, world.problem, weight_bound=float(2 * world.case.hi.sum()))
+    coef = design.coef(np.random.default_rng(1).normal(size=design.rank) * 0.3)
+    size = design.rank + program.frame.extras
+    want, found = np.zeros((2, size, size))
+    for shard in range(design.data.n_shards):
+        state = program.open(shard)
+        still = {
+            "kind": "trial", "h": h, "steps": np.zeros(1), "coefs": np.stack([coef, coef], axis=1),
+            "extras": np.zeros((program.frame.extras, 2)), "slack": 0.0, "travel": np.zeros(1),
+            "shift": np.zeros(1),
+        }  # fmt: skip
+        program.step(state, still, {})
+        message = {"h": h, "wide": h, "stride": stride, "t": 0.0, "ref": 0, "turn": 0}
+        program.step(state, {**message, "kind": "accept"}, {})
+        for turn in range(stride):
+            totals: exact.Totals = {}
+            program.step(state, {**message, "kind": "gradient", "turn": turn}, totals)
+            if "moment" in totals:
+                found += exact.read(totals, "moment", program.moment_bound(message)) / stride
+        dual, tube = state.dual, 0.0 if state.dual.tube is None else state.dual.tube
+        columns = design.columns(design.data.X(*design.data.shard(shard)), np.float64)
+        z = dual.lin - dual.sign * (columns @ coef)
+        kinks = [dual.hi * (abs(z - tube) <= h) - dual.lo * (abs(z + tube) <= h)]
+        assert np.any(state.side == FREE)
+        features = np.hstack([columns @ design.factor, program.frame.border(dual)])
+        want += features.T @ (features * (kinks[0] / (2 * h))[:, None])
+    np.testing.assert_allclose(found, want, rtol=0, atol=2e-6 * np.abs(want).max())
 
 
 def test_the_mean_is_of_one_h_and_forgets():
@@ -116,3 +156,34 @@ def test_a_local_hessian_that_went_bad_is_made_anew():
     local._moment -= 100 * np.eye(size, dtype=np.float32)
     local._curved[:] = curve / local._scale
     np.testing.assert_array_equal(local._direction(zone, curve, gradient), expected)
+
+
+@pytest.mark.parametrize("at", [3, 6, 9])
+def test_a_mean_of_moments_is_resumed(at, tmp_path, monkeypatch):
+    """A zone of many times as many rows as a pass takes: the checkpoint holds the mean."""
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    world, seen = feature_world("c-svc", "rbf", 0, n=300), []
+    averaged = newton_moment.averaged
+
+    def spy(before, moment, h, stride):
+        seen.append(before is not None and before.h == h)
+        return averaged(before, moment, h, stride)
+
+    monkeypatch.setattr("bigscreen.solvers.newton_solve.averaged", spy)
+
+    def solved(threads, **options):
+        with Inline(threads) as fleet:
+            solver = Newton(1e-4, zone_rows=0.3)
+            return fit(world.design, world.problem, solver, fleet, Limits(1e-4, 60), **options)
+
+    def stop(event):
+        if event.get("pass") == at:
+            raise KeyboardInterrupt
+
+    whole = solved(1)
+    assert len(whole.history) > at and any(seen), "no moment was carried over"
+    with pytest.raises(KeyboardInterrupt):
+        solved(2, folder=tmp_path, report=stop)
+    resumed = solved(3, folder=tmp_path, resume=True)
+    np.testing.assert_array_equal(resumed.point.coef, whole.point.coef)
+    assert resumed.certificate == whole.certificate

@@ -17,7 +17,7 @@ NARROW = 256
 number in all rows."""
 
 ROUGH = 2.0**22
-"""Curvature from which on rounding in float32 products would be more than the penalty curves P."""
+"""Trace from which on rounding in float32 products could outweigh what the penalty curves P by."""
 
 
 def entries(rows: int, of: int) -> type:
@@ -41,7 +41,9 @@ def second_moment(
     """
     phi = design.features_of(columns)
     rank, size = phi.shape[1], phi.shape[1] + border.shape[1]
-    exact = size < NARROW or weight @ weight > ROUGH
+    squares = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) + np.sum(border**2, axis=1)
+    # (What is not a number goes the exact way, too.)
+    exact = size < NARROW or not weight**2 @ squares <= ROUGH
     scaled = np.empty((len(phi), size), np.float64 if exact else np.float32)
     np.multiply(phi, weight[:, None], out=scaled[:, :rank], casting="same_kind")
     np.multiply(border, weight[:, None], out=scaled[:, rank:], casting="same_kind")
@@ -78,5 +80,5 @@ def averaged(before: Average | None, moment: FloatArray, h: float, stride: int) 
     """
     if before is None or before.h != h:
         return Average(moment, 1, h)
-    passes = min(before.passes + 1, stride)
-    return Average(before.moment + (moment - before.moment) / passes, passes, h)
+    share = 1 / min(before.passes + 1, stride)
+    return Average(before.moment + share * (moment - before.moment), before.passes + 1, h)

@@ -235,7 +235,8 @@ class NewtonProgram:
             # in every pass.
             part = slice((message["turn"] - a) % stride, None, stride)
             weight = np.sqrt(width[tile][part] / (2 * h)) * np.sqrt(stride)
-            self.add_moment(totals, message, columns[part], border[part], weight)
+            if len(weight):
+                self.add_moment(totals, message, columns[part], border[part], weight)
         if stride and wide > h:
             add_near(self, state, message, totals)
         v[: self.frame.buckets] += state.side_sum

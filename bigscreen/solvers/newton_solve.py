@@ -192,7 +192,7 @@ class Solve:
             "h": place.h,
             "wide": place.wide * place.h,
             "stride": max(1, round(place.zone / most)) if moment else 0,
-            "turn": len(place.past),
+            "turn": place.average.passes if place.average else 0,
         }
 
     def _finish(
