@@ -196,13 +196,13 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
 def _features(request: Request, solver: str, n: int, m: int, entry: float, classifiers: int) -> str:
     """Stored features cost an n m^2 product once, recomputed ones their entries in every pass.
 
-    In nanoseconds an entry; recomputed columns also take two m x m products a pass.
+    In nanoseconds an entry; recomputed ones also take the features of some 16 m rows a pass.
     """
     if solver in ("cd", "pairs"):
         return "stored"
     if request.features != "auto":
         return request.features
-    recomputed = PASSES * classifiers * (entry + 0.05 * m**2 / n)
+    recomputed = PASSES * classifiers * (entry + 0.18 * m**2 / n)
     stored = entry + 0.022 * m + PASSES * classifiers * 0.3
     return "stored" if stored < recomputed else "recomputed"
 

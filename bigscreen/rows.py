@@ -11,7 +11,7 @@ import math
 import numpy as np
 from numba import njit
 from numba.core import types
-from numba.extending import get_cython_function_address, overload
+from numba.extending import overload
 from scipy import sparse
 
 from bigscreen.errors import InputError
@@ -20,7 +20,6 @@ __all__ = [
     "aligned",
     "as_rows",
     "exp2_negative",
-    "get_cython_function_address",
     "njit",
     "overload",
     "row_axpy",

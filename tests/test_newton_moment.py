@@ -142,16 +142,29 @@ def test_rough_moment_keeps_eight_bits():
     np.testing.assert_array_equal(rough_moment(whole), whole.T @ whole)
 
 
-def test_a_local_hessian_that_went_bad_is_made_anew():
-    """Rounding can leave too much behind where rows came and went: then a step is still found."""
+def local_of(feature):
+    """Local steps over 40 rows with these features, all of them in a zone of half-width 1."""
     world = feature_world("c-svc")
     algebra = Algebra(world.design, NewtonProgram(world.design, world.problem).frame)
-    rng, size = np.random.default_rng(3), algebra.size
-    local = Local(algebra, np.zeros(size), rng.standard_normal(size), 1.0)
-    zero, one = np.zeros(40), np.ones(40)
-    feature = rng.standard_normal((40, size)).astype(np.float32)
-    local.add(Rows(feature, rng.uniform(-0.5, 0.5, 40), zero, one, zero))
-    zone, curve, gradient = np.arange(40), 0.5 * one, rng.standard_normal(size)
+    rng, zero, one = np.random.default_rng(3), np.zeros(40), np.ones(40)
+    local = Local(algebra, np.zeros(algebra.size), rng.standard_normal(algebra.size), 1.0)
+    local.add(Rows(feature(rng, algebra.size), rng.uniform(-0.5, 0.5, 40), zero, one, zero))
+    return local, rng.standard_normal(algebra.size)
+
+
+def test_rows_come_to_a_local_moment_and_go():
+    local, _ = local_of(lambda rng, size: rng.integers(-9, 9, (40, size)).astype(np.float32))
+    feature = local.rows.feature
+    for zone in (np.arange(40), np.arange(8, 40), np.arange(8, 36), np.arange(4, 39)):
+        local._update(zone, np.full(len(zone), 0.5))
+        whole = feature[zone].T @ feature[zone]
+        np.testing.assert_array_equal(local._moment * local._scale, 0.5 * whole)
+
+
+def test_a_local_hessian_that_went_bad_is_made_anew():
+    """Rounding can leave too much behind where rows came and went: then a step is still found."""
+    local, gradient = local_of(lambda rng, size: rng.standard_normal((40, size)).astype(np.float32))
+    zone, curve, size = np.arange(40), np.full(40, 0.5), len(gradient)
     expected = local._direction(zone, curve, gradient)
     local._moment -= 100 * np.eye(size, dtype=np.float32)
     local._curved[:] = curve / local._scale

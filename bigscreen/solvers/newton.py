@@ -46,7 +46,8 @@ class Newton:
     sample : float
         The coarsest subsample holds about ``sample * rank`` rows.
     zone_rows : float
-        The second moment is taken from at most about ``zone_rows * m`` rows of the zone.
+        A pass takes the second moment of at most about ``zone_rows * m`` rows of the zone, the
+        next pass of others.
     """
 
     tol: float = 1e-3
