@@ -90,8 +90,10 @@ def wide(typing):  # type: ignore[no-untyped-def]
     """
 
     def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        # llvmlite knows no attributes with values, and writes down what the set holds.
-        set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        # llvmlite knows no attributes with values, and writes down what the set holds. (Should that
+        # change, loops are as they would be without.)
+        if isinstance(builder.function.attributes, set):
+            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
         return context.get_dummy_value()
 
     return types.void(), emit
