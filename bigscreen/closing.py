@@ -119,10 +119,9 @@ class _ShardSums:
                 scores = np.empty(d - c)
                 _scores(columns, self.coef, self._constant, scores)
                 known = scores if same else None
-                alphas = (
-                    [given[rows]] if given is not None else self._alphas(dual[rows], read, known)
-                )
-                self._tile(dual[rows], columns, scores, alphas, sums, parts)
+                part = dual[rows]
+                alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
+                self._tile(part, columns, scores, alphas, sums, parts)
         return sums, parts
 
     def _tile(

@@ -138,6 +138,9 @@ def test_rough_moment_keeps_eight_bits():
     rows = np.random.default_rng(2).standard_normal((500, 70)).astype(np.float32)
     fine = rows.T.astype(np.float64) @ rows
     assert np.abs(rough_moment(rows) - fine).max() <= 500 * 2.0**-8
+    one = rows[:1].copy()
+    rough_moment(one)
+    np.testing.assert_array_equal(one, rows[:1])
     whole = np.rint(8 * rows)  # of few bits: exact
     np.testing.assert_array_equal(rough_moment(whole), whole.T @ whole)
 

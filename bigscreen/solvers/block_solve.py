@@ -35,10 +35,7 @@ SMALLEST = 512
 SAVED = (
     *("alpha", "mu", "offset", "value", "size", "counts", "false_removals", "still", "fine"),
     *("spent", "keys", "screened", "stay", "new", "v", "w_sq", "gap", "rounding"),
-    "highest",
-    "lowest",
-    "alive",
-    "entries",
+    *("highest", "lowest", "alive", "entries"),
 )
 """What a checkpoint holds of the coordinator, as it is."""
 

@@ -57,7 +57,7 @@ def rough_moment(scaled: NDArray[np.float32]) -> NDArray[np.float32]:
     """
     if not on_matrix_unit("linear"):
         return scaled.T @ scaled
-    bits = np.ascontiguousarray(scaled.T).view(np.uint32)
+    bits = np.array(scaled.T, order="C").view(np.uint32)  # a copy, of a single row too
     bits += np.uint32(1 << 15)
     bits &= np.uint32(0xFFFF0000)
     rough = bits.view(np.float32)
