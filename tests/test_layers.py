@@ -113,6 +113,6 @@ def test_solvers_do_not_import_each_other() -> None:
 
 
 def test_files_stay_readable() -> None:
-    """About 300 lines, that is."""
-    long = {str(p): n for p in FILES if (n := len(p.read_text().splitlines())) > 320}
+    """A file is one topic, read in one sitting: beyond some 600 lines it is two."""
+    long = {str(p): n for p in FILES if (n := len(p.read_text().splitlines())) > 600}
     assert not long
