@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state, column_or_1d, get_tags
 from sklearn.utils.validation import check_is_fitted, validate_data
-from threadpoolctl import threadpool_limits
 
 from bigscreen.errors import InputError
 from bigscreen.estimators_rows import Given, blocks, is_chunked, is_store, open_store
 from bigscreen.evaluate import check_match, evaluate, scored_blocks
 from bigscreen.fleet import Inline
+from bigscreen.fleet_shards import blas_threads
 from bigscreen.report import FitReport
 from bigscreen.store import Rows
 from bigscreen.store.checks import as_features
@@ -161,7 +161,7 @@ class Machine(BaseEstimator):
             return
         most = self._threads()
         with Inline(1 if entries <= SMALL else most) as threads:
-            with threadpool_limits(limits=threads.workers, user_api="blas"):
+            with blas_threads(threads.workers):
                 yield threads
 
     def _threads(self) -> int | None:

@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.utils import check_array, check_X_y, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from threadpoolctl import threadpool_limits
 
 from bigscreen.errors import InputError
 from bigscreen.estimators_base import INTERCEPTS, SMALL
 from bigscreen.estimators_rows import Labelled, Targets, is_store, open_store, plain_labels
 from bigscreen.fleet import Inline
+from bigscreen.fleet_shards import blas_threads
 from bigscreen.report_path import PathBar
 from bigscreen.store import MemoryDataset, Rows
 from bigscreen.store.checks import check_weights
@@ -197,7 +197,7 @@ def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -
     columns = data.n_rows if options.fit.exact else max(data.n_features, options.fit.landmarks)
     small = data.n_rows * columns <= SMALL
     threads = 1 if small else None if n_jobs in (None, -1) else n_jobs
-    with Inline(threads) as fleet, threadpool_limits(limits=fleet.workers, user_api="blas"):
+    with Inline(threads) as fleet, blas_threads(fleet.workers):
         with PathBar() if verbose else nullcontext() as report:
             return train_path(data, options, fleet, report)
 

@@ -172,6 +172,9 @@ class Inline:
         limit = bounded(in_flight, self.workers)
         waiting: deque[Future[Result]] = deque()
         with one_blas_thread:
+            if self.workers == 1:
+                yield from map(function, items)
+                return
             try:
                 for item in items:
                     waiting.append(self._shards.pool.submit(function, item))

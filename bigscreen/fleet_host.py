@@ -145,6 +145,7 @@ class WorkerSetup(WorkerPlugin):
             # compiling takes long: the worker must go on answering its scheduler
             await asyncio.get_running_loop().run_in_executor(None, self._prepare)
         self.sampler = Sampler()
+        self.sampler.look()
 
     def teardown(self, worker: Worker) -> None:
         self.sampler.stop()

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import queue
+import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -54,6 +57,20 @@ class Program(Protocol):
         """The state that :meth:`save` gave these arrays for."""
 
 
+def blas_threads(limit: int) -> AbstractContextManager[Any]:
+    """BLAS on at most so many threads, from this call to the end of the context."""
+    # Looking for the libraries takes 3 ms, a tenth of a small fit; only imports bring new ones.
+    limiter: AbstractContextManager[Any] = _controller(len(sys.modules)).limit(
+        limits=limit, user_api="blas"
+    )
+    return limiter
+
+
+@lru_cache(maxsize=1)
+def _controller(modules: int) -> ThreadpoolController:
+    return ThreadpoolController()
+
+
 class _OneBlasThread:
     """While anyone is inside, BLAS runs on one thread: the fleet's threads share the cores.
 
@@ -63,21 +80,18 @@ class _OneBlasThread:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._holders = 0
-        self._controller: ThreadpoolController | None = None
 
     def __enter__(self) -> None:
         with self._lock:
             self._holders += 1
             if self._holders == 1:
-                if self._controller is None:
-                    self._controller = ThreadpoolController()
-                self._limit = self._controller.limit(limits=1, user_api="blas")
+                self._limit = blas_threads(1)
 
     def __exit__(self, *_: object) -> None:
         with self._lock:
             self._holders -= 1
             if self._holders == 0:
-                self._limit.restore_original_limits()
+                self._limit.__exit__(None, None, None)
 
 
 one_blas_thread = _OneBlasThread()

@@ -7,6 +7,7 @@ from bigscreen.kernels import on_matrix_unit
 from bigscreen.plan import Plan, Request, entry_cost, refused, row_size
 from bigscreen.solvers.block_columns import PIECE
 from bigscreen.solvers.block_solve import WHOLE
+from bigscreen.solvers.pairs import WHOLE as WHOLE_MATRIX
 from bigscreen.store import Rows
 
 CACHE_SHARE = 0.3
@@ -21,8 +22,9 @@ COPIES = 2
 unit wants a larger one)."""
 THREAD_BYTES = 2**26
 """A thread's tiles of the kernel matrix."""
-FEW_ROWS = 1024
-"""Up to here, and without a cluster, pair steps are as quick as blocks (measured), and go on in
+FEW_ROWS = 4096
+"""Up to here, and without a cluster, pair steps on the whole matrix are as quick as blocks or
+quicker (measured with 2 threads: .3 to 1.2 times as long at 3,000 to 5,000 rows), and go on in
 float64 where float32 entries cannot prove the gap that is asked for."""
 FEWEST = 16
 """Kernel columns without which no fit is begun, unless fewer are asked for."""
@@ -47,7 +49,8 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     states = n * ROW_BYTES
     block = min(WHOLE, n)
     pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES
-    work = threads * THREAD_BYTES
+    # What pairs compute at once.
+    work = threads * THREAD_BYTES + min(WHOLE_MATRIX, 8 * n**2)
     if not pairs:
         # The matrix, and while it grows that of a block of half as many rows.
         work = 5 * block**2 + int(4 * block * row_bytes) + threads * pieces

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import psutil
-from threadpoolctl import threadpool_limits
 
 from bigscreen.fit_monitor import Report
+from bigscreen.fleet_shards import blas_threads
 from bigscreen.plan import Plan, Request, outline
 from bigscreen.plan_exact import outline_exact
 from bigscreen.store import Rows
@@ -90,5 +90,5 @@ def train(
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
     # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
     # threads run just then.
-    with threadpool_limits(1, "blas"):
+    with blas_threads(1):
         return kind(data, options, fleet, report, outlined).run()

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
-from threadpoolctl import threadpool_limits
 
 from bigscreen.dual import FloatArray
 from bigscreen.fit_monitor import Report
+from bigscreen.fleet_shards import blas_threads
 from bigscreen.path import Manner, Step, Walk
 from bigscreen.path_folds import SCORINGS, judged
 from bigscreen.path_grid import checked_grid
@@ -57,7 +57,7 @@ def train_path(
         Bad parameters or rows, an infeasible nu, folds that would have one class only: all before
         any kernel work.
     """
-    with threadpool_limits(1, "blas"):
+    with blas_threads(1):
         return PathJob(data, options, fleet, report).run()
 
 

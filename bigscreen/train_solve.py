@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
-from threadpoolctl import threadpool_limits
 
 from bigscreen.closing import Certificate
 from bigscreen.design import Design
@@ -17,6 +16,7 @@ from bigscreen.errors import InputError, is_number
 from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
+from bigscreen.fleet_shards import blas_threads
 from bigscreen.kernels import Kernel, make_kernel
 from bigscreen.plan_exact import FEW_ROWS
 from bigscreen.problems import CSvc, Problem, Sublinear
@@ -101,7 +101,7 @@ def solve(
         )
     solver: Solver = Pairs() if n <= FEW_ROWS else Block()
     # One BLAS thread: its own would wait for each other beside those of the fleet.
-    with Inline() as fleet, threadpool_limits(1, "blas"):
+    with Inline() as fleet, blas_threads(1):
         fitted = fit(
             Design(data, made),
             problem,

@@ -25,7 +25,7 @@ from bigscreen.fit_interrupt import GracefulInterrupt
 from bigscreen.kernels import Precomputed, Side, make_kernel
 from bigscreen.problems import CSvc
 from bigscreen.screening.dynamic import FSafe, Joachims, make_rule
-from bigscreen.solvers.pairs import Pairs
+from bigscreen.solvers.pairs import WHOLE, Pairs
 from bigscreen.solvers.pairs_rows import KernelRows
 from bigscreen.store import MemoryDataset
 
@@ -61,14 +61,15 @@ def is_right(w, found, tol):
     working_set=st.sampled_from([1, 2]),
     rule=st.sampled_from(RULES),
     sparse_rows=st.booleans(),
+    whole=st.sampled_from([0, WHOLE]),
 )
 def test_the_oracles_optimum(
-    seed, n, kernel, C, intercept, selection, working_set, rule, sparse_rows
+    seed, n, kernel, C, intercept, selection, working_set, rule, sparse_rows, whole
 ):
     data = contracts.rows(seed, n, sparse_rows=sparse_rows and n > 10)
     w = world(data, kernel, C, intercept, coef0=1.0)
     size = None if intercept == "true" else working_set
-    solver = Pairs(selection, size, every=25)
+    solver = Pairs(selection, size, whole=whole, every=25)
     # Single steps along rows of few columns can be many.
     found = solved(w, solver, make_rule(rule), 1e-4, max_iter=100_000)
     is_right(w, found, 1e-4)
@@ -113,14 +114,24 @@ def test_the_objective_and_the_steps_of_libsvm(C):
 @pytest.mark.parametrize("kernel", ["rbf", None])
 def test_a_cache_of_three_rows_is_as_good_as_one_of_all(kernel, intercept):
     w = world(contracts.rows(5, 150), kernel, 3.0, intercept)
-    all_rows, three = (solved(w, Pairs(cache=size, every=20), None, 1e-3) for size in (1 << 30, 0))
+    all_rows, three = (
+        solved(w, Pairs(cache=size, whole=0, every=20), None, 1e-3) for size in (1 << 30, 0)
+    )
     np.testing.assert_array_equal(three.point.alpha, all_rows.point.alpha)
     assert three.certificate == all_rows.certificate
     assert three.last["kernel_entries"] > all_rows.last["kernel_entries"]
     assert all_rows.last["kernel_entries"] <= 150 * 150
-    for rule in RULES:
-        found = solved(w, Pairs(cache=0, every=20), make_rule(rule), 1e-4)
-        is_right(w, found, 1e-4)
+
+
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+@pytest.mark.parametrize("kernel", ["rbf", None])
+def test_the_matrix_at_once_is_as_good_as_its_rows(kernel, intercept):
+    w = world(contracts.rows(5, 150), kernel, 3.0, intercept)
+    whole, rows = (solved(w, Pairs(whole=size), None, 1e-9) for size in (1 << 30, 0))
+    assert whole.certificate.relative_gap <= 1e-9 and rows.certificate.relative_gap <= 1e-9
+    values = w.value(whole.point.alpha), w.value(rows.point.alpha)
+    np.testing.assert_allclose(*values, rtol=2e-9)
+    assert abs(whole.last["steps"] - rows.last["steps"]) < 0.3 * rows.last["steps"]
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
@@ -133,7 +144,8 @@ def test_bold_rules_end_right(rule, working_set, intercept):
     wrong = 0
     for seed in range(4):
         w = world(contracts.rows(seed, 150, noise=1.5), "rbf", 10.0, intercept)
-        found = solved(w, Pairs("second", working_set, every=20), rule, 1e-6)
+        whole = WHOLE * (seed % 2)
+        found = solved(w, Pairs("second", working_set, whole=whole, every=20), rule, 1e-6)
         is_right(w, found, 1e-6)
         wrong += found.last["false_removals"]
         lessons = found.monitor.lessons

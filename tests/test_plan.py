@@ -10,6 +10,7 @@ from bigscreen import amx
 from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
 from bigscreen.fleet_start import local_cluster
+from bigscreen.plan_exact import FEW_ROWS
 from bigscreen.store import MemoryDataset
 from bigscreen.train import TrainOptions, plan, train
 
@@ -99,9 +100,9 @@ def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
 
 def test_which_solver_an_exact_machine_has():
     for n, cluster, solver in (
-        (1024, False, "pairs"),
-        (1024, True, "block"),
-        (1025, False, "block"),
+        (FEW_ROWS, False, "pairs"),
+        (FEW_ROWS, True, "block"),
+        (FEW_ROWS + 1, False, "block"),
     ):
         assert plan(rows(n), TrainOptions(exact=True), cluster=cluster).solver == solver
     assert plan(rows(), TrainOptions(exact=True, solver="block")).solver == "block"

@@ -325,7 +325,7 @@ def test_a_store_is_its_arrays(tmp_path):
 
 def test_a_cluster_is_inline(tmp_path):
     X, y = rows(n=1200)
-    machine = SVC(gamma=GAMMA)
+    machine = SVC(gamma=GAMMA, solver="block")
     expected = clone(machine).fit(X, y)
     with LocalCluster(1, threads_per_worker=1, dashboard_address=None) as cluster:
         there = clone(machine).set_params(scheduler=cluster.scheduler_address, work=tmp_path)

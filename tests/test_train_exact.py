@@ -97,7 +97,7 @@ def test_both_solvers_find_the_same_machine(fleet):
         X = data.X(0, 700)
         np.testing.assert_allclose(block.scores(X), pairs.scores(X), atol=1e-2)
     assert trained(data, fleet).provenance["solver"] == "pairs"
-    assert trained(rows(n=1100), fleet, tol=0.1).provenance["solver"] == "block"
+    assert trained(rows(n=4100), fleet, tol=0.1).provenance["solver"] == "block"
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,13 @@ from bigscreen.solvers.smo import (
     pair_partner,
     pair_step,
     pair_update,
+    smo,
     tubes,
 )
+
+WHOLE = 128 << 20
+"""Bytes up to which the matrix of the rows alive is computed at once: steps then are one compiled
+loop, and a square of entries is cheaper than a call for each of its rows."""
 
 STEPS = 1000
 """Steps between the first checks, at most."""
@@ -49,7 +54,9 @@ class Pairs:
     working_set : {1, 2} or None
         Variables moved at a time; None: 2. With a coupling one alone cannot move.
     cache : int
-        Bytes of kernel rows kept.
+        Bytes of kernel rows kept, where the matrix is too large for ``whole``.
+    whole : int
+        Bytes of the matrix of the rows alive up to which all of it is computed at once.
     eps : float
         LIBSVM's stopping rule: nothing is left to do once the violation is no larger.
     every : int or None
@@ -59,6 +66,7 @@ class Pairs:
     selection: str = "second"
     working_set: int | None = None
     cache: int = 256 << 20
+    whole: int = WHOLE
     eps: float = 0.0
     every: int | None = None
 
@@ -92,7 +100,9 @@ class Pairs:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
         found = None if resume is None else resume / CHECKPOINT
         going_on = found is not None and found.exists()
-        state = State(design, problem, self.cache, self.eps, None if going_on else start)
+        state = State(
+            design, problem, self.cache, self.whole, self.eps, None if going_on else start
+        )
         if state.coupled and self.working_set == 1:
             raise InputError(
                 "with an unpenalised offset or nu two variables have to move at a time"
@@ -119,8 +129,28 @@ class Pairs:
             # A check costs about a step, and sorts: check more rarely as time goes by.
             most = min(len(state.alive), STEPS) * min(50, max(1, state.checks // 4))
         state.checks += 1
+        K = state.rows.whole
+        if K is not None:
+            self._within(K, state, most)
+            return
         advance = _pairs if state.coupled else _singles
         advance(self, state, most, check)
+
+    def _within(self, K: NDArray[Any], state: State, most: int) -> None:
+        """The same steps on a matrix that is there, in one compiled loop."""
+        r, sign = state.r[state.alive], state.dual.sign[state.alive]
+        alpha, G = r * state.x, r * state.F
+        low, high = state.low, state.high
+        box = np.where(r > 0, low, -high), np.where(r > 0, high, -low)
+        t = r if state.coupled else np.zeros(len(r))
+        steps, state.violation = smo(
+            K, sign, t, *box, alpha, G, state.tolerated, most,
+            self.selection == "second", self.working_set != 1, state.group, state.tube,
+        )  # fmt: skip
+        state.x, state.F = r * alpha, r * G
+        state.steps += steps
+        if steps < most:  # nothing is left to do, or nothing that the last digit would show
+            state.violation = 0.0
 
 
 def _pairs(options: Pairs, state: State, most: int, check: Check) -> None:

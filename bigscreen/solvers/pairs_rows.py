@@ -39,6 +39,8 @@ class KernelRows:
         Every entry is one larger: a 1 is appended to phi.
     cache : int
         Bytes of rows that are kept.
+    most : int
+        Bytes of the matrix of the rows alive up to which it is computed as a whole.
 
     Attributes
     ----------
@@ -50,8 +52,9 @@ class KernelRows:
         Kernel entries computed so far.
     """
 
-    def __init__(self, kernel: Kernel, X: Any, constant: bool, cache: int) -> None:
+    def __init__(self, kernel: Kernel, X: Any, constant: bool, cache: int, most: int = 0) -> None:
         self.kernel, self.X, self.constant, self.cache = kernel, X, constant, cache
+        self.most = most
         self.entries, self.bytes, self.generation = 0, 0, 0
         self.kept: OrderedDict[int, _Row] = OrderedDict()
         self.past: dict[int, NDArray[np.int64]] = {}
@@ -62,9 +65,27 @@ class KernelRows:
         self.diag = kernel.diag(self.side) + float(constant)
         self._ways: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._lack: tuple[int, Side] | None = None
+        self._whole: NDArray[Any] | None = None
+
+    @property
+    def whole(self) -> NDArray[Any] | None:
+        """The matrix of the rows alive, computed at first use; None where it is too large."""
+        n = len(self.alive)
+        if n * n * np.dtype(self.dtype).itemsize > self.most:
+            return None
+        if self._whole is None:
+            self.entries += n * n
+            self._whole = self.kernel.block(self.side, self.side, dtype=self.dtype)
+            if self.constant:
+                self._whole += self.dtype(1)
+        return self._whole
 
     def look_at(self, alive: NDArray[np.int64]) -> None:
         """Change which rows are alive."""
+        if self._whole is not None:
+            place = np.searchsorted(self.alive, alive).clip(0, len(self.alive) - 1)
+            known = np.array_equal(self.alive[place], alive)
+            self._whole = self._whole[np.ix_(place, place)] if known else None
         self.past[self.generation] = self.alive
         for row in self.kept.values():
             row.narrow = None
@@ -78,10 +99,12 @@ class KernelRows:
         """Entries in float64 from here on."""
         self.dtype = np.float64
         self.kept.clear()
-        self.bytes = 0
+        self.bytes, self._whole = 0, None
 
     def __getitem__(self, place: int) -> NDArray[Any]:
         """Row ``alive[place]`` of the kernel matrix, columns ``alive``; not to be written to."""
+        if self._whole is not None:
+            return self._whole[place]
         number = int(self.alive[place])
         row = self.kept.get(number)
         if row is None:

@@ -48,7 +48,13 @@ class State:
     """
 
     def __init__(
-        self, design: Design, problem: Problem, cache: int, eps: float, start: FloatArray | None
+        self,
+        design: Design,
+        problem: Problem,
+        cache: int,
+        whole: int,
+        eps: float,
+        start: FloatArray | None,
     ) -> None:
         data = design.data
         n = data.n_rows
@@ -57,7 +63,7 @@ class State:
         self.coupled = self.dual.coupling is not None
         self.constant = problem.intercept == "constant"
         kernel = Linear() if design.kernel is None else design.kernel
-        self.rows = KernelRows(kernel, data.X(0, n), self.constant, cache)
+        self.rows = KernelRows(kernel, data.X(0, n), self.constant, cache, whole)
         if design.kernel is None:
             # What w is computed from later on in float64; float32 sums would differ from it.
             self.rows.refine()
