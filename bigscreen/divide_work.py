@@ -61,7 +61,7 @@ class Enough:
     that begins here.
     """
 
-    tol: float
+    target: float
     most: int
     rule: Rule | None
     deadline: float | None
@@ -72,7 +72,7 @@ class Enough:
         self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
     ) -> Verdict | None:
         self.passes, self.stats = self.passes + 1, stats
-        near = point.relative_gap <= self.tol
+        near = point.relative_gap <= self.target
         if near or stats["stalled"] or self.passes >= self.most or self.expired():
             return None
         return Verdict(None if self.rule is None else self.rule.region(point, point.rounding))

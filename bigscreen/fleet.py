@@ -21,6 +21,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -171,8 +172,11 @@ class Inline:
     ) -> Iterator[Result]:
         limit = bounded(in_flight, self.workers)
         waiting: deque[Future[Result]] = deque()
+        left = iter(items)
+        first = list(islice(left, 2))
+        items = chain(first, left)
         with one_blas_thread:
-            if self.workers == 1:
+            if self.workers == 1 or len(first) < 2:  # nobody else to wait for
                 yield from map(function, items)
                 return
             try:

@@ -10,18 +10,22 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigscreen.design import Design
+from bigscreen.divide_rows import load, pick
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
+from bigscreen.fleet import Inline
 from bigscreen.kernels import Custom, Kernel, Precomputed
 from bigscreen.partition import Partition
+from bigscreen.plan_exact import FEW_ROWS
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
+from bigscreen.store import Rows
 from bigscreen.store.model import Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
 from bigscreen.train_job import Job, machine, records
 from bigscreen.train_problems import Binary
-from bigscreen.train_start import solve_parts, starting_point
+from bigscreen.train_start import Start, solve_parts, starting_point
 
 
 class ExactJob(Job):
@@ -58,10 +62,19 @@ class ExactJob(Job):
         result = self._finished(binary)
         if result is not None:
             return result
-        start = starting_point(self, self.design, binary)
-        fitted = self._fit(self.design, binary, self._solver(), start.alpha)
+        start, own = Start(None, None), self._own_rows(binary)
+        if own is None:
+            design = self.design
+            start = starting_point(self, design, binary)
+            fitted = self._fit(design, binary, self._solver(), start.alpha)
+        else:
+            design, ids = own
+            with Inline(1) as alone:  # threads would wait for each other more than work
+                fitted = self._fit(design, binary, Pairs(), fleet=alone)
         assert fitted.point.alpha is not None and fitted.certificate.intercept is not None
-        support, coef = self._support(binary, fitted.point.alpha)
+        support, coef = self._support(design.data, binary, fitted.point.alpha)
+        if own is not None:
+            support = ids[support]
         result = {
             "support": support,
             **machine(coef, fitted, binary, self.data, fitted.certificate.intercept),
@@ -69,6 +82,22 @@ class ExactJob(Job):
             **records(fitted, binary.name, self.options.tol),
         }
         return self._finish(binary, result)
+
+    def _own_rows(self, binary: Binary) -> tuple[Design, NDArray[np.int64]] | None:
+        """The rows of one pair of labels and their numbers, where they are few.
+
+        All others have no part in that problem (weight 0), but every sum would pass over them.
+        """
+        data, options = self.data, self.options
+        free = options.solver == "auto" and options.start in ("auto", "cold")
+        if binary.codes is None or not free or hasattr(self.fleet, "address"):
+            return None
+        if int(np.sum(data.label_counts[list(binary.codes)])) > FEW_ROWS:
+            return None
+        y = data.y(0, data.n_rows)
+        ids = np.flatnonzero(np.isin(y, binary.codes))
+        own = pick(self.design, ids, y[ids], data.weights(0, data.n_rows)[ids])
+        return load(own), ids
 
     def _parts(self, binary: Binary) -> dict[str, Any]:
         """Every part's machine, and no certificate."""
@@ -82,7 +111,7 @@ class ExactJob(Job):
                 "several levels part the rows by each problem's own support rows, and a model has "
                 "one partition; with more than two labels early needs one level"
             )
-        support, coef = self._support(binary, divided.alpha)
+        support, coef = self._support(self.data, binary, divided.alpha)
         return {
             "support": support,
             "coef": coef,
@@ -92,9 +121,10 @@ class ExactJob(Job):
             "history": [],
         }
 
-    def _support(self, binary: Binary, alpha: FloatArray) -> tuple[NDArray[np.int64], FloatArray]:
+    def _support(
+        self, data: Rows, binary: Binary, alpha: FloatArray
+    ) -> tuple[NDArray[np.int64], FloatArray]:
         """Support rows and their coefficients."""
-        data = self.data
         dual = binary.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         signed = dual.sign * np.clip(alpha, dual.lo, dual.hi)
         support = np.flatnonzero(signed)

@@ -121,14 +121,18 @@ class Job:
         solver: Solver,
         start: FloatArray | None = None,
         source: Design | None = None,
+        fleet: Any = None,
     ) -> Fitted:
-        """Solve one problem to the gap that is asked for, and warn where it was missed."""
+        """Solve one problem to the gap that is asked for, and warn where it was missed.
+
+        ``fleet``: where it runs if not where the whole job does.
+        """
         options = self.options
         fitted = fit(
             design,
             binary.problem,
             solver,
-            self.fleet,
+            fleet or self.fleet,
             Limits(options.tol, options.max_iter, self.deadline),
             rule=make_rule(options.rule, options.f, options.patience),
             certify=options.certify,

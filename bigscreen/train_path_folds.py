@@ -79,7 +79,8 @@ def make_folds(
                 "class only tells nothing"
             )
         if fit.problem == "nu-svc":
-            for problem, _, _ in binaries:
+            for binary in binaries:
+                problem = binary.problem
                 assert isinstance(problem, NuSvc)
                 c, sign = rows_weights(y, own, problem.code_weight), classes(y, problem.positive)
                 sides = float(np.sum(c[sign > 0])), float(np.sum(c[sign < 0]))

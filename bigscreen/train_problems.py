@@ -21,11 +21,13 @@ NOTHING = 1e-9
 
 
 class Binary(NamedTuple):
-    """One problem: what records call it (None: it is the only one), and its folder."""
+    """One problem: what records call it (None: it is the only one), its folder, and the codes of
+    its two labels where the rows of others have no part in it."""
 
     problem: Problem
     name: Any
     folder: str
+    codes: tuple[int, int] | None = None
 
 
 def problems(data: Rows, options: TrainOptions) -> list[Binary]:
@@ -65,7 +67,7 @@ def _classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
             pair[[one, other]] = weights[[one, other]]
             name = f"{labels[one]} vs {labels[other]}"
             problem = _classifier(data, options, other, pair, f" for {name}")
-            yield Binary(problem, name, f"label-{one}-{other}")
+            yield Binary(problem, name, f"label-{one}-{other}", (one, other))
         return
     for code in [1] if k == 2 else range(k):
         where = "" if k == 2 else f" for {labels[code]} against the rest"

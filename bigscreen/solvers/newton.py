@@ -127,12 +127,13 @@ class Newton:
 class _Coarse:
     """The check of a subsample: its own optimum is about ``rank / rows`` off, so no closer.
 
-    ``enough`` is the part of P that the next step may still promise.
+    ``enough`` is the part of P that the next step may still promise; it looks at no gap.
     """
 
     enough: float
     expired: Callable[[], bool]
     passes: int = 0
+    target: float = 0.0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
         self.passes += 1

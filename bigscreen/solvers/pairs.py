@@ -36,8 +36,8 @@ WHOLE = 128 << 20
 """Bytes up to which the matrix of the rows alive is computed at once: steps then are one compiled
 loop, and a square of entries is cheaper than a call for each of its rows."""
 
-STEPS = 1000
-"""Steps between the first checks, at most."""
+FIRST, STEPS = 100, 1000
+"""Steps between the first checks, at least and at most."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Pairs:
         while True:
             if not state.restored:
                 self._advance(state, check)
-            point = state.point()
+            point = state.point(check.target)
             verdict = check(point, state.stats(), partial(save, state))
             state.restored = False
             if verdict is None:
@@ -128,10 +128,11 @@ class Pairs:
         if most is None:
             # A check costs about a step, and sorts: check more rarely as time goes by.
             most = min(len(state.alive), STEPS) * min(50, max(1, state.checks // 4))
+            if state.rows.whole is not None:
+                most = max(FIRST, most // 4)  # steps are cheap then, and few where classes are far
         state.checks += 1
-        K = state.rows.whole
-        if K is not None:
-            self._within(K, state, most)
+        if state.rows.whole is not None:
+            self._within(state.rows.whole, state, most)
             return
         advance = _pairs if state.coupled else _singles
         advance(self, state, most, check)

@@ -14,7 +14,7 @@ from bigscreen.dual_rounding import sensitivity
 from bigscreen.errors import InputError
 from bigscreen.kernels import Linear
 from bigscreen.kernels_base import FLOAT64
-from bigscreen.point import Point
+from bigscreen.point import Point, relative
 from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.pairs_rows import KernelRows
@@ -145,16 +145,23 @@ class State:
         return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support], dtype)
 
     # -- what check is told ----------------------------------------------------------------------
-    def point(self) -> Point:
-        """The point with its Frank-Wolfe gap over the rows alive (screened rows have none)."""
+    def point(self, target: float) -> Point:
+        """The point with its Frank-Wolfe gap over the rows alive (screened rows have none).
+
+        Entries become float64 once float32 begins to tell, unless ``target`` is met already and
+        there is more to do.
+        """
         r, part = self.r[self.alive], self._part
         self.alpha[self.alive] = r * self.x + 0.0
         # D is quadratic: what steps add to it follows from the gradients before and after.
         x, F = self.since
         self.value += 0.5 * float((self.x - x) @ (F + self.F))
         gap = self._look(part)
-        if self._coarse(part, gap):
+        met = relative(gap, self.value + gap) <= target
+        met &= self.violation > self.tolerated
+        if not met and self._coarse(part, gap):
             self.rows.refine()
+            self.violation = np.inf  # unknown in these entries
             self.F = r * (part.lin - part.sign * self._scores_of(self.alive))
             gap = self._look(part)
         self.since = np.stack([self.x, self.F])

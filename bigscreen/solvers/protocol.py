@@ -39,7 +39,13 @@ class Verdict:
 
 
 class Check(Protocol):
-    """The hinge between a solver and ``fit``: every solver calls it at its pass boundaries."""
+    """The hinge between a solver and ``fit``: every solver calls it at its pass boundaries.
+
+    ``target`` is the relative gap at which it would look closer; it may fall with every call.
+    """
+
+    @property
+    def target(self) -> float: ...
 
     def __call__(
         self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
