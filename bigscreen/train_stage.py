@@ -15,6 +15,7 @@ from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit_monitor import Report
 from bigscreen.kernels import Kernel, Linear, Precomputed, make_kernel
+from bigscreen.kernels_definite import examined
 from bigscreen.path_columns import ColumnsStage
 from bigscreen.path_gram import GramStage
 from bigscreen.path_gram_matrix import bytes_needed
@@ -62,6 +63,11 @@ class Setting:
     data: Rows
     source: Design | None
     features: Any
+
+    @property
+    def definite(self) -> bool:
+        """Whether gaps mean anything: features are written down, whatever the kernel."""
+        return self.source is not None or self.kernel.psd
 
     @property
     def landmarks(self) -> Any:
@@ -143,7 +149,8 @@ def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
         gamma = 1.0
     elif gamma == "scale":
         gamma = gamma_scale(data, fleet)
-    return make_kernel(name, float(gamma), options.degree, options.coef0)
+    made = make_kernel(name, float(gamma), options.degree, options.coef0)
+    return examined(made, data) if isinstance(made, Precomputed) else made
 
 
 def _exact(

@@ -137,7 +137,8 @@ _OPTIONS = [
         default=1e-3,
         show_default=True,
         help="Stop once the relative gap is below this. The gap is how far the model can be from "
-        "the best one, proved over all rows: .001 means within 0.1 %.",
+        "the best one, proved over all rows: .001 means within 0.1 %. With --exact and a kernel "
+        "that is not positive semidefinite (sigmoid) nothing is proved: X is the KKT violation.",
     ),
     click.option(
         "--max-iter",

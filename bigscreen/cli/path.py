@@ -151,7 +151,7 @@ def path(
     from bigscreen import report, report_path
     from bigscreen.store.dataset import Dataset
     from bigscreen.train_path import train_path
-    from bigscreen.train_path_options import PathOptions, default_rules
+    from bigscreen.train_path_options import PathOptions
 
     check_output(out, overwrite)
     check_json(json_file, out)
@@ -167,7 +167,7 @@ def path(
         fit,
         values["nu"] or values["C"] or Grid(log=True).convert("1e-2:1e1:20", None, context),
         values["folds"],
-        default_rules(fit.problem) if values["rules"] is None else values["rules"],
+        values["rules"],
         dynamic=not values["static"],
         warm=not values["cold"],
     )

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from bigscreen.design import Design
 from bigscreen.dual import Dual, FloatArray, Mu
+from bigscreen.dual_violation import apart as ends_apart
+from bigscreen.dual_violation import extremes, unit
 from bigscreen.kernels import Side
 from bigscreen.point import Point
 from bigscreen.problems import Problem
-from bigscreen.solvers.block_choice import Named, apart, between, chosen, extremes, free, merged
+from bigscreen.solvers.block_choice import Named, apart, between, chosen, free, merged
 from bigscreen.solvers.block_columns import Slots
 from bigscreen.solvers.block_gram import Gram
 from bigscreen.solvers.block_shard import NOTES, BlockProgram
@@ -246,9 +248,7 @@ class Solve:
     @property
     def violation(self) -> float:
         """How far the KKT conditions are from holding: m - M, or the largest gradient."""
-        if self.dual.coupling is None:
-            return max(float(self.highest[0]), -float(self.lowest[0]), 0.0)
-        return max(float(np.max(self.highest - self.lowest)), 0.0)
+        return ends_apart(self.highest, self.lowest, self.dual.coupling is not None)
 
     @property
     def multiplier(self) -> Mu:
@@ -275,6 +275,7 @@ class Solve:
             rounding=self.rounding,
             scores=partial(self.scores, self.moves),
             multiplier=() if self.dual.coupling is None else tuple(self.mu.tolist()),
+            violation=unit(self.dual) * self.violation,
         )
 
     def scores(self, moves: int) -> FloatArray | None:

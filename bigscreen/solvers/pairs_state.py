@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bigscreen.design import Design
 from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual, FloatArray, Mu
 from bigscreen.dual_rounding import sensitivity
+from bigscreen.dual_violation import violation
 from bigscreen.errors import InputError
 from bigscreen.kernels import Linear
 from bigscreen.kernels_base import FLOAT64
@@ -169,6 +170,7 @@ class State:
             alpha=self.alpha.copy(),
             rounding=rounding,
             multiplier=tuple(np.atleast_1d(self.mu).tolist()) if self.coupled else (),
+            violation=np.nan if self.design.definite else self._violation(part),
         )
 
     def _look(self, part: Dual) -> float:
@@ -180,9 +182,18 @@ class State:
         self.mu = part.multiplier(self.scores) if self.coupled else 0.0
         return part.frank_wolfe_gap(alpha, self.scores, self.mu)
 
+    def _violation(self, part: Dual) -> float:
+        return violation(part, self.alpha[self.alive], self.scores)
+
     def _coarse(self, part: Dual, gap: float) -> bool:
-        """Whether float32 entries begin to tell in the gap."""
-        if self.rows.dtype is np.float64 or gap > 0.5 * self.fine_at:
+        """Whether float32 entries begin to tell in the gap, or in the violation where that is all
+        there is."""
+        if self.rows.dtype is np.float64:
+            return False
+        if not self.design.definite:
+            slack = self._slack(self.alive, self.scores)
+            return float(np.max(slack, initial=0.0)) > TOLD * self._violation(part)
+        if gap > 0.5 * self.fine_at:
             return False
         bound = self._slack(self.alive, self.scores)
         if float(self._room(part, bound) @ bound) <= TOLD * gap:
