@@ -24,7 +24,8 @@ def fit_record(model: Model) -> dict[str, Any]:
         no_certificate says why. proved: whether the gaps bound anything; where they do not, the
         kernel not being positive semidefinite, primal and the gaps are None, and violation is the
         largest violation of the KKT conditions (else None). kernel_known: of a precomputed kernel
-        or a function, how far it is known to be positive semidefinite (else None). Besides rows,
+        or a function, how far it is known to be positive semidefinite (else None). nystrom: of
+        landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
         tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and screening: rule,
         rows fixed at either end, by pass.
     """
@@ -50,6 +51,7 @@ def fit_record(model: Model) -> dict[str, Any]:
         **{name: known[name] for name in ("seconds", "peak_pss_bytes", "solver", "features")},
         "strategy": model.strategy,
         "kernel_known": known.get("kernel_known"),
+        "nystrom": known.get("nystrom"),
         "screening": _screening(known["screening"]),
         "certificates": certificates,
     }
@@ -89,6 +91,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
             "problem": record["problem"],
             **({"proved": "nothing"} if missing else _proved(record)),
             **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
+            **_rank(record["nystrom"]),
             "screened": _screened(record["screening"]),
             "passes": report.count(record["n_iter"]),
             "solver, features": f"{record['solver']}, {record['features']}",
@@ -150,6 +153,17 @@ def _gap(record: Mapping[str, Any]) -> dict[str, str]:
         f"(scores in {record['certified_in']})",
         "proved over": f"all {report.count(record['rows'])} rows",
     }
+
+
+def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
+    """What was dropped of the landmarks' directions; models of before do not say."""
+    if known is None:
+        return {}
+    rank, m = known["rank"], known["landmarks"]
+    told = f"{report.count(rank)} of {report.count(m)} directions"
+    if rank < m:
+        told += f", none below {known['cutoff']:.1g} of the largest"
+    return {"rank": told}
 
 
 def _screened(screening: Mapping[str, Any]) -> str:

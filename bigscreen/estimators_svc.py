@@ -108,6 +108,8 @@ class SVC(_Voting):
         than the exact machine can take (with the linear kernel: the rows as they are).
     sampling : {"uniform", "rpcholesky"}, default="uniform"
         How landmarks are drawn.
+    truncation : float or None, default=None
+        As in `NystroemSVC`; of landmarks only.
     tol : float, default=1e-3
         RELATIVE DUALITY GAP to prove: how far the objective may be above the optimum, as a part of
         itself (scikit-learn's is the violation of a KKT condition).
@@ -224,7 +226,7 @@ class NuSVC(_Voting):
         kernel entry is computed, with the largest feasible nu.
     class_weight : None, "balanced" or dict, default=None
         Multiplies the weights by class (LIBSVM looks away).
-    kernel, degree, gamma, coef0, n_components, sampling, tol, fit_intercept, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, fit_intercept, \
     decision_function_shape, break_ties, max_iter, time_budget, solver, screening, start, cache, \
     memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.

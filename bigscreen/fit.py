@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.closing import Certificate, Throughput, close
 from bigscreen.closing_exact import close_exact
@@ -34,6 +35,17 @@ BEYOND = (
 
 LARGEST = 1e100
 """Bound of a variable beyond which, or below whose inverse, products of two leave float64."""
+
+
+def check_box(box: FloatArray, ids: NDArray[np.int64]) -> None:
+    """Refuse bounds of variables, of rows with these numbers, that float64 cannot reckon with."""
+    fine = (box == 0) | ((box >= 1 / LARGEST) & (box <= LARGEST))  # a nan is neither
+    if not fine.all():
+        k = int(np.argmin(fine))
+        raise InputError(
+            f"C (or 1 / nu) times the weight of row {ids[k]} is {box[k]:.3g}: float64 carries sums "
+            f"of such from {1 / LARGEST:g} to {LARGEST:g}; take values nearer to 1"
+        )
 
 
 @contextmanager
@@ -186,13 +198,6 @@ def _weight_bound(design: Design, problem: Problem) -> float:
         start, stop = data.shard(s)
         dual = problem.dual(data.y(start, stop), data.weights(start, stop))
         box = np.maximum(dual.hi, -dual.lo)
-        ends = np.where(box == 0, 1.0, box)
-        if not np.all((ends >= 1 / LARGEST) & (ends <= LARGEST)):  # a nan is neither
-            row = int(np.flatnonzero(~((ends >= 1 / LARGEST) & (ends <= LARGEST)))[0])
-            raise InputError(
-                f"C (or 1 / nu) times the weight of row {data.row_ids(start, stop)[row]} is "
-                f"{box[row]:.3g}: float64 carries values from {1 / LARGEST:g} to {LARGEST:g}; take "
-                "values nearer to 1"
-            )
+        check_box(box, data.row_ids(start, stop))
         total += float(box.sum())
     return total

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from bigscreen.dual import FREE, Dual, FloatArray
 from bigscreen.errors import InputError
-from bigscreen.fit import BEYOND
+from bigscreen.fit import BEYOND, arithmetic, check_box
 from bigscreen.path_stage import Solved, Stage
 from bigscreen.problems import Problem
 from bigscreen.screening.past import Past
@@ -158,6 +158,7 @@ class Walk:
         began = time.perf_counter()
         problem = self.problem.at(value)
         dual = problem.dual(self.y, self.weights)
+        check_box(np.maximum(dual.hi, -dual.lo), np.arange(len(dual)))
         alpha = _start(problem, dual, before if manner.warm else None)
         decided, screened = np.full(len(dual), FREE), {}
         if before is not None and manner.rules:
@@ -168,7 +169,9 @@ class Walk:
         else:
             alpha = dual.feasible(alpha)
         ruled = time.perf_counter()
-        solved = self.stage.solve(dual, alpha, decided, manner.tol, manner.deadline, manner.dynamic)
+        how = manner.tol, manner.deadline, manner.dynamic
+        with arithmetic():
+            solved = self.stage.solve(dual, alpha, decided, *how)
         ended = time.perf_counter()
         rows = int(np.count_nonzero(dual.hi > dual.lo))
         known = sum(screened["all"].values()) if screened else 0

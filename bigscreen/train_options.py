@@ -45,6 +45,10 @@ class TrainOptions:
     landmarks : int
         m, rows that every row is compared with; unused by the linear kernel and exact machines.
     sampling : {"uniform", "rpcholesky"}
+    truncation : float or None
+        Of landmarks: directions whose eigenvalue is below this part of the largest are dropped.
+        None: below what float64 carries (1e-12) where features are stored, what float32 does (1e-6)
+        where they are recomputed.
     seed : int
     C : float
         Penalty, of all problems without nu; ``lam`` gives it as ``C = 1 / (2 n lam)`` instead.
@@ -105,6 +109,7 @@ class TrainOptions:
     exact: bool = False
     landmarks: int = 1000
     sampling: str = "uniform"
+    truncation: float | None = None
     seed: int = 0
     C: float = 1.0
     lam: float | None = None
@@ -219,6 +224,8 @@ class TrainOptions:
         ):
             if lacking:
                 raise InputError(f"{name} is for exact machines; leave it out or ask for exact")
+        if self.truncation is not None and (self.exact or self.kernel == "linear"):
+            raise InputError("truncation is for landmarks, and this machine has none; leave it out")
         if self.exact and self.solver in ("newton", "cd"):
             raise InputError(
                 f"solver {self.solver} needs landmarks or a linear machine; "

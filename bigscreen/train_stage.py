@@ -55,6 +55,8 @@ class Setting:
     features : ndarray or csr_array (n, r), or None
         What a machine's support rows are summed from where the models are to have coefficients of
         columns; None: they keep support rows.
+    factor : nystrom.Factor or None
+        Of the landmarks.
     """
 
     stage: Stage
@@ -63,6 +65,7 @@ class Setting:
     data: Rows
     source: Design | None
     features: Any
+    factor: nystrom.Factor | None = None
 
     @property
     def definite(self) -> bool:
@@ -106,7 +109,7 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
     if options.exact:
         stage, name = _exact(Design(data, kernel), constant, room, options, fleet)
         return Setting(stage, name, kernel, data, None, None)
-    source = None
+    source = factor = None
     if options.kernel == "linear":
         size = data.n_rows * row_size(data)
         _check(size, room, allowed, "rows", "a path reads them from memory")
@@ -122,15 +125,18 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
         report({"event": "phase", "phase": "landmarks"})
         count = min(options.landmarks, data.n_rows)
         side, _ = nystrom.landmarks(data, kernel, count, options.sampling, options.seed)
-        source = Design(data, kernel, side, nystrom.factor(kernel, side))
+        cutoff = nystrom.FULL if options.truncation is None else options.truncation
+        factor = nystrom.factored(kernel, side, cutoff)
+        source = Design(data, kernel, side, factor.matrix)
         report({"event": "phase", "phase": "features"})
         features = nystrom.stored_features(source, fleet, None).data
         X = features.X(0, data.n_rows)
     if not options.coupled:
-        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X)
+        stage: Stage = ColumnsStage(X, constant)
+        return Setting(stage, "columns", kernel, data, source, X, factor)
     rows = data if source is None else features
     stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet)
-    return Setting(stage, name, kernel, data, source, X)
+    return Setting(stage, name, kernel, data, source, X, factor)
 
 
 def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:

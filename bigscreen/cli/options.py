@@ -96,6 +96,13 @@ _OPTIONS = [
         help="How landmarks are picked: by chance, or spread out to miss less of the kernel.",
     ),
     click.option(
+        "--truncation",
+        type=Number(above=0, below=1),
+        metavar="X",
+        help="Drop directions of the landmarks below this part of the largest.  [default: 1e-12, "
+        "1e-6 with recomputed features, whose precision carries no more]",
+    ),
+    click.option(
         "--C",
         "C",
         type=Number(above=0),

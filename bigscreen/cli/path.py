@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 RULES = ("dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap")
 _SHARED = (
-    *("kernel", "gamma", "degree", "coef0", "exact", "landmarks", "sampling", "class_weight"),
+    *("kernel", "gamma", "degree", "coef0", "exact", "landmarks", "sampling"),
+    *("truncation", "class_weight"),
     *("intercept", "tol", "time_budget", "memory", "seed", "work"),
     *("workers", "scheduler", "threads"),
     *("problem", "epsilon", "tau"),
@@ -205,6 +206,7 @@ def _fit(
     check_machine(context, dataset, values)
     names = (
         *("kernel", "gamma", "degree", "coef0", "exact", "sampling", "epsilon", "tau"),
+        "truncation",
         *("tol", "time_budget", "memory", "seed"),
     )
     weight = values["class_weight"]
