@@ -86,7 +86,8 @@ class NystroemSVC(Classifier):
     dual_gap_, relative_gap_ : float
         ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all classes.
     certificate_ : list of dict
-        Of every classifier: label, primal, dual, gap, relative_gap, rounding_bound, and so on.
+        Of every classifier: label, primal, dual, gap, relative_gap, rounding_bound, rank and cutoff
+        of the landmarks, and so on.
     n_iter_ : int
         Passes; the most of all classifiers.
     history_ : list of dict

@@ -216,6 +216,7 @@ class _Block:
             return k
         data, design = self.design.data, self.design
         out = np.empty((stop - start, design.rank), np.float32)
+        assert design.factor is not None
         X, dtype = data.X(start, stop), entries(design.factor)
         for a, b in tiles(stop - start, 2048):
             columns = design.columns(X[a:b], dtype)

@@ -29,10 +29,10 @@ def reached(record: Mapping[str, Any]) -> float:
 
 def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """The largest relative gap and KKT violation of points' records, None where one has none."""
-    found = {}
+    found: dict[str, float | None] = {}
     for name in ("relative_gap", "violation"):
-        numbers = [record.get(name) for record in records]
-        found[name] = None if None in numbers else max(numbers)
+        numbers = [record[name] for record in records if record.get(name) is not None]
+        found[name] = max(numbers) if len(numbers) == len(records) else None
     return found
 
 

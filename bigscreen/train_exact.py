@@ -57,7 +57,7 @@ class ExactJob(Job):
         found = examined(kernel, self.data)
         if not found.psd:
             told = f"the kernel is {found.known}; {WITHOUT_PROOF}"
-            warnings.warn(told, UserWarning, stacklevel=7)
+            warnings.warn(told, UserWarning, stacklevel=6)
         return found
 
     def _prepare(self) -> None:

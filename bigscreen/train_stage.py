@@ -132,8 +132,7 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
         features = nystrom.stored_features(source, fleet, None).data
         X = features.X(0, data.n_rows)
     if not options.coupled:
-        stage: Stage = ColumnsStage(X, constant)
-        return Setting(stage, "columns", kernel, data, source, X, factor)
+        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X, factor)
     rows = data if source is None else features
     stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet)
     return Setting(stage, name, kernel, data, source, X, factor)
