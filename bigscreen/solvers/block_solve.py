@@ -128,7 +128,24 @@ class Solve:
             highest, lowest = extremes(part, alpha, G / part.coupling, self.groups)
             self.mu = between(lowest, highest, self.mu)
         self.move(ids[changed], alpha[changed], self.gram.X[changed], ids)
-        self.choose()
+        if self._lonely:
+            self.mu = between(self.lowest, self.highest, self.mu)
+            self.look()
+        else:
+            self.choose()
+
+    @property
+    def _lonely(self) -> bool:
+        """Whether rows violate on one side of mu alone, and no free row could be their partner.
+
+        mu was that of the block: where all rows are at a bound, it may be an end of the others'.
+        """
+        dual, ids = self.dual, self.gram.ids
+        if dual.coupling is None or self.violation <= self._noise:
+            return False
+        group: Any = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
+        both = np.intersect1d(group[self.ups.ids], group[self.downs.ids])
+        return len(both) == 0 and not free(dual[ids], self.alpha[ids]).any()
 
     def block_gradient(self) -> FloatArray:
         """``p - s u`` of the block's rows (q,)."""

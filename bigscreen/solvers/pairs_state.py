@@ -150,6 +150,7 @@ class State:
         gap = self._look(part)
         if self._coarse(part, gap):
             self.rows.refine()
+            self.violation = np.inf  # that of the entries before says nothing now
             self.F = r * (part.lin - part.sign * self._scores_of(self.alive))
             gap = self._look(part)
         self.since = np.stack([self.x, self.F])
