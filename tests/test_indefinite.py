@@ -238,3 +238,22 @@ def test_the_command_line(world: World, tmp_path: Path) -> None:
     succeed("pick", path, tmp_path / "q.bsm", "--C", "10")
     refused = bigscreen("path", world.store, tmp_path / "r.bsp", *how, "--rules", "gap")
     assert refused.exit_code == 2 and "rule gap rests on gaps" in refused.output
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("seed", [0, 2, 11])
+@pytest.mark.parametrize("solver", ["pairs", "block"])
+def test_any_symmetric_matrix_ends_where_nothing_violates(seed, solver):
+    """No free row may be left, and C K far beyond float32: nothing of the kind stops a solver."""
+    rng = np.random.default_rng(seed)
+    n = int(rng.integers(20, 140))
+    A, target = rng.normal(size=(n, n)), rng.normal(size=n)
+    K = 0.5 * (A + A.T) - (3.0 * np.eye(n) if seed == 0 else 0.0)
+    y = rng.integers(0, 2, n)
+    y[:2] = [0, 1]
+    for C in (0.1, 1e4):
+        for intercept in (False, True, "true"):
+            how = {"kernel": "precomputed", "solver": solver, "C": C, "fit_intercept": intercept}
+            for machine, outcome in ((SVC(**how), y), (SVR(**how), target)):
+                (record,) = machine.fit(K, outcome).certificate_
+                assert record["violation"] <= 1e-3 + record["rounding_bound"], how

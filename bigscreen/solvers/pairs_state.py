@@ -14,7 +14,7 @@ from bigscreen.dual_rounding import sensitivity
 from bigscreen.dual_violation import violation
 from bigscreen.errors import InputError
 from bigscreen.kernels import Linear
-from bigscreen.kernels_base import FLOAT64
+from bigscreen.kernels_base import FLOAT64, U32
 from bigscreen.point import Point
 from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
@@ -95,6 +95,9 @@ class State:
         errors = kernel.entry_error(rows.sqnorms, longest, d)
         if relative is not None:
             errors = np.minimum(errors, relative * self.norms * float(np.max(self.norms)))
+        if self.constant:
+            # Of entries that are given, the constant's 1 is what rounds them.
+            errors = np.maximum(errors, U32 * (1.0 + self.norms * float(np.max(self.norms))))
         self.errors = np.broadcast_to(errors, self.norms.shape)
         self.relative = np.broadcast_to(0.0 if relative is None else relative, self.norms.shape)
         mark = np.random.default_rng(0).normal(size=(d, 1))
