@@ -33,6 +33,8 @@ of about 1e-7, which T amplifies by the root of this number's inverse."""
 FULL = 1e-12
 """The same of float64 columns, which stored features are made of where it takes them."""
 
+OVERFLOW = "kernel entries between {} overflow; scale the data, or lower gamma, coef0 or degree"
+
 ROOM = 10.0
 """An eigenvalue of K_ZZ is believed from so many times the rounding of its entries."""
 
@@ -159,10 +161,7 @@ def factored(kernel: Kernel, side: Side, cutoff: float = CARRIED) -> Factor:
     """
     gram = kernel.block(side, side, dtype=np.float64)
     if not np.isfinite(gram).all():
-        raise InputError(
-            "kernel entries between landmarks overflow; scale the data, or lower gamma, coef0 or "
-            "degree"
-        )
+        raise InputError(OVERFLOW.format("landmarks"))
     # Divide and conquer: half the time of LAPACK's default here.
     values, vectors = linalg.eigh(0.5 * (gram + gram.T), driver="evd", check_finite=False)
     largest = float(values[-1])
@@ -225,6 +224,8 @@ class _Block:
             else:
                 # A feature is rounded after it is summed: float32 carries even a tiny one.
                 out[a:b] = design.features_of(columns)
+            if not np.isfinite(np.sum(out[a:b])):
+                raise InputError(OVERFLOW.format("rows and landmarks"))
         if self.writer is None:
             return out
         self.writer.write(

@@ -81,6 +81,7 @@ def test_numbers_at_the_ends_of_float64(name):
         sound(lambda v=value, b=intercept: CASES[name](v, b, X, y))
 
 
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_sentences_say_which_number():
     X, y = rows()
     for machine in (SVC(C=1e300), NystroemSVC(C=1e300, n_components=9), LinearSVC(C=1e-320)):
@@ -90,6 +91,8 @@ def test_the_sentences_say_which_number():
         SVC().fit(X, y, one(1e300))
     with pytest.raises(InputError, match="overflow"):
         NystroemSVC(kernel="poly", coef0=1e200, n_components=9).fit(X, y)
+    with pytest.raises(InputError, match="rows and landmarks overflow"):
+        NystroemSVC(gamma=1e300, n_components=9, features="stored").fit(X, y)
     with pytest.raises(InputError, match="times the weight of row 0 is 1e-320"):
         svm_path(X, y, [1.0, 2.0], sample_weight=np.full(40, 1e-320))
 
