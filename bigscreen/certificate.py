@@ -1,9 +1,11 @@
 """The certificate of a fitted model: what was proved, over what, and what it cost."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigscreen import report
+from bigscreen.kernels_definite import WITHOUT_PROOF
+from bigscreen.point import reached
 from bigscreen.store.model import Model
 
 _SUMS = ("primal", "dual", "gap", "rounding_bound")
@@ -19,18 +21,26 @@ def fit_record(model: Model) -> dict[str, Any]:
         unless there are more than two labels). relative_gap, rows_alive: the largest of theirs.
         n_iter: passes of all. certificates: each one's own; of a model that has none (an early
         divide and conquer) it, the sums, relative_gap and certified_in are None, and
-        no_certificate says why. Besides rows, tol, certified_in, seconds, peak_pss_bytes, solver,
-        features, strategy, and screening: rule, rows fixed at either end, by pass.
+        no_certificate says why. proved: whether the gaps bound anything; where they do not, the
+        kernel not being positive semidefinite, primal and the gaps are None, and violation is the
+        largest violation of the KKT conditions (else None). kernel_known: of a precomputed kernel
+        or a function, how far it is known to be positive semidefinite (else None). nystrom: of
+        landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
+        tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and screening: rule,
+        rows fixed at either end, by pass.
     """
     known = model.provenance
     certificates = known["certificates"]
     alive = {event["class"]: event["rows_alive"] for event in known["history"]}
-    proved: dict[str, Any] = dict.fromkeys((*_SUMS, "relative_gap", "certified_in"))
+    proved: dict[str, Any] = dict.fromkeys((*_SUMS, "relative_gap", "certified_in", "violation"))
     if certificates is not None:
-        proved = {name: sum(part[name] for part in certificates) for name in _SUMS}
-        proved["relative_gap"] = max(part["relative_gap"] for part in certificates)
-        proved["certified_in"] = certificates[0]["certified_in"]
+        parts = {name: [part.get(name) for part in certificates] for name in proved}
+        proved = {name: _all(sum, parts[name]) for name in _SUMS}
+        proved |= {name: _all(max, parts[name]) for name in ("relative_gap", "violation")}
+        proved["certified_in"] = parts["certified_in"][0]
+        proved["proved"] = all(part.get("proved", True) for part in certificates)
     return {
+        "proved": False,
         **proved,
         "problem": known["parameters"].get("problem", "c-svc"),  # the only one there once was
         "no_certificate": None if certificates is not None else known["no_certificate"],
@@ -40,9 +50,16 @@ def fit_record(model: Model) -> dict[str, Any]:
         "rows_alive": max(alive.values(), default=None),
         **{name: known[name] for name in ("seconds", "peak_pss_bytes", "solver", "features")},
         "strategy": model.strategy,
+        "kernel_known": known.get("kernel_known"),
+        "nystrom": known.get("nystrom"),
         "screening": _screening(known["screening"]),
         "certificates": certificates,
     }
+
+
+def _all(of: Callable[[list[float]], float], numbers: list[Any]) -> float | None:
+    """A number of all classifiers, None if any of them has none."""
+    return None if None in numbers else of(numbers)
 
 
 def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -73,6 +90,8 @@ def show(record: Mapping[str, Any], name: str) -> None:
         {
             "problem": record["problem"],
             **({"proved": "nothing"} if missing else _proved(record)),
+            **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
+            **_rank(record["nystrom"]),
             "screened": _screened(record["screening"]),
             "passes": report.count(record["n_iter"]),
             "solver, features": f"{record['solver']}, {record['features']}",
@@ -86,18 +105,46 @@ def show(record: Mapping[str, Any], name: str) -> None:
     # Models of before have none.
     told = (part.get("hindrance") for part in record["certificates"])
     why = next((each for each in told if each), None)
-    if record["relative_gap"] > record["tol"]:
+    if not record["proved"]:
+        report.warn(f"the kernel is not positive semidefinite: {WITHOUT_PROOF}")
+    found = reached(record)
+    if not found <= record["tol"]:
+        what = "relative gap" if record["violation"] is None else "violation"
         more = "more --max-iter or --time-budget, or another --solver, may help"
         report.warn(
-            f"the relative gap {record['relative_gap']:.2e} missed {record['tol']:g}; the model is "
-            f"the best one found ({why or more})"
+            f"the {what} {found:.2e} missed {record['tol']:g}; the model is the best one found "
+            f"({why or more})"
         )
     elif why:
         report.warn(why)
 
 
 def _proved(record: Mapping[str, Any]) -> dict[str, str]:
-    facts = {
+    if record["violation"] is not None:
+        facts = _stationary(record)
+    else:
+        facts = _gap(record)
+    many = len(record["certificates"])
+    if many == 1:
+        return facts
+    each = "pairs of labels" if record["strategy"] == "one" else "labels, each against the rest"
+    what = "relative gap" if record["violation"] is None else "violation"
+    return {"classifiers": f"{many} {each}: sums, and the largest {what}", **facts}
+
+
+def _stationary(record: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "proved": "nothing: a stationary point",
+        "dual objective D": f"{record['dual']:.8g}",
+        "KKT violation": f"{record['violation']:.2e} (asked for {record['tol']:g})",
+        "rounding": f"can have moved the violation by {record['rounding_bound']:.2g} at most "
+        f"(scores in {record['certified_in']})",
+        "computed over": f"all {report.count(record['rows'])} rows",
+    }
+
+
+def _gap(record: Mapping[str, Any]) -> dict[str, str]:
+    return {
         "primal objective P": f"{record['primal']:.8g}",
         "dual objective D": f"{record['dual']:.8g}",
         "gap P - D": f"{record['gap']:.4g}",
@@ -106,11 +153,17 @@ def _proved(record: Mapping[str, Any]) -> dict[str, str]:
         f"(scores in {record['certified_in']})",
         "proved over": f"all {report.count(record['rows'])} rows",
     }
-    many = len(record["certificates"])
-    if many == 1:
-        return facts
-    each = "pairs of labels" if record["strategy"] == "one" else "labels, each against the rest"
-    return {"classifiers": f"{many} {each}: sums, and the largest relative gap", **facts}
+
+
+def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
+    """What was dropped of the landmarks' directions; models of before do not say."""
+    if known is None:
+        return {}
+    rank, m = known["rank"], known["landmarks"]
+    told = f"{report.count(rank)} of {report.count(m)} directions"
+    if rank < m:
+        told += f", none below {known['cutoff']:.1g} of the largest"
+    return {"rank": told}
 
 
 def _screened(screening: Mapping[str, Any]) -> str:

@@ -20,6 +20,9 @@ from bigscreen.point_sums import Frame, Terms
 from bigscreen.problems import Problem
 from bigscreen.rows import as_rows, njit, row_dot
 
+NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
+"""Fields of a certificate without which it proves nothing."""
+
 TILE = 1024
 """Rows whose columns are held at once: a tile and its columns stay in cache."""
 
@@ -57,6 +60,15 @@ class Certificate:
         The offset of the certified machine where that is not the point's own.
     multiplier : tuple of float
         ``mu`` of P, one a group of the coupling; empty without a coupling.
+    proved : bool
+        Whether the gap bounds anything. Not where the kernel is not positive semidefinite: ``dual``
+        is that of a stationary point then, and P and the gap are nan. Nor where any sum is no
+        finite number.
+    psd : bool
+        Whether the kernel is positive semidefinite, as far as is known.
+    violation : float or None
+        Where it is not: by how much the KKT conditions are violated, over all rows
+        (``m(alpha) - M(alpha)``, LIBSVM's measure), and ``rounding_bound`` is of that.
     """
 
     primal: float
@@ -69,15 +81,35 @@ class Certificate:
     support: int
     intercept: float | None = None
     multiplier: tuple[float, ...] = ()
+    proved: bool = True
+    psd: bool = True
+    violation: float | None = None
+
+    @property
+    def reached(self) -> float:
+        """What ``tol`` is compared with: see ``point.reached``."""
+        return self.relative_gap if self.violation is None else self.violation
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values."""
-        return {**asdict(self), "multiplier": list(self.multiplier)}
+        """The fields as plain JSON values; None stands for numbers that there are not."""
+        fields = {**asdict(self), "multiplier": list(self.multiplier)}
+        return {**fields, **{name: _known(fields[name]) for name in NUMBERS}}
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Certificate:
         """The certificate that ``to_dict`` wrote."""
-        return cls(**{**saved, "multiplier": tuple(saved["multiplier"])})
+        numbers = {name: np.nan if saved[name] is None else saved[name] for name in NUMBERS}
+        return cls(**{**saved, **numbers, "multiplier": tuple(saved["multiplier"])})
+
+
+def checked(certificate: Certificate) -> Certificate:
+    """The certificate, which proves nothing if a number of it is none."""
+    numbers = [getattr(certificate, name) for name in NUMBERS]
+    return certificate if np.isfinite(numbers).all() else replace(certificate, proved=False)
+
+
+def _known(number: float) -> float | None:
+    return number if np.isfinite(number) else None
 
 
 @dataclass(frozen=True)
@@ -253,7 +285,7 @@ def close(
         + rows_summed * (abs(primal) + abs(dual) + box)
     )
     gap = float(primal - dual)
-    return Certificate(
+    found = Certificate(
         primal=float(primal),
         dual=float(dual),
         gap=gap,
@@ -264,6 +296,7 @@ def close(
         support=int(support),
         multiplier=tuple(map(float, multiplier)),
     )
+    return checked(found)
 
 
 @njit(cache=True, nogil=True)

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.closing import Certificate, Throughput
+from bigscreen.closing import Certificate, Throughput, checked
 from bigscreen.closing_crossed import Crossed
 from bigscreen.closing_scores import Noise, Scores, phi_norms, spread
 from bigscreen.design import Design
 from bigscreen.dual import Dual, FloatArray, Mu
+from bigscreen.dual_violation import unit, violation
 from bigscreen.kernels import Side
 from bigscreen.point import Point, relative
 from bigscreen.problems import Problem
@@ -62,8 +63,8 @@ def close_exact(
         ``rounding_bound`` holds for the exact kernel: what its entries' rounding can have moved
         the gap by, not P and D each (a row that is certainly at its bound moves both alike; if
         that is likely to be more than the gap, the support rows are computed again).
-        Of a kernel that is not positive semidefinite the gap says how far the KKT conditions are
-        from holding, and is no bound on the optimum.
+        Of a kernel that is not positive semidefinite nothing is proved: ``violation`` says how far
+        the KKT conditions are from holding, and there is no gap.
     """
     sums, precision = summed(design, problem, point, fleet, certify)
     return sums.certificate(precision)
@@ -91,7 +92,7 @@ def summed(
     box = np.maximum(np.abs(dual.lo), np.abs(dual.hi))
     wide = certify == "float64" or design.precision is np.float64
     farthest = float(np.sqrt(kernel.bound(data.max_sqnorm, data.max_sqnorm)))
-    sums = Sums(problem, dual, alpha, box, farthest)
+    sums = Sums(problem, dual, alpha, box, farthest, definite=design.definite)
     if not len(ids):
         return sums, certify
     support = Side(data.rows(ids), ids)
@@ -141,6 +142,7 @@ class Sums:
     box: FloatArray
     farthest: float
     longest: float = 0.0
+    definite: bool = True
 
     def __post_init__(self) -> None:
         self.scores, self.band = np.zeros(len(self.dual)), np.zeros(len(self.dual))
@@ -188,6 +190,9 @@ class Sums:
 
     def doubtful(self) -> NDArray[np.int64]:
         """The fewest rows without which rounding is a small part of the gap, ascending."""
+        if not self.definite:
+            worst = violation(self.dual, self.alpha, self.scores)
+            return np.flatnonzero((self.box > 0) & (self.band > TOLD * worst))
         found, doubt = self._sums()
         order = np.argsort(-doubt, kind="stable")
         beyond = np.cumsum(doubt[order][::-1])[::-1]  # what is left without those before
@@ -200,12 +205,26 @@ class Sums:
         up as squares do. (Where ||w|| is tiny beside alpha, as in a nu-SVC, this is soon.)
         """
         part = np.where(self.exact, 0.0, self.alpha * self.band)
-        if 0.5 * float(np.linalg.norm(part)) <= MOVED * self._sums()[0].gap:
+        if not self.definite or 0.5 * float(np.linalg.norm(part)) <= MOVED * self._sums()[0].gap:
             return np.empty(0, np.int64)
         return np.flatnonzero(part)
 
     def certificate(self, certified_in: str) -> Certificate:
-        return replace(self._sums()[0], certified_in=certified_in)
+        found = replace(self._sums()[0], certified_in=certified_in)
+        return checked(found if self.definite else self._stationary(found))
+
+    def _stationary(self, found: Certificate) -> Certificate:
+        """What is left of it where the dual is not concave: D, and the KKT violation."""
+        band = float(np.max(self.band[self.box > 0], initial=0.0))
+        return replace(
+            found,
+            primal=np.nan,
+            gap=np.nan,
+            relative_gap=np.nan,
+            psd=False,
+            violation=violation(self.dual, self.alpha, self.scores),
+            rounding_bound=2.0 * unit(self.dual) * band,
+        )
 
     def _sums(self) -> tuple[Certificate, FloatArray]:
         """The certificate, and what each row's rounding can have moved the gap by."""

@@ -52,6 +52,14 @@ class Design:
         return self.kernel is not None and self.landmarks is None
 
     @property
+    def definite(self) -> bool:
+        """Whether products of phi are those of vectors, which every gap and every safe rule needs.
+
+        Those of columns are, whatever the kernel: phi is written down.
+        """
+        return not self.exact or self.kernel is None or self.kernel.psd
+
+    @property
     def precision(self) -> type:
         """float32, or float64 where float32 entries between these rows would be coarse."""
         assert self.kernel is not None

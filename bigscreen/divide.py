@@ -110,7 +110,7 @@ def divide(
     early : bool
         Stop after the parts.
     tol : float
-        Relative gap of parts and of the support rows.
+        Relative gap of parts and of the support rows (KKT violation, if the kernel has no gap).
     rule : Rule or None
         Screens inside the parts.
     seed : int
@@ -285,7 +285,7 @@ class _Job:
             return
         began = time.monotonic()
         self.report({"event": "phase", "phase": "refine"})
-        check = Enough(self.tol, PASSES, self.rule, self.deadline)
+        check = Enough(self.tol, PASSES, self.rule, self.deadline, self.design.definite)
         found = solved(
             pick(self.design, support, self.codes[support], self.weights[support]),
             self.problem,

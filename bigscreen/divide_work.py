@@ -65,6 +65,7 @@ class Enough:
     most: int
     rule: Rule | None
     deadline: float | None
+    definite: bool = True
     passes: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
 
@@ -72,7 +73,8 @@ class Enough:
         self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
     ) -> Verdict | None:
         self.passes, self.stats = self.passes + 1, stats
-        near = point.relative_gap <= self.target
+        # Of a kernel without gaps the solver hands in the KKT violation.
+        near = (point.relative_gap if self.definite else point.violation) <= self.target
         if near or stats["stalled"] or self.passes >= self.most or self.expired():
             return None
         return Verdict(None if self.rule is None else self.rule.region(point, point.rounding))
@@ -108,7 +110,7 @@ class Local:
             zero = np.zeros(len(dual))
             return Solved(zero, problem.offset(dual.multiplier(zero)), 0.0, 0.0, 0, 0)
         deadline = None if part.seconds is None else time.monotonic() + part.seconds
-        check = Enough(self.tol, self.most, self.rule, deadline)
+        check = Enough(self.tol, self.most, self.rule, deadline, self.design.definite)
         design = load(pick(self.design, part.ids, part.codes, part.weights))
         with self.fleet(part.threads) as fleet:
             return solved(design, problem, self.solver, fleet, check, part.alpha)

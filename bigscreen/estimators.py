@@ -39,6 +39,10 @@ class NystroemSVC(Classifier):
         Number m of landmarks; more is closer to the exact kernel, and costs m^2 a row.
     sampling : {"uniform", "rpcholesky"}, default="uniform"
         How landmarks are drawn; randomly pivoted Cholesky makes more of few.
+    truncation : float or None, default=None
+        Directions of the landmarks whose eigenvalue is below this part of the largest are dropped,
+        which ``certificate_`` counts (rank). None: what float64 does not carry (1e-12), or what
+        float32 does not (1e-6) where features are recomputed.
     C : float, default=1.0
         Penalty of a row's violation of the margin.
     tol : float, default=1e-3
@@ -82,7 +86,8 @@ class NystroemSVC(Classifier):
     dual_gap_, relative_gap_ : float
         ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all classes.
     certificate_ : list of dict
-        Of every classifier: label, primal, dual, gap, relative_gap, rounding_bound, and so on.
+        Of every classifier: label, primal, dual, gap, relative_gap, rounding_bound, rank and cutoff
+        of the landmarks, and so on.
     n_iter_ : int
         Passes; the most of all classifiers.
     history_ : list of dict
@@ -107,6 +112,7 @@ class NystroemSVC(Classifier):
         coef0: float = 0.0,
         n_components: int = 1000,
         sampling: str = "uniform",
+        truncation: float | None = None,
         C: float = 1.0,
         tol: float = 1e-3,
         fit_intercept: bool | str = True,
@@ -129,6 +135,7 @@ class NystroemSVC(Classifier):
         self.coef0 = coef0
         self.n_components = n_components
         self.sampling = sampling
+        self.truncation = truncation
         self.C = C
         self.tol = tol
         self.fit_intercept = fit_intercept
@@ -154,6 +161,7 @@ class NystroemSVC(Classifier):
             coef0=self.coef0,
             landmarks=self.n_components,
             sampling=self.sampling,
+            truncation=self.truncation,
             features=self.features,
         )
 

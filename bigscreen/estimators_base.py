@@ -247,10 +247,11 @@ class Machine(BaseEstimator):
         record = model.provenance
         self.certificate_ = record["certificates"]
         self.history_ = record["history"]
-        # Nothing is proved of a machine that stopped after its parts.
-        proved = self.certificate_ or [{"gap": np.nan, "relative_gap": np.nan}]
-        self.dual_gap_ = max(part["gap"] for part in proved)
-        self.relative_gap_ = max(part["relative_gap"] for part in proved)
+        # Nothing is proved of a machine that stopped after its parts, or of an indefinite kernel.
+        proved = all(part.get("proved", True) for part in self.certificate_ or [{"proved": False}])
+        gaps = self.certificate_ if proved else [{"gap": np.nan, "relative_gap": np.nan}]
+        self.dual_gap_ = max(part["gap"] for part in gaps)
+        self.relative_gap_ = max(part["relative_gap"] for part in gaps)
         passes = Counter(event["class"] for event in self.history_).values()
         self.n_iter_ = max(passes, default=0)
 

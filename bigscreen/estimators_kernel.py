@@ -28,6 +28,7 @@ class KernelMachine(Machine):
     coef0: float = 0.0
     n_components: int | None = None
     sampling: str = "uniform"
+    truncation: float | None = None
     tol: float = 1e-3
     max_iter: int = 10_000
     time_budget: float | None = None
@@ -62,6 +63,7 @@ class KernelMachine(Machine):
             degree=self.degree,
             coef0=self.coef0,
             sampling=self.sampling,
+            truncation=self.truncation,
             start=self.start,
             cache=self.cache,
             **landmarks,

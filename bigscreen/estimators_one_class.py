@@ -29,7 +29,8 @@ class OneClassSVM(OutlierMixin, KernelMachine):
     nu : float, default=0.5
         In (0, 1]: at most this part of the rows' weight is outside, and at least this part supports
         the boundary.
-    kernel, degree, gamma, coef0, n_components, sampling, tol, max_iter, time_budget, solver, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, max_iter, \
+    time_budget, solver, \
     screening, start, cache, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 

@@ -25,7 +25,7 @@ from bigscreen.store.path_file import SolvedPath
 from bigscreen.train_options import CLASSIFIERS, REGRESSIONS, TrainOptions
 from bigscreen.train_path import train_path
 from bigscreen.train_path_folds import Folds, checked_folds
-from bigscreen.train_path_options import PathOptions, default_rules
+from bigscreen.train_path_options import PathOptions
 
 
 def svm_path(
@@ -64,7 +64,8 @@ def svm_path(
     tol : float, default=1e-3
         Relative gap of every point.
     rules : sequence of {"dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap"} or None
-        What leaves out rows before a solve; None: those that suit the problem, () none.
+        What leaves out rows before a solve; None: those that suit the problem, () none. A kernel
+        that is not positive semidefinite suits none: its points have a KKT violation and no gap.
     dynamic, warm : bool, default=True
         Leave out rows during a solve, too; start at the point before.
     folds : int, list of (rows to fit, rows to hold out), or None, default=None
@@ -168,16 +169,16 @@ def _path(
     )
     data, numbers = _data(X, y, sample_weight, problem, kernel == "precomputed")
     folds = renumbered_folds(folds, data.n_rows if numbers is None else X.shape[0], numbers)
-    options = PathOptions(fit, values, folds, rules_of(problem, rules), dynamic, warm)
+    options = PathOptions(fit, values, folds, rules_of(rules), dynamic, warm)
     path = solved(data, options, n_jobs, verbose)
     return path if numbers is None else renumbered(path, numbers, X.shape[1])
 
 
-def rules_of(problem: str, rules: Sequence[str] | None) -> tuple[str, ...]:
-    """The rules that were asked for, else those that suit the problem."""
+def rules_of(rules: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The rules that were asked for; None: those that suit."""
     if isinstance(rules, str):
         raise InputError(f"rules must be a sequence of names, such as ({rules!r},)")
-    return default_rules(problem) if rules is None else tuple(rules)
+    return None if rules is None else tuple(rules)
 
 
 def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> TrainOptions:

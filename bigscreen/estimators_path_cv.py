@@ -139,7 +139,7 @@ class SVCPathCV(Classifier):
             seed=self._seed(),
             memory=self.memory,
         )
-        Cs, rules = self._grid(), rules_of("c-svc", self.rules)
+        Cs, rules = self._grid(), rules_of(self.rules)
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
             fit = self._suited(fit, data)

@@ -41,7 +41,8 @@ class SVR(_KernelRegressor):
         Errors up to this cost nothing.
     fit_intercept : {False, True, "true"}, default="true"
         As in `SVC`: none, a penalised constant, or the unpenalised offset of scikit-learn.
-    kernel, degree, gamma, coef0, n_components, sampling, tol, max_iter, time_budget, solver, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, max_iter, \
+    time_budget, solver, \
     screening, start, cache, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 
@@ -85,7 +86,8 @@ class LADRegressor(_KernelRegressor):
         Penalty of an error.
     fit_intercept : {False, True, "true"}, default="true"
         As in `SVR`.
-    kernel, degree, gamma, coef0, n_components, sampling, tol, max_iter, time_budget, solver, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, max_iter, \
+    time_budget, solver, \
     screening, start, cache, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 
@@ -116,7 +118,8 @@ class QuantileRegressor(_KernelRegressor):
         Penalty of an error.
     fit_intercept : {False, True, "true"}, default="true"
         As in `SVR`.
-    kernel, degree, gamma, coef0, n_components, sampling, tol, max_iter, time_budget, solver, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, max_iter, \
+    time_budget, solver, \
     screening, start, cache, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 

@@ -108,9 +108,13 @@ class SVC(_Voting):
         than the exact machine can take (with the linear kernel: the rows as they are).
     sampling : {"uniform", "rpcholesky"}, default="uniform"
         How landmarks are drawn.
+    truncation : float or None, default=None
+        As in `NystroemSVC`; of landmarks only.
     tol : float, default=1e-3
         RELATIVE DUALITY GAP to prove: how far the objective may be above the optimum, as a part of
-        itself (scikit-learn's is the violation of a KKT condition).
+        itself (scikit-learn's is the violation of a KKT condition, and so is this one where the
+        kernel is not positive semidefinite: sigmoid, poly with ``coef0`` below 0, a matrix or
+        function that the rows prove to be none).
     class_weight : None, "balanced" or dict, default=None
         Multiplies C by class.
     fit_intercept : {False, True, "true"}, default="true"
@@ -173,10 +177,11 @@ class SVC(_Voting):
     intercept_ : float64 array (1,) or (n_classes * (n_classes - 1) / 2,)
     dual_gap_, relative_gap_ : float
         ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all pairs (NaN
-        after ``early``).
+        after ``early``, and where the kernel is not positive semidefinite: the fit then ends at
+        a stationary point, and nothing is proved).
     certificate_ : list of dict
-        Of every pair: label, primal, dual, gap, relative_gap, rounding_bound, and so on; None
-        after ``early``.
+        Of every pair: label, primal, dual, gap, relative_gap, rounding_bound, proved, violation (of
+        the KKT conditions, where nothing is proved), and so on; None after ``early``.
     n_iter_ : int
         Blocks; the most of all pairs.
     history_ : list of dict
@@ -224,7 +229,7 @@ class NuSVC(_Voting):
         kernel entry is computed, with the largest feasible nu.
     class_weight : None, "balanced" or dict, default=None
         Multiplies the weights by class (LIBSVM looks away).
-    kernel, degree, gamma, coef0, n_components, sampling, tol, fit_intercept, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, fit_intercept, \
     decision_function_shape, break_ties, max_iter, time_budget, solver, screening, start, cache, \
     memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.

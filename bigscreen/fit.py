@@ -7,22 +7,54 @@ either a region to screen with or None, meaning stop. It never changes alpha.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.closing import Certificate, Throughput, close
 from bigscreen.closing_exact import close_exact
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
+from bigscreen.errors import InputError
 from bigscreen.fit_interrupt import GracefulInterrupt
 from bigscreen.fit_monitor import COUNTED, Limits, Monitor, Report
 from bigscreen.point import Point
 from bigscreen.problems import Problem
-from bigscreen.screening.dynamic import Rule
+from bigscreen.screening.dynamic import Rule, check_rule
 from bigscreen.solvers.protocol import Solver
+
+BEYOND = (
+    "the objective is no finite number, as sums overflow float64: the data, C, the weights or the "
+    "kernel's parameters are too large or too small; scale the data, or take values nearer to 1"
+)
+
+LARGEST = 1e100
+"""Bound of a variable beyond which, or below whose inverse, products of two leave float64."""
+
+
+def check_box(box: FloatArray, ids: NDArray[np.int64]) -> None:
+    """Refuse bounds of variables, of rows with these numbers, that float64 cannot reckon with."""
+    fine = (box == 0) | ((box >= 1 / LARGEST) & (box <= LARGEST))  # a nan is neither
+    if not fine.all():
+        k = int(np.argmin(fine))
+        raise InputError(
+            f"C (or 1 / nu) times the weight of row {ids[k]} is {box[k]:.3g}: float64 carries sums "
+            f"of such from {1 / LARGEST:g} to {LARGEST:g}; take values nearer to 1"
+        )
+
+
+@contextmanager
+def arithmetic() -> Iterator[None]:
+    """Say in one sentence that numbers have left float64, wherever they do it."""
+    try:
+        yield
+    except (ArithmeticError, np.linalg.LinAlgError) as error:
+        raise InputError(BEYOND) from error
 
 
 @dataclass
@@ -84,6 +116,8 @@ def fit(
     Fitted
         The best certified point; its gap is above ``limits.tol`` where a budget ended first.
     """
+    if rule is not None:
+        check_rule(rule.name, design.definite)
     weight_bound = _weight_bound(design, problem)
 
     def certified(point: Point) -> Certificate:
@@ -98,9 +132,10 @@ def fit(
         report=report,
         folder=folder,
         nothing=_nothing(design, problem),
+        definite=design.definite,
     )
     report({"event": "phase", "phase": "solve"})
-    with GracefulInterrupt(monitor):
+    with GracefulInterrupt(monitor), arithmetic():
         solver.run(
             design,
             problem,
@@ -112,6 +147,8 @@ def fit(
             start=start,
         )
     assert monitor.certificate is not None and monitor.certified_point is not None
+    if not np.isfinite([monitor.certificate.reached, monitor.certificate.dual]).all():
+        raise InputError(BEYOND)
     total = time.monotonic() - monitor.started
     screening = {
         "rule": "none" if rule is None else rule.name,
@@ -148,11 +185,19 @@ def _nothing(design: Design, problem: Problem) -> float:
 
 
 def _weight_bound(design: Design, problem: Problem) -> float:
-    """The sum over all rows of how far alpha can be from 0."""
+    """The sum over all rows of how far alpha can be from 0.
+
+    Raises
+    ------
+    InputError
+        If a row's box is so large or so small that its square is no float64.
+    """
     data = design.data
     total = 0.0
     for s in range(data.n_shards):
         start, stop = data.shard(s)
         dual = problem.dual(data.y(start, stop), data.weights(start, stop))
-        total += float(np.maximum(dual.hi, -dual.lo).sum())
+        box = np.maximum(dual.hi, -dual.lo)
+        check_box(box, data.row_ids(start, stop))
+        total += float(box.sum())
     return total

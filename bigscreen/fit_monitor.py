@@ -34,7 +34,8 @@ class Limits:
     Parameters
     ----------
     tol : float
-        Relative duality gap, proved over all rows.
+        Relative duality gap, proved over all rows; of a kernel that is not positive semidefinite
+        violation of the KKT conditions, computed over all rows.
     max_iter : int
         Passes of the solver.
     deadline : float or None
@@ -61,6 +62,9 @@ class Monitor:
     ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
     could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
     that; "stalled", if the solver could do no more; or "budget".
+
+    ``definite``: whether gaps mean anything. Where they do not the KKT violation takes their place
+    everywhere, and no rule may ask for a ball.
     """
 
     certify: Callable[[Point], Certificate]
@@ -69,6 +73,7 @@ class Monitor:
     report: Report
     folder: Path | None = None
     nothing: float = 0.0
+    definite: bool = True
     ended: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
     fixed: list[dict[str, Any]] = field(default_factory=list)
@@ -93,20 +98,21 @@ class Monitor:
         resumed = self._resumed
         self._record(point, stats)
         self._learn(stats)
-        if self.best is None or point.gap < self.best.gap:
+        if self.best is None or self._left(point) < self._left(self.best):
             self.best = point
         # The first call after a checkpoint repeats the pass that it was written after.
         doubted = self.doubted if resumed else False
-        if point.relative_gap <= self.target:
+        asked = point.relative_gap if self.definite else point.violation
+        if asked <= self.target:
             certificate = self._close(point)
-            if _proves(certificate, self.limits.tol):
+            if self._enough(certificate):
                 self.ended = "nothing" if self._nothing(certificate.dual) else "proved"
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
-            self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
+            self.target = 0.5 * min(self.target, max(asked, 1e-15))
             if self._reckless():
                 return self._take_back()
-            doubted = certificate.gap > DOUBTED * point.gap
+            doubted = self._left(certificate) > DOUBTED * self._left(point)
         if point.paired and self._nothing(point.dual):
             if self._nothing(self._close(point).dual):
                 self.ended = "nothing"
@@ -144,12 +150,12 @@ class Monitor:
             # The first call after a checkpoint repeats the pass that it was written after.
             self._resumed = False
             return
-        event = {
+        event: dict[str, Any] = {
             "event": "pass",
             "pass": len(self.history) + 1,
             "primal": point.primal,
             "dual": point.dual,
-            "relative_gap": point.relative_gap,
+            **self._told(point),
             "rows_alive": stats["rows_alive"],
             "rows_visited": stats["rows_visited"],
             "seconds": time.monotonic() - self.started,
@@ -169,6 +175,22 @@ class Monitor:
             )
         self.report(event)
 
+    def _told(self, point: Point) -> dict[str, Any]:
+        if self.definite:
+            return {"relative_gap": point.relative_gap}
+        return {"primal": None, "relative_gap": None, "violation": point.violation}
+
+    def _left(self, found: Point | Certificate) -> float:
+        """How much is left to do; a nan is more than anything."""
+        left = found.gap if self.definite else found.violation
+        return float("inf") if left is None or np.isnan(left) else left
+
+    def _enough(self, certificate: Certificate) -> bool:
+        """Whether a closing pass has found what is asked for."""
+        if not self.definite:
+            return certificate.reached <= self.limits.tol
+        return certificate.proved and _proves(certificate, self.limits.tol)
+
     def _learn(self, stats: dict[str, Any]) -> None:
         """Tell the rule what came of the rows that were taken back last."""
         if self._asked_back:
@@ -185,7 +207,7 @@ class Monitor:
         if self.rule is not None:
             self.rule = self.rule.learned(removed, false)
             if not self.rule.safe and len(self.lessons) >= self.limits.restarts:
-                self.rule = GapBall()
+                self.rule = GapBall() if self.definite else None
 
     def _nothing(self, dual: float) -> bool:
         """Whether w* is 0, as D bounds ``1/2 ||w*||^2``."""
@@ -210,7 +232,7 @@ class Monitor:
         began = time.monotonic()
         certificate = self.certify(point)
         self.certify_seconds += time.monotonic() - began
-        if self.certificate is None or certificate.gap < self.certificate.gap:
+        if self.certificate is None or self._left(certificate) < self._left(self.certificate):
             self.certificate, self.certified_point = certificate, point
         return certificate
 

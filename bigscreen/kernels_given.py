@@ -1,7 +1,7 @@
 """Kernels whose entries are given: a matrix computed beforehand, or a function of the user's own.
 
-Nobody can check that they are positive semidefinite; they are taken to be, as every certificate
-and every screening rule needs it.
+Whether they are positive semidefinite, which every gap and every screening rule needs, only their
+entries can tell: `kernels_definite` looks at them, and what it finds stands in the fields.
 """
 
 import math
@@ -16,6 +16,8 @@ from bigscreen.errors import InputError
 from bigscreen.kernels_base import U32, Kernel, as_side, room
 from bigscreen.sides import Side, float32_rows
 
+UNKNOWN = "trusted to be positive semidefinite"
+
 _DIAGONAL_ROWS = 32  # rows whose square block is computed for the sake of its diagonal
 
 
@@ -25,8 +27,20 @@ class Precomputed(Kernel):
 
     A Side on the right needs `ids`, and nothing else: its rows may be empty. Entries are the given
     numbers as float32; those are the kernel, so they have no error.
+
+    Parameters
+    ----------
+    psd : bool
+        False where the entries have shown that it is not positive semidefinite.
+    known : str
+        What is known of that, in words.
+    largest : float
+        The largest entry that was seen, where it is not.
     """
 
+    psd: bool = True  # type: ignore[misc]
+    known: str = UNKNOWN
+    largest: float = math.inf
     name: ClassVar[str] = "precomputed"
 
     def diag(self, A) -> np.ndarray:
@@ -61,6 +75,10 @@ class Precomputed(Kernel):
         out[:] = chosen.toarray() if sparse.issparse(chosen) else chosen
         return out
 
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able record; what is known of the training rows' entries is no part of it."""
+        return {"name": self.name}
+
 
 def _ids(side: Side) -> np.ndarray:
     if side.ids is None:
@@ -78,9 +96,14 @@ class Custom(Kernel):
         ``function(A, B)`` of float64 arrays (a, d) and (b, d), or CSR arrays where the rows are
         sparse, returns the entries (a, b), the same for a pair of rows whatever rows are beside
         them. It is called from several threads at once; on a cluster it must be picklable.
+    psd, known, largest
+        As in `Precomputed`.
     """
 
     function: Callable[[Any, Any], Any]
+    psd: bool = True  # type: ignore[misc]
+    known: str = UNKNOWN
+    largest: float = math.inf
     name: ClassVar[str] = "callable"
     storable: ClassVar[bool] = False
 
@@ -93,11 +116,12 @@ class Custom(Kernel):
         return np.concatenate(parts)
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        # Norms of rows say nothing about a function that is not known: use diag.
-        return math.inf
+        # Norms of rows say nothing about a function that is not known: use diag, which bounds the
+        # entries of a positive semidefinite one; of another those that were seen have to do.
+        return self.largest
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
-        return math.inf + 0.0 * sqnorm_a
+        return U32 * self.largest + 0.0 * sqnorm_a
 
     def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         # The function's float64 is trusted: its entries are the kernel, here rounded to float32.

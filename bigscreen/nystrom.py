@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,21 @@ from bigscreen.design import Design, tiles
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.kernels import Kernel, Side
+from bigscreen.kernels_base import FLOAT64
 from bigscreen.store import Dataset, DatasetWriter, MemoryDataset, Rows
 from bigscreen.store.layout import row_grid
 
-TRUNCATION = 1e-6
-"""Eigenvalues of K_ZZ below this part of the largest are dropped: float32 columns carry noise of
-about 1e-7, which T amplifies by the root of this number's inverse."""
+CARRIED = 1e-6
+"""The smallest eigenvalues of K_ZZ, as a part of the largest, that float32 columns carry: a noise
+of about 1e-7, which T amplifies by the root of this number's inverse."""
+
+FULL = 1e-12
+"""The same of float64 columns, which stored features are made of where it takes them."""
+
+OVERFLOW = "kernel entries between {} overflow; scale the data, or lower gamma, coef0 or degree"
+
+ROOM = 10.0
+"""An eigenvalue of K_ZZ is believed from so many times the rounding of its entries."""
 
 
 def landmarks(
@@ -126,17 +135,57 @@ def _thin(
     return kept, factor[np.ix_(kept, np.arange(len(kept)))]
 
 
-def factor(kernel: Kernel, side: Side) -> FloatArray:
-    """``T`` (m, r) with ``T' K_ZZ T = I`` in float64, eigenvalues truncated at ``TRUNCATION``."""
+class Factor(NamedTuple):
+    """``T``, and the part of the largest eigenvalue below which directions were dropped."""
+
+    matrix: FloatArray
+    cutoff: float
+
+    @property
+    def entries(self) -> type:
+        """Type of the columns that carry all directions that are left."""
+        return entries(self.matrix)
+
+    def record(self) -> dict[str, Any]:
+        """What models and certificates say of it; JSON-able."""
+        m, r = self.matrix.shape
+        of = {"landmarks": m, "rank": r, "cutoff": self.cutoff}
+        return {**of, "entries": "float64" if self.entries is np.float64 else "float32"}
+
+
+def factored(kernel: Kernel, side: Side, cutoff: float = CARRIED) -> Factor:
+    """``T`` (m, r) with ``T' K_ZZ T = I``, r the directions whose eigenvalue is above the cutoff.
+
+    All in float64. Negative eigenvalues, of kernels that are not positive semidefinite, are dropped
+    with the small ones. What they all could change of P is not known: nobody has computed it.
+    """
     gram = kernel.block(side, side, dtype=np.float64)
+    if not np.isfinite(gram).all():
+        raise InputError(OVERFLOW.format("landmarks"))
     # Divide and conquer: half the time of LAPACK's default here.
     values, vectors = linalg.eigh(0.5 * (gram + gram.T), driver="evd", check_finite=False)
-    keep = values > TRUNCATION * values[-1]
+    largest = float(values[-1])
+    if largest > 0:
+        longest = float(np.max(side.sqnorms))
+        error = FLOAT64 * float(kernel.entry_error(longest, longest, side.X.shape[1]))
+        cutoff = max(cutoff, min(CARRIED, ROOM * error * len(values) ** 0.5 / largest))
+    keep = values > cutoff * largest
     if not keep.any():
         raise InputError(
             "the kernel of the landmarks is zero everywhere; choose another gamma or scaling"
         )
-    return np.ascontiguousarray(vectors[:, keep] / np.sqrt(values[keep]))
+    return Factor(np.ascontiguousarray(vectors[:, keep] / np.sqrt(values[keep])), cutoff)
+
+
+def factor(kernel: Kernel, side: Side, cutoff: float = CARRIED) -> FloatArray:
+    """The matrix of ``factored``."""
+    return factored(kernel, side, cutoff).matrix
+
+
+def entries(factor: FloatArray) -> type:
+    """Type of the columns that carry all directions of this ``T``."""
+    lengths = np.einsum("ij,ij->j", factor, factor)  # inverses of the eigenvalues
+    return np.float64 if lengths.min() < CARRIED * lengths.max() else np.float32
 
 
 def feature_fingerprint(design: Design) -> str:
@@ -166,9 +215,17 @@ class _Block:
             return k
         data, design = self.design.data, self.design
         out = np.empty((stop - start, design.rank), np.float32)
-        X = data.X(start, stop)
+        assert design.factor is not None
+        X, dtype = data.X(start, stop), entries(design.factor)
         for a, b in tiles(stop - start, 2048):
-            design.features_of(design.columns(X[a:b]), out[a:b])
+            columns = design.columns(X[a:b], dtype)
+            if dtype is np.float32:
+                design.features_of(columns, out[a:b])
+            else:
+                # A feature is rounded after it is summed: float32 carries even a tiny one.
+                out[a:b] = design.features_of(columns)
+            if not np.isfinite(np.sum(out[a:b])):
+                raise InputError(OVERFLOW.format("rows and landmarks"))
         if self.writer is None:
             return out
         self.writer.write(

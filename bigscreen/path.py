@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import FREE, Dual, FloatArray
+from bigscreen.errors import InputError
+from bigscreen.fit import BEYOND, arithmetic, check_box
 from bigscreen.path_stage import Solved, Stage
 from bigscreen.problems import Problem
 from bigscreen.screening.past import Past
@@ -70,7 +72,8 @@ class Step:
         JSON-able: value, primal, dual, gap, relative_gap, rounding, rows (whose box is more than a
         point), left (of them, those the rules left to the solver), screened (for each rule, and
         for all together, rows at lo, hi and zero), support, seconds of rules and solver, counts of
-        the stage, and init: whether the point was solved from nothing.
+        the stage, and init: whether the point was solved from nothing. Of a kernel that is not
+        positive semidefinite primal and the gaps are None, and there is a violation.
     """
 
     problem: Problem
@@ -155,6 +158,7 @@ class Walk:
         began = time.perf_counter()
         problem = self.problem.at(value)
         dual = problem.dual(self.y, self.weights)
+        check_box(np.maximum(dual.hi, -dual.lo), np.arange(len(dual)))
         alpha = _start(problem, dual, before if manner.warm else None)
         decided, screened = np.full(len(dual), FREE), {}
         if before is not None and manner.rules:
@@ -165,17 +169,15 @@ class Walk:
         else:
             alpha = dual.feasible(alpha)
         ruled = time.perf_counter()
-        solved = self.stage.solve(dual, alpha, decided, manner.tol, manner.deadline, manner.dynamic)
+        how = manner.tol, manner.deadline, manner.dynamic
+        with arithmetic():
+            solved = self.stage.solve(dual, alpha, decided, *how)
         ended = time.perf_counter()
         rows = int(np.count_nonzero(dual.hi > dual.lo))
         known = sum(screened["all"].values()) if screened else 0
         record = {
             "value": value,
-            "primal": solved.primal,
-            "dual": solved.dual,
-            "gap": solved.gap,
-            "relative_gap": solved.relative_gap,
-            "rounding": solved.rounding,
+            **_proof(solved, value),
             "rows": rows,
             "left": rows - known,
             "screened": screened,
@@ -190,6 +192,17 @@ class Walk:
         past = [before.past] if self.end is None else [before.past, self.end.past]
         rules, alone = self.manner.rules, self.manner.alone
         return screen(dual, value, rules, past, self.stage.products, self._norms, alone)
+
+
+def _proof(solved: Solved, value: float) -> dict[str, Any]:
+    """What is proved of a point; without a gap None stands for it, and the violation is there."""
+    proof = {name: getattr(solved, name) for name in ("primal", "dual", "gap", "relative_gap")}
+    proof["rounding"] = solved.rounding
+    if solved.violation is not None:
+        proof |= {"primal": None, "gap": None, "relative_gap": None, "violation": solved.violation}
+    if not np.isfinite([number for number in proof.values() if number is not None]).all():
+        raise InputError(f"at {value:g} of the grid {BEYOND}")
+    return proof
 
 
 def _start(problem: Problem, dual: Dual, before: Step | None) -> FloatArray:

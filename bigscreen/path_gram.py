@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from bigscreen.design import Design
 from bigscreen.dual import FREE, Dual, FloatArray
+from bigscreen.dual_violation import unit
 from bigscreen.path_gram_face import face_steps
 from bigscreen.path_gram_matrix import EPS, Gram
 from bigscreen.path_gram_point import Kept, certified, near_last, screened
@@ -96,32 +97,35 @@ class GramStage:
         alpha = near_last(dual, alpha, live, kept.coef, lambda: kept.scores)
         best = now = self._at(dual, alpha)
         newton, sharper, still = self._slow, 1.0, 0
-        while best.gap > self._enough(tol, best) and len(live) and still < TRIES:
+        psd = self.gram.psd
+        while _left(best) > self._enough(tol, best) and len(live) and still < TRIES:
             if deadline is not None and time.monotonic() > deadline:
                 break
-            if newton and self.gram.wide:
+            if newton and self.gram.wide and psd:
                 found = face_steps(self.gram.K, dual, now.alpha, now.scores.values, live)
                 if found is not now.alpha:
                     counts["newton"] += 1
                     self._kept.move(dual.sign * found)
                 alpha = found
             box = self._share * float(np.sum(dual.hi[live] - dual.lo[live]))
-            aim = sharper * AIM * self._enough(tol, now) / max(box, 1e-300)
+            aim = sharper * AIM * self._enough(tol, now)
+            aim /= max(box, 1e-300) if psd else unit(dual)
             alpha, steps, violation = self._steps(dual, alpha, live, aim)
             before, now = now, self._at(dual, alpha)
             counts["steps"] += steps
             counts["checks"] += 1
-            best = now if now.gap < best.gap else best
+            best = now if _left(now) < _left(best) else best
             if violation <= aim:
                 # The gap is what was to be small: learn how the two go together.
                 sharper *= 0.1
-                if steps and violation > 0.0:
+                if steps and violation > 0.0 and psd:
                     share = now.gap * self._share / (violation * box)
                     self._share = min(max(share, 1e-6), 1.0)
             rose = now.dual - before.dual > SLOWEST * now.gap > SLOWEST * now.rounding
+            rose |= not psd and _left(now) < 0.9 * _left(before)
             still = 0 if rose else still + 1
             newton = True
-            if dynamic and best.gap > self._enough(tol, best):
+            if dynamic and psd and best.gap > self._enough(tol, best):
                 rows = len(live)
                 live = screened(dual, now, live, self.norms)
                 counts["screened"] += rows - len(live)
@@ -158,6 +162,8 @@ class GramStage:
             kept.coef, kept.scores, kept.drift = memory["coef"], memory["scores"], drift
 
     def _enough(self, tol: float, point: Solved) -> float:
+        if not self.gram.psd:
+            return tol
         return max(tol * abs(point.primal), self.floor)
 
     def _at(self, dual: Dual, alpha: FloatArray) -> Solved:
@@ -193,3 +199,8 @@ class GramStage:
                 self._room = np.empty(len(self.gram) ** 2, self.gram.K.dtype)
             self._order, self._square = order, Matrix(self.gram.K, order, self._room)
         return self._square, order
+
+
+def _left(point: Solved) -> float:
+    """How much is left to do: the gap, or the KKT violation where there is none."""
+    return point.gap if point.violation is None else point.violation

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bigscreen.dual import FREE, Dual, FloatArray
 from bigscreen.dual_rounding import sensitivity
+from bigscreen.dual_violation import unit, violation
 from bigscreen.path_gram_matrix import EPS, Gram
 from bigscreen.path_stage import Solved
 from bigscreen.screening.fill import greedy
@@ -73,7 +74,11 @@ def certified(dual: Dual, alpha: FloatArray, kept: Kept) -> Solved:
     rounding = float(room @ band) + 64 * EPS * gap
     if dual.coupling is not None:
         rounding += float(np.sum(np.abs(mu * missing(dual, alpha))))
-    return Solved(alpha, Scores(scores, slack), w_sq, value + gap, value, mu, gap, rounding)
+    found = Solved(alpha, Scores(scores, slack), w_sq, value + gap, value, mu, gap, rounding)
+    if kept.gram.psd:
+        return found
+    off = 2.0 * unit(dual) * float(np.max(slack, initial=0.0))
+    return found.stationary(violation(dual, alpha, scores), off)
 
 
 def missing(dual: Dual, alpha: FloatArray) -> Any:

@@ -94,8 +94,9 @@ class KernelStage:
         monitor = Monitor(
             certify=judge,
             limits=Limits(tol, MOST_ROUNDS, deadline),
-            rule=Sparing() if dynamic else None,
+            rule=Sparing() if dynamic and self.design.definite else None,
             report=lambda event: None,
+            definite=self.design.definite,
         )
         driven(solve, monitor)
         assert judge.best is not None and monitor.certificate is not None
@@ -160,14 +161,16 @@ class _Judge:
     fleet: Any
     calls: int = 0
     best: Sums | None = None
-    gap: float = np.inf
+    left: float = np.inf
 
     def __call__(self, point: Point) -> Certificate:
         sums, precision = summed(self.design, self.problem, point, self.fleet, every=True)
         certificate = sums.certificate(precision)
         self.calls += 1
-        if self.best is None or certificate.gap < self.gap:
-            self.best, self.gap = sums, certificate.gap
+        left = certificate.gap if certificate.psd else certificate.violation
+        assert left is not None
+        if self.best is None or left < self.left:
+            self.best, self.left = sums, left
         return certificate
 
     def solved(self, proof: Certificate) -> Solved:
@@ -181,7 +184,7 @@ class _Judge:
         w_sq = float((best.dual.sign * best.alpha) @ best.scores)
         scores = Scores(best.scores, best.band)
         sums = proof.primal, proof.dual, mu, proof.gap, proof.rounding_bound
-        return Solved(best.alpha, scores, w_sq, *sums)
+        return Solved(best.alpha, scores, w_sq, *sums, violation=proof.violation)
 
 
 @dataclass

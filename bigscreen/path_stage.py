@@ -7,13 +7,14 @@ and their scores, which every certificate has, are the fold's validation.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import Dual, FloatArray, Mu
+from bigscreen.point import relative
 from bigscreen.screening.past import Scores
 
 
@@ -32,11 +33,15 @@ class Solved:
     mu : float or float64 (groups,)
         The best multiplier for these scores (0 without a coupling).
     gap : float
-        ``P - D``, the Frank-Wolfe gap over all rows.
+        ``P - D``, the Frank-Wolfe gap over all rows; nan, and P too, of a kernel that is not
+        positive semidefinite.
     rounding : float
         Bound on what rounding can have put into ``gap``.
     counts : dict
         What the solve counted: steps or epochs, kernel entries, checks.
+    violation : float or None
+        Of such a kernel: how far the KKT conditions are from holding (``dual_violation``), which
+        ``rounding`` is of, too.
     """
 
     alpha: FloatArray
@@ -48,11 +53,17 @@ class Solved:
     gap: float
     rounding: float
     counts: dict[str, int] = field(default_factory=dict)
+    violation: float | None = None
 
     @property
     def relative_gap(self) -> float:
         """``gap / |P|``; 0 where both are 0."""
-        return self.gap / abs(self.primal) if self.primal != 0 else float(self.gap > 0)
+        return relative(self.gap, self.primal)
+
+    def stationary(self, violation: float, rounding: float) -> Solved:
+        """The same without what means nothing where the dual is not concave."""
+        nan = float("nan")
+        return replace(self, primal=nan, gap=nan, violation=violation, rounding=rounding)
 
 
 class Stage(Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,26 @@ from bigscreen.dual import Dual, FloatArray
 def relative(gap: float, primal: float) -> float:
     """``gap / |P|``; where P is 0, 1 unless the gap is 0 as well."""
     return gap / abs(primal) if primal != 0 else float(gap > 0)
+
+
+def reached(record: Mapping[str, Any]) -> float:
+    """What ``tol`` is compared with, of a certificate or a path's point as JSON has it.
+
+    The relative gap, or where no gap means anything the violation of the KKT conditions;
+    nan if there is neither; so ask ``reached(record) <= tol``, which no nan meets.
+    """
+    found = record.get("violation")
+    found = record["relative_gap"] if found is None else found
+    return np.nan if found is None else float(found)
+
+
+def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """The largest relative gap and KKT violation of points' records, None where one has none."""
+    found: dict[str, float | None] = {}
+    for name in ("relative_gap", "violation"):
+        numbers = [record[name] for record in records if record.get(name) is not None]
+        found[name] = max(numbers) if len(numbers) == len(records) else None
+    return found
 
 
 def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
@@ -82,6 +102,9 @@ class Point:
     scores : callable or None
         Scores of all rows (n,) without the offset, as the solver has kept them up to date, or
         None once it has moved on.
+    violation : float
+        How far the KKT conditions are from holding (``dual_violation``), from solvers that are
+        stopped by it; nan from others.
     """
 
     coef: FloatArray
@@ -95,6 +118,7 @@ class Point:
     rounding: float = 0.0
     scores: Callable[[], FloatArray | None] | None = field(default=None, repr=False)
     multiplier: tuple[float, ...] = ()
+    violation: float = np.nan
 
     @property
     def gap(self) -> float:

@@ -64,14 +64,21 @@ def pass_line(event: Mapping[str, Any]) -> str:
     parts = [
         f"pass {event['pass']}",
         *([f"label {label}"] if label is not None else []),
-        f"P {event['primal']:.6g}",
+        *([] if event["primal"] is None else [f"P {event['primal']:.6g}"]),
         f"D {event['dual']:.6g}",
-        f"relative gap {event['relative_gap']:.1e}",
+        left_of(event),
         f"{count(event['rows_alive'])} rows alive",
         seconds(event["seconds"]),
         size(event.get("memory")),
     ]
     return "  ".join(parts)
+
+
+def left_of(event: Mapping[str, Any]) -> str:
+    """What is left to do of a pass or a path's point: its gap, or its KKT violation."""
+    if event.get("violation") is not None:
+        return f"KKT violation {event['violation']:.1e}"
+    return f"relative gap {event['relative_gap']:.1e}"
 
 
 class FitReport:

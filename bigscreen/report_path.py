@@ -27,7 +27,8 @@ from rich.table import Table
 from rich.text import Text
 
 from bigscreen.errors import InputError
-from bigscreen.report import PLAIN_SECONDS, count, seconds
+from bigscreen.point import reached
+from bigscreen.report import PLAIN_SECONDS, count, left_of, seconds
 from bigscreen.store.path_file import SolvedPath
 
 if TYPE_CHECKING:
@@ -89,8 +90,7 @@ class PathBar:
             return
         where = "all rows" if event["fold"] is None else f"fold {event['fold'] + 1}"
         line = (
-            f"{event['parameter']} {event['value']:.4g}  {_share(event)} screened  "
-            f"relative gap {event['relative_gap']:.1e}"
+            f"{event['parameter']} {event['value']:.4g}  {_share(event)} screened  {left_of(event)}"
         )
         if self._bar.disable:
             self._waiting = f"{where}  {event['done']} of {event['total']}  {line}"
@@ -119,7 +119,9 @@ def path_table(path: SolvedPath) -> None:
     scores = None if path.scores is None else path.scores.mean(axis=0)
     title = Text(f"{len(path)} points")
     grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
-    names = [path.parameter, "P", "gap / P", "screened", "left", "support", "seconds"]
+    gaps = all(part["gap"] is not None for part in path.points)
+    proof = ("P", "gap / P") if gaps else ("D", "violation")
+    names = [path.parameter, *proof, "screened", "left", "support", "seconds"]
     for name in [*names, *([] if scores is None else [path.record["scoring"]])]:
         grid.add_column(name, justify="right")
     for k in sorted(shown):
@@ -128,8 +130,8 @@ def path_table(path: SolvedPath) -> None:
         spent = sum(sum(part["seconds"].values()) for part in parts)
         cells = [
             f"{path.values[k]:.4g}",
-            f"{sum(part['primal'] for part in parts):.6g}",
-            f"{max(part['relative_gap'] for part in parts):.1e}",
+            f"{sum(part['primal' if gaps else 'dual'] for part in parts):.6g}",
+            f"{max(reached(part) for part in parts):.1e}",
             _share({"rows": rows, "left": left}),
             count(left),
             count(sum(part["support"] for part in parts)),
@@ -149,8 +151,7 @@ def totals(path: SolvedPath) -> dict[str, str]:
     facts = {
         "points": f"{len(path)} values of {path.parameter}, {path.values[0]:g} to "
         f"{path.values[-1]:g}",
-        "largest relative gap": f"{max(p['relative_gap'] for p in parts):.1e}, each proved over all"
-        f" {count(path.record['provenance']['rows'])} rows",
+        **_worst(parts, count(path.record["provenance"]["rows"])),
         "screened": f"{np.mean([1 - p['left'] / max(1, p['rows']) for p in parts]):.1%} of the rows"
         f" on average, by {', '.join(path.record['rules']) or 'no rule'}",
         "time": f"features {seconds(path.record['seconds']['features'])}, first solves "
@@ -164,6 +165,16 @@ def totals(path: SolvedPath) -> dict[str, str]:
             f"over {len(path.scores)} folds"
         )
     return facts
+
+
+def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
+    most = f"{max(reached(part) for part in parts):.1e}"
+    if all(part["gap"] is not None for part in parts):
+        return {"largest relative gap": f"{most}, each proved over all {rows} rows"}
+    return {
+        "proved": "nothing: the kernel is not positive semidefinite, and points are stationary",
+        "largest KKT violation": f"{most}, each computed over all {rows} rows",
+    }
 
 
 # -- plots -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import warnings
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,10 @@ from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
 from bigscreen.kernels import Custom, Kernel, Precomputed
+from bigscreen.kernels_definite import WITHOUT_PROOF, examined
 from bigscreen.partition import Partition
 from bigscreen.plan_exact import FEW_ROWS
+from bigscreen.screening.dynamic import check_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
@@ -45,16 +48,25 @@ class ExactJob(Job):
                 "of this process; give arrays and no scheduler"
             )
         if callable(given):
-            return Custom(given)
+            return self._examined(Custom(given))
         if data.n_rows != data.n_features:
             raise InputError(
                 f"a precomputed kernel is a square matrix, one entry for every pair of rows, not "
                 f"{data.n_rows} by {data.n_features}"
             )
-        return Precomputed()
+        return self._examined(Precomputed())
+
+    def _examined(self, kernel: Custom | Precomputed) -> Kernel:
+        """The kernel with what the rows say of it, which is told if it is not what they hoped."""
+        found = examined(kernel, self.data)
+        if not found.psd:
+            told = f"the kernel is {found.known}; {WITHOUT_PROOF}"
+            warnings.warn(told, UserWarning, stacklevel=6)
+        return found
 
     def _prepare(self) -> None:
         self.design = Design(self.data, self.kernel)
+        check_rule(self.options.rule, self.design.definite)
 
     def _result(self, binary: Binary) -> dict[str, Any]:
         if self.options.early:
@@ -166,6 +178,8 @@ class ExactJob(Job):
 
     def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
         known = super()._provenance(results)
+        if isinstance(self.kernel, (Custom, Precomputed)):
+            known["kernel_known"] = self.kernel.known
         if self.partition is not None:
             known |= {"certificates": None, "no_certificate": NO_CERTIFICATE, "screening": []}
         return known

@@ -27,6 +27,7 @@ class FeaturesJob(Job):
     design: Design
     source: Design | None = None
     """The kernel design behind ``design``; None for a linear machine."""
+    factor: nystrom.Factor | None = None
 
     def _prepare(self) -> None:
         options = self.options
@@ -38,7 +39,8 @@ class FeaturesJob(Job):
         side, _ = nystrom.landmarks(
             self.data, self.kernel, options.landmarks, options.sampling, options.seed
         )
-        self.source = Design(self.data, self.kernel, side, nystrom.factor(self.kernel, side))
+        self.factor = nystrom.factored(self.kernel, side, self._cutoff())
+        self.source = Design(self.data, self.kernel, side, self.factor.matrix)
         self.design = self.source
         if self.plan.features == "stored":
             self.report({"event": "phase", "phase": "features"})
@@ -47,6 +49,23 @@ class FeaturesJob(Job):
                 self.source, self.fleet, folder, self._feature_progress
             )
         self.seconds["features"] = time.monotonic() - began
+
+    def _cutoff(self) -> float:
+        """The least eigenvalue that is kept, as a part of the largest."""
+        asked, stored = self.options.truncation, self.plan.features == "stored"
+        if asked is None:
+            return nystrom.FULL if stored else nystrom.CARRIED
+        if not stored and asked < nystrom.CARRIED:
+            raise InputError(
+                f"features that are recomputed are made of float32 columns, which carry a "
+                f"truncation of {nystrom.CARRIED:g} at least, not {asked:g}; ask for features "
+                "stored, or leave truncation out"
+            )
+        return asked
+
+    def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        known = super()._provenance(results)
+        return known if self.factor is None else {**known, "nystrom": self.factor.record()}
 
     def _feature_folder(self) -> Path:
         if self.options.work is None:
@@ -70,6 +89,8 @@ class FeaturesJob(Job):
             "start": start.record,
             **records(fitted, binary.name, self.options.tol),
         }
+        if self.factor is not None:
+            result["certificate"] |= {"rank": self.design.rank, "cutoff": self.factor.cutoff}
         return self._finish(binary, result)
 
     def _solver(self) -> Solver:

@@ -19,6 +19,7 @@ from bigscreen.fit import Fitted, fit
 from bigscreen.fit_monitor import Limits, Report
 from bigscreen.kernels import Kernel, make_kernel
 from bigscreen.plan import Plan
+from bigscreen.point import reached
 from bigscreen.problems_nu import NuSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Solver
@@ -97,8 +98,8 @@ class Job:
         result: dict[str, Any] = json.loads(done.read_text())
         certificate = result["certificate"]
         # One that missed the gap goes on from its last checkpoint.
-        missed = certificate is not None and certificate["relative_gap"] > self.options.tol
-        return None if missed else result
+        met = certificate is None or reached(certificate) <= self.options.tol
+        return result if met else None
 
     def _finish(self, binary: Binary, result: dict[str, Any]) -> dict[str, Any]:
         """Keep a result for a run that resumes this one."""
@@ -146,10 +147,11 @@ class Job:
         self.seconds["solve"] += fitted.seconds["solve"]
         self.seconds["certify"] += fitted.seconds["certify"]
         told = hindrance(fitted, options.tol)
-        if fitted.certificate.relative_gap > options.tol:
-            missed = f"the relative gap {fitted.certificate.relative_gap:.2e} missed tol"
+        found = fitted.certificate
+        if not found.reached <= options.tol:
+            what = "relative gap" if found.psd else "violation of the KKT conditions"
             why = told or "allow more passes (max_iter) or time (time_budget)"
-            told = f"{missed} {options.tol:g}; {why}"
+            told = f"the {what} {found.reached:.2e} missed tol {options.tol:g}; {why}"
         if told:
             warnings.warn(told, ConvergenceWarning, stacklevel=6)
         return fitted
@@ -235,7 +237,7 @@ def hindrance(fitted: Fitted, tol: float) -> str | None:
             "that the classes, or the rows and the origin, overlap), and nothing can be relative "
             "to its objective, which is 0; take a larger nu or another kernel"
         )
-    if proved.relative_gap <= tol:
+    if proved.reached <= tol:
         return None
     if proved.gap <= proved.rounding_bound:
         return (

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from bigscreen.errors import InputError
+from bigscreen.kernels import make_kernel
+from bigscreen.screening.dynamic import check_rule
 from bigscreen.train_values import CLASSIFIERS, PARAMETERS, REGRESSIONS, check_values
 
 __all__ = ["CLASSIFIERS", "PARAMETERS", "REGRESSIONS", "TrainOptions", "coupled"]
@@ -43,6 +45,10 @@ class TrainOptions:
     landmarks : int
         m, rows that every row is compared with; unused by the linear kernel and exact machines.
     sampling : {"uniform", "rpcholesky"}
+    truncation : float or None
+        Of landmarks: directions whose eigenvalue is below this part of the largest are dropped.
+        None: below what float64 carries (1e-12) where features are stored, what float32 does (1e-6)
+        where they are recomputed.
     seed : int
     C : float
         Penalty, of all problems without nu; ``lam`` gives it as ``C = 1 / (2 n lam)`` instead.
@@ -51,7 +57,9 @@ class TrainOptions:
     strategy : {"rest", "one"}
         Of classifiers: more than two labels each against the rest, or one against one.
     tol : float
-        Relative duality gap to prove.
+        Relative duality gap to prove. An exact machine whose kernel is not positive semidefinite
+        (sigmoid, polynomial with coef0 below 0, a matrix or function that shows it) has none: tol
+        is the violation of the KKT conditions, LIBSVM's eps.
     max_iter : int
     time_budget : float or None
         Seconds, after which the best point so far is certified and returned.
@@ -101,6 +109,7 @@ class TrainOptions:
     exact: bool = False
     landmarks: int = 1000
     sampling: str = "uniform"
+    truncation: float | None = None
     seed: int = 0
     C: float = 1.0
     lam: float | None = None
@@ -171,6 +180,15 @@ class TrainOptions:
         """Whether the dual has a coupling: no variable can move alone."""
         return coupled(self.problem, self.offset)
 
+    @property
+    def indefinite(self) -> bool:
+        """Whether the kernel is known by its name not to be positive semidefinite, and not written
+        down as features: such a fit ends at a stationary point, and ``tol`` is its KKT violation.
+        """
+        if not self.exact or callable(self.kernel):
+            return False
+        return not make_kernel(self.kernel, 1.0, self.degree, self.coef0).psd
+
     def _check_problem(self) -> None:
         own = PARAMETERS[self.problem]
         if self.lam is not None and "C" not in own:
@@ -206,11 +224,14 @@ class TrainOptions:
         ):
             if lacking:
                 raise InputError(f"{name} is for exact machines; leave it out or ask for exact")
+        if self.truncation is not None and (self.exact or self.kernel == "linear"):
+            raise InputError("truncation is for landmarks, and this machine has none; leave it out")
         if self.exact and self.solver in ("newton", "cd"):
             raise InputError(
                 f"solver {self.solver} needs landmarks or a linear machine; "
                 "use block or pairs for an exact one"
             )
+        check_rule(self.rule, not self.indefinite)
         stored = self.exact or self.kernel == "linear" or self.features != "recomputed"
         if self.solver in ("cd", "pairs") and not stored:
             raise InputError(f"solver {self.solver} needs stored features; use features auto")

@@ -19,6 +19,7 @@ from bigscreen.path import Manner, Step, Walk
 from bigscreen.path_folds import SCORINGS, judged
 from bigscreen.path_grid import checked_grid
 from bigscreen.path_resume import state, take
+from bigscreen.point import reached, worst
 from bigscreen.problems import Problem, rows_weights
 from bigscreen.problems_nu import NuSvc, OneClass
 from bigscreen.screening.path import make_path_rule
@@ -28,7 +29,7 @@ from bigscreen.store.path_folder import PathFolder
 from bigscreen.train_data import check_rows
 from bigscreen.train_path_folds import make_folds
 from bigscreen.train_path_models import Point, machine, path_of
-from bigscreen.train_path_options import PathOptions
+from bigscreen.train_path_options import PathOptions, refuse_rules
 from bigscreen.train_problems import problems, published
 from bigscreen.train_stage import Setting, make_stage
 
@@ -75,7 +76,7 @@ class PathJob:
         self.weights = np.asarray(data.weights(0, n), dtype=np.float64)
         most: dict[str, Any] = {options.parameter: float(self.values[-1])}
         self.binaries = problems(data, replace(self.fit, **most))
-        self.rules = tuple(make_path_rule(name) for name in options.rules)
+        self.rules = tuple(make_path_rule(name) for name in options.suited)
         self.dynamic = options.dynamic
         self.scoring = SCORINGS[self.fit.problem]
         self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
@@ -88,7 +89,8 @@ class PathJob:
         self._end = None if self.fit.time_budget is None else began + self.fit.time_budget
         self.report({"event": "phase", "phase": "features"})
         self.setting: Setting = make_stage(self.data, self.fit, self.fleet, self.report)
-        if not self.setting.kernel.psd:
+        if not self.setting.definite:
+            refuse_rules(self.options.rules)
             # Where ||w||^2 may be negative no ball holds the optimum.
             self.rules, self.dynamic = (), False
         prepared = time.monotonic()
@@ -167,7 +169,7 @@ class PathJob:
             yield records, arrays
 
     def _met(self, record: dict[str, Any]) -> bool:
-        return bool(record["relative_gap"] <= self.fit.tol)
+        return reached(record) <= self.fit.tol
 
     def _deadline(self, fold: int | None) -> float | None:
         """When a walk has used its share of the time that is left."""
@@ -216,7 +218,7 @@ class PathJob:
                 "done": self.done,
                 "total": self.total,
                 "value": records[0]["value"],
-                "relative_gap": max(record["relative_gap"] for record in records),
+                **worst(records),
                 "rows": records[0]["rows"],
                 "left": max(record["left"] for record in records),
             }

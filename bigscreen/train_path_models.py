@@ -108,5 +108,6 @@ def _provenance(
         "features": "exact" if fit.exact else "stored",
         "certified_in": "float64",
         "rows": data.n_rows,
+        **({} if setting.factor is None else {"nystrom": setting.factor.record()}),
         "peak_pss_bytes": peak_bytes,
     }

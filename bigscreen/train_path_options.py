@@ -34,9 +34,10 @@ class PathOptions:
         The grid of C (or nu, where the problem has one), strictly ascending.
     folds : int, sequence of (rows to fit, rows to hold out), or None
         Parts of the rows, each held out once to judge every value; or which, as int arrays.
-    rules : sequence of str
+    rules : sequence of str or None
         Of "dvi", "ssnsv", "essnsv", "srbo", "srbo-cut" and "gap": which rows are left out before
-        a solve.
+        a solve. None: those that suit the problem, and for a kernel that is not positive
+        semidefinite, which suits no rule, none.
     dynamic : bool
         Screen during a solve, too.
     warm : bool
@@ -48,7 +49,7 @@ class PathOptions:
     fit: TrainOptions
     values: ArrayLike
     folds: int | Sequence[Any] | None = None
-    rules: Sequence[str] = ()
+    rules: Sequence[str] | None = ()
     dynamic: bool = True
     warm: bool = True
     alone: bool = True
@@ -59,8 +60,9 @@ class PathOptions:
         return "nu" if "nu" in PARAMETERS[self.fit.problem] else "C"
 
     def __post_init__(self) -> None:
-        for k, name in enumerate(self.rules):
-            if name in self.rules[:k]:
+        given = self.rules or ()
+        for k, name in enumerate(given):
+            if name in given[:k]:
                 raise InputError(f"rule {name} is named twice; give each rule once")
             if name in OF_ONE and OF_ONE[name] != self.parameter:
                 raise InputError(
@@ -68,17 +70,34 @@ class PathOptions:
                     f"of {self.parameter}; leave it out"
                 )
 
+        if self.fit.indefinite:
+            refuse_rules(self.rules)
+
+    @property
+    def suited(self) -> tuple[str, ...]:
+        """The rules, those that suit the problem where none were named."""
+        return default_rules(self.fit.problem) if self.rules is None else tuple(self.rules)
+
     @property
     def record(self) -> dict[str, Any]:
         """All on which the result depends, as JSON can hold it."""
         names = ("dynamic", "warm", "alone")
-        own = {**{name: getattr(self, name) for name in names}, "rules": list(self.rules)}
+        own = {**{name: getattr(self, name) for name in names}, "rules": list(self.suited)}
         folds = self.folds
         if folds is not None and not isinstance(folds, (int, np.integer)):
             folds = [[np.asarray(rows).tolist() for rows in split] for split in folds]
         own["folds"] = folds
         fit = {name: v for name, v in self.fit.record.items() if name not in FREE_OPTIONS}
         return {**fit, **own, "values": np.asarray(self.values).tolist()}
+
+
+def refuse_rules(rules: Sequence[str] | None) -> None:
+    """Refuse what was named for a kernel that no rule suits (``Design.definite``)."""
+    if rules:
+        raise InputError(
+            f"rule {rules[0]} rests on gaps, and a kernel that is not positive semidefinite has "
+            "none; leave rules out"
+        )
 
 
 def default_rules(problem: str) -> tuple[str, ...]:

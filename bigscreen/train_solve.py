@@ -17,7 +17,8 @@ from bigscreen.fit import fit
 from bigscreen.fit_monitor import Limits
 from bigscreen.fleet import Inline
 from bigscreen.fleet_shards import blas_threads
-from bigscreen.kernels import Kernel, make_kernel
+from bigscreen.kernels import Custom, Kernel, Precomputed, make_kernel
+from bigscreen.kernels_definite import examined
 from bigscreen.plan_exact import FEW_ROWS
 from bigscreen.problems import CSvc, Problem, Sublinear
 from bigscreen.problems_nu import NuSvc, OneClass
@@ -40,7 +41,8 @@ class Solution:
         ``s alpha``: the score of a row x is ``sum_i coef_i k(x_i, x) + intercept``.
     intercept : float
     certificate : Certificate
-        P, D and their gap over all rows; ``multiplier`` of the coupling.
+        P, D and their gap over all rows; ``multiplier`` of the coupling. Of a kernel that is not
+        positive semidefinite the KKT violation, and no gap.
     """
 
     alpha: FloatArray
@@ -78,7 +80,7 @@ def solve(
     weights : array of shape (n,) or None
         Not negative.
     tol : float
-        Relative gap to prove.
+        Relative gap to prove (KKT violation, where the kernel has no gap).
     max_iter : int
         Checks of the solver; the certificate says what was reached.
 
@@ -99,6 +101,8 @@ def solve(
             f"kernel must be a name or a kernel of bigscreen.kernels, got {kernel!r}; a function f "
             "is Custom(f)"
         )
+    if isinstance(made, (Custom, Precomputed)):
+        made = examined(made, data)
     solver: Solver = Pairs() if n <= FEW_ROWS else Block()
     # One BLAS thread: its own would wait for each other beside those of the fleet.
     with Inline() as fleet, blas_threads(1):

@@ -15,6 +15,7 @@ from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit_monitor import Report
 from bigscreen.kernels import Kernel, Linear, Precomputed, make_kernel
+from bigscreen.kernels_definite import examined
 from bigscreen.path_columns import ColumnsStage
 from bigscreen.path_gram import GramStage
 from bigscreen.path_gram_matrix import bytes_needed
@@ -54,6 +55,8 @@ class Setting:
     features : ndarray or csr_array (n, r), or None
         What a machine's support rows are summed from where the models are to have coefficients of
         columns; None: they keep support rows.
+    factor : nystrom.Factor or None
+        Of the landmarks.
     """
 
     stage: Stage
@@ -62,6 +65,12 @@ class Setting:
     data: Rows
     source: Design | None
     features: Any
+    factor: nystrom.Factor | None = None
+
+    @property
+    def definite(self) -> bool:
+        """Whether gaps mean anything: features are written down, whatever the kernel."""
+        return self.source is not None or self.kernel.psd
 
     @property
     def landmarks(self) -> Any:
@@ -100,7 +109,7 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
     if options.exact:
         stage, name = _exact(Design(data, kernel), constant, room, options, fleet)
         return Setting(stage, name, kernel, data, None, None)
-    source = None
+    source = factor = None
     if options.kernel == "linear":
         size = data.n_rows * row_size(data)
         _check(size, room, allowed, "rows", "a path reads them from memory")
@@ -116,15 +125,17 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
         report({"event": "phase", "phase": "landmarks"})
         count = min(options.landmarks, data.n_rows)
         side, _ = nystrom.landmarks(data, kernel, count, options.sampling, options.seed)
-        source = Design(data, kernel, side, nystrom.factor(kernel, side))
+        cutoff = nystrom.FULL if options.truncation is None else options.truncation
+        factor = nystrom.factored(kernel, side, cutoff)
+        source = Design(data, kernel, side, factor.matrix)
         report({"event": "phase", "phase": "features"})
         features = nystrom.stored_features(source, fleet, None).data
         X = features.X(0, data.n_rows)
     if not options.coupled:
-        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X)
+        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X, factor)
     rows = data if source is None else features
     stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet)
-    return Setting(stage, name, kernel, data, source, X)
+    return Setting(stage, name, kernel, data, source, X, factor)
 
 
 def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
@@ -143,7 +154,8 @@ def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
         gamma = 1.0
     elif gamma == "scale":
         gamma = gamma_scale(data, fleet)
-    return make_kernel(name, float(gamma), options.degree, options.coef0)
+    made = make_kernel(name, float(gamma), options.degree, options.coef0)
+    return examined(made, data) if isinstance(made, Precomputed) else made
 
 
 def _exact(

@@ -54,6 +54,7 @@ NUMBERS: dict[str, tuple[str, Callable[[float], bool], str]] = {
     "lam": ("lambda", _positive, "be a positive finite number"),
     "nu": ("nu", lambda value: 0 < value <= 1, "lie in (0, 1]"),
     "epsilon": ("epsilon", lambda value: value >= 0, "be a finite number, 0 or more"),
+    "truncation": ("truncation", lambda value: 0 < value < 1, "lie strictly between 0 and 1"),
     "tau": ("the quantile tau", _part, "lie strictly between 0 and 1"),
     "f": ("f", _part, "lie strictly between 0 and 1"),
     "coef0": ("coef0", lambda value: True, "be a finite number"),
@@ -65,7 +66,7 @@ NUMBERS: dict[str, tuple[str, Callable[[float], bool], str]] = {
 }
 """Options that are numbers: what a message calls each, the test, and what it has to do."""
 
-OPTIONAL = ("lam", "time_budget", "memory", "cache", "parts")
+OPTIONAL = ("lam", "truncation", "time_budget", "memory", "cache", "parts")
 """Those that may be None."""
 
 

@@ -80,6 +80,7 @@ def solved(world: ExactWorld, solver, rule=None, tol=1e-6, start=None, fleet=Non
         rule=rule,
         report=how.get("report", lambda event: None),
         folder=how.get("folder"),
+        definite=design.definite,
     )
     solver.run(
         design, problem, fleet, monitor, weight_bound=float(world.box.sum()), resident=True,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -218,14 +219,20 @@ def indefinite(A, B):
 
 
 @pytest.mark.parametrize("kernel", [make_kernel("sigmoid", 0.5, 3, -1.0), Custom(indefinite)])
-def test_an_indefinite_kernel_gets_its_kkt_gap(fleet, kernel):
+def test_an_indefinite_kernel_gets_its_kkt_violation_and_no_gap(fleet, kernel):
     data, problem = rows(8, n=80), CSvc(1.0, 1)
     dual = problem.dual(data.y(0, 80), data.weights(0, 80))
     alpha = dual.hi * np.random.default_rng(0).random(80)
     scores = gram_of(data, kernel) @ (dual.sign * alpha)
+    kernel = replace(kernel, psd=False, largest=1.0) if isinstance(kernel, Custom) else kernel
     found = close_exact(Design(data, kernel), problem, point(alpha), fleet, "float64")
-    assert found.gap == pytest.approx(dual.frank_wolfe_gap(alpha, scores), rel=1e-12)
-    assert 0 < found.rounding_bound <= 1e-9 * found.gap
+    assert not found.proved and not found.psd and found.reached == found.violation
+    assert np.isnan([found.primal, found.gap, found.relative_gap]).all()
+    gradient = dual.gradient(scores)
+    movable = np.where(gradient > 0, alpha < dual.hi, alpha > dual.lo)
+    assert found.violation == pytest.approx(np.max(np.abs(gradient[movable])), rel=1e-12)
+    assert found.dual == pytest.approx(dual.value(alpha, (dual.sign * alpha) @ scores), rel=1e-12)
+    assert 0 < found.rounding_bound <= 1e-9 * found.violation
 
 
 class Posted:

@@ -179,6 +179,7 @@ def test_a_kernel_that_is_not_positive_is_screened_by_no_rule():
     path = svm_path(X, y, GRID, kernel="sigmoid", gamma=0.5, coef0=-1.0)
     assert path.record["rules"] == [] and not any(part["screened"] for part in path.points)
     assert all(part["counts"]["screened"] == 0 for part in path.points)
+    assert all(part["gap"] is None and part["violation"] <= 1e-3 for part in path.points)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -55,7 +55,10 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
         report.write_json(json_file, dataclasses.asdict(outline))
     if outline.refusal:
         raise InputError(outline.refusal)
-    report.table(f"Plan for {store}", _plan_facts(outline, values["strategy"], values["problem"]))
+    facts = _plan_facts(outline, values["strategy"], values["problem"])
+    if options.indefinite:
+        facts["proof"] = "none: the kernel is not positive semidefinite; --tol is the KKT violation"
+    report.table(f"Plan for {store}", facts)
 
 
 def _workers(values: dict[str, Any]) -> int:

@@ -18,7 +18,7 @@ _USED_BY = {
     "degree": ("polynomial",),
     "coef0": ("polynomial", "sigmoid"),
 }
-_OF_LANDMARKS = ("landmarks", "sampling", "features")
+_OF_LANDMARKS = ("landmarks", "sampling", "truncation", "features")
 # The options that only some problems have a use for; `lam` is `--lambda`.
 _ASKED_BY = {
     **dict.fromkeys(("C", "lam"), ("c-svc", "lad", "svr", "quantile")),
@@ -32,7 +32,18 @@ _ASKED_BY = {
 # The options that `TrainOptions` takes as they are.
 _PASSED_ON = (
     *("problem", "nu", "epsilon", "tau"),
-    *("gamma", "degree", "coef0", "sampling", "seed", "tol", "max_iter", "time_budget", "memory"),
+    *(
+        "gamma",
+        "degree",
+        "coef0",
+        "sampling",
+        "truncation",
+        "seed",
+        "tol",
+        "max_iter",
+        "time_budget",
+        "memory",
+    ),
     *("solver", "features", "screening", "f", "patience", "certify", "exact", "cache", "strategy"),
     *("start", "parts", "levels", "early"),
 )

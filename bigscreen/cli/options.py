@@ -96,6 +96,13 @@ _OPTIONS = [
         help="How landmarks are picked: by chance, or spread out to miss less of the kernel.",
     ),
     click.option(
+        "--truncation",
+        type=Number(above=0, below=1),
+        metavar="X",
+        help="Drop directions of the landmarks below this part of the largest.  [default: 1e-12, "
+        "1e-6 with recomputed features, whose precision carries no more]",
+    ),
+    click.option(
         "--C",
         "C",
         type=Number(above=0),
@@ -137,7 +144,8 @@ _OPTIONS = [
         default=1e-3,
         show_default=True,
         help="Stop once the relative gap is below this. The gap is how far the model can be from "
-        "the best one, proved over all rows: .001 means within 0.1 %.",
+        "the best one, proved over all rows: .001 means within 0.1 %. With --exact and a kernel "
+        "that is not positive semidefinite (sigmoid) nothing is proved: X is the KKT violation.",
     ),
     click.option(
         "--max-iter",

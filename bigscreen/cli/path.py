@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 
 RULES = ("dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap")
 _SHARED = (
-    *("kernel", "gamma", "degree", "coef0", "exact", "landmarks", "sampling", "class_weight"),
+    *("kernel", "gamma", "degree", "coef0", "exact", "landmarks", "sampling"),
+    *("truncation", "class_weight"),
     *("intercept", "tol", "time_budget", "memory", "seed", "work"),
     *("workers", "scheduler", "threads"),
     *("problem", "epsilon", "tau"),
@@ -151,7 +152,7 @@ def path(
     from bigscreen import report, report_path
     from bigscreen.store.dataset import Dataset
     from bigscreen.train_path import train_path
-    from bigscreen.train_path_options import PathOptions, default_rules
+    from bigscreen.train_path_options import PathOptions
 
     check_output(out, overwrite)
     check_json(json_file, out)
@@ -167,7 +168,7 @@ def path(
         fit,
         values["nu"] or values["C"] or Grid(log=True).convert("1e-2:1e1:20", None, context),
         values["folds"],
-        default_rules(fit.problem) if values["rules"] is None else values["rules"],
+        values["rules"],
         dynamic=not values["static"],
         warm=not values["cold"],
     )
@@ -205,6 +206,7 @@ def _fit(
     check_machine(context, dataset, values)
     names = (
         *("kernel", "gamma", "degree", "coef0", "exact", "sampling", "epsilon", "tau"),
+        "truncation",
         *("tol", "time_budget", "memory", "seed"),
     )
     weight = values["class_weight"]

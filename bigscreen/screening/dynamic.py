@@ -127,6 +127,19 @@ def _ball(f: float, point: Point, rounding: float) -> Ball | None:
     return Ball(f * float(np.sqrt(squared))) if np.isfinite(squared) else None
 
 
+WITHOUT_GAP = ("none", "joachims")
+"""Screening that looks at gradients alone, which suits any kernel."""
+
+
+def check_rule(name: str, definite: bool) -> None:
+    """Refuse a rule that rests on the gap for a kernel that has none (``Design.definite``)."""
+    if not definite and name not in WITHOUT_GAP:
+        raise InputError(
+            f"screening {name} rests on the gap, and a kernel that is not positive semidefinite "
+            f"has none; use screening {' or '.join(WITHOUT_GAP)}"
+        )
+
+
 def make_rule(name: str, f: float = 0.1, patience: int = 3) -> Rule | None:
     """The rule of this name; parameters it does not have are ignored.
 

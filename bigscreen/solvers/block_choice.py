@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import Dual, FloatArray
+from bigscreen.dual_violation import edges
 
 
 class Named(NamedTuple):
@@ -24,32 +25,6 @@ class Named(NamedTuple):
     def at(self, places: NDArray[np.int64]) -> Named:
         """Some of them."""
         return Named(self.ids[places], self.v[places])
-
-
-def edges(dual: Dual, alpha: FloatArray, v: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """v on the way up and on the way down: they differ at alpha = 0 where there is a tube."""
-    if dual.tube is None:
-        return v, v
-    x = alpha if dual.coupling is None else dual.coupling * alpha
-    return np.where(x >= 0, v - dual.tube, v + dual.tube), np.where(
-        x > 0, v - dual.tube, v + dual.tube
-    )
-
-
-def extremes(
-    dual: Dual, alpha: FloatArray, v: FloatArray, groups: int
-) -> tuple[FloatArray, FloatArray]:
-    """Of every group the largest v of rows that can move up and the smallest of those down."""
-    t = np.ones(len(dual)) if dual.coupling is None else dual.coupling
-    more, less = alpha < dual.hi, alpha > dual.lo
-    up, down = edges(dual, alpha, v)
-    up = np.where(np.where(t > 0, more, less), up, -np.inf)
-    down = np.where(np.where(t > 0, less, more), down, np.inf)
-    highest, lowest = np.full(groups, -np.inf), np.full(groups, np.inf)
-    own: NDArray[np.int8] = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
-    np.maximum.at(highest, own, up)
-    np.minimum.at(lowest, own, down)
-    return highest, lowest
 
 
 def free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:

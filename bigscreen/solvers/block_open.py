@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import Dual, FloatArray
+from bigscreen.dual_violation import edges, extremes
 from bigscreen.kernels import Side
 from bigscreen.point import read_off
-from bigscreen.solvers.block_choice import between, edges, extremes, free
+from bigscreen.solvers.block_choice import between, free
 from bigscreen.solvers.block_solve import Solve
 
 MOVED = 4096

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 
 from bigscreen.design import Design
 from bigscreen.dual import Dual, FloatArray, Mu
+from bigscreen.dual_violation import apart as ends_apart
+from bigscreen.dual_violation import extremes, unit
 from bigscreen.kernels import Side
 from bigscreen.point import Point
 from bigscreen.problems import Problem
-from bigscreen.solvers.block_choice import Named, apart, between, chosen, extremes, free, merged
+from bigscreen.solvers.block_choice import Named, apart, between, chosen, free, merged
 from bigscreen.solvers.block_columns import Slots
 from bigscreen.solvers.block_gram import Gram
 from bigscreen.solvers.block_shard import NOTES, BlockProgram
@@ -126,7 +128,24 @@ class Solve:
             highest, lowest = extremes(part, alpha, G / part.coupling, self.groups)
             self.mu = between(lowest, highest, self.mu)
         self.move(ids[changed], alpha[changed], self.gram.X[changed], ids)
-        self.choose()
+        if self._lonely:
+            self.mu = between(self.lowest, self.highest, self.mu)
+            self.look()
+        else:
+            self.choose()
+
+    @property
+    def _lonely(self) -> bool:
+        """Whether rows violate on one side of mu alone, and no free row could be their partner.
+
+        mu was that of the block: where all rows are at a bound, it may be an end of the others'.
+        """
+        dual, ids = self.dual, self.gram.ids
+        if dual.coupling is None or self.violation <= self._noise:
+            return False
+        group: Any = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
+        both = np.intersect1d(group[self.ups.ids], group[self.downs.ids])
+        return len(both) == 0 and not free(dual[ids], self.alpha[ids]).any()
 
     def block_gradient(self) -> FloatArray:
         """``p - s u`` of the block's rows (q,)."""
@@ -246,9 +265,7 @@ class Solve:
     @property
     def violation(self) -> float:
         """How far the KKT conditions are from holding: m - M, or the largest gradient."""
-        if self.dual.coupling is None:
-            return max(float(self.highest[0]), -float(self.lowest[0]), 0.0)
-        return max(float(np.max(self.highest - self.lowest)), 0.0)
+        return ends_apart(self.highest, self.lowest, self.dual.coupling is not None)
 
     @property
     def multiplier(self) -> Mu:
@@ -275,6 +292,7 @@ class Solve:
             rounding=self.rounding,
             scores=partial(self.scores, self.moves),
             multiplier=() if self.dual.coupling is None else tuple(self.mu.tolist()),
+            violation=unit(self.dual) * self.violation,
         )
 
     def scores(self, moves: int) -> FloatArray | None:

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 from bigscreen.design import Design
 from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual, FloatArray, Mu
 from bigscreen.dual_rounding import sensitivity
+from bigscreen.dual_violation import violation
 from bigscreen.errors import InputError
 from bigscreen.kernels import Linear
-from bigscreen.kernels_base import FLOAT64
+from bigscreen.kernels_base import FLOAT64, U32
 from bigscreen.point import Point, relative
 from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
@@ -100,6 +101,9 @@ class State:
         errors = kernel.entry_error(rows.sqnorms, longest, d)
         if relative is not None:
             errors = np.minimum(errors, relative * self.norms * float(np.max(self.norms)))
+        if self.constant:
+            # Of entries that are given, the constant's 1 is what rounds them.
+            errors = np.maximum(errors, U32 * (1.0 + self.norms * float(np.max(self.norms))))
         self.errors = np.broadcast_to(errors, self.norms.shape)
         self.relative = np.broadcast_to(0.0 if relative is None else relative, self.norms.shape)
         mark = np.random.default_rng(0).normal(size=(d, 1))
@@ -157,11 +161,10 @@ class State:
         x, F = self.since
         self.value += 0.5 * float((self.x - x) @ (F + self.F))
         gap = self._look(part)
-        met = relative(gap, self.value + gap) <= target
-        met &= self.violation > self.tolerated
-        if not met and self._coarse(part, gap):
+        met = self.design.definite and relative(gap, self.value + gap) <= target
+        if not (met and self.violation > self.tolerated) and self._coarse(part, gap):
             self.rows.refine()
-            self.violation = np.inf  # unknown in these entries
+            self.violation = np.inf  # that of the entries before says nothing now
             self.F = r * (part.lin - part.sign * self._scores_of(self.alive))
             gap = self._look(part)
         self.since = np.stack([self.x, self.F])
@@ -182,6 +185,7 @@ class State:
             alpha=self.alpha.copy(),
             rounding=rounding,
             multiplier=tuple(np.atleast_1d(self.mu).tolist()) if self.coupled else (),
+            violation=np.nan if self.design.definite else self._violation(part),
         )
 
     def _look(self, part: Dual) -> float:
@@ -193,9 +197,18 @@ class State:
         self.mu = part.multiplier(self.scores) if self.coupled else 0.0
         return part.frank_wolfe_gap(alpha, self.scores, self.mu)
 
+    def _violation(self, part: Dual) -> float:
+        return violation(part, self.alpha[self.alive], self.scores)
+
     def _coarse(self, part: Dual, gap: float) -> bool:
-        """Whether float32 entries begin to tell in the gap."""
-        if self.rows.dtype is np.float64 or gap > 0.5 * self.fine_at:
+        """Whether float32 entries begin to tell in the gap, or in the violation where that is all
+        there is."""
+        if self.rows.dtype is np.float64:
+            return False
+        if not self.design.definite:
+            slack = self._slack(self.alive, self.scores)
+            return float(np.max(slack, initial=0.0)) > TOLD * self._violation(part)
+        if gap > 0.5 * self.fine_at:
             return False
         bound = self._slack(self.alive, self.scores)
         if float(self._room(part, bound) @ bound) <= TOLD * gap:

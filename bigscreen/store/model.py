@@ -143,6 +143,8 @@ class Model:
     @cached_property
     def _entries(self) -> type:
         """Type of the kernel's entries: float64 where float32 would be coarse."""
+        if (self.provenance.get("nystrom") or {}).get("entries") == "float64":
+            return np.float64  # what coefficients of small directions would amplify
         longest = max(
             (float(side.sqnorms.max()) for side, _ in self._machines if len(side)), default=0.0
         )

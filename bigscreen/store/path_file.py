@@ -12,6 +12,7 @@ import numpy as np
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import kernel_from_dict
+from bigscreen.point import reached
 from bigscreen.store.model import Model
 from bigscreen.store.model_file import PATH, opened, packed, unpacked, write
 from bigscreen.store.prepare import Preparation
@@ -70,14 +71,15 @@ class SolvedPath:
         """A sentence, where any gap is wider than was asked; each point says its own."""
         tol = self.record["provenance"]["parameters"]["tol"]
         parts = self.walks
-        missed = [part for part in parts if not part["relative_gap"] <= tol]
+        missed = [part for part in parts if not reached(part) <= tol]
         if not missed:
             return None
-        worst = max(missed, key=lambda part: part["relative_gap"])
+        worst = max(missed, key=reached)
         which = "points, those of the folds among them," if self.record["folds"] else "points"
+        what = "relative gap" if worst.get("violation") is None else "KKT violation"
         return (
-            f"{len(missed)} of {len(parts)} {which} missed the relative gap {tol:g}: the largest "
-            f"is {worst['relative_gap']:.2e}, at {self.parameter} {worst['value']:.4g}"
+            f"{len(missed)} of {len(parts)} {which} missed the {what} {tol:g}: the largest "
+            f"is {reached(worst):.2e}, at {self.parameter} {worst['value']:.4g}"
         )
 
     @property
@@ -165,6 +167,9 @@ class SolvedPath:
                 "label": name,
                 **{key: part[key] for key in CERTIFIED},
                 "rounding_bound": part["rounding"],
+                "proved": part["gap"] is not None,
+                "psd": part.get("violation") is None,
+                "violation": part.get("violation"),
                 "certified_in": known["certified_in"],
                 "rows": known["rows"],
                 "support": part["support"],

@@ -138,12 +138,13 @@ def _digests(X: np.ndarray) -> list[bytes]:
 def _liblinear_on_features(model: Model, train: Path, test: Path, C: float) -> dict[str, Any]:
     """Error of LIBLINEAR on the features that the model's landmarks give."""
     side = Side(model.landmarks)
-    factor = nystrom.factor(model.kernel, side)
+    factor = nystrom.factored(model.kernel, side, model.provenance["nystrom"]["cutoff"])
     parts = []
     for path in (train, test):
         data = Dataset.open(path)
-        phi = [model.kernel.block(data.X(*data.chunk(k)), side) for k in range(data.n_chunks)]
-        parts.append((np.concatenate(phi) @ factor, data.y(0, data.n_rows)))
+        rows = (data.X(*data.chunk(k)) for k in range(data.n_chunks))
+        phi = [model.kernel.block(X, side, dtype=factor.entries) for X in rows]
+        parts.append((np.concatenate(phi) @ factor.matrix, data.y(0, data.n_rows)))
     reference = LinearSVC(loss="hinge", C=C, fit_intercept=False, tol=0.1, max_iter=10_000)
     reference.fit(*parts[0])
     phi, y = parts[0]

@@ -117,9 +117,10 @@ def objective(phi: np.ndarray, sign: np.ndarray, w: np.ndarray, C: float) -> flo
 def far(data: Dataset, sign: np.ndarray, model: Model, C: float) -> dict[str, Any]:
     """LIBLINEAR run far on our own features: its primal beside our certificate."""
     side = Side(model.landmarks)
-    factor = nystrom.factor(model.kernel, side)
+    factor = nystrom.factored(model.kernel, side, model.provenance["nystrom"]["cutoff"])
     chunks = [data.X(*data.chunk(k)) for k in range(data.n_chunks)]
-    phi = np.concatenate([model.kernel.block(X, side) @ factor for X in chunks])
+    parts = (model.kernel.block(X, side, dtype=factor.entries) for X in chunks)
+    phi = np.concatenate([part @ factor.matrix for part in parts])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         fit = LinearSVC(loss="hinge", C=C, fit_intercept=False, tol=1e-3, max_iter=3000)
