@@ -238,11 +238,29 @@ class Preparation:
     @property
     def fingerprint(self) -> str:
         """Hash of everything that decides what a stored feature or label code means."""
-        text = json.dumps(self.to_dict(), sort_keys=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _hash(self.to_dict())
+
+    @property
+    def of_features(self) -> str:
+        """Hash of what decides the meaning of a feature.
+
+        Labels differ between stores that one model serves, and names are optional.
+        """
+        record = self.to_dict()
+        return _hash({key: record[key] for key in ("categories", "offset", "factor")})
+
+    @property
+    def changes(self) -> bool:
+        """Whether a feature is anything but the column of the source as it came."""
+        return bool(self.categories) or self.offset is not None or self.factor is not None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Preparation) and self.to_dict() == other.to_dict()
+
+
+def _hash(record: dict[str, Any]) -> str:
+    text = json.dumps(record, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _float32(values: NDArray) -> NDArray[np.float32]:
