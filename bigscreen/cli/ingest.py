@@ -67,8 +67,8 @@ from bigscreen.cli.info import describe_store, store_facts
     default="none",
     show_default=True,
     metavar="standard|minmax|divide:NUMBER|none",
-    help="Bring columns to a common size; kept with the store and the model. standard: mean 0, "
-    "deviation 1; minmax: 0 to 1; divide:255: for pixels.",
+    help="Bring columns of numbers to a common size; kept with the store and the model. standard: "
+    "mean 0, deviation 1; minmax: 0 to 1; divide:255: for pixels.",
 )
 @click.option("--positive", metavar="LABEL", help="This label against all others as one.")
 @click.option(

@@ -85,7 +85,8 @@ def ingest(
     rows : str, optional
         "A:B" takes the rows number A to B-1 only; either may be left out.
     scale : str, default="none"
-        "none", "standard", "minmax" or "divide:N", computed on the rows that are not held out.
+        "none", "standard", "minmax" or "divide:N", of numeric columns, computed on the rows that
+        are not held out; the 0 and 1 of categories stay as they are.
     positive : label, optional
         Make two labels: this one (code 1) and "rest" (code 0).
     regression : bool, default=False
@@ -100,7 +101,9 @@ def ingest(
     shuffle : bool, default=True
         Store the rows in an order given by `seed`, otherwise in the order of the source.
     layout : {"auto", "dense", "sparse"}
-        "auto": that of `like`; else dense for at most 256 features or a quarter nonzeros.
+        "auto": that of `like`; else sparse for more than 256 features of which CSR takes less than
+        half the bytes. Either holds the same numbers, except that sparse rows without categories
+        are scaled without centring.
     overwrite : bool, default=False
         Replace what is at `path`, once the new dataset is whole.
     progress : callable, optional
