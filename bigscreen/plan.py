@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bigscreen.errors import in_units
 from bigscreen.store import Rows
 from bigscreen.train_options import CLASSIFIERS, coupled
 
@@ -205,8 +206,3 @@ def _features(request: Request, solver: str, n: int, m: int, entry: float, class
     recomputed = PASSES * classifiers * (entry + 0.18 * m**2 / n)
     stored = entry + 0.022 * m + PASSES * classifiers * 0.3
     return "stored" if stored < recomputed else "recomputed"
-
-
-def in_units(count: float) -> str:
-    """Bytes for a sentence: the parts of a sum have to add up as they are read."""
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

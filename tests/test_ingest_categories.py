@@ -1,5 +1,8 @@
 """Ingest of tables with categories: what is scaled, what is stored sparse, what is refused."""
 
+import os
+import shutil
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -91,3 +94,69 @@ def test_info_says_what_either_layout_takes(tmp_path):
     told = [runner.invoke(main, args).output]
     told.append(runner.invoke(main, ["info", str(tmp_path / "a.store")]).output)
     assert all("sparse, 164 KiB planned (dense: 5.56 MiB)" in text for text in told), told
+
+
+def ids(path, rows, kinds, header="id,x,label\n"):
+    lines = [f"n{i % kinds},{i / 7:.3f},{i % 2}" for i in range(rows)]
+    path.write_text(header + "\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("rows", "kinds", "said"),
+    [
+        (3000, 3000, "the column 'id' has more than 1000 kinds.*drop.*max-kinds"),
+        (20_000, 1001, "the column 'id' has more than 1000 kinds"),
+        (600, 61, "the column 'id' has 61 kinds in 600 rows, more than one for ten"),
+        (600, 60, None),
+        (40, 8, None),
+        (60, 50, None),
+    ],
+)
+def test_a_column_that_names_rows_is_refused(rows, kinds, said, tmp_path):
+    source = ids(tmp_path / "a.csv", rows, kinds)
+    if said is None:
+        assert ingest(source, tmp_path / "a.store").store.n_features == kinds + 1
+        return
+    with pytest.raises(InputError, match=said):
+        ingest(source, tmp_path / "a.store")
+    assert os.listdir(tmp_path) == ["a.csv"]
+    assert ingest(source, tmp_path / "a.store", drop=["id"]).store.n_features == 1
+    allowed = ingest(source, tmp_path / "b.store", max_kinds=kinds).store
+    assert allowed.n_features == kinds + 1
+    later = ids(tmp_path / "later.csv", 70, 70)  # what is like a store has its kinds already
+    assert ingest(later, tmp_path / "c.store", like=allowed).store.n_features == kinds + 1
+
+
+def test_a_column_without_a_name_is_named_by_its_position(tmp_path):
+    source = ids(tmp_path / "a.csv", 3000, 3000, header="")
+    with pytest.raises(InputError, match="the column number 0 has more"):
+        ingest(source, tmp_path / "a.store", header=False)
+    assert ingest(source, tmp_path / "a.store", header=False, drop=[0]).store.n_features == 1
+
+
+def test_kinds_can_be_allowed_on_the_command_line(tmp_path):
+    source = ids(tmp_path / "a.csv", 3000, 3000)
+    args = ["ingest", str(source), str(tmp_path / "a.store")]
+    refused = CliRunner().invoke(main, args)
+    assert refused.exit_code == 2 and "the column 'id'" in refused.output
+    assert CliRunner().invoke(main, [*args, "--max-kinds", "3000"]).exit_code == 0
+
+
+def test_memory_and_disk_are_reckoned_before_they_are_taken(tmp_path, monkeypatch):
+    wide = tmp_path / "wide.svm"
+    wide.write_text("1 1:1 134217728:2\n0 2:1\n" * 5)
+    for scale in ("standard", "divide:2"):
+        with pytest.raises(InputError, match=r"scaling of 134217728 features.*\(drop\).*none"):
+            ingest(wide, tmp_path / "a.store", scale=scale, memory=4 << 30)
+    with pytest.raises(InputError, match="this ingest needs about 480 MiB.*100 MiB are allowed"):
+        ingest(wide, tmp_path / "a.store", memory=100 << 20)
+    assert ingest(wide, tmp_path / "a.store", memory=1 << 30).store.n_features == 134217728
+    shutil.rmtree(tmp_path / "a.store")
+    free = shutil.disk_usage(tmp_path)._replace(free=1 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: free)
+    with pytest.raises(InputError, match=r"10 dense rows of 134217728 features.*make room"):
+        ingest(wide, tmp_path / "a.store", layout="dense", memory=1 << 40)
+    with pytest.raises(InputError, match="50000 rows of 20 columns as they are read"):
+        ingest(np.ones((50_000, 20), np.float32), tmp_path / "a.store", unlabelled=True)
+    assert os.listdir(tmp_path) == ["wide.svm"]

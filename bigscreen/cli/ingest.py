@@ -6,6 +6,7 @@ import click
 
 from bigscreen.cli.common import (
     INTERRUPTED,
+    Bytes,
     Number,
     check_json,
     check_output,
@@ -93,6 +94,20 @@ from bigscreen.cli.info import describe_store, store_facts
     default="auto",
     show_default=True,
     help="How rows are stored. auto: sparse for wide rows that are mostly zeros.",
+)
+@click.option(
+    "--max-kinds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Most kinds that a column of text may have, as each becomes a column.  [default: 1000, "
+    "and of more than 50 at most one for ten rows]",
+)
+@click.option(
+    "--memory",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Memory that may be taken, such as 4GiB; what needs more is refused.  "
+    "[default: 0.8 of the machine's]",
 )
 @click.option(
     "--shuffle/--no-shuffle",

@@ -16,6 +16,7 @@ from bigscreen.store.dataset import Dataset
 from bigscreen.store.journal import Journal
 from bigscreen.store.labelling import known_codes, settle
 from bigscreen.store.layout import Label, row_grid
+from bigscreen.store.needs import ROW_BYTES, check_disk, check_memory
 from bigscreen.store.order import Holdout
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.reading import Reading, Report
@@ -57,6 +58,8 @@ class Wanted:
     extra : dict
         For the manifests.
     regression, unlabelled : bool
+    memory : int
+        Bytes allowed.
     """
 
     path: Path
@@ -71,6 +74,7 @@ class Wanted:
     extra: dict[str, Any]
     regression: bool
     unlabelled: bool
+    memory: int
 
     @property
     def paths(self) -> list[Path]:
@@ -109,11 +113,13 @@ class Build:
             _check_labels(labels, codes, survey.labels[0])
         n_raw = self._n_raw()
         spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0)
+        finishing = any("finishing" in line for line in self._journal.lines)
         transform = self._transform(n_raw, labels)
+        if not finishing:
+            self._check_disk(transform)
         if wanted.like is None:
             self._scale(spilled, survey, transform)
         self._note_counts()
-        finishing = any("finishing" in line for line in self._journal.lines)
         sizes = survey.sizes.sum(axis=0).tolist()
         if not finishing:
             writers = [
@@ -166,6 +172,11 @@ class Build:
         like, found, scale = self.wanted.like, self.found, self.wanted.scale
         positive = labels[1] if labels and self.wanted.positive is not None else None
         recode: dict[int, NDArray[np.int32]] = {}
+        kinds = sum(len(texts) - 1 for texts in found.categories.values())
+        width = (like and like.n_features) or n_raw + kinds
+        stores = len(self.wanted.paths)
+        dense = self.wanted.layout == "dense" or not self.shape.sparse
+        check_memory(self.wanted.memory, width, scale, 4 * width if dense else 0, stores)
         if like is not None:
             preparation = like if like.labels else replace(like, labels=labels, positive=positive)
         else:
@@ -195,6 +206,17 @@ class Build:
             if centred or (self.wanted.scale == "minmax" and preparation.categories):
                 values = rows * (preparation.n_raw or n_features)  # no number is 0 any more
         return {"dense": 4 * rows * n_features, "sparse": 8 * (values + rows)}
+
+    def _check_disk(self, transform: Transform) -> None:
+        wanted, rows = self.wanted, self.found.rows
+        name = "sparse" if transform.sparse else "dense"
+        parts = {
+            f"{rows} {name} rows of {transform.n_features} features": self.planned[name],
+            "labels, weights and numbers of rows": ROW_BYTES * rows,
+        }
+        files = (file for path in wanted.paths for file in unfinished(path).rglob("*"))
+        kept = sum(file.stat().st_size for file in files if file.is_file())
+        check_disk(parts, wanted.path.parent, kept)
 
     def _sparse(self, preparation: Preparation, n_features: int) -> bool:
         """Whether the datasets are CSR."""

@@ -24,6 +24,7 @@ from bigscreen.store.inputs import check_choices, inputs_of, pattern_of, row_ran
 from bigscreen.store.journal import JOURNAL, Journal
 from bigscreen.store.layout import Label
 from bigscreen.store.model import Model
+from bigscreen.store.needs import most_memory
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.reading import Reading, Request
 from bigscreen.store.scaling import divisor
@@ -60,6 +61,8 @@ def ingest(
     like: str | os.PathLike[str] | Dataset | Model | Preparation | None = None,
     shuffle: bool = True,
     layout: Literal["auto", "dense", "sparse"] = "auto",
+    max_kinds: int | None = None,
+    memory: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Ingested:
@@ -104,6 +107,11 @@ def ingest(
         "auto": that of `like`; else sparse for more than 256 features of which CSR takes less than
         half the bytes. Either holds the same numbers, except that sparse rows without categories
         are scaled without centring.
+    max_kinds : int, optional
+        Most kinds that a column of texts, or one named as categorical, may have; each becomes a
+        feature. Default: 1,000, but for more than 50 kinds at most one for ten rows.
+    memory : int, optional
+        Bytes that the ingest may take; what needs more is refused. Default: 0.8 of the machine's.
     overwrite : bool, default=False
         Replace what is at `path`, once the new dataset is whole.
     progress : callable, optional
@@ -127,6 +135,8 @@ def ingest(
     """
     first, stop = row_range(rows)
     divisor(scale)
+    if max_kinds is not None and max_kinds < 1:
+        raise InputError(f"max_kinds={max_kinds}: a column needs at least one kind.")
     if layout not in ("auto", "dense", "sparse"):
         raise InputError(f"there is no layout {layout!r}: use auto, dense or sparse.")
     if not (0 <= holdout < 1 or holdout == int(holdout)):
@@ -148,6 +158,7 @@ def ingest(
         "h5_y": h5_y,
         "unlabelled": unlabelled,
     }
+    allowed = most_memory(memory)
     inputs = inputs_of(sources, options)
     choices = {
         "holdout": holdout,
@@ -159,6 +170,7 @@ def ingest(
         "unlabelled": unlabelled,
         "shuffle": shuffle,
         "layout": layout,
+        "max_kinds": max_kinds,
     }
     job = {
         "sources": [source.identity for source in inputs],
@@ -179,6 +191,7 @@ def ingest(
         shuffle=shuffle,
         regression=regression,
         unlabelled=unlabelled,
+        max_kinds=max_kinds,
     )
     wanted = Wanted(
         path=Path(path).absolute(),
@@ -193,6 +206,7 @@ def ingest(
         extra={"sources": [source.name for source in inputs], **choices},
         regression=regression,
         unlabelled=unlabelled,
+        memory=allowed,
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]

@@ -94,7 +94,8 @@ class MatrixReader:
         self.sparse = opened.sparse
         self.categories: dict[int, list[str]] = {}
         self.unseen: dict[int, int] = {}
-        self._rows, self._size, self._done = shape[0], opened.size, 0
+        self._size, self._done = opened.size, 0
+        self.n_rows = shape[0]
         width = int(np.prod(shape[1:]))
         self._label = None if label in (None, False) else _position(place, width, label)
         self._weight = None if weight is None else _position(place, width, weight)
@@ -118,7 +119,7 @@ class MatrixReader:
 
     def progress(self) -> tuple[int, int]:
         """Bytes of the rows read so far, and of all rows."""
-        return self._size * self._done // self._rows, self._size
+        return self._size * self._done // self.n_rows, self._size
 
     def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
@@ -130,9 +131,9 @@ class MatrixReader:
                 file.close()
 
     def _blocks(self, matrix: Matrix, skip_rows: int) -> Iterator[Block]:
-        step = max(PIECE_BYTES * self._rows // max(self._size, 1), 1)
-        for start in range(skip_rows, self._rows, step):
-            stop = min(start + step, self._rows)
+        step = max(PIECE_BYTES * self.n_rows // max(self._size, 1), 1)
+        for start in range(skip_rows, self.n_rows, step):
+            stop = min(start + step, self.n_rows)
             X = matrix.X.read(start, stop)
             where = _places(matrix.name, start)
             y = weight = None
