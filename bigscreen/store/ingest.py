@@ -23,8 +23,8 @@ from bigscreen.store.dataset import MANIFEST, Dataset
 from bigscreen.store.inputs import check_choices, inputs_of, pattern_of, row_range
 from bigscreen.store.journal import JOURNAL, Journal
 from bigscreen.store.layout import Label
+from bigscreen.store.limits import most_memory
 from bigscreen.store.model import Model
-from bigscreen.store.needs import most_memory
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.reading import Reading, Request
 from bigscreen.store.scaling import divisor
@@ -178,6 +178,7 @@ def ingest(
         **choices,
         "like": None if known is None else known.fingerprint,
     }
+    options["memory"] = allowed  # not of the job: it decides nothing of what comes out
     if pattern is not None and pattern.index_base is not None and zero_based == "auto":
         options["zero_based"] = pattern.index_base == 0
     if known is not None and known.n_raw is not None:

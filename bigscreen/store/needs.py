@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from pathlib import Path
 
@@ -21,11 +20,6 @@ CHUNK_COPIES = 5
 """A chunk as pieces, stacked, checked and on its way to the disk."""
 ROW_BYTES = 32
 """Label, norm, source row and weight of a stored row."""
-
-
-def most_memory(asked: int | None) -> int:
-    """Bytes that may be taken: as asked, else 0.8 of the machine's."""
-    return asked or int(0.8 * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
 
 
 def check_source(reader: Reader, rows: int, folder: Path) -> None:
