@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bigscreen.errors import InputError
+from bigscreen.printable import printable
 from bigscreen.report import PLAIN_SECONDS, count, seconds
 from bigscreen.store.path_file import SolvedPath
 
@@ -102,7 +103,7 @@ class PathBar:
         self._bar.update(self._task, description=where, completed=event["done"], line=line)
 
     def _print(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
         self._printed, self._waiting = time.monotonic(), None
 
 
@@ -121,7 +122,7 @@ def path_table(path: SolvedPath) -> None:
     grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     names = [path.parameter, "P", "gap / P", "screened", "left", "support", "seconds"]
     for name in [*names, *([] if scores is None else [path.record["scoring"]])]:
-        grid.add_column(name, justify="right")
+        grid.add_column(Text(printable(name)), justify="right")
     for k in sorted(shown):
         parts = path.record["points"][k]
         rows, left = (sum(part[name] for part in parts) for name in ("rows", "left"))

@@ -14,6 +14,7 @@ from bigscreen.cli.common import (
     overwrite_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
+from bigscreen.printable import printable
 
 
 @click.command(short_help="Read files into a STORE.")
@@ -168,7 +169,7 @@ def ingest(
                 **values,
             )
     except KeyboardInterrupt as stopped:
-        click.echo(str(stopped) or "interrupted", err=True)
+        click.echo(printable(str(stopped)) or "interrupted", err=True)
         context.exit(INTERRUPTED)
     for sentence in made.notes:
         report.note(sentence)
