@@ -18,3 +18,8 @@ class InputError(ValueError):
 def is_number(value: Any) -> bool:
     """Whether a parameter is one finite number: no text, array or None."""
     return isinstance(value, Real) and math.isfinite(value)
+
+
+def in_units(count: float) -> str:
+    """Bytes for a sentence: the parts of a sum have to add up as they are read."""
+    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

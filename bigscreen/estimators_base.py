@@ -21,13 +21,13 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from bigscreen.errors import InputError
 from bigscreen.estimators_rows import Given, blocks, is_chunked, is_store, open_store
-from bigscreen.evaluate import check_match, evaluate, scored_blocks
+from bigscreen.evaluate import evaluate, scored_blocks
 from bigscreen.fleet import Inline
 from bigscreen.fleet_shards import blas_threads
 from bigscreen.report import FitReport
 from bigscreen.store import Rows
 from bigscreen.store.checks import as_features
-from bigscreen.store.model import Model
+from bigscreen.store.model import Model, check_match
 from bigscreen.train import TrainOptions, plan, train
 
 INTERCEPTS = {False: "none", True: "constant", "true": "true"}
@@ -259,4 +259,5 @@ class Machine(BaseEstimator):
 def _score(model: Model, X: Any) -> NDArray[np.float64]:
     """Scores of source rows, prepared as the rows were that the model was fitted on."""
     known = model.preparation
-    return model.scores(as_features(known.scale(known.expand(X)), lambda row: f"row {row}"))
+    features = as_features(known.scale(known.expand(X)), lambda row: f"row {row}")
+    return model.scores(features, prepared=True)

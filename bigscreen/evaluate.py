@@ -18,40 +18,6 @@ from bigscreen.store.model import Model
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
-def check_match(model: Model, dataset: Rows, name: str) -> None:
-    """Refuse a store whose features are not the ones the model was fitted on.
-
-    Parameters
-    ----------
-    model : Model
-    dataset : Rows
-    name : str
-        What the message calls the model.
-
-    Raises
-    ------
-    InputError
-        If the widths or the preparations (scaling, categories) differ.
-    """
-    data = dataset.path or "the data"
-    if dataset.n_features != model.n_features:
-        raise InputError(
-            f"{data} has {dataset.n_features} features and {name} was fitted on "
-            f"{model.n_features}; ingest the data again with `--like {name}`"
-        )
-    if _features(dataset) != _features(model):
-        raise InputError(
-            f"{data} was scaled or encoded otherwise than the data {name} was fitted on; "
-            f"ingest it again with `--like {name}`"
-        )
-
-
-def _features(thing: Model | Rows) -> dict[str, Any]:
-    """What decides the meaning of a feature: labels differ between stores, names are optional."""
-    record = thing.preparation.to_dict()
-    return {key: record[key] for key in ("categories", "offset", "factor")}
-
-
 def scored_blocks(
     model: Model, dataset: Rows, each: Each = map
 ) -> Iterator[tuple[int, int, np.ndarray]]:
@@ -69,7 +35,7 @@ def scored_blocks(
 
 
 def _score(model: Model, dataset: Rows, block: tuple[int, int]) -> np.ndarray:
-    return model.scores(dataset.X(*block))
+    return model.scores(dataset.X(*block), prepared=True)
 
 
 def evaluate(

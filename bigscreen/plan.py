@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from bigscreen.errors import in_units
 from bigscreen.store import Rows
 from bigscreen.train_options import CLASSIFIERS, coupled
 
@@ -21,6 +22,10 @@ BLOCK_BYTES = 2 * 2**26
 """Rows that a thread holds while it reads them: a block, and what is made of it."""
 PAIR_ROWS_BYTES = 256 * 2**20
 """Rows of products that pair steps on features keep where nobody says how many."""
+VECTOR_BYTES, VECTORS = 8, 6
+"""A linear machine holds so many vectors of all features at once, and one for each thread."""
+INDEX_BYTES = 32
+"""A feature of sparse landmarks: how many have it, its place, where it begins in the index."""
 PASSES = 16.0
 """Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less)."""
 
@@ -112,7 +117,8 @@ def outline(data: Rows, request: Request) -> Plan:
     # Pair steps keep rows of the matrix of products between the rows.
     cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
     states = n * ROW_BYTES + cache
-    fixed = base + work + tiles + states
+    wide = _wide(data, linear, threads, request.cluster)
+    fixed = base + work + tiles + states + wide
     room = request.memory - fixed
     feature_bytes = 4 * n * m if features == "stored" else 0
     data_bytes = int(n * row_bytes)
@@ -132,6 +138,7 @@ def outline(data: Rows, request: Request) -> Plan:
                 "for the processes": base,
                 f"for {m} columns ({threads} threads)": work + tiles,
                 f"for the state of {n} rows": states,
+                f"for vectors of {d} features": wide,
                 "for blocks of rows as they are read": read,
             },
             f"allow more memory, or {instead}" if solver == "newton" else "allow more memory",
@@ -159,6 +166,15 @@ def outline(data: Rows, request: Request) -> Plan:
     )
 
 
+def _wide(data: Rows, linear: bool, threads: int, cluster: bool) -> int:
+    """Bytes of what has an entry for every feature, whether any row has it or not."""
+    if linear:
+        return VECTOR_BYTES * (VECTORS + threads) * data.n_features
+    if not data.is_sparse:
+        return 0
+    return INDEX_BYTES * data.n_features * (threads if cluster else 1)
+
+
 def row_size(data: Rows) -> float:
     """Bytes of a stored row of features."""
     if not data.is_sparse:
@@ -176,7 +192,7 @@ def entry_cost(data: Rows) -> float:
 
 def refused(peak: float, memory: int, parts: dict[str, float], advice: str) -> str:
     """The sentence that says why a fit cannot run, with its arithmetic."""
-    sums = ", ".join(f"{in_units(part)} {name}" for name, part in parts.items())
+    sums = ", ".join(f"{in_units(part)} {name}" for name, part in parts.items() if part)
     return (
         f"this fit needs about {in_units(peak)} and the memory allowed is {in_units(memory)}: "
         f"{sums}; {advice}"
@@ -205,8 +221,3 @@ def _features(request: Request, solver: str, n: int, m: int, entry: float, class
     recomputed = PASSES * classifiers * (entry + 0.18 * m**2 / n)
     stored = entry + 0.022 * m + PASSES * classifiers * 0.3
     return "stored" if stored < recomputed else "recomputed"
-
-
-def in_units(count: float) -> str:
-    """Bytes for a sentence: the parts of a sum have to add up as they are read."""
-    return f"{count / 2**30:.2f} GiB" if count >= 2**30 else f"{count / 2**20:.0f} MiB"

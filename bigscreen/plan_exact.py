@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bigscreen import amx
 from bigscreen.kernels import on_matrix_unit
-from bigscreen.plan import Plan, Request, entry_cost, refused, row_size
+from bigscreen.plan import INDEX_BYTES, Plan, Request, entry_cost, refused, row_size
 from bigscreen.solvers.block_columns import PIECE
 from bigscreen.solvers.block_solve import WHOLE
 from bigscreen.solvers.pairs import WHOLE as WHOLE_MATRIX
@@ -20,6 +20,8 @@ ROW_BYTES = 320
 COPIES = 2
 """Of the rows: as they are, and as products want them (columns and an index, or centred; the matrix
 unit wants a larger one)."""
+SHARD_INDEX_BYTES, PAIR_INDEX_BYTES = 12, 16
+"""A feature of sparse rows in the index of a shard, and in what pair steps hold beside it."""
 THREAD_BYTES = 2**26
 """A thread's tiles of the kernel matrix."""
 FEW_ROWS = 4096
@@ -54,7 +56,10 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     if not pairs:
         # The matrix, and while it grows that of a block of half as many rows.
         work = 5 * block**2 + int(4 * block * row_bytes) + threads * pieces
-    fixed = base + rows + states + work
+    # Of sparse rows also what has an entry for every feature, whether any row has it or not.
+    wide = (PAIR_INDEX_BYTES if pairs else SHARD_INDEX_BYTES * (data.n_shards + 1)) + INDEX_BYTES
+    wide *= d if data.is_sparse else 0
+    fixed = base + rows + states + work + wide
     room = int(request.memory - fixed)
     share = int(CACHE_SHARE * request.memory)
     if on_unit and d <= AGAIN_COLUMNS and not pairs:
@@ -70,6 +75,7 @@ def outline_exact(data: Rows, request: Request) -> Plan:
                 "for the processes": base,
                 f"for {n} rows and what products need of them": rows,
                 "for their state": states,
+                f"for indices of {d} features": wide,
                 f"for a block and its columns ({threads} threads)": work,
                 f"for {cache // column} kernel columns": cache,
             },

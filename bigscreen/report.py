@@ -25,6 +25,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from bigscreen.printable import printable
 from bigscreen.store.files import replacing
 
 PLAIN_SECONDS = 2.0
@@ -134,18 +135,19 @@ class FitReport:
 
     def _show(self) -> None:
         if self._live is not None:
-            text = Text(self._line or self._phase, overflow="ellipsis", no_wrap=True)
+            line = printable(self._line or self._phase)
+            text = Text(line, overflow="ellipsis", no_wrap=True)
             self._live.update(Spinner("dots", text))
 
     def _close_phase(self) -> None:
         if self._live is not None and self._phase:
             took = seconds(time.monotonic() - self._began)
-            line = Text(self._line or f"{self._phase}  {took}", overflow="ellipsis", no_wrap=True)
-            self.console.print(line)
+            line = printable(self._line or f"{self._phase}  {took}")
+            self.console.print(Text(line, overflow="ellipsis", no_wrap=True))
             self._phase = ""
 
     def _print(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     def _plain(self, line: str) -> None:
         now = time.monotonic()
@@ -204,24 +206,25 @@ def table(title: str, facts: Mapping[str, str]) -> None:
     """Print names and values in two columns inside a frame."""
     grid = Table.grid(padding=(0, 2))
     for name, value in facts.items():
-        grid.add_row(Text(name, style="dim"), Text(value))
-    Console(highlight=False).print(Panel(grid, title=Text(title), expand=False, title_align="left"))
+        grid.add_row(Text(printable(name), style="dim"), Text(printable(value)))
+    framed = Panel(grid, title=Text(printable(title)), expand=False, title_align="left")
+    Console(highlight=False).print(framed)
 
 
 def note(sentence: str) -> None:
     """Print one line of plain text."""
-    Console(highlight=False).print(sentence, markup=False, soft_wrap=True)
+    Console(highlight=False).print(printable(sentence), markup=False, soft_wrap=True)
 
 
 def matrix(title: str, confusion: Mapping[str, Mapping[str, int]]) -> None:
     """Print a confusion matrix: true labels down, predicted ones across."""
     guesses = list(next(iter(confusion.values())))
-    grid = Table(title=Text(title), title_justify="left")
+    grid = Table(title=Text(printable(title)), title_justify="left")
     grid.add_column("true \\ predicted")
     for guess in guesses:
-        grid.add_column(Text(guess), justify="right")
+        grid.add_column(Text(printable(guess)), justify="right")
     for true, row in confusion.items():
-        grid.add_row(Text(true), *(count(row[guess]) for guess in guesses))
+        grid.add_row(Text(printable(true)), *(count(row[guess]) for guess in guesses))
     Console(highlight=False).print(grid)
 
 
@@ -254,4 +257,4 @@ def _plain(value: Any) -> Any:
 def warn(sentence: str) -> None:
     """Print a warning line on standard error."""
     console = Console(stderr=True, highlight=False)
-    console.print(f"warning: {sentence}", markup=False, soft_wrap=True)
+    console.print(f"warning: {printable(sentence)}", markup=False, soft_wrap=True)

@@ -28,6 +28,7 @@ from rich.text import Text
 
 from bigscreen.errors import InputError
 from bigscreen.point import reached
+from bigscreen.printable import printable
 from bigscreen.report import PLAIN_SECONDS, count, left_of, seconds
 from bigscreen.store.path_file import SolvedPath
 
@@ -102,7 +103,7 @@ class PathBar:
         self._bar.update(self._task, description=where, completed=event["done"], line=line)
 
     def _print(self, line: str) -> None:
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
         self._printed, self._waiting = time.monotonic(), None
 
 
@@ -123,7 +124,7 @@ def path_table(path: SolvedPath) -> None:
     proof = ("P", "gap / P") if gaps else ("D", "violation")
     names = [path.parameter, *proof, "screened", "left", "support", "seconds"]
     for name in [*names, *([] if scores is None else [path.record["scoring"]])]:
-        grid.add_column(name, justify="right")
+        grid.add_column(Text(printable(name)), justify="right")
     for k in sorted(shown):
         parts = path.record["points"][k]
         rows, left = (sum(part[name] for part in parts) for name in ("rows", "left"))

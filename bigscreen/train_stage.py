@@ -12,7 +12,7 @@ from scipy import sparse
 from bigscreen import nystrom
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, in_units
 from bigscreen.fit_monitor import Report
 from bigscreen.kernels import Kernel, Linear, Precomputed, make_kernel
 from bigscreen.kernels_definite import examined
@@ -21,7 +21,7 @@ from bigscreen.path_gram import GramStage
 from bigscreen.path_gram_matrix import bytes_needed
 from bigscreen.path_kernel import KernelStage
 from bigscreen.path_stage import Stage
-from bigscreen.plan import BASE_BYTES, WORKER_BYTES, in_units, row_size
+from bigscreen.plan import BASE_BYTES, WORKER_BYTES, row_size
 from bigscreen.plan_exact import FEWEST
 from bigscreen.solvers.block import Block
 from bigscreen.store import Rows

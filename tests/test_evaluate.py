@@ -9,12 +9,12 @@ import pytest
 from sklearn import metrics
 
 from bigscreen.errors import InputError
-from bigscreen.evaluate import _auc, check_match, evaluate
+from bigscreen.evaluate import _auc, evaluate
 from bigscreen.kernels import make_kernel
 from bigscreen.predict import write_predictions
 from bigscreen.store.dataset import Dataset
 from bigscreen.store.memory import MemoryDataset
-from bigscreen.store.model import Model
+from bigscreen.store.model import Model, check_match
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.writer import DatasetWriter
 

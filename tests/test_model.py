@@ -10,8 +10,10 @@ from scipy.sparse import csr_array, random_array
 from sklearn.svm import SVC
 from sklearn.utils.multiclass import _ovr_decision_function
 
+from bigscreen import LinearSVC
 from bigscreen.errors import InputError
 from bigscreen.kernels import Custom, Precomputed, Rbf, Side, make_kernel
+from bigscreen.store.ingest import ingest
 from bigscreen.store.model import SCHEMA, Gate, Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
 from bigscreen.store.prepare import Preparation
@@ -52,8 +54,8 @@ def test_round_trip(tmp_path: Path, landmarks: str, n_labels: int) -> None:
     dense = np.random.default_rng(1).normal(size=(40, D)).astype(np.float32)
     dense[dense < 0.5] = 0
     for X in (dense, csr_array(dense)):
-        np.testing.assert_array_equal(back.scores(X), model.scores(X))
-        assert back.scores(X).shape == (40, back.coef.shape[0])
+        np.testing.assert_array_equal(back.scores(X, prepared=True), model.scores(X, prepared=True))
+        assert back.scores(X, prepared=True).shape == (40, back.coef.shape[0])
     # Saving again gives the same bytes: nothing in the file depends on the day.
     back.save(tmp_path / "again.bsm")
     assert (tmp_path / "again.bsm").read_bytes() == (tmp_path / "model.bsm").read_bytes()
@@ -69,21 +71,21 @@ def test_scores_are_the_formula(landmarks: str) -> None:
         Z = model.landmarks.toarray() if landmarks == "csr" else model.landmarks
         K = np.exp(-0.3 * ((X[:, None].astype(np.float64) - Z[None]) ** 2).sum(axis=2))
     expected = K @ model.coef.T + model.intercept
-    np.testing.assert_allclose(model.scores(X), expected, atol=2e-5)
-    np.testing.assert_array_equal(model.predict(X), expected.argmax(axis=1))
+    np.testing.assert_allclose(model.scores(X, prepared=True), expected, atol=2e-5)
+    np.testing.assert_array_equal(model.predict(X, prepared=True), expected.argmax(axis=1))
 
 
 def test_binary_sign_is_the_second_label() -> None:
     model = make_model("none")
     X = np.random.default_rng(3).normal(size=(50, D)).astype(np.float32)
-    codes = model.predict(X)
-    np.testing.assert_array_equal(codes, model.scores(X)[:, 0] > 0)
+    codes = model.predict(X, prepared=True)
+    np.testing.assert_array_equal(codes, model.scores(X, prepared=True)[:, 0] > 0)
     assert codes.dtype == np.int64 and set(codes.tolist()) == {0, 1}
 
 
 def test_width_is_checked() -> None:
     with pytest.raises(InputError, match=r"9 features.*fitted on 7"):
-        make_model().scores(np.zeros((2, 9), np.float32))
+        make_model().scores(np.zeros((2, 9), np.float32), prepared=True)
 
 
 def test_no_pickle_inside(tmp_path: Path) -> None:
@@ -320,7 +322,7 @@ def test_models_of_schema_1_load(tmp_path: Path) -> None:
     assert back.strategy == "rest" and back.kind == "classifier"
     assert back.gate is back.support is back.part is None
     X = np.random.default_rng(1).normal(size=(40, D)).astype(np.float32)
-    np.testing.assert_array_equal(back.scores(X), model.scores(X))
+    np.testing.assert_array_equal(back.scores(X, prepared=True), model.scores(X, prepared=True))
 
 
 @pytest.mark.parametrize(
@@ -483,3 +485,29 @@ def test_bad_files(tmp_path: Path, harm: object, said: str) -> None:
         Model.load(path)
     message = str(caught.value)
     assert str(path) in message and "\n" not in message
+
+
+def scaled_model(tmp_path):
+    """A model of a scaled store, saved and loaded; the store, and the rows as they were before."""
+    rng = np.random.default_rng(8)
+    X = (rng.standard_normal((120, 3)) * [1, 50, 3000]).astype(np.float32)
+    source = X, (X[:, 0] + X[:, 1] / 50 > 0).astype(int)
+    data = ingest(source, tmp_path / "a.store", scale="standard").store
+    LinearSVC(C=10).fit(data).model_.save(tmp_path / "m.bsm")
+    return Model.load(tmp_path / "m.bsm"), data, source
+
+
+def test_rows_must_be_prepared_as_the_model_was(tmp_path):
+    model, data, (X, y) = scaled_model(tmp_path)
+    for ask in (model.predict, model.scores):
+        with pytest.raises(InputError, match="scaled or encoded.*prepared=True"):
+            ask(X)
+    assert np.mean(model.predict(data) == y) > 0.9  # in the order of the source
+    known = data.X(0, data.n_rows)
+    order = np.argsort(data.row_ids(0, data.n_rows))
+    np.testing.assert_array_equal(model.scores(known, prepared=True)[order], model.scores(data))
+    plain = ingest((X, y), tmp_path / "plain.store").store
+    with pytest.raises(InputError, match="scaled or encoded otherwise"):
+        model.predict(plain)
+    like = ingest((X[:50], y[:50]), tmp_path / "like.store", like=model).store
+    np.testing.assert_array_equal(model.predict(like), model.predict(data)[:50])

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from bigscreen import amx
 from bigscreen.errors import InputError
@@ -49,12 +50,35 @@ def test_the_parts_of_a_refusal_add_up(options, cluster):
     outline = plan(rows(), chosen, workers=3, cluster=cluster)
     (total, allowed, *parts), rounding = sizes(outline.refusal)
     assert total == pytest.approx(outline.peak_bytes, abs=rounding) and allowed == 2**20
-    assert len(parts) == (5 if "exact" in options else 4)
+    linear = options.get("kernel") == "linear"
+    assert len(parts) == (5 if "exact" in options or linear else 4)
     assert sum(parts) == pytest.approx(total, abs=rounding)
     # Said in the same words from Python and from the command line.
     assert "--" not in outline.refusal and "memory allowed" in outline.refusal
     with Inline(1) as fleet, pytest.raises(InputError, match="memory allowed is 1 MiB"):
         train(rows(), chosen, fleet)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "linear"},
+        {"landmarks": 10},
+        {"landmarks": 10, "features": "recomputed"},
+        {"exact": True, "solver": "block"},
+        {"exact": True, "solver": "pairs"},
+    ],
+    ids=str,
+)
+def test_features_that_hardly_any_row_has_are_counted(options):
+    X = csr_array((np.ones(600, np.float32), np.arange(600), np.arange(601)), shape=(600, 2**27))
+    wide = MemoryDataset(X, np.arange(600) % 2, [0, 1])
+    outline = plan(wide, TrainOptions(memory=2**31, **options))
+    assert outline.peak_bytes > 2**32 and "of 134217728 features" in outline.refusal
+    with Inline(1) as fleet, pytest.raises(InputError, match="memory allowed is 2.00 GiB"):
+        train(wide, TrainOptions(memory=2**31, gamma=1.0, **options), fleet)
+    narrow = MemoryDataset(X[:, :600], np.arange(600) % 2, [0, 1])
+    assert plan(narrow, TrainOptions(memory=2**31, **options)).refusal is None
 
 
 def test_what_is_allowed_is_not_refused():

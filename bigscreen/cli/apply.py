@@ -62,10 +62,9 @@ def predict(
       bigscreen predict model.bsm test.store predictions.csv
     """
     from bigscreen import report
-    from bigscreen.evaluate import check_match
     from bigscreen.predict import check_suffix, write_predictions
     from bigscreen.store.dataset import Dataset
-    from bigscreen.store.model import Model
+    from bigscreen.store.model import Model, check_match
 
     check_suffix(out)
     check_output(out, overwrite)
@@ -124,10 +123,9 @@ def evaluate(
       bigscreen evaluate oneclass.bsm test.store --positive normal
     """
     from bigscreen import report
-    from bigscreen.evaluate import check_match
     from bigscreen.evaluate import evaluate as compare
     from bigscreen.store.dataset import Dataset
-    from bigscreen.store.model import Model
+    from bigscreen.store.model import Model, check_match
 
     check_json(json_file, model)
     fitted = Model.load(model)

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import click
 
 from bigscreen.errors import InputError
+from bigscreen.printable import printable
 
 BAD_INPUT = 2
 INTERRUPTED = 130
@@ -62,7 +63,7 @@ class Commands(click.Group):
 
 
 def _stop(sentence: str, code: int) -> NoReturn:
-    click.echo(f"error: {' '.join(sentence.split())}", err=True)
+    click.echo(f"error: {printable(' '.join(sentence.split()))}", err=True)
     sys.exit(code)
 
 

@@ -62,6 +62,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
         "rows": dataset.n_rows,
         "features": dataset.n_features,
         "sparse": dataset.is_sparse,
+        "bytes_planned": dataset.manifest["extra"].get("bytes_planned"),
         "nonzeros": dataset.nnz,
         "regression": dataset.regression,
         "targets": dataset.targets,
@@ -93,6 +94,7 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
     return {
         "rows": count(rows),
         "features": features,
+        **_stored_as(record),
         **labels,
         "row weights": "yes" if record["weights"] else "no",
         "scaling": record["scaling"],
@@ -100,6 +102,17 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
         "on disk": size(record["bytes"]),
         "fingerprint": f"{record['fingerprint'][:16]}...",
     }
+
+
+def _stored_as(record: dict[str, Any]) -> dict[str, str]:
+    """The layout, and what either would take, if that was planned when the store was made."""
+    from bigscreen.report import size
+
+    planned = record["bytes_planned"]
+    if planned is None:
+        return {}
+    own, other = ("sparse", "dense") if record["sparse"] else ("dense", "sparse")
+    return {"stored": f"{own}, {size(planned[own])} planned ({other}: {size(planned[other])})"}
 
 
 def describe_model(model: "Model") -> dict[str, Any]:

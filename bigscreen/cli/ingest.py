@@ -6,6 +6,7 @@ import click
 
 from bigscreen.cli.common import (
     INTERRUPTED,
+    Bytes,
     Number,
     check_json,
     check_output,
@@ -13,6 +14,7 @@ from bigscreen.cli.common import (
     overwrite_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
+from bigscreen.printable import printable
 
 
 @click.command(short_help="Read files into a STORE.")
@@ -67,8 +69,8 @@ from bigscreen.cli.info import describe_store, store_facts
     default="none",
     show_default=True,
     metavar="standard|minmax|divide:NUMBER|none",
-    help="Bring columns to a common size; kept with the store and the model. standard: mean 0, "
-    "deviation 1; minmax: 0 to 1; divide:255: for pixels.",
+    help="Bring columns of numbers to a common size; kept with the store and the model. standard: "
+    "mean 0, deviation 1; minmax: 0 to 1; divide:255: for pixels.",
 )
 @click.option("--positive", metavar="LABEL", help="This label against all others as one.")
 @click.option(
@@ -93,6 +95,20 @@ from bigscreen.cli.info import describe_store, store_facts
     default="auto",
     show_default=True,
     help="How rows are stored. auto: sparse for wide rows that are mostly zeros.",
+)
+@click.option(
+    "--max-kinds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Most kinds that a column of text may have, as each becomes a column.  [default: 1000, "
+    "and of more than 50 at most one for ten rows]",
+)
+@click.option(
+    "--memory",
+    type=Bytes(),
+    metavar="SIZE",
+    help="Memory that may be taken, such as 4GiB; what needs more is refused.  "
+    "[default: 0.8 of the machine's]",
 )
 @click.option(
     "--shuffle/--no-shuffle",
@@ -153,7 +169,7 @@ def ingest(
                 **values,
             )
     except KeyboardInterrupt as stopped:
-        click.echo(str(stopped) or "interrupted", err=True)
+        click.echo(printable(str(stopped)) or "interrupted", err=True)
         context.exit(INTERRUPTED)
     for sentence in made.notes:
         report.note(sentence)

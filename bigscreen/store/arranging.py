@@ -41,32 +41,34 @@ class Transform:
     n_features: int
     sparse: bool
 
-    def __call__(self, X: Features) -> Features:
-        """Return float32 rows, dense or CSR, of shape (rows, n_features)."""
-        prep = self.preparation
-        if issparse(X) and self.sparse:
-            return prep.scale(prep.expand(X))
-        if not (issparse(X) or self.sparse or self.recode or prep.scaling != "none"):
-            return X
-        # A slice at a time: the intermediate arrays are wider than the rows, at times much wider.
-        step = max(_SLICE_BYTES // (8 * self.n_features), 1)
-        return stack([self._slice(X, at, at + step) for at in range(0, X.shape[0], step)])
+    def pieces(self, X: Features) -> Iterator[tuple[int, Features]]:
+        """Yield float32 rows, dense or CSR, of shape (rows, n_features), and the first's number.
 
-    def _slice(self, X: Features, start: int, stop: int) -> Features:
-        stop = min(stop, X.shape[0])
-        part: Features
-        if issparse(X):
-            part = self.preparation.expand(csr_slice(X, start, stop)).toarray()  # type: ignore
-        else:
-            part = X[start:stop]
-            if self.recode:
-                part = part.copy()
-                for c, codes in self.recode.items():
-                    # One entry more, at the end, so that -1 stays -1.
-                    part[:, c] = np.append(codes, -1)[part[:, c].astype(np.int64)]
-            part = self.preparation.expand(part)
-        part = self.preparation.scale(csr_array(part) if self.sparse else part)
-        return part
+        Some rows at a time: with many categories what is stored is much wider than what was read.
+        """
+        width = X.shape[1] if self.sparse else self.n_features
+        whole = (issparse(X) and self.sparse) or self._nothing(X)
+        step = X.shape[0] if whole else max(_SLICE_BYTES // (8 * width), 1)
+        for at in range(0, X.shape[0], max(step, 1)):
+            yield at, self._slice(_rows_of(X, at, min(at + step, X.shape[0])))
+
+    def _nothing(self, X: Features) -> bool:
+        """Whether rows are stored as they were read."""
+        return not (issparse(X) or self.sparse or self.preparation.changes)
+
+    def _slice(self, X: Features) -> Features:
+        prep = self.preparation
+        if self._nothing(X):
+            return X
+        if isinstance(X, csr_array):
+            part = prep.expand(X)
+            return prep.scale(part if self.sparse else part.toarray())  # type: ignore[union-attr]
+        if self.recode:
+            X = X.copy()
+            for c, codes in self.recode.items():
+                # One entry more, at the end, so that -1 stays -1.
+                X[:, c] = np.append(codes, -1)[X[:, c].astype(np.int64)]
+        return prep.thin(X) if self.sparse else prep.scale(prep.expand(X))
 
 
 @dataclass
@@ -126,17 +128,25 @@ class Spilled:
 def measure(
     spilled: Spilled, survey: Survey, transform: Transform, report: Callable[[int], None]
 ) -> Moments:
-    """Return the moments of the kept rows; `report` gets how many rows are done."""
-    moments = Moments(transform.n_features)
+    """Return the moments of the kept rows' numeric columns; `report` gets how many rows are done.
+
+    Dense rows are measured as they were read: whatever the layout, they get the same scaling.
+    """
+    numeric = transform.preparation.numeric
+    moments = Moments(len(numeric))
 
     def pieces() -> Iterator[Features]:
         for part, sizes in zip(survey.parts, survey.sizes, strict=True):
             if sizes[0]:
-                yield transform(spilled.read(part)[0].X)
+                X = spilled.read(part)[0].X
+                if issparse(X):
+                    yield from (piece for _, piece in transform.pieces(X))
+                else:
+                    yield X if len(numeric) == X.shape[1] else X[:, numeric]
             report(int(sizes.sum()))
 
     # Sums depend, in their last digits, on what is added at once: so always the same rows.
-    for batch in _batches(pieces(), max(_SLICE_BYTES // (8 * transform.n_features), 1)):
+    for batch in _batches(pieces(), max(_SLICE_BYTES // (8 * len(numeric)), 1)):
         moments.add(batch)
     return moments
 
@@ -238,8 +248,10 @@ def arrange(
                     record, y = rows.record, rows.record["y"]
                     if codes is not None:
                         y = codes[y.astype(np.int64)]
-                    X = transform(rows.X)
-                    target.add(int(first), X, y, record["weight"], record["row"])
+                    for at, X in transform.pieces(rows.X):
+                        own = slice(at, at + X.shape[0])
+                        of_rows = y[own], record["weight"][own], record["row"][own]
+                        target.add(int(first) + at, X, *of_rows)
             firsts = ends
             report(int(sizes.sum()))
         for target in targets:

@@ -16,6 +16,7 @@ from bigscreen.store.dataset import Dataset
 from bigscreen.store.journal import Journal
 from bigscreen.store.labelling import known_codes, settle
 from bigscreen.store.layout import Label, row_grid
+from bigscreen.store.needs import ROW_BYTES, check_disk, check_memory
 from bigscreen.store.order import Holdout
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.reading import Reading, Report
@@ -24,7 +25,8 @@ from bigscreen.store.wip import unfinished
 from bigscreen.store.writer import DatasetWriter
 
 DENSE_WIDTH = 256
-DENSE_DENSITY = 0.25
+DENSE_SHARE = 0.5
+"""CSR is for rows wider than the first, and where it takes less than the second of dense bytes."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,8 @@ class Wanted:
     extra : dict
         For the manifests.
     regression, unlabelled : bool
+    memory : int
+        Bytes allowed.
     """
 
     path: Path
@@ -70,6 +74,7 @@ class Wanted:
     extra: dict[str, Any]
     regression: bool
     unlabelled: bool
+    memory: int
 
     @property
     def paths(self) -> list[Path]:
@@ -108,11 +113,13 @@ class Build:
             _check_labels(labels, codes, survey.labels[0])
         n_raw = self._n_raw()
         spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0)
+        finishing = any("finishing" in line for line in self._journal.lines)
         transform = self._transform(n_raw, labels)
+        if not finishing:
+            self._check_disk(transform)
         if wanted.like is None:
             self._scale(spilled, survey, transform)
         self._note_counts()
-        finishing = any("finishing" in line for line in self._journal.lines)
         sizes = survey.sizes.sum(axis=0).tolist()
         if not finishing:
             writers = [
@@ -165,6 +172,11 @@ class Build:
         like, found, scale = self.wanted.like, self.found, self.wanted.scale
         positive = labels[1] if labels and self.wanted.positive is not None else None
         recode: dict[int, NDArray[np.int32]] = {}
+        kinds = sum(len(texts) - 1 for texts in found.categories.values())
+        width = (like and like.n_features) or n_raw + kinds
+        stores = len(self.wanted.paths)
+        dense = self.wanted.layout == "dense" or not self.shape.sparse
+        check_memory(self.wanted.memory, width, scale, 4 * width if dense else 0, stores)
         if like is not None:
             preparation = like if like.labels else replace(like, labels=labels, positive=positive)
         else:
@@ -180,47 +192,73 @@ class Build:
                 positive=positive,
             )
             if by := divisor(scale):
-                factor = np.full(preparation.n_features or 0, 1 / by)
+                _, factor = _of_all(preparation, None, np.full(len(preparation.numeric), 1 / by))
                 preparation = replace(preparation, scaling=scale, factor=factor)
         n_features = preparation.n_features or n_raw
+        self.planned = self._plan(preparation, n_features)
         return Transform(preparation, recode, n_features, self._sparse(preparation, n_features))
+
+    def _plan(self, preparation: Preparation, n_features: int) -> dict[str, int]:
+        """Bytes of the features in either layout."""
+        rows, values = self.found.rows, self.found.nonzeros
+        if not self.shape.sparse:
+            centred = preparation.fills(sparse=True) or self.wanted.scale == "standard"
+            if centred or (self.wanted.scale == "minmax" and preparation.categories):
+                values = rows * (preparation.n_raw or n_features)  # no number is 0 any more
+        return {"dense": 4 * rows * n_features, "sparse": 8 * (values + rows)}
+
+    def _check_disk(self, transform: Transform) -> None:
+        wanted, rows = self.wanted, self.found.rows
+        name = "sparse" if transform.sparse else "dense"
+        parts = {
+            f"{rows} {name} rows of {transform.n_features} features": self.planned[name],
+            "labels, weights and numbers of rows": ROW_BYTES * rows,
+        }
+        files = (file for path in wanted.paths for file in unfinished(path).rglob("*"))
+        kept = sum(file.stat().st_size for file in files if file.is_file())
+        check_disk(parts, wanted.path.parent, kept)
 
     def _sparse(self, preparation: Preparation, n_features: int) -> bool:
         """Whether the datasets are CSR."""
         wanted = self.wanted
-        shifts = preparation.offset is not None and bool(preparation.offset.any())
+        fills = preparation.fills(self.shape.sparse)
         if wanted.layout != "auto":
-            if shifts and wanted.layout == "sparse":
+            if fills and wanted.layout == "sparse":
                 raise InputError(
                     f"the {preparation.scaling} scaling of the store it shall be like subtracts an "
                     "offset, which would fill sparse rows: leave the layout to auto."
                 )
             return wanted.layout == "sparse"
-        if shifts or (wanted.scale == "standard" and not self.shape.sparse):
-            return False  # nothing is zero once the mean is subtracted
+        if fills:
+            return False
         if wanted.like_sparse is not None:
             return wanted.like_sparse
-        density = self.found.nonzeros / (self.found.rows * max(n_features, 1))
-        return n_features > DENSE_WIDTH and density < DENSE_DENSITY
+        saves = self.planned["sparse"] < DENSE_SHARE * self.planned["dense"]
+        return n_features > DENSE_WIDTH and saves
 
     def _scale(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
         """Measure the scaling on the rows that are kept, unless an earlier run has."""
         scale = self.wanted.scale
         if scale not in ("standard", "minmax"):
             return
-        if transform.sparse:
+        preparation = transform.preparation
+        # A table's numbers lie beside its categories, whose zeros are what a sparse layout saves.
+        shift = not transform.sparse or bool(preparation.categories)
+        if not shift:
             what = "centring" if scale == "standard" else "shifting"
             self.notes.append(f"{scale} on sparse data scales without {what}: zeros stay zeros.")
         known = next((line["scaling"] for line in self._journal.lines if "scaling" in line), None)
+        if known is None and not len(preparation.numeric):
+            known = {"offset": None, "factor": None}
         if known is None:
             moments = measure(spilled, survey, transform, self._counter("measure"))
-            offset, factor = moments.scaling(scale, shift=not transform.sparse)
+            offset, factor = _of_all(preparation, *moments.scaling(scale, shift))
             known = {
                 "offset": None if offset is None else offset.tolist(),
                 "factor": factor.tolist(),
             }
             self._journal.write({"scaling": known})
-        transform.preparation = replace(transform.preparation, scaling=scale, **known)
+        transform.preparation = replace(preparation, scaling=scale, **known)
 
     def _note_counts(self) -> None:
         found, like = self.found, self.wanted.like
@@ -235,10 +273,8 @@ class Build:
             self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
 
     def _writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
-        row_bytes = 4 * transform.n_features
-        if transform.sparse:
-            row_bytes = 8 * (self.found.nonzeros // self.found.rows + 1)
-        shard_rows, chunk_rows = row_grid(rows, row_bytes)
+        planned = self.planned["sparse" if transform.sparse else "dense"]
+        shard_rows, chunk_rows = row_grid(rows, planned // self.found.rows)
         return DatasetWriter(
             path,
             n_rows=rows,
@@ -249,7 +285,11 @@ class Build:
             preparation=transform.preparation,
             shard_rows=shard_rows,
             chunk_rows=chunk_rows,
-            extra={**self.wanted.extra, "index_base": self.found.index_base},
+            extra={
+                **self.wanted.extra,
+                "index_base": self.found.index_base,
+                "bytes_planned": self.planned,
+            },
             overwrite=self.wanted.overwrite,
         )
 
@@ -267,6 +307,19 @@ class Build:
             self._report({"phase": phase, "rows": done, "rows_total": self.found.rows})
 
         return count
+
+
+def _of_all(
+    preparation: Preparation, offset: NDArray | None, factor: NDArray
+) -> tuple[NDArray | None, NDArray]:
+    """Offset and factor of all features, from those of the numeric columns."""
+    at = preparation.places[preparation.numeric]
+    every = np.ones(preparation.n_features or 0)
+    every[at] = factor
+    if offset is not None:
+        offset, own = np.zeros(len(every)), offset
+        offset[at] = own
+    return offset, every
 
 
 def _check_labels(labels: list[Label], codes: NDArray[np.int32], kept: NDArray[np.int64]) -> None:

@@ -1,6 +1,5 @@
 """A dataset on disk: opened, checked and read."""
 
-import json
 import os
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from bigscreen.store.arrays import (
 )
 from bigscreen.store.base import Rows
 from bigscreen.store.layout import Features, Layout, chunk_digest, csr, csr_slice, csr_stack
+from bigscreen.store.limits import read_json
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.wip import unfinished
 
@@ -212,7 +212,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise InputError(f"there is no dataset {path}; check the path")
     try:
-        text = (path / MANIFEST).read_text(encoding="utf-8")
+        manifest = read_json(path / MANIFEST)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise InputError(
             f"{path} is not a bigscreen dataset (it has no {MANIFEST}); give the folder that "
@@ -220,10 +220,6 @@ def read_manifest(path: Path) -> dict[str, Any]:
         ) from error
     except OSError as error:
         raise InputError(f"{path / MANIFEST} cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
-        raise bad_manifest(path) from error
-    try:
-        manifest = json.loads(text)
     except ValueError as error:
         raise bad_manifest(path) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

@@ -23,6 +23,7 @@ from bigscreen.store.dataset import MANIFEST, Dataset
 from bigscreen.store.inputs import check_choices, inputs_of, pattern_of, row_range
 from bigscreen.store.journal import JOURNAL, Journal
 from bigscreen.store.layout import Label
+from bigscreen.store.limits import most_memory
 from bigscreen.store.model import Model
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.reading import Reading, Request
@@ -60,6 +61,8 @@ def ingest(
     like: str | os.PathLike[str] | Dataset | Model | Preparation | None = None,
     shuffle: bool = True,
     layout: Literal["auto", "dense", "sparse"] = "auto",
+    max_kinds: int | None = None,
+    memory: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> Ingested:
@@ -85,7 +88,8 @@ def ingest(
     rows : str, optional
         "A:B" takes the rows number A to B-1 only; either may be left out.
     scale : str, default="none"
-        "none", "standard", "minmax" or "divide:N", computed on the rows that are not held out.
+        "none", "standard", "minmax" or "divide:N", of numeric columns, computed on the rows that
+        are not held out; the 0 and 1 of categories stay as they are.
     positive : label, optional
         Make two labels: this one (code 1) and "rest" (code 0).
     regression : bool, default=False
@@ -100,7 +104,14 @@ def ingest(
     shuffle : bool, default=True
         Store the rows in an order given by `seed`, otherwise in the order of the source.
     layout : {"auto", "dense", "sparse"}
-        "auto": that of `like`; else dense for at most 256 features or a quarter nonzeros.
+        "auto": that of `like`; else sparse for more than 256 features of which CSR takes less than
+        half the bytes. Either holds the same numbers, except that sparse rows without categories
+        are scaled without centring.
+    max_kinds : int, optional
+        Most kinds that a column of texts, or one named as categorical, may have; each becomes a
+        feature. Default: 1,000, but for more than 50 kinds at most one for ten rows.
+    memory : int, optional
+        Bytes that the ingest may take; what needs more is refused. Default: 0.8 of the machine's.
     overwrite : bool, default=False
         Replace what is at `path`, once the new dataset is whole.
     progress : callable, optional
@@ -124,6 +135,8 @@ def ingest(
     """
     first, stop = row_range(rows)
     divisor(scale)
+    if max_kinds is not None and max_kinds < 1:
+        raise InputError(f"max_kinds={max_kinds}: a column needs at least one kind.")
     if layout not in ("auto", "dense", "sparse"):
         raise InputError(f"there is no layout {layout!r}: use auto, dense or sparse.")
     if not (0 <= holdout < 1 or holdout == int(holdout)):
@@ -145,6 +158,7 @@ def ingest(
         "h5_y": h5_y,
         "unlabelled": unlabelled,
     }
+    allowed = most_memory(memory)
     inputs = inputs_of(sources, options)
     choices = {
         "holdout": holdout,
@@ -156,6 +170,7 @@ def ingest(
         "unlabelled": unlabelled,
         "shuffle": shuffle,
         "layout": layout,
+        "max_kinds": max_kinds,
     }
     job = {
         "sources": [source.identity for source in inputs],
@@ -163,6 +178,7 @@ def ingest(
         **choices,
         "like": None if known is None else known.fingerprint,
     }
+    options["memory"] = allowed  # not of the job: it decides nothing of what comes out
     if pattern is not None and pattern.index_base is not None and zero_based == "auto":
         options["zero_based"] = pattern.index_base == 0
     if known is not None and known.n_raw is not None:
@@ -176,6 +192,7 @@ def ingest(
         shuffle=shuffle,
         regression=regression,
         unlabelled=unlabelled,
+        max_kinds=max_kinds,
     )
     wanted = Wanted(
         path=Path(path).absolute(),
@@ -190,6 +207,7 @@ def ingest(
         extra={"sources": [source.name for source in inputs], **choices},
         regression=regression,
         unlabelled=unlabelled,
+        memory=allowed,
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]

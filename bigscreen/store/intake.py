@@ -16,9 +16,15 @@ from bigscreen.store.layout import Features, Label
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.readers.base import Reader
 from bigscreen.store.readers.svmlight import SvmlightReader
+from bigscreen.store.readers.table import DelimitedReader
 from bigscreen.store.targets import as_targets
 
 Where = Callable[[int], str]
+
+MAX_KINDS = 1000
+"""More kinds than this make a column of texts one of names, numbers of which tell nothing."""
+FEW_KINDS = 50
+"""So many kinds are taken however few rows there are; above, at most one for ten rows."""
 
 
 @dataclass
@@ -90,6 +96,9 @@ class Intake:
         Whether rows have targets, not labels.
     unlabelled : bool
         Whether whatever the source has of labels or targets is left out.
+    max_kinds : int or None
+        Most kinds that a categorical column may have; None: MAX_KINDS, and in the end one for ten
+        rows, or FEW_KINDS.
     """
 
     def __init__(
@@ -99,7 +108,9 @@ class Intake:
         like: Preparation | None,
         regression: bool = False,
         unlabelled: bool = False,
+        max_kinds: int | None = None,
     ) -> None:
+        self.max_kinds = max_kinds
         self.found, self.shape, self.like = found, shape, like
         self.regression, self.unlabelled = regression, unlabelled
         self._labels = RawLabels(found.labels)
@@ -193,6 +204,8 @@ class Intake:
                     ours[text] = len(names)
                     names.append(text)
                 fresh.append(ours.get(text, -1))
+            most = self.max_kinds or MAX_KINDS
+            self._check_kinds(c, most, f"has more than {most} kinds", reader)
             self._tables[c] = table = np.concatenate([table, np.array(fresh, np.int32)])
             # One entry more, at the end, so that -1 stays -1.
             X[:, c] = np.append(table, -1)[X[:, c].astype(np.int64)]
@@ -200,6 +213,25 @@ class Intake:
             if unseen:
                 self.found.unseen[c] = self.found.unseen.get(c, 0) + unseen
         return X
+
+    def finish(self, reader: Reader) -> None:
+        """Refuse, once all rows are known, columns with too many kinds for so few rows."""
+        if self.max_kinds is None:
+            rows = self.found.rows
+            for c, kinds in self.found.categories.items():
+                why = f"has {len(kinds)} kinds in {rows} rows, more than one for ten"
+                self._check_kinds(c, max(rows // 10, FEW_KINDS), why, reader)
+
+    def _check_kinds(self, c: int, most: int, why: str, reader: Reader) -> None:
+        if self.like is not None or len(self.found.categories[c]) <= most:
+            return
+        column = f"{reader.names[c]!r}" if reader.names else f"number {c}"
+        if isinstance(reader, DelimitedReader) and not reader.names:
+            column = f"number {reader.columns.features[c]}"
+        raise InputError(
+            f"the column {column} {why}, and each would be a feature: leave it out (drop) if it "
+            "names rows, or allow more (max-kinds)."
+        )
 
     def _outcome(self, y: NDArray | None, rows: int, where: Where) -> tuple[NDArray, NDArray]:
         """What is to be predicted of every row, and where it is missing."""

@@ -13,6 +13,7 @@ from bigscreen.errors import InputError
 from bigscreen.kernels import Kernel, Side, kernel_from_dict
 from bigscreen.kernels_geometry import geometry
 from bigscreen.store import model_votes
+from bigscreen.store.base import Rows
 from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
 from bigscreen.store.model_gate import Gate, row_numbers
 from bigscreen.store.prepare import Preparation
@@ -150,12 +151,16 @@ class Model:
         )
         return self.kernel.precision(longest, self.n_features)
 
-    def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
-        """Scores of prepared rows.
+    def scores(self, X: Rows | np.ndarray | csr_array, *, prepared: bool = False) -> np.ndarray:
+        """Scores of rows that are prepared as those were that the model was fitted on.
 
         Parameters
         ----------
-        X : (rows, d) float32 ndarray or csr_array
+        X : Rows, or (rows, d) float32 ndarray or csr_array
+            A data set must have been prepared alike; its rows are scored in the source's order.
+        prepared : bool, default=False
+            Says of an array that it holds features (scaled, a column for every category), not
+            columns of the source. A model whose preparation changes nothing need not be told.
 
         Returns
         -------
@@ -164,8 +169,21 @@ class Model:
         Raises
         ------
         InputError
-            If the width of `X` is not `n_features`.
+            If the width of `X` is not `n_features`, or its rows are not known to be prepared.
         """
+        if isinstance(X, Rows):
+            check_match(self, X, "the model")
+            scores = [self._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
+            return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
+        if self.preparation.changes and not prepared:
+            raise InputError(
+                "the model was fitted on rows that were scaled or encoded, and an array does not "
+                "tell whether its rows are; give a store ingested `--like` the model, or say "
+                "prepared=True of rows that were taken from one"
+            )
+        return self._scores(X)
+
+    def _scores(self, X: np.ndarray | csr_array) -> np.ndarray:
         if X.shape[1] != self.n_features:
             raise InputError(
                 f"the rows have {X.shape[1]} features and the model was fitted on "
@@ -208,9 +226,9 @@ class Model:
             return model_votes.values(scores, len(self.labels))
         return scores
 
-    def predict(self, X: np.ndarray | csr_array) -> np.ndarray:
-        """Label codes, (rows,) int64, or predictions, (rows,) float64, of prepared rows."""
-        return self.decide(self.scores(X))
+    def predict(self, X: Rows | np.ndarray | csr_array, *, prepared: bool = False) -> np.ndarray:
+        """Label codes, (rows,) int64, or predictions, (rows,) float64; X as `scores` takes it."""
+        return self.decide(self.scores(X, prepared=prepared))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, which appears whole or not at all.
@@ -264,6 +282,34 @@ class Model:
         """
         with opened(path) as (record, array):
             return cls(**_fields(record, array))
+
+
+def check_match(model: Model, dataset: Rows, name: str) -> None:
+    """Refuse a store whose features are not the ones the model was fitted on.
+
+    Parameters
+    ----------
+    model : Model
+    dataset : Rows
+    name : str
+        What the message calls the model.
+
+    Raises
+    ------
+    InputError
+        If the widths or the preparations (scaling, categories) differ.
+    """
+    data = dataset.path or "the data"
+    if dataset.n_features != model.n_features:
+        raise InputError(
+            f"{data} has {dataset.n_features} features and {name} was fitted on "
+            f"{model.n_features}; ingest the data again with `--like {name}`"
+        )
+    if dataset.preparation.of_features != model.preparation.of_features:
+        raise InputError(
+            f"{data} was scaled or encoded otherwise than the data {name} was fitted on; "
+            f"ingest it again with `--like {name}`"
+        )
 
 
 def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[str, Any]:

@@ -15,10 +15,25 @@ from scipy.sparse import csr_array, issparse
 from bigscreen.errors import InputError
 from bigscreen.store.files import replacing
 from bigscreen.store.layout import Features
+from bigscreen.store.limits import check_regular, parse_json, read_npy
 
 FORMAT = "bigscreen model"
 SCHEMA = 3
 """1 had neither strategy, support nor gate, 2 no kind."""
+
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    ValueError,
+    LookupError,
+    TypeError,
+    EOFError,
+    AttributeError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,
+)
+"""All that making sense of a broken file may raise."""
 
 _CSR_PARTS = ("data", "indices", "indptr")
 
@@ -66,6 +81,7 @@ def opened(
     """
     name = os.fspath(path)
     noun, writer = kind.noun, f"`bigscreen {kind.command}`"
+    check_regular(path)
     if not Path(path).exists():
         raise InputError(f"there is no {noun} file {name}; {writer} writes one")
     if Path(path).is_dir():
@@ -77,8 +93,7 @@ def opened(
             raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
         raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
     with _damage(name), zipfile.ZipFile(path) as bundle:
-        text = bundle.read("model.json") if "model.json" in bundle.namelist() else b"null"
-        record = json.loads(text)
+        record = _record(bundle) if "model.json" in bundle.namelist() else None
     if not isinstance(record, dict) or record.get("format") != kind.format:
         if isinstance(record, dict) and record.get("format") == PATH.format:
             raise InputError(
@@ -96,10 +111,11 @@ def opened(
 
 def is_path(path: str | os.PathLike[str]) -> bool:
     """Whether a file holds a path of models; False for all else, whole or not."""
+    check_regular(path)
     try:
         with zipfile.ZipFile(path) as bundle:
-            record = json.loads(bundle.read("model.json"))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error):
+            record = _record(bundle)
+    except (*_DAMAGE, OSError):
         return False
     return isinstance(record, dict) and record.get("format") == PATH.format
 
@@ -127,27 +143,32 @@ def _damage(name: str) -> Iterator[None]:
     """Say of every way in which a broken file shows that the file is broken."""
     try:
         yield
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        LookupError,
-        TypeError,
-        EOFError,
-        AttributeError,
-        NotImplementedError,
-    ) as error:
+    except _DAMAGE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{name} is damaged ({reason}); copy or fit it again") from error
 
 
+def _record(bundle: zipfile.ZipFile) -> Any:
+    return parse_json(bundle.read(_stored(bundle, "model.json")))
+
+
 def _array(bundle: zipfile.ZipFile, name: str) -> np.ndarray:
-    with bundle.open(f"arrays/{name}.npy") as part:
-        array = np.lib.format.read_array(part, allow_pickle=False)
-        # Reading to the end is what makes zipfile compare the checksum.
-        if part.read(1):
-            raise ValueError(f"arrays/{name}.npy is longer than its header says")
-    return array
+    info = _stored(bundle, f"arrays/{name}.npy")
+    with bundle.open(info) as part:
+        try:
+            return read_npy(part, info.file_size)
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{info.filename}: {error}") from error
+
+
+def _stored(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """A part of the file: they are never compressed, so that none is larger than the file."""
+    info = bundle.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise ValueError(f"{name} is compressed, as bigscreen writes none")
+    if info.file_size > os.stat(str(bundle.filename)).st_size:
+        raise ValueError(f"{name} says that it is larger than the file")
+    return info
 
 
 def _entry(name: str) -> zipfile.ZipInfo:

@@ -28,7 +28,8 @@ class Preparation:
     scaling : str
         Name of the scaling, for people: "none", "standard", "minmax", "divide:255".
     offset, factor : float64 ndarray of shape (n_features,) or None
-        A stored feature is (x - offset) * factor; None stands for zeros and for ones.
+        A stored feature is (x - offset) * factor; None stands for zeros and for ones. Those of
+        categories are 0 and 1, which leaves them as they are; older stores scaled them, too.
     labels : list of str, int or float, or None
         The label of every code; None: rows have the targets of a regression.
     positive : str, int, float or None
@@ -77,6 +78,29 @@ class Preparation:
         if self.n_raw is None:
             return None
         return self.n_raw + sum(len(values) - 1 for values in self.categories.values())
+
+    @property
+    def numeric(self) -> NDArray[np.int64]:
+        """The source columns that are amounts, not categories; `n_raw` must be known."""
+        return np.delete(np.arange(self.n_raw or 0), list(self.categories))
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """The first feature of every source column, (n_raw,)."""
+        widths = np.ones(self.n_raw or 0, np.int64)
+        for column, values in self.categories.items():
+            widths[column] = len(values)
+        return np.cumsum(widths) - widths
+
+    def fills(self, sparse: bool) -> bool:
+        """Whether the scaling leaves no zeros in rows that come `sparse`, or in categories."""
+        if self.offset is None or not self.offset.any():
+            return False
+        if sparse or not self.categories:
+            return True
+        categories = np.ones(len(self.offset), bool)
+        categories[self.places[self.numeric]] = False
+        return bool(self.offset[categories].any())
 
     def feature_names(self) -> list[str] | None:
         """Names of the features after `expand`: "colour=red" for a category; None if unnamed."""
@@ -173,6 +197,40 @@ class Preparation:
             wide *= self.factor
         return _float32(wide)
 
+    def thin(self, X: NDArray[np.float32]) -> csr_array:
+        """Dense rows of the source, expanded and scaled, as CSR: the same features as dense ones.
+
+        Parameters
+        ----------
+        X : (rows, n_raw) float32 ndarray
+            As `expand` takes it.
+
+        Raises
+        ------
+        InputError
+            If the scaling would fill the zeros of categories.
+        """
+        if self.categories and self.fills(sparse=False):
+            raise InputError(f"the scaling {self.scaling!r} would fill the columns of categories")
+        places = np.arange(X.shape[1]) if self.n_raw is None else self.places
+        columns = np.tile(places, (X.shape[0], 1))
+        values = X.astype(np.float64)
+        for column in self.categories:
+            seen = X[:, column] >= 0
+            columns[seen, column] += X[seen, column].astype(np.int64)
+            values[:, column] = seen
+        kept = np.ones(X.shape, bool)
+        kept[:, list(self.categories)] = values[:, list(self.categories)] > 0
+        if self.offset is not None:
+            values -= self.offset[columns]
+        if self.factor is not None:
+            values *= self.factor[columns]
+        narrow = _float32(values)
+        kept &= narrow != 0
+        ends = np.cumsum(np.count_nonzero(kept, axis=1))
+        d = X.shape[1] if self.n_features is None else self.n_features
+        return csr(narrow[kept], columns[kept], np.concatenate([[0], ends]), d)
+
     def encode_labels(self, y: ArrayLike | None, n_rows: int | None = None) -> NDArray[np.int32]:
         """Codes of labels: indices into `labels`, -1 where there is none.
 
@@ -238,11 +296,29 @@ class Preparation:
     @property
     def fingerprint(self) -> str:
         """Hash of everything that decides what a stored feature or label code means."""
-        text = json.dumps(self.to_dict(), sort_keys=True, allow_nan=False)
-        return hashlib.sha256(text.encode()).hexdigest()
+        return _hash(self.to_dict())
+
+    @property
+    def of_features(self) -> str:
+        """Hash of what decides the meaning of a feature.
+
+        Labels differ between stores that one model serves, and names are optional.
+        """
+        record = self.to_dict()
+        return _hash({key: record[key] for key in ("categories", "offset", "factor")})
+
+    @property
+    def changes(self) -> bool:
+        """Whether a feature is anything but the column of the source as it came."""
+        return bool(self.categories) or self.offset is not None or self.factor is not None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Preparation) and self.to_dict() == other.to_dict()
+
+
+def _hash(record: dict[str, Any]) -> str:
+    text = json.dumps(record, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _float32(values: NDArray) -> NDArray[np.float32]:

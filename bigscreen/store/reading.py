@@ -17,6 +17,7 @@ from bigscreen.store.checks import as_features
 from bigscreen.store.intake import Found, Intake, Shape
 from bigscreen.store.journal import Journal
 from bigscreen.store.layout import Features, csr_slice
+from bigscreen.store.needs import check_source
 from bigscreen.store.order import Order
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.readers.base import PIECE_BYTES, Block, Reader
@@ -47,6 +48,8 @@ class Request:
         Of the order.
     regression, unlabelled : bool
         Whether rows have targets, or nothing that is to be predicted, in place of labels.
+    max_kinds : int or None
+        Of a categorical column.
     """
 
     openers: Sequence[Callable[[], Reader]]
@@ -57,6 +60,7 @@ class Request:
     shuffle: bool
     regression: bool
     unlabelled: bool
+    max_kinds: int | None
 
 
 class Reading:
@@ -104,6 +108,10 @@ class Reading:
                 skip = max(skip, self.request.rows[0] - found.offset)
             if self.spill is not None:
                 self._intake.next_source()
+            if (count := getattr(reader, "n_rows", None)) is not None:
+                check_source(
+                    reader, self._wanted(count) - self._wanted(skip), self.folder.parents[1]
+                )
             for block in reader.blocks(skip):
                 for part in _storable(block, reader):
                     self._take(part, reader)
@@ -127,7 +135,14 @@ class Reading:
                 f"there is no row in the range {first}:{'' if stop is None else stop} of the "
                 "source; give a range within it."
             )
+        self._intake.finish(reader)
         self._save()
+
+    def _wanted(self, rows: int) -> int:
+        """How many of the source's first rows lie in the range asked for."""
+        first, stop = self.request.rows
+        end = self.found.offset + rows
+        return max((end if stop is None else min(end, stop)) - max(first, self.found.offset), 0)
 
     def _take(self, block: Block, reader: Reader) -> None:
         """Check a block, and append to the spill what lies within the wanted rows."""
@@ -180,7 +195,12 @@ class Reading:
         self.spill = Spill(self.folder, order, shape.width, lengths)
         request = self.request
         self._intake = Intake(
-            self.found, shape, request.like, request.regression, request.unlabelled
+            self.found,
+            shape,
+            request.like,
+            request.regression,
+            request.unlabelled,
+            request.max_kinds,
         )
 
     def _note_base(self, reader: Reader) -> None:

@@ -127,7 +127,9 @@ def unseen_error(model: Model, train: Dataset, test: Dataset) -> dict[str, Any]:
         X, y = test.X(*test.chunk(k)), test.y(*test.chunk(k))
         fresh = np.array([digest not in known for digest in _digests(X)])
         rows += int(fresh.sum())
-        wrong += int(np.count_nonzero(model.predict(X[fresh]) != y[fresh])) if fresh.any() else 0
+        if fresh.any():
+            guess = model.predict(X[fresh], prepared=True)
+            wrong += int(np.count_nonzero(guess != y[fresh]))
     return {"rows": rows, "error": wrong / max(rows, 1)}
 
 

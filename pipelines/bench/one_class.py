@@ -45,7 +45,7 @@ def outside(model: Model, data: Dataset) -> float:
     with repeated rows has many, are at 0 up to what was asked of the gap."""
     below, edge = 0, TOL * float(model.intercept[0])
     for k in range(data.n_chunks):
-        below += int(np.count_nonzero(model.scores(data.X(*data.chunk(k))) < edge))
+        below += int(np.count_nonzero(model.scores(data.X(*data.chunk(k)), prepared=True) < edge))
     return below / data.n_rows
 
 

@@ -26,13 +26,13 @@ _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "svmlight": (SvmlightReader, ("zero_based",)),
     "table": (TableReader, (*_TABLE, "header", "delimiter")),
     "ARFF": (ArffReader, (*_COLUMNS, "drop", "categories")),
-    "HDF5": (open_hdf5, (*_COLUMNS, "h5_x", "h5_y")),
-    "NPY": (open_npy, (*_COLUMNS, "labels_file")),
-    "NPZ": (open_npz, _COLUMNS),
+    "HDF5": (open_hdf5, (*_COLUMNS, "h5_x", "h5_y", "memory")),
+    "NPY": (open_npy, (*_COLUMNS, "labels_file", "memory")),
+    "NPZ": (open_npz, (*_COLUMNS, "memory")),
     "IDX": (open_idx, ("label", "labels_file")),
-    "Parquet": (ParquetReader, _TABLE),
+    "Parquet": (ParquetReader, (*_TABLE, "memory")),
 }
-_ALWAYS_GIVEN = ("zero_based", "categories")
+_ALWAYS_GIVEN = ("zero_based", "categories", "memory")
 
 _NAMES = {
     "svmlight": (".svm", ".libsvm", ".svmlight"),
@@ -68,7 +68,8 @@ def open_source(source: Any, **options: Any) -> Reader:
     source : path, array, (X, y), (X, y, weight), dask array, or iterable of such blocks
     **options
         label, weight, drop, categorical, categories, header, delimiter (tables), zero_based
-        (svmlight), labels_file (IDX, NPY), h5_x, h5_y (HDF5); None and () stand for "not given".
+        (svmlight), labels_file (IDX, NPY), h5_x, h5_y (HDF5), memory (bytes that what must be held
+        whole may take); None and () stand for "not given".
         A label of "none" says that there are no labels; so does unlabelled=True, unless a label
         is named.
 

@@ -21,7 +21,7 @@ from bigscreen.store.readers.base import (
     text_pieces,
     too_long,
 )
-from bigscreen.store.readers.categories import label_value
+from bigscreen.store.readers.categories import MAX_CATEGORIES, label_value
 from bigscreen.store.readers.fields import Layout
 from bigscreen.store.readers.numbers import finite_number
 from bigscreen.store.readers.table import (
@@ -33,8 +33,10 @@ from bigscreen.store.readers.table import (
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_TEXT}|[^\s{{]+)\s*(.*)", re.IGNORECASE)
-_VALUE = re.compile(rf"\s*({_TEXT}|[^,]*?)\s*(?:,|$)")
-_ENTRY = re.compile(rf"\s*(\d+)\s+({_TEXT}|[^,]+?)\s*(?:,|$)")
+# Up to the comma, white space and all: to leave out what ends a value by a lazy match would take
+# the square of its length.
+_VALUE = re.compile(rf"\s*((?:{_TEXT})(?=\s*(?:,|$))|[^,]*)\s*(?:,|$)")
+_ENTRY = re.compile(rf"\s*(\d+)\s+((?:{_TEXT})(?=\s*(?:,|$))|[^,]+)\s*(?:,|$)")
 _NUMERIC = ("numeric", "real", "integer")
 
 
@@ -74,6 +76,7 @@ def read_header(path: str | Path) -> Header:
     names: list[str] = []
     kinds: list[str | list[str]] = []
     start = first_line = 0
+    known: set[str] = set()
     with Source(path) as source:
         for line, after, raw in _lines(source):
             text = decode(raw).strip()
@@ -84,8 +87,9 @@ def read_header(path: str | Path) -> Header:
                 return Header(names, kinds, start, first_line, text.startswith("{"), "," in text)
             if match := _ATTRIBUTE.fullmatch(text):
                 name = _plain(match[1])
-                if name in names:
+                if name in known:
                     raise InputError(f"{place}: a second attribute is named {name!r}; rename one.")
+                known.add(name)
                 names.append(name)
                 kinds.append(_kind(match[2], place))
             elif text.lower().startswith("@data"):
@@ -110,7 +114,8 @@ def _lines(source: Source) -> Iterator[tuple[int, int, bytes]]:
 
 
 def _plain(token: str) -> str:
-    """Return a token without its quotes and escapes."""
+    """Return a token without the white space around it, its quotes and escapes."""
+    token = token.strip()
     if len(token) > 1 and token[0] in "'\"" and token[0] == token[-1]:
         return re.sub(r"\\(.)", r"\1", token[1:-1])
     return token
@@ -121,6 +126,8 @@ def _kind(text: str, place: str) -> str | list[str]:
         return text.lower().split()[0] if text else ""
     if not text.endswith("}"):
         raise InputError(f"{place}: the categories do not end with a brace on the same line.")
+    if text.count(",") > MAX_CATEGORIES:
+        raise InputError(f"{place}: more than {MAX_CATEGORIES} categories are declared.")
     values = [_plain(match[1]) for match in _VALUE.finditer(text[1:-1].strip()) if match[0]]
     if len(set(values)) < len(values):
         raise InputError(f"{place}: a category is declared twice.")

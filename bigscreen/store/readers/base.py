@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
+from bigscreen.store.limits import check_regular
 
 PIECE_BYTES = 8 << 20
 """Uncompressed bytes read at a time; what a text reader parses, and so holds, at once."""
@@ -118,6 +119,7 @@ class Source:
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path)
+        check_regular(path)
         if self.path.is_dir():
             raise InputError(f"{path} is a folder, not a data file: name the file inside it.")
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,7 +13,14 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, in_units
+from bigscreen.store.limits import (
+    check_regular,
+    most_memory,
+    npy_bytes,
+    npy_header,
+    read_values,
+)
 from bigscreen.store.readers.base import COMPRESSION_SUFFIXES, Source
 from bigscreen.store.readers.matrix import Column, Matrix, MatrixReader
 
@@ -21,6 +29,9 @@ Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
 
 _IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
 _SKIP_BYTES = 8 << 20
+
+LARGEST_CHUNK = 256 << 20
+"""A chunk of an HDF5 file above this is refused: to read one row all of it is decompressed."""
 
 
 class StreamRows:
@@ -39,7 +50,7 @@ class StreamRows:
     def __init__(self, stream: Any, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
         self.stream, self._path = stream, path
         self.shape, self._dtype = shape, np.dtype(dtype)
-        self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * self._dtype.itemsize
+        self.row_bytes = math.prod(shape[1:]) * self._dtype.itemsize
         self._at = 0
 
     def read(self, start: int, stop: int) -> NDArray:
@@ -67,37 +78,45 @@ class ArrayRows:
     def __init__(self, array: Any) -> None:
         self._array = array
         self.shape = tuple(int(n) for n in array.shape)
+        self.row_bytes = math.prod(self.shape[1:]) * array.dtype.itemsize
 
     def read(self, start: int, stop: int) -> Any:
         """Return rows start..stop-1."""
         return self._array[start:stop]
 
 
-def npy_rows(stream: BinaryIO, path: Path) -> StreamRows | ArrayRows:
-    """Return the rows of the array in NPY format that `stream` stands before.
+def npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> StreamRows | ArrayRows:
+    """Return the rows of the array in NPY format that `stream`, of `size` bytes, stands before.
 
     Raises
     ------
     InputError
-        If it is not one, or holds Python objects.
+        If it is not one, holds Python objects, or is not what it says or the memory can hold.
     """
     try:
-        version = np.lib.format.read_magic(stream)
-        if version == (1, 0):
-            shape, fortran, dtype = np.lib.format.read_array_header_1_0(stream)
-        else:
-            shape, fortran, dtype = np.lib.format.read_array_header_2_0(stream)
+        header = npy_header(stream)
     except ValueError as error:
-        raise InputError(f"{path} is not an array in NPY format ({error}).") from None
-    if dtype.hasobject:
+        raise InputError(f"{path} is not an array of numbers in NPY format ({error}).") from None
+    declared = npy_bytes(header)
+    if declared > size:
         raise InputError(
-            f"{path} holds Python objects, which could run code when read: save numbers or texts."
+            f"{path} ends too early: its header promises the shape {header[0]}, "
+            f"{in_units(declared)}, and it holds {in_units(size)}; fetch it again."
         )
-    if not fortran or len(shape) < 2:
+    shape, by_columns, dtype = header
+    if not by_columns or len(shape) < 2:
         return StreamRows(stream, path, shape, dtype)
     # Column after column: no row is whole before the last byte, so this one kind is held whole.
-    whole = StreamRows(stream, path, (shape[-1], *shape[-2::-1]), dtype)
-    return ArrayRows(whole.read(0, shape[-1]).T)
+    if declared > memory // 2:
+        raise InputError(
+            f"{path} is stored column after column (Fortran order), so its {in_units(declared)} "
+            f"must be held whole, and {in_units(memory)} of memory are allowed; save it in C "
+            "order, or allow more memory."
+        )
+    try:
+        return ArrayRows(read_values(stream, header))
+    except EOFError:
+        raise InputError(f"{path} ends too early; fetch it again.") from None
 
 
 def open_npy(
@@ -105,6 +124,7 @@ def open_npy(
     label: Column | Literal[False] | None,
     weight: Column | None,
     labels_file: str | Path | None,
+    memory: int | None = None,
 ) -> MatrixReader:
     """Open an NPY file; the labels are in `labels_file` (NPY) or in the column `label`."""
     if label is None and labels_file is None:
@@ -114,21 +134,29 @@ def open_npy(
         )
 
     def matrix() -> Matrix:
-        files = [open(path, "rb")]
-        X, y = npy_rows(files[0], path), None
-        if labels_file is not None and label is None:
+        files: list[BinaryIO] = []
+
+        def rows(file: Path) -> StreamRows | ArrayRows:
+            check_regular(file)
             try:
-                files.append(open(labels_file, "rb"))
+                files.append(open(file, "rb"))
             except OSError as error:
-                raise InputError(f"{labels_file} cannot be opened: {error.strerror}.") from None
-            y = npy_rows(files[1], Path(labels_file))
+                raise InputError(f"{file} cannot be opened: {error.strerror}.") from None
+            return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))
+
+        X, y = rows(path), None
+        if labels_file is not None and label is None:
+            y = rows(Path(labels_file))
         return Matrix(X, y, None, str(path), str(labels_file), False, path.stat().st_size, files)
 
     return MatrixReader(matrix, label, weight)
 
 
 def open_npz(
-    path: Path, label: Column | Literal[False] | None, weight: Column | None
+    path: Path,
+    label: Column | Literal[False] | None,
+    weight: Column | None,
+    memory: int | None = None,
 ) -> MatrixReader:
     """Open an NPZ file with an array X, and y unless `label` is a column of X or False."""
     try:
@@ -143,7 +171,9 @@ def open_npz(
         archive = zipfile.ZipFile(path)
 
         def rows(key: str) -> StreamRows | ArrayRows:
-            return npy_rows(io.BufferedReader(archive.open(key + ".npy")), path)  # type: ignore
+            info = archive.getinfo(key + ".npy")
+            stream: Any = io.BufferedReader(archive.open(info))  # type: ignore[arg-type]
+            return npy_rows(stream, path, info.file_size, most_memory(memory))
 
         size = archive.getinfo(x_key + ".npy").file_size
         y = None if y_key is None else rows(y_key)
@@ -168,6 +198,7 @@ def open_hdf5(
     weight: Column | None,
     h5_x: str | None,
     h5_y: str | None,
+    memory: int | None = None,
 ) -> MatrixReader:
     """Open an HDF5 file.
 
@@ -180,10 +211,12 @@ def open_hdf5(
         data, features; y, label, target), or else the only one of a fitting shape.
     """
     shapes: dict[str, tuple[int, ...]] = {}
+    chunks: dict[str, int] = {}
 
     def note(name: str, item: Any) -> None:
-        if isinstance(item, h5py.Dataset):
+        if isinstance(item, h5py.Dataset) and item.shape is not None:
             shapes[name] = item.shape
+            chunks[name] = math.prod(item.chunks or (0,)) * item.dtype.itemsize
 
     try:
         with h5py.File(path, "r") as file:
@@ -198,8 +231,19 @@ def open_hdf5(
             path, shapes, h5_y, Y_NAMES, "y", lambda shape: shape in ((rows,), (rows, 1))
         )
 
+    most = min(LARGEST_CHUNK, most_memory(memory) // 4)
+    for name in (x_name, y_name):
+        if name is not None and chunks[name] > most:
+            raise InputError(
+                f"{path}: the dataset {name} is stored in chunks of {in_units(chunks[name])}, each "
+                f"of which must be held whole to read one row, and at most {in_units(most)} are "
+                "taken: store it in smaller chunks (h5repack does)."
+            )
+    # So large a cache that no chunk is decompressed twice for rows that follow one another.
+    largest = max(1 << 20, chunks[x_name], chunks.get(y_name or "", 0))
+
     def matrix() -> Matrix:
-        file = h5py.File(path, "r")
+        file = h5py.File(path, "r", rdcc_nbytes=2 * largest)
         X = file[x_name]
         y = None if y_name is None else ArrayRows(file[y_name])
         place, y_place = f"{path}:{x_name}", f"{path}:{y_name}"
@@ -243,7 +287,13 @@ def idx_rows(path: Path) -> StreamRows:
     shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4")) if len(sizes) == 4 * head[3] else ()
     if not shape or min(shape) < 1:
         raise InputError(f"{path} is a damaged IDX file: its sizes are {shape}.")
-    return StreamRows(source, path, shape, _IDX_TYPES[head[2]])
+    rows = StreamRows(source, path, shape, _IDX_TYPES[head[2]])
+    if not source.compressed and rows.row_bytes * shape[0] > source.total:
+        raise InputError(
+            f"{path} ends too early: it promises the shape {shape} and has {source.total} bytes; "
+            "fetch it again."
+        )
+    return rows
 
 
 def idx_labels_file(path: Path) -> Path | None:

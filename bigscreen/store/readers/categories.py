@@ -18,6 +18,8 @@ from bigscreen.store.readers.numbers import (
 )
 
 MAX_CATEGORIES = 100_000
+MAX_TEXT_BYTES = 64 << 20
+"""Of all different texts of a column together."""
 
 
 @njit(cache=True, nogil=True)
@@ -85,7 +87,7 @@ class Encoder:
         self._flat, self._bounds, self._slots = flat, bounds, slots
 
     def encode(self, buf: NDArray, starts: NDArray, ends: NDArray) -> NDArray[np.int32]:
-        """Return the codes of the tokens; InputError if there are more than MAX_CATEGORIES."""
+        """Return the codes of the tokens; InputError if there are too many, or too long ones."""
         codes = np.empty(len(starts), np.int32)
         row = 0
         while True:
@@ -96,6 +98,8 @@ class Encoder:
             if row == len(starts):
                 return codes
             need = int(self._bounds[self.count] + ends[row] - starts[row])
+            if need > MAX_TEXT_BYTES:
+                raise InputError(f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts")
             self._resize(2 * (len(self._bounds) - 1), max(2 * need, len(self._flat)))
 
     def texts(self, start: int = 0) -> list[str]:

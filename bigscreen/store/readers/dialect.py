@@ -16,6 +16,7 @@ from bigscreen.store.readers.numbers import MISSING, exact_number
 
 _SAMPLE_ROWS = 100
 _SAMPLE_BYTES = 1 << 20
+_MOST_COLUMNS = 1 << 22
 _DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
 
 
@@ -55,6 +56,12 @@ def find_layout(
     while first < len(lines) and (not lines[first].strip() or lines[first].startswith(b"#")):
         first += 1
     body = [decode(line) for line in lines[first:]]
+    marks = _DELIMITERS if delimiter is None else delimiter
+    if body and max(body[0].count(mark) for mark in (*marks, " ")) >= _MOST_COLUMNS:
+        raise InputError(
+            f"{path}, line {first + 1}: the line has {_MOST_COLUMNS} columns or more; check its "
+            "format, or write so wide rows as svmlight or HDF5."
+        )
     if not body:
         raise InputError(f"{path} has no row among its first lines: check that it is a table.")
     if delimiter is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
@@ -10,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, in_units
+from bigscreen.store.readers import base
 from bigscreen.store.readers.base import PIECE_BYTES, Block
 
 Column = str | int
@@ -20,6 +22,7 @@ class Rows(Protocol):
     """An array whose first axis can be read range by range, in ascending order."""
 
     shape: tuple[int, ...]
+    row_bytes: int
 
     def read(self, start: int, stop: int) -> NDArray | csr_array:
         """Return rows start..stop-1."""
@@ -94,8 +97,15 @@ class MatrixReader:
         self.sparse = opened.sparse
         self.categories: dict[int, list[str]] = {}
         self.unseen: dict[int, int] = {}
-        self._rows, self._size, self._done = shape[0], opened.size, 0
-        width = int(np.prod(shape[1:]))
+        self._size, self._done = opened.size, 0
+        self.n_rows = shape[0]
+        width = math.prod(shape[1:])
+        for part in (opened.X, opened.y, opened.weight):
+            if part is not None and opened.name and part.row_bytes > base.LONGEST_RECORD:
+                raise InputError(
+                    f"{place}: one row of the shape {part.shape} takes {in_units(part.row_bytes)}, "
+                    f"and at most {in_units(base.LONGEST_RECORD)} are taken; check its shape."
+                )
         self._label = None if label in (None, False) else _position(place, width, label)
         self._weight = None if weight is None else _position(place, width, weight)
         self._without_labels = label is False
@@ -118,7 +128,7 @@ class MatrixReader:
 
     def progress(self) -> tuple[int, int]:
         """Bytes of the rows read so far, and of all rows."""
-        return self._size * self._done // self._rows, self._size
+        return self._size * self._done // self.n_rows, self._size
 
     def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
@@ -130,9 +140,10 @@ class MatrixReader:
                 file.close()
 
     def _blocks(self, matrix: Matrix, skip_rows: int) -> Iterator[Block]:
-        step = max(PIECE_BYTES * self._rows // max(self._size, 1), 1)
-        for start in range(skip_rows, self._rows, step):
-            stop = min(start + step, self._rows)
+        beside = sum(part.row_bytes for part in (matrix.y, matrix.weight) if part is not None)
+        step = max(PIECE_BYTES * self.n_rows // max(self._size + beside * self.n_rows, 1), 1)
+        for start in range(skip_rows, self.n_rows, step):
+            stop = min(start + step, self.n_rows)
             X = matrix.X.read(start, stop)
             where = _places(matrix.name, start)
             y = weight = None

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, in_units
+from bigscreen.store.limits import most_memory
 from bigscreen.store.readers.base import PIECE_BYTES, Block
 from bigscreen.store.readers.matrix import Column
 from bigscreen.store.readers.table import Columns, find_column
@@ -31,6 +33,8 @@ class ParquetReader:
         Columns to leave out, and columns of numbers that are categories.
     categories : mapping of int to list of str, optional
         Categories from an earlier store, for columns of X; see `TableReader`.
+    memory : int, optional
+        Bytes that reading may take.
 
     Raises
     ------
@@ -49,6 +53,7 @@ class ParquetReader:
         drop: Sequence[Column] = (),
         categorical: Sequence[Column] = (),
         categories: Mapping[int, list[str]] | None = None,
+        memory: int | None = None,
     ) -> None:
         try:
             import pyarrow
@@ -59,12 +64,10 @@ class ParquetReader:
                 'pip install "bigscreen[parquet]".'
             ) from None
         self.path, self._arrow = Path(path), pyarrow
-        try:
-            with pyarrow.parquet.ParquetFile(path) as file:
-                schema, self._rows = file.schema_arrow, file.metadata.num_rows
-        except (pyarrow.ArrowException, OSError) as error:
-            raise InputError(f"{path} is not a readable Parquet file ({error}).") from None
-        if self._rows == 0:
+        with self._readable(), pyarrow.parquet.ParquetFile(path) as file:
+            schema, self.n_rows = file.schema_arrow, file.metadata.num_rows
+            self._check_sizes(file.metadata, most_memory(memory) // 4)
+        if self.n_rows == 0:
             raise InputError(f"{path} has no row.")
         names = list(schema.names)
         twice = [name for name, times in Counter(names).items() if times > 1]
@@ -73,6 +76,7 @@ class ParquetReader:
         columns = Columns.choose(path, len(names), names, label, weight, drop)
         self._columns = columns
         self._names = names
+        self._kinds = {name: schema.field(name).type for name in names}
         self.names: list[str] | None = [names[f] for f in columns.features]
         self.n_features: int | None = len(columns.features)
         known: dict[int, list[str] | None]
@@ -95,6 +99,36 @@ class ParquetReader:
                 )
         self._done = 0
         self._restart()
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Say of all that a damaged file raises that the file is damaged."""
+        try:
+            yield
+        except (self._arrow.ArrowException, OSError, MemoryError, OverflowError) as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            raise InputError(f"{self.path} is not a readable Parquet file ({reason}).") from None
+
+    def _check_sizes(self, metadata: Any, most: int) -> None:
+        """Refuse a part that must be held whole and is beyond the memory, by what it declares."""
+        total = 0
+        for g in range(metadata.num_row_groups):
+            group = metadata.row_group(g)
+            total += max(group.num_rows, 0)
+            for c in range(group.num_columns):
+                column = group.column(c)
+                if not 0 <= column.total_uncompressed_size <= most:
+                    raise InputError(
+                        f"{self.path}: the column {column.path_in_schema!r} takes "
+                        f"{in_units(column.total_uncompressed_size)} in one row group, and at most "
+                        f"{in_units(most)} are taken: write the file in smaller row groups, or "
+                        "allow more memory."
+                    )
+        if total != metadata.num_rows:
+            raise InputError(
+                f"{self.path} is damaged: it says that it has {metadata.num_rows} rows, and its "
+                f"row groups {total}."
+            )
 
     def _restart(self) -> None:
         self.categories = {j: list(known or []) for j, known in self._known.items()}
@@ -120,13 +154,16 @@ class ParquetReader:
     def progress(self) -> tuple[int, int]:
         """Bytes read and bytes in all, as far as the rows read tell."""
         size = self.path.stat().st_size
-        return size * self._done // self._rows, size
+        return size * self._done // self.n_rows, size
 
     def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; whole row groups before it are not read."""
         self._restart()
         step = max(PIECE_BYTES // (8 * len(self._names)), 1)
-        with self._arrow.parquet.ParquetFile(self.path) as file:
+        # Texts stay numbers of a dictionary: one that occurs often is not written out as often.
+        texts = [name for name, kind in self._kinds.items() if self._is_text(kind)]
+        file = self._arrow.parquet.ParquetFile(self.path, read_dictionary=texts)
+        with self._readable(), file:
             first = 0
             groups = list(range(file.metadata.num_row_groups))
             while groups and first + file.metadata.row_group(groups[0]).num_rows <= skip_rows:
@@ -169,7 +206,11 @@ class ParquetReader:
             if self._is_number(values.type):
                 y = numbers(self._columns.label)
             else:
-                y = np.array(values.to_pylist(), object)
+                if self._arrow.types.is_dictionary(values.type):
+                    known = np.array(values.dictionary.to_pylist(), object)
+                    y = known[values.indices.to_numpy(zero_copy_only=False)]
+                else:
+                    y = np.array(values.to_pylist(), object)
         if self._columns.weight is not None:
             weight = numbers(self._columns.weight)
         return Block(X, y, weight, first, where)

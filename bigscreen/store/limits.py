@@ -1,0 +1,166 @@
+"""Files are not believed: what they declare is checked before memory is taken for it."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import stat
+import struct
+import tokenize
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+
+_JSON_GROWTH = 30
+"""Bytes that one byte of JSON may come to in Python: "[[],[],..." does."""
+_NPY_HEADER = 10_000
+"""Longest header of an NPY file that numpy itself takes."""
+_UNREADABLE = (
+    SyntaxError,
+    TypeError,
+    RecursionError,
+    MemoryError,
+    OverflowError,
+    tokenize.TokenError,
+)
+_READ_BYTES = 16 << 20
+
+Header = tuple[tuple[int, ...], bool, np.dtype]
+
+
+def machine_memory() -> int:
+    """Bytes of memory that this machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def most_memory(asked: int | None = None) -> int:
+    """Bytes that may be taken: as asked, else 0.8 of the machine's."""
+    return asked or int(0.8 * machine_memory())
+
+
+def check_regular(path: str | os.PathLike[str]) -> None:
+    """Refuse what is neither a file nor a folder: to open a pipe that nobody writes to hangs.
+
+    A path that is not there passes, and so does a link to a file, /dev/stdin among them.
+
+    Raises
+    ------
+    InputError
+    """
+    try:
+        mode = os.stat(path).st_mode
+    except OSError:
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
+        raise InputError(
+            f"{os.fspath(path)} is {kind} and no file, and it would be read more than once: write "
+            "its content to a file first."
+        )
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What JSON says; ValueError if it is none, or is nested or long beyond all reason."""
+    if _JSON_GROWTH * len(text) > machine_memory():
+        raise ValueError(f"{len(text)} bytes of JSON are more than this machine can hold")
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+
+
+def read_json(path: Path) -> Any:
+    """What a JSON file says; its size is looked at before it is read.
+
+    Raises
+    ------
+    ValueError
+        If it is not JSON.
+    OSError
+    """
+    check_regular(path)
+    if _JSON_GROWTH * path.stat().st_size > machine_memory():
+        raise ValueError("it is larger than this machine can hold")
+    return parse_json(path.read_bytes())
+
+
+def npy_header(stream: IO[bytes]) -> Header:
+    """Shape, whether column after column, and dtype of the NPY array that a stream stands before.
+
+    Raises
+    ------
+    ValueError
+        If there is none, or it holds Python objects, which could run code when read.
+    """
+    head = stream.read(10)
+    if len(head) < 10 or head[:6] != np.lib.format.MAGIC_PREFIX or head[6] not in (1, 2, 3):
+        raise ValueError("it does not begin as an NPY array does")
+    wide = head[6] > 1
+    if wide:
+        head += stream.read(2)
+    if len(head) < 10 + 2 * wide:
+        raise ValueError("its header is cut off")
+    (length,) = struct.unpack("<I" if wide else "<H", head[8:])
+    if length > _NPY_HEADER:
+        raise ValueError(f"its header has {length} bytes, more than any array needs")
+    text = io.BytesIO(head[8:] + stream.read(length))
+    read = np.lib.format.read_array_header_2_0 if wide else np.lib.format.read_array_header_1_0
+    try:
+        shape, by_columns, dtype = read(text)
+    except _UNREADABLE as error:
+        raise ValueError(f"its header cannot be read: {type(error).__name__}") from None
+    if dtype.hasobject:
+        raise ValueError("it holds Python objects (a pickle), which could run code when read")
+    if dtype.itemsize == 0 or any(n < 0 for n in shape):
+        raise ValueError(f"its header says {shape} values of type {dtype.str!r}")
+    return shape, by_columns, dtype
+
+
+def npy_bytes(header: Header) -> int:
+    """Bytes of the array that a header declares."""
+    return math.prod(header[0]) * header[2].itemsize
+
+
+def read_npy(stream: IO[bytes], size: int) -> NDArray:
+    """Read a whole array in NPY format out of a stream of `size` bytes.
+
+    Raises
+    ------
+    ValueError
+        If it is none, or another number of bytes than its header says.
+    """
+    header = npy_header(stream)
+    declared, held = npy_bytes(header), size - stream.tell()
+    if held != declared:
+        which = "longer" if held > declared else "shorter"
+        raise ValueError(f"it is {which} than its header says")
+    array = read_values(stream, header)
+    # Reading beyond the end is what makes zipfile compare the checksum.
+    stream.read(1)
+    return array
+
+
+def read_values(stream: IO[bytes], header: Header) -> NDArray:
+    """Read the values of an array whose header was read, and whose size was checked.
+
+    Raises
+    ------
+    EOFError
+        If the stream ends before them.
+    """
+    shape, by_columns, dtype = header
+    array = np.empty(shape[::-1] if by_columns else shape, dtype)
+    rest = array.reshape(-1).view(np.uint8).data
+    while rest:
+        part = stream.read(min(len(rest), _READ_BYTES))
+        if not part:
+            raise EOFError("it ends before all its values")
+        rest[: len(part)] = part
+        rest = rest[len(part) :]
+    return array.T if by_columns else array
