@@ -16,7 +16,7 @@ from bigscreen.closing_offset import Kinks
 from bigscreen.design import Design, tiles
 from bigscreen.dual import Dual, FloatArray, Mu
 from bigscreen.errors import InputError
-from bigscreen.point import Point, Reading, relative
+from bigscreen.point import Point, Reading, proves, relative
 from bigscreen.point_sums import Frame, Terms
 from bigscreen.problems import Problem
 from bigscreen.rows import as_rows, njit, row_dot
@@ -70,6 +70,10 @@ class Certificate:
     support: int
     intercept: float | None = None
     multiplier: tuple[float, ...] = ()
+
+    def proves(self, tol: float) -> bool:
+        """Whether the relative gap is at most tol, whatever rounding has done to it."""
+        return proves(self.gap, self.rounding_bound, self.primal, tol)
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.closing import Certificate
-from bigscreen.point import Point, Reading
+from bigscreen.point import Point, Reading, enough
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Verdict
 
@@ -60,7 +60,8 @@ class Monitor:
 
     ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
     could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
-    that; "stalled", if the solver could do no more; or "budget".
+    that; "rounded", if the gap is small enough, but what rounding can have put into it is not;
+    "stalled", if the solver could do no more; "passes" or "time", if there were none left.
     """
 
     certify: Callable[[Point], Certificate]
@@ -99,8 +100,11 @@ class Monitor:
         doubted = self.doubted if resumed else False
         if point.relative_gap <= self.target:
             certificate = self._close(point)
-            if _proves(certificate, self.limits.tol):
-                self.ended = "nothing" if self._nothing(certificate.dual) else "proved"
+            rounding, primal = certificate.rounding_bound, certificate.primal
+            if certificate.gap <= enough(rounding, primal, self.limits.tol):
+                self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
+                if self._nothing(certificate.dual):
+                    self.ended = "nothing"
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
             self.target = 0.5 * min(self.target, max(point.relative_gap, 1e-15))
@@ -114,7 +118,9 @@ class Monitor:
             self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
         exhausted = self._exhausted()
         if exhausted or (stats["stalled"] and not self._reckless()):
-            ended = "budget" if exhausted else "stalled"
+            ended = "stalled"
+            if exhausted:
+                ended = "passes" if len(self.history) >= self.limits.max_iter else "time"
             self.ended = "nothing" if self._nothing(self._close(self.best).dual) else ended
             return None
         if stats["stalled"]:
@@ -210,7 +216,8 @@ class Monitor:
         began = time.monotonic()
         certificate = self.certify(point)
         self.certify_seconds += time.monotonic() - began
-        if self.certificate is None or certificate.gap < self.certificate.gap:
+        before = self.certificate
+        if before is None or not _widest(before) <= _widest(certificate):
             self.certificate, self.certified_point = certificate, point
         return certificate
 
@@ -250,15 +257,9 @@ class Monitor:
             raise KeyboardInterrupt
 
 
-def _proves(certificate: Certificate, tol: float) -> bool:
-    """Whether the relative gap is proved, rounding included where it is small enough to matter.
-
-    A bound on rounding above what is asked (P next to 0, or tol next to the precision) can prove
-    nothing either way: the certificate shows it, and the gap itself decides.
-    """
-    asked = tol * abs(certificate.primal)
-    rounding = certificate.rounding_bound
-    return certificate.gap + (rounding if rounding < 0.5 * asked else 0.0) <= asked
+def _widest(certificate: Certificate) -> float:
+    """The widest that the gap may be."""
+    return certificate.gap + certificate.rounding_bound
 
 
 def _as_json(point: Point) -> dict[str, Any]:

@@ -16,6 +16,22 @@ def relative(gap: float, primal: float) -> float:
     return gap / abs(primal) if primal != 0 else float(gap > 0)
 
 
+HOPELESS = 0.9
+"""Part of a gap that is asked for from which rounding leaves no room to prove it."""
+
+
+def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
+    """Whether the relative gap is at most tol, whatever rounding has done to it."""
+    return gap + rounding <= tol * abs(primal)
+
+
+def enough(rounding: float, primal: float, tol: float) -> float:
+    """The gap that proves tol; where rounding leaves no room for one, tol itself: a smaller gap
+    would prove no more."""
+    asked = tol * abs(primal)
+    return asked - rounding if rounding < HOPELESS * asked else asked
+
+
 def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
     """The smoothed loss's own alpha (rows,): how steep it is at these gradients."""
     if dual.tube is None:

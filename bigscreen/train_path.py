@@ -19,6 +19,7 @@ from bigscreen.path import Manner, Step, Walk
 from bigscreen.path_folds import SCORINGS, judged
 from bigscreen.path_grid import checked_grid
 from bigscreen.path_resume import state, take
+from bigscreen.point import enough
 from bigscreen.problems import Problem, rows_weights
 from bigscreen.problems_nu import NuSvc, OneClass
 from bigscreen.screening.path import make_path_rule
@@ -167,7 +168,7 @@ class PathJob:
             yield records, arrays
 
     def _met(self, record: dict[str, Any]) -> bool:
-        return bool(record["relative_gap"] <= self.fit.tol)
+        return bool(record["gap"] <= enough(record["rounding"], record["primal"], self.fit.tol))
 
     def _deadline(self, fold: int | None) -> float | None:
         """When a walk has used its share of the time that is left."""

@@ -12,6 +12,7 @@ import numpy as np
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import kernel_from_dict
+from bigscreen.point import proves, relative
 from bigscreen.store.model import Model
 from bigscreen.store.model_file import PATH, opened, packed, unpacked, write
 from bigscreen.store.prepare import Preparation
@@ -70,14 +71,16 @@ class SolvedPath:
         """A sentence, where any gap is wider than was asked; each point says its own."""
         tol = self.record["provenance"]["parameters"]["tol"]
         parts = self.walks
-        missed = [part for part in parts if not part["relative_gap"] <= tol]
+        missed = [part for part in parts if not _met(part, tol)]
         if not missed:
             return None
         worst = max(missed, key=lambda part: part["relative_gap"])
         which = "points, those of the folds among them," if self.record["folds"] else "points"
         return (
             f"{len(missed)} of {len(parts)} {which} missed the relative gap {tol:g}: the largest "
-            f"is {worst['relative_gap']:.2e}, at {self.parameter} {worst['value']:.4g}"
+            f"is {worst['relative_gap']:.2e} (rounding can have moved it by "
+            f"{relative(worst['rounding'], worst['primal']):.1e}), at {self.parameter} "
+            f"{worst['value']:.4g}"
         )
 
     @property
@@ -225,3 +228,8 @@ def _screening(name: Any, part: dict[str, Any]) -> dict[str, Any]:
         "taken_back": 0,
         "passes": [],
     }
+
+
+def _met(part: dict[str, Any], tol: float) -> bool:
+    known = part["gap"], part["rounding"], part["primal"]
+    return bool(part["relative_gap"] <= tol and proves(*known, tol))
