@@ -95,6 +95,10 @@ class Point:
         Bound on what rounding can have put into ``primal - dual``.
     multiplier : tuple of float
         ``mu``, one a group, where there is a coupling and ``intercept`` does not say it (a nu-SVC).
+    apart : float or None
+        ``||w - w(alpha)||``, the constant's coefficients included, where w is not w(alpha) and it
+        is known. It may be off by ``sqrt(rounding)``: what rounding has moved w(alpha) by, whose
+        square is in D.
     scores : callable or None
         Scores of all rows (n,) without the offset, as the solver has kept them up to date, or
         None once it has moved on.
@@ -111,6 +115,7 @@ class Point:
     rounding: float = 0.0
     scores: Callable[[], FloatArray | None] | None = field(default=None, repr=False)
     multiplier: tuple[float, ...] = ()
+    apart: float | None = None
 
     @property
     def gap(self) -> float:

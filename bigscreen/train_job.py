@@ -30,7 +30,6 @@ from bigscreen.train_data import check_rows, gamma_scale, versions
 from bigscreen.train_options import TrainOptions
 from bigscreen.train_problems import Binary, problems, published
 
-
 NAMED = 5
 """Classifiers that a warning names, at most."""
 

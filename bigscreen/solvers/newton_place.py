@@ -12,7 +12,6 @@ from bigscreen.point import Point
 from bigscreen.solvers.newton_bundle import Bundle
 from bigscreen.solvers.newton_moment import Average
 
-
 STEADY = 1e-6
 """Relative gap from which h follows the gap that there is, not the one that is asked for."""
 

@@ -245,6 +245,7 @@ class Solve:
             readings=readings,
             rounding=program.weight_bound * error,
             multiplier=multiplier,
+            apart=float(np.sqrt(2 * self.algebra.quadratic(place.x - w_alpha))),
         )
 
         now, middle = v[: self.algebra.frame.buckets].sum(axis=0), v[-1]
