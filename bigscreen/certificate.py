@@ -18,7 +18,8 @@ def fit_record(model: Model) -> dict[str, Any]:
     dict
         problem: its name. primal, dual, gap, rounding_bound: sums over the classifiers (one
         unless there are more than two labels). relative_gap, rows_alive: the largest of theirs.
-        n_iter: passes of all. certificates: each one's own; of a model that has none (an early
+        n_iter: points of the history of all; passes: how many passes went over all rows, over
+        some, and certified. certificates: each one's own; of a model that has none (an early
         divide and conquer) it, the sums, relative_gap and certified_in are None, and
         no_certificate says why. Besides rows, tol, certified_in, seconds, peak_pss_bytes, solver,
         features, strategy, and screening: rule, rows fixed at either end, by pass.
@@ -37,6 +38,7 @@ def fit_record(model: Model) -> dict[str, Any]:
         "no_certificate": None if certificates is not None else known["no_certificate"],
         "tol": known["parameters"]["tol"],
         "n_iter": len(known["history"]),
+        "passes": _passes(certificates or []),
         "rows": known["rows"],
         "rows_alive": max(alive.values(), default=None),
         **{name: known[name] for name in ("seconds", "peak_pss_bytes", "solver", "features")},
@@ -44,6 +46,22 @@ def fit_record(model: Model) -> dict[str, Any]:
         "screening": _screening(known["screening"]),
         "certificates": certificates,
     }
+
+
+def _passes(parts: list[dict[str, Any]]) -> dict[str, int]:
+    """Those of all classifiers; models of before have none."""
+    made = [part["passes"] for part in parts if "passes" in part]
+    kinds = [kind for kind in ("full", "partial", "closing") if any(kind in own for own in made)]
+    return {kind: sum(own.get(kind, 0) for own in made) for kind in kinds}
+
+
+def _told(record: Mapping[str, Any]) -> str:
+    """The passes made, or of a solver that makes none how often it was looked at."""
+    made = record["passes"]
+    if "full" not in made:
+        return f"{report.count(record['n_iter'])} checks"
+    told = f"{report.count(made['full'])} over all rows, {report.count(made['partial'])} over some"
+    return f"{told}, {report.count(made['closing'])} to certify"
 
 
 def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -75,7 +93,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
             "problem": record["problem"],
             **({"proved": "nothing"} if missing else _proved(record)),
             "screened": _screened(record["screening"]),
-            "passes": report.count(record["n_iter"]),
+            "passes": _told(record),
             "solver, features": f"{record['solver']}, {record['features']}",
             "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
             "peak memory": report.size(record["peak_pss_bytes"]),

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.closing import Certificate
-from bigscreen.point import Point, Reading, enough
+from bigscreen.point import Point, Reading, enough, relative
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Verdict
 
@@ -23,7 +23,7 @@ CHECKPOINT_SECONDS = 30.0
 DOUBTED = 2.0
 """A gap that the closing pass finds so many times as wide as the solver's is one of rounding."""
 
-COUNTED = ("steps", "kernel_entries", "false_removals")
+COUNTED = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
 """What a pass of the history holds beside the rest where a solver counts it: totals so far."""
 
 
@@ -56,7 +56,7 @@ class Monitor:
     ``fixed`` records how many rows were fixed at either end, by which rule and in which pass;
     ``lessons`` how many rows came back each time all did, and how many of them had been removed
     wrongly; ``history`` P, D, gap, rows visited and alive of every pass, and what else the solver
-    counts (``COUNTED``).
+    counts (``COUNTED``); D is the best so far. ``closings``: closing passes, over all rows each.
 
     ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
     could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
@@ -84,6 +84,7 @@ class Monitor:
     started: float = field(default_factory=time.monotonic)
     saved: float = field(default_factory=time.monotonic)
     certify_seconds: float = 0.0
+    closings: int = 0
 
     def __post_init__(self) -> None:
         self.target = self.limits.tol
@@ -140,6 +141,7 @@ class Monitor:
         if meta["certified"] is not None:
             self.certificate = Certificate.from_dict(meta["certificate"])
             self.certified_point = _from_json(meta["certified"])
+        self.closings = meta.get("closings", 0)
         self.started = time.monotonic() - meta["seconds"]
         self._resumed = True
 
@@ -150,12 +152,15 @@ class Monitor:
             # The first call after a checkpoint repeats the pass that it was written after.
             self._resumed = False
             return
+        # D of any feasible alpha bounds the optimum: the best one so far does.
+        known = [before["dual"] for before in self.history]
+        dual = max([point.dual, *known[-1:]])
         event = {
             "event": "pass",
             "pass": len(self.history) + 1,
             "primal": point.primal,
-            "dual": point.dual,
-            "relative_gap": point.relative_gap,
+            "dual": dual,
+            "relative_gap": relative(point.primal - dual, point.primal),
             "rows_alive": stats["rows_alive"],
             "rows_visited": stats["rows_visited"],
             "seconds": time.monotonic() - self.started,
@@ -215,6 +220,7 @@ class Monitor:
         self.report({"event": "phase", "phase": "certify"})
         began = time.monotonic()
         certificate = self.certify(point)
+        self.closings += 1
         self.certify_seconds += time.monotonic() - began
         before = self.certificate
         if before is None or not _widest(before) <= _widest(certificate):
@@ -246,6 +252,7 @@ class Monitor:
                 # The point of the checkpoint itself comes again with the pass that is repeated.
                 "best": None if self.best is None or self.best is point else _as_json(self.best),
                 "doubted": self.doubted,
+                "closings": self.closings,
                 # What a closing pass that missed the gap has proved.
                 "certificate": None if self.certificate is None else self.certificate.to_dict(),
                 "certified": None if proved is None else _as_json(proved),

@@ -88,7 +88,7 @@ class Point:
     paired : bool
         Whether ``w = w(alpha)`` for the alpha behind ``dual``.
     readings : tuple of Reading
-        The mixture of readings that alpha is (Newton).
+        The mixture of readings that alpha is (Newton); of none where alpha is 0.
     alpha : float64 (n,) or None
         The dual point, where it is held in memory (coordinate descent).
     rounding : float

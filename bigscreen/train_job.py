@@ -315,6 +315,7 @@ def records(fitted: Fitted, name: Any, tol: float) -> dict[str, Any]:
             "label": name,
             **fitted.certificate.to_dict(),
             "hindrance": hindrance(fitted, tol),
+            "passes": fitted.passes,
         },
         "ended": fitted.ended,
         "history": [{**event, "class": name} for event in fitted.history],
