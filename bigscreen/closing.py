@@ -12,10 +12,11 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bigscreen.closing_offset import Kinks
 from bigscreen.design import Design, tiles
 from bigscreen.dual import Dual, FloatArray, Mu
 from bigscreen.errors import InputError
-from bigscreen.point import Point, Reading, relative
+from bigscreen.point import Point, Reading, proves, relative
 from bigscreen.point_sums import Frame, Terms
 from bigscreen.problems import Problem
 from bigscreen.rows import as_rows, njit, row_dot
@@ -90,6 +91,13 @@ class Certificate:
         """What ``tol`` is compared with: see ``point.reached``."""
         return self.relative_gap if self.violation is None else self.violation
 
+    def proves(self, tol: float) -> bool:
+        """Whether the relative gap is at most tol, whatever rounding has done to it; where no gap
+        means anything, whether the violation is."""
+        if self.violation is not None:
+            return self.violation <= tol
+        return self.proved and proves(self.gap, self.rounding_bound, self.primal, tol)
+
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values; None stands for numbers that there are not."""
         fields = {**asdict(self), "multiplier": list(self.multiplier)}
@@ -125,11 +133,14 @@ class _ShardSums:
     mu: Mu
     dtype: type
 
-    def __call__(self, item: tuple[int, FloatArray | None]) -> tuple[FloatArray, FloatArray]:
+    def __call__(
+        self, item: tuple[int, FloatArray | None]
+    ) -> tuple[FloatArray, FloatArray, list[Kinks]]:
         """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores).
 
         Returns ([loss, box weight, rows, support, sum |alpha| by part...], one table a part of
-        alpha, a row of it a term of the frame: [D's linear part, V (m + extras)]).
+        alpha, a row of it a term of the frame: [D's linear part, V (m + extras)], and the kinks
+        of P near the multiplier of every group).
         """
         shard, given = item
         data, frame = self.exact.data, self.frame
@@ -138,6 +149,7 @@ class _ShardSums:
         n_parts = max(1, len(self.point.readings))
         sums = np.zeros(4 + n_parts)
         parts = np.zeros((n_parts, frame.terms, 1 + self.exact.width + frame.extras))
+        every = np.empty(stop - start if frame.groups else 0)
         for a, b in tiles(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
             other = X if self.exact is self.design else self.design.data.X(start + a, start + b)
@@ -154,7 +166,10 @@ class _ShardSums:
                 part = dual[rows]
                 alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
                 self._tile(part, columns, scores, alphas, sums, parts)
-        return sums, parts
+                if frame.groups:
+                    every[rows] = scores
+        kinks = Kinks.near(dual, every, np.atleast_1d(self.mu)) if frame.groups else []
+        return sums, parts, kinks
 
     def _tile(
         self,
@@ -231,7 +246,8 @@ def close(
     Parameters
     ----------
     design, problem, point
-        What was solved, and where the solver stands.
+        What was solved, and where the solver stands; its multiplier moves to the best one nearby
+        for its w, the middle of all that are.
     fleet : Throughput
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
@@ -252,11 +268,13 @@ def close(
     theta = [reading.weight for reading in point.readings] or [1.0]
     total = np.zeros(4 + len(theta))
     parts = np.zeros((len(theta), frame.terms, 1 + exact.width + frame.extras))
-    for sums, shard_parts in fleet.each(
+    near: list[list[Kinks]] = []
+    for sums, shard_parts, kinks in fleet.each(
         _ShardSums(design, exact, problem, frame, point, exact.coef(point.w), mu, dtype), items
     ):
         total += sums
         parts += shard_parts
+        near.append(kinks)
     loss, box, rows, support = total[:4]
     # Each part of the mixture is made feasible by itself: so is their mixture.
     scales = [frame.scales(part) for part in parts]
@@ -274,11 +292,15 @@ def close(
     constant = point.intercept if frame.constant else 0.0
     primal = loss + 0.5 * float(point.w @ point.w) + 0.5 * constant**2
     primal += float(np.dot(frame.total, multiplier))
+    best = list(multiplier)
+    for g, (at, total_g) in enumerate(zip(multiplier, frame.total.tolist(), strict=True)):
+        best[g], change = Kinks.joined(kinks[g] for kinks in near).best(at, total_g)
+        primal += change
     dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
     largest, eps = max(exact.column_bound, 1.0), 2.0**-53
     terms, rows_summed = exact.width + exact.rank, data.shard_rows + data.n_shards
-    offsets = abs(constant) + float(np.max(np.abs(multiplier), initial=0.0))
+    offsets = abs(constant) + float(np.max(np.abs([*multiplier, *best]), initial=0.0))
     rounding = eps * (
         terms * box * largest * (exact.coef_size(point.w) + offsets)
         + (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
@@ -294,7 +316,8 @@ def close(
         certified_in=certify,
         rows=int(rows),
         support=int(support),
-        multiplier=tuple(map(float, multiplier)),
+        intercept=constant + problem.offset(np.array(best) if frame.groups > 1 else sum(best)),
+        multiplier=tuple(map(float, best)),
     )
     return checked(found)
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.dual_order import order_statistic
+from bigscreen.dual_order import middle, order_statistic
 
 FloatArray = NDArray[np.float64]
 
@@ -157,15 +157,12 @@ class Dual:
         return sums - self.total
 
     def multiplier(self, scores: FloatArray) -> Mu:
-        """The mu that minimises P(w, mu): a weighted order statistic of the breakpoints."""
+        """The mu that minimises P(w, mu): a weighted order statistic of the breakpoints.
 
-        def best(values: FloatArray, weights: FloatArray, threshold: float) -> float:
-            if not len(values):
-                return 0.0
-            found = order_statistic(values, weights, threshold * (1 - 1e-15))
-            return float(np.clip(found, np.min(values), np.max(values)))
-
-        return self._each_group(best, *self.breakpoints(scores))
+        Where an interval of them does (equal class weights, say, and every alpha at its bound) it
+        is the middle, as LIBSVM has it: an end may predict one class for everything.
+        """
+        return self._each_group(middle, *self.breakpoints(scores))
 
     def multiplier_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
         """An interval that holds mu* when every optimal score lies in ``[lower, upper]``.

@@ -61,7 +61,9 @@ def arithmetic() -> Iterator[None]:
 class Fitted:
     """What ``fit`` returns: the best certified point, its certificate, and how it came about.
 
-    ``ended``: why the solve ended, see ``Monitor``.
+    ``ended``: why the solve ended, see ``Monitor``. ``passes``: how many went over all rows
+    (``full``), over some (``partial``) and certified (``closing``, over all); of a solver that does
+    not go over rows (pairs) the last alone.
     """
 
     point: Point
@@ -70,6 +72,7 @@ class Fitted:
     history: list[dict[str, Any]]
     screening: dict[str, Any]
     seconds: dict[str, float]
+    passes: dict[str, int]
 
 
 def fit(
@@ -156,7 +159,11 @@ def fit(
         "fixed_at_hi": sum(entry["at_hi"] for entry in monitor.fixed),
         "fixed_at_lo": sum(entry["at_lo"] for entry in monitor.fixed),
         "taken_back": monitor.restarts,
-        **{name: monitor.history[-1][name] for name in COUNTED if name in monitor.history[-1]},
+        **{
+            name: monitor.history[-1][name]
+            for name in COUNTED
+            if name in monitor.history[-1] and not name.endswith("passes")
+        },
     }
     return Fitted(
         point=monitor.certified_point,
@@ -168,7 +175,14 @@ def fit(
             "solve": total - monitor.certify_seconds,
             "certify": monitor.certify_seconds,
         },
+        passes=_passes(monitor),
     )
+
+
+def _passes(monitor: Monitor) -> dict[str, int]:
+    made = monitor.history[-1]
+    known = {k: made[f"{k}_passes"] for k in ("full", "partial") if f"{k}_passes" in made}
+    return {**known, "closing": monitor.closings}
 
 
 def _nothing(design: Design, problem: Problem) -> float:

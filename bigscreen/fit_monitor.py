@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.closing import Certificate
-from bigscreen.point import Point, Reading
+from bigscreen.point import Point, Reading, enough, relative
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Verdict
 
@@ -23,7 +23,7 @@ CHECKPOINT_SECONDS = 30.0
 DOUBTED = 2.0
 """A gap that the closing pass finds so many times as wide as the solver's is one of rounding."""
 
-COUNTED = ("steps", "kernel_entries", "false_removals")
+COUNTED = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
 """What a pass of the history holds beside the rest where a solver counts it: totals so far."""
 
 
@@ -57,11 +57,12 @@ class Monitor:
     ``fixed`` records how many rows were fixed at either end, by which rule and in which pass;
     ``lessons`` how many rows came back each time all did, and how many of them had been removed
     wrongly; ``history`` P, D, gap, rows visited and alive of every pass, and what else the solver
-    counts (``COUNTED``).
+    counts (``COUNTED``); D is the best so far. ``closings``: closing passes, over all rows each.
 
     ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
     could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
-    that; "stalled", if the solver could do no more; or "budget".
+    that; "rounded", if the gap is small enough, but what rounding can have put into it is not;
+    "stalled", if the solver could do no more; "passes" or "time", if there were none left.
 
     ``definite``: whether gaps mean anything. Where they do not the KKT violation takes their place
     everywhere, and no rule may ask for a ball.
@@ -88,6 +89,7 @@ class Monitor:
     started: float = field(default_factory=time.monotonic)
     saved: float = field(default_factory=time.monotonic)
     certify_seconds: float = 0.0
+    closings: int = 0
 
     def __post_init__(self) -> None:
         self.target = self.limits.tol
@@ -106,7 +108,9 @@ class Monitor:
         if asked <= self.target:
             certificate = self._close(point)
             if self._enough(certificate):
-                self.ended = "nothing" if self._nothing(certificate.dual) else "proved"
+                self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
+                if self._nothing(certificate.dual):
+                    self.ended = "nothing"
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
             self.target = 0.5 * min(self.target, max(asked, 1e-15))
@@ -120,7 +124,9 @@ class Monitor:
             self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
         exhausted = self._exhausted()
         if exhausted or (stats["stalled"] and not self._reckless()):
-            ended = "budget" if exhausted else "stalled"
+            ended = "stalled"
+            if exhausted:
+                ended = "passes" if len(self.history) >= self.limits.max_iter else "time"
             self.ended = "nothing" if self._nothing(self._close(self.best).dual) else ended
             return None
         if stats["stalled"]:
@@ -140,6 +146,7 @@ class Monitor:
         if meta["certified"] is not None:
             self.certificate = Certificate.from_dict(meta["certificate"])
             self.certified_point = _from_json(meta["certified"])
+        self.closings = meta.get("closings", 0)
         self.started = time.monotonic() - meta["seconds"]
         self._resumed = True
 
@@ -150,12 +157,15 @@ class Monitor:
             # The first call after a checkpoint repeats the pass that it was written after.
             self._resumed = False
             return
+        # D of any feasible alpha bounds the optimum: the best one so far does.
+        known = [before["dual"] for before in self.history] if self.definite else []
+        dual = max([point.dual, *known[-1:]])
         event: dict[str, Any] = {
             "event": "pass",
             "pass": len(self.history) + 1,
             "primal": point.primal,
-            "dual": point.dual,
-            **self._told(point),
+            "dual": dual,
+            **self._told(point, dual),
             "rows_alive": stats["rows_alive"],
             "rows_visited": stats["rows_visited"],
             "seconds": time.monotonic() - self.started,
@@ -175,9 +185,9 @@ class Monitor:
             )
         self.report(event)
 
-    def _told(self, point: Point) -> dict[str, Any]:
+    def _told(self, point: Point, dual: float) -> dict[str, Any]:
         if self.definite:
-            return {"relative_gap": point.relative_gap}
+            return {"relative_gap": relative(point.primal - dual, point.primal)}
         return {"primal": None, "relative_gap": None, "violation": point.violation}
 
     def _left(self, found: Point | Certificate) -> float:
@@ -185,11 +195,16 @@ class Monitor:
         left = found.gap if self.definite else found.violation
         return float("inf") if left is None or np.isnan(left) else left
 
+    def _widest(self, certificate: Certificate) -> float:
+        """The most that may be left to do."""
+        return self._left(certificate) + certificate.rounding_bound
+
     def _enough(self, certificate: Certificate) -> bool:
         """Whether a closing pass has found what is asked for."""
-        if not self.definite:
-            return certificate.reached <= self.limits.tol
-        return certificate.proved and _proves(certificate, self.limits.tol)
+        if not (self.definite and certificate.proved):
+            return certificate.proves(self.limits.tol)
+        wanted = enough(certificate.rounding_bound, certificate.primal, self.limits.tol)
+        return bool(certificate.gap <= wanted)
 
     def _learn(self, stats: dict[str, Any]) -> None:
         """Tell the rule what came of the rows that were taken back last."""
@@ -231,8 +246,10 @@ class Monitor:
         self.report({"event": "phase", "phase": "certify"})
         began = time.monotonic()
         certificate = self.certify(point)
+        self.closings += 1
         self.certify_seconds += time.monotonic() - began
-        if self.certificate is None or self._left(certificate) < self._left(self.certificate):
+        before = self.certificate
+        if before is None or not self._widest(before) <= self._widest(certificate):
             self.certificate, self.certified_point = certificate, point
         return certificate
 
@@ -261,6 +278,7 @@ class Monitor:
                 # The point of the checkpoint itself comes again with the pass that is repeated.
                 "best": None if self.best is None or self.best is point else _as_json(self.best),
                 "doubted": self.doubted,
+                "closings": self.closings,
                 # What a closing pass that missed the gap has proved.
                 "certificate": None if self.certificate is None else self.certificate.to_dict(),
                 "certified": None if proved is None else _as_json(proved),
@@ -270,17 +288,6 @@ class Monitor:
             self.saved = time.monotonic()
         if self.interrupted:
             raise KeyboardInterrupt
-
-
-def _proves(certificate: Certificate, tol: float) -> bool:
-    """Whether the relative gap is proved, rounding included where it is small enough to matter.
-
-    A bound on rounding above what is asked (P next to 0, or tol next to the precision) can prove
-    nothing either way: the certificate shows it, and the gap itself decides.
-    """
-    asked = tol * abs(certificate.primal)
-    rounding = certificate.rounding_bound
-    return certificate.gap + (rounding if rounding < 0.5 * asked else 0.0) <= asked
 
 
 def _as_json(point: Point) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from bigscreen.path_columns_rows import Columns
 from bigscreen.path_columns_sums import certificate
 from bigscreen.path_columns_task import Goal, Task
 from bigscreen.path_stage import Solved
+from bigscreen.point import enough
 from bigscreen.screening.past import Scores
 
 NEWTON_WIDTH = 1500
@@ -107,7 +108,7 @@ class ColumnsStage:
             tries += 1
             if best is None or solved.gap < best.gap:
                 best, kept = solved, (w, error)
-            done = best.gap <= tol * abs(best.primal)
+            done = best.gap <= enough(best.rounding, best.primal, tol)
             if done or not able or goal.expired() or tries > TRIES:
                 break
             goal.sharpen()

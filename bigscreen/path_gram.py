@@ -19,6 +19,7 @@ from bigscreen.path_gram_face import face_steps
 from bigscreen.path_gram_matrix import EPS, Gram
 from bigscreen.path_gram_point import Kept, certified, near_last, screened
 from bigscreen.path_stage import Solved
+from bigscreen.point import enough
 from bigscreen.screening.past import Scores
 from bigscreen.solvers.smo import Matrix, smo
 
@@ -164,7 +165,7 @@ class GramStage:
     def _enough(self, tol: float, point: Solved) -> float:
         if not self.gram.psd:
             return tol
-        return max(tol * abs(point.primal), self.floor)
+        return max(enough(point.rounding, point.primal, tol), self.floor)
 
     def _at(self, dual: Dual, alpha: FloatArray) -> Solved:
         self._kept.move(dual.sign * alpha)

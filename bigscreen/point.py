@@ -27,6 +27,27 @@ def reached(record: Mapping[str, Any]) -> float:
     return np.nan if found is None else float(found)
 
 
+def met(record: Mapping[str, Any], tol: float) -> bool:
+    """Whether a certificate or a path's point, as JSON has it, proves the gap that was asked for
+    whatever rounding has done to it; where no gap means anything, whether the violation is met."""
+    if record.get("violation") is not None:
+        return reached(record) <= tol
+    if record["gap"] is None:
+        return False
+    return proves(record["gap"], _rounding(record), record["primal"], tol)
+
+
+def settled(record: Mapping[str, Any], tol: float) -> bool:
+    """Whether there is nothing left to solve for: see `enough`."""
+    if record.get("violation") is not None or record["gap"] is None:
+        return met(record, tol)
+    return bool(record["gap"] <= enough(_rounding(record), record["primal"], tol))
+
+
+def _rounding(record: Mapping[str, Any]) -> float:
+    return float(record["rounding_bound" if "rounding_bound" in record else "rounding"])
+
+
 def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     """The largest relative gap and KKT violation of points' records, None where one has none."""
     found: dict[str, float | None] = {}
@@ -34,6 +55,22 @@ def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         numbers = [record[name] for record in records if record.get(name) is not None]
         found[name] = max(numbers) if len(numbers) == len(records) else None
     return found
+
+
+HOPELESS = 0.9
+"""Part of a gap that is asked for from which rounding leaves no room to prove it."""
+
+
+def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
+    """Whether the relative gap is at most tol, whatever rounding has done to it."""
+    return gap + rounding <= tol * abs(primal)
+
+
+def enough(rounding: float, primal: float, tol: float) -> float:
+    """The gap that proves tol; where rounding leaves no room for one, tol itself: a smaller gap
+    would prove no more."""
+    asked = tol * abs(primal)
+    return asked - rounding if rounding < HOPELESS * asked else asked
 
 
 def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
@@ -92,13 +129,17 @@ class Point:
     paired : bool
         Whether ``w = w(alpha)`` for the alpha behind ``dual``.
     readings : tuple of Reading
-        The mixture of readings that alpha is (Newton).
+        The mixture of readings that alpha is (Newton); of none where alpha is 0.
     alpha : float64 (n,) or None
         The dual point, where it is held in memory (coordinate descent).
     rounding : float
         Bound on what rounding can have put into ``primal - dual``.
     multiplier : tuple of float
         ``mu``, one a group, where there is a coupling and ``intercept`` does not say it (a nu-SVC).
+    apart : float or None
+        ``||w - w(alpha)||``, the constant's coefficients included, where w is not w(alpha) and it
+        is known. It may be off by ``sqrt(rounding)``: what rounding has moved w(alpha) by, whose
+        square is in D.
     scores : callable or None
         Scores of all rows (n,) without the offset, as the solver has kept them up to date, or
         None once it has moved on.
@@ -119,6 +160,7 @@ class Point:
     scores: Callable[[], FloatArray | None] | None = field(default=None, repr=False)
     multiplier: tuple[float, ...] = ()
     violation: float = np.nan
+    apart: float | None = None
 
     @property
     def gap(self) -> float:

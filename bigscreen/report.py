@@ -62,8 +62,11 @@ def seconds(value: float | None) -> str:
 def pass_line(event: Mapping[str, Any]) -> str:
     """One pass over the data as one line of plain text."""
     label = event.get("class")
+    passes = f"pass {event['pass']}"
+    if "full_passes" in event:
+        passes = f"passes {event['full_passes']} full, {event['partial_passes']} partial"
     parts = [
-        f"pass {event['pass']}",
+        passes,
         *([f"label {label}"] if label is not None else []),
         *([] if event["primal"] is None else [f"P {event['primal']:.6g}"]),
         f"D {event['dual']:.6g}",

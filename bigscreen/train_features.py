@@ -84,8 +84,11 @@ class FeaturesJob(Job):
             return result
         start = starting_point(self, self.design, binary)
         fitted = self._fit(self.design, binary, self._solver(), start.alpha, self.source)
+        offset = fitted.certificate.intercept
+        if offset is None:
+            offset = fitted.point.intercept
         result = {
-            **machine(fitted.point.coef, fitted, binary, self.data, fitted.point.intercept),
+            **machine(fitted.point.coef, fitted, binary, self.data, offset),
             "start": start.record,
             **records(fitted, binary.name, self.options.tol),
         }

@@ -19,7 +19,7 @@ from bigscreen.fit import Fitted, fit
 from bigscreen.fit_monitor import Limits, Report
 from bigscreen.kernels import Kernel, make_kernel
 from bigscreen.plan import Plan
-from bigscreen.point import reached
+from bigscreen.point import settled
 from bigscreen.problems_nu import NuSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Solver
@@ -29,6 +29,9 @@ from bigscreen.store.model import Model
 from bigscreen.train_data import check_rows, gamma_scale, versions
 from bigscreen.train_options import TrainOptions
 from bigscreen.train_problems import Binary, problems, published
+
+NAMED = 5
+"""Classifiers that a warning names, at most."""
 
 
 class Job:
@@ -51,6 +54,11 @@ class Job:
         self.started = time.monotonic()
         budget = options.time_budget
         self.deadline = None if budget is None else self.started + budget
+        self.until = self.deadline
+        """When the problem at hand has had its share of the time."""
+        self.told: dict[Any, tuple[float, str, bool]] = {}
+        """Of problems that there is something to say of: relative gap (or violation), what, whether
+        it missed."""
 
     def run(self) -> Model:
         """Do it all."""
@@ -63,10 +71,38 @@ class Job:
             self._claim(options.work)
         self.kernel = self._kernel()
         self._prepare()
-        results = [self._result(binary) for binary in solved]
+        results = self._results(solved)
         self.fleet.stop()
+        if self.told:
+            warnings.warn(self._unsolved(len(solved)), ConvergenceWarning, stacklevel=4)
         self.seconds["total"] = time.monotonic() - self.started
         return self._model(results)
+
+    def _results(self, solved: list[Binary]) -> list[dict[str, Any]]:
+        """Those of all problems; each has its share of the time that those before it left.
+
+        What nobody needed goes to those that had too little: again from the start, so only where
+        it is twice as much at least.
+        """
+        results: list[dict[str, Any]] = [{} for _ in solved]
+        spent = np.zeros(len(solved))
+        turn = list(range(len(solved)))
+        while turn:
+            for place, k in enumerate(turn):
+                began = time.monotonic()
+                if self.deadline is not None:
+                    self.until = began + max(0.0, self.deadline - began) / (len(turn) - place)
+                found, before = self._result(solved[k]), results[k]
+                spent[k] = time.monotonic() - began
+                if before and _gap(found) > _gap(before):
+                    found = self._finish(solved[k], before)
+                results[k] = found
+            short = [k for k in turn if results[k].get("ended") == "time"]
+            if self.deadline is None or not short:
+                break
+            left = self.deadline - time.monotonic()
+            turn = short[: max(0, int(left / (2.0 * float(np.max(spent[short])) + 1e-9)))]
+        return results
 
     # -- what kinds of run differ in ---------------------------------------------------------------
     def _kernel(self) -> Kernel:
@@ -97,9 +133,10 @@ class Job:
             return None
         result: dict[str, Any] = json.loads(done.read_text())
         certificate = result["certificate"]
+        if certificate is None:
+            return result
         # One that missed the gap goes on from its last checkpoint.
-        met = certificate is None or reached(certificate) <= self.options.tol
-        return result if met else None
+        return result if settled(certificate, self.options.tol) else None
 
     def _finish(self, binary: Binary, result: dict[str, Any]) -> dict[str, Any]:
         """Keep a result for a run that resumes this one."""
@@ -134,7 +171,7 @@ class Job:
             binary.problem,
             solver,
             fleet or self.fleet,
-            Limits(options.tol, options.max_iter, self.deadline),
+            Limits(options.tol, options.max_iter, self.until),
             rule=make_rule(options.rule, options.f, options.patience),
             certify=options.certify,
             source=source,
@@ -146,15 +183,33 @@ class Job:
         )
         self.seconds["solve"] += fitted.seconds["solve"]
         self.seconds["certify"] += fitted.seconds["certify"]
-        told = hindrance(fitted, options.tol)
-        found = fitted.certificate
-        if not found.reached <= options.tol:
-            what = "relative gap" if found.psd else "violation of the KKT conditions"
+        told, proof = hindrance(fitted, options.tol), fitted.certificate
+        missed = not proof.proves(options.tol)
+        self.told.pop(binary.name, None)
+        if told or missed:
             why = told or "allow more passes (max_iter) or time (time_budget)"
-            told = f"the {what} {found.reached:.2e} missed tol {options.tol:g}; {why}"
-        if told:
-            warnings.warn(told, ConvergenceWarning, stacklevel=6)
+            self.told[binary.name] = proof.reached, why, missed
         return fitted
+
+    def _unsolved(self, problems: int) -> str:
+        """What there is to say of the problems, in one sentence."""
+        tol, told = self.options.tol, self.told
+        missed = {name: gap for name, (gap, _, miss) in told.items() if miss}
+        worst = max(told, key=lambda name: (name in missed, told[name][0]))
+        gap, why, _ = told[worst]
+        definite = self.kernel.psd or not self.options.exact
+        what = "relative gap" if definite else "violation of the KKT conditions"
+        if problems == 1:
+            return f"the {what} {gap:.2e} missed tol {tol:g}; {why}" if missed else why
+        which = missed or told
+        names = ", ".join(str(name) for name in list(which)[:NAMED])
+        more = f" and {len(which) - NAMED} more" if len(which) > NAMED else ""
+        if not missed:
+            return f"{len(told)} of {problems} classifiers ({names}{more}): {why}"
+        return (
+            f"{len(missed)} of {problems} classifiers missed tol {tol:g} ({names}{more}); the "
+            f"largest {what} is {gap:.2e}, of {worst}; {why}"
+        )
 
     def _tell(self, event: dict[str, Any], name: Any) -> None:
         if self.watched:
@@ -228,6 +283,11 @@ def machine(
     return {"coef": scale * coef, "intercept": scale * offset}
 
 
+def _gap(result: dict[str, Any]) -> float:
+    certificate = result["certificate"]
+    return float(certificate["gap"] + certificate["rounding_bound"])
+
+
 def hindrance(fitted: Fitted, tol: float) -> str | None:
     """What more passes would not help against, if that is why a fit proves little."""
     proved = fitted.certificate
@@ -237,8 +297,13 @@ def hindrance(fitted: Fitted, tol: float) -> str | None:
             "that the classes, or the rows and the origin, overlap), and nothing can be relative "
             "to its objective, which is 0; take a larger nu or another kernel"
         )
-    if proved.reached <= tol:
+    if proved.proves(tol):
         return None
+    if fitted.ended == "rounded" and proved.gap > proved.rounding_bound:
+        return (
+            f"the gap {proved.gap:.2g} is small enough, but rounding can have moved it by "
+            f"{proved.rounding_bound:.2g}; ask for a larger tol, or scale data and targets"
+        )
     if proved.gap <= proved.rounding_bound:
         return (
             f"the gap {proved.gap:.2g} is no more than rounding can have made it "
@@ -256,7 +321,9 @@ def records(fitted: Fitted, name: Any, tol: float) -> dict[str, Any]:
             "label": name,
             **fitted.certificate.to_dict(),
             "hindrance": hindrance(fitted, tol),
+            "passes": fitted.passes,
         },
+        "ended": fitted.ended,
         "history": [{**event, "class": name} for event in fitted.history],
         "screening": {"label": name, **fitted.screening},
     }

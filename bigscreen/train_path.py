@@ -19,7 +19,7 @@ from bigscreen.path import Manner, Step, Walk
 from bigscreen.path_folds import SCORINGS, judged
 from bigscreen.path_grid import checked_grid
 from bigscreen.path_resume import state, take
-from bigscreen.point import reached, worst
+from bigscreen.point import settled, worst
 from bigscreen.problems import Problem, rows_weights
 from bigscreen.problems_nu import NuSvc, OneClass
 from bigscreen.screening.path import make_path_rule
@@ -169,7 +169,7 @@ class PathJob:
             yield records, arrays
 
     def _met(self, record: dict[str, Any]) -> bool:
-        return reached(record) <= self.fit.tol
+        return settled(record, self.fit.tol)
 
     def _deadline(self, fold: int | None) -> float | None:
         """When a walk has used its share of the time that is left."""

@@ -93,7 +93,7 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
         tol=options.tol if options.early else max(TOL, options.tol),
         rule=make_rule(options.rule, options.f, options.patience),
         seed=options.seed,
-        deadline=job.deadline,
+        deadline=job.until,
         report=job.report,
     )
 
@@ -128,7 +128,7 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
         problem,
         Newton(tol=TOL),
         fleet,
-        Limits(TOL, options.max_iter, job.deadline),
+        Limits(TOL, options.max_iter, job.until),
         rule=GapBall(),
         resident=job.plan.resident,
     )

@@ -7,7 +7,7 @@ passing these functions, not by tests of its own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -143,7 +143,9 @@ def naive_certificate(world: World, point: Point, exact_columns: bool) -> tuple[
 
 
 def certificate_is_true(world: World, point: Point, found: Certificate) -> None:
-    """What the closing pass says is what the definitions say."""
+    """What the closing pass says is what the definitions say, at the offset that it settled on."""
+    if found.intercept is not None:
+        point = replace(point, intercept=found.intercept)
     primal, dual = naive_certificate(world, point, found.certified_in == "float64")
     size = abs(primal) + abs(dual)
     room = 1e-12 * size + found.rounding_bound

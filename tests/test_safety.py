@@ -1,5 +1,7 @@
 """Screening is safe: at any accuracy of the solver, nothing is fixed that the optimum has not."""
 
+from dataclasses import replace
+
 import contracts
 import numpy as np
 import pytest
@@ -128,8 +130,14 @@ def test_the_paired_radius_around_an_unpaired_point_is_caught():
     w = best.w + 1e-3 * direction / np.linalg.norm(direction)
     gap = reference.primal(q, w) - best.dual
     point = Point(w, w, 0.0, best.dual + gap, best.dual, paired=False)
-    for rule, right in ((GapBall(), True), (Reckless(), False)):
-        ball = rule.region(point, 1e-13)
+    # w(alpha) is w* here: as far apart as ||w - w*||, which the ball then meets to the last digits.
+    apart = replace(point, apart=float(np.linalg.norm(w - best.w)))
+    assert GapBall().region(apart, 1e-18).radius == pytest.approx(1e-3, rel=1e-3)
+    cases = [(GapBall(), point, True), (GapBall(), apart, True), (Reckless(), point, False)]
+    # The mutation: the radius around the middle, without the way from there to w.
+    cases.append((Reckless(np.sqrt(1 - apart.apart**2 / 4 / gap)), point, False))
+    for rule, pair, right in cases:
+        ball = rule.region(pair, 1e-13)
         assert (np.linalg.norm(w - best.w) <= ball.radius) == right
         lower, upper = ball.intervals(q.phi @ w, norms)
         if right:
@@ -196,3 +204,42 @@ def test_a_reckless_f_still_ends_in_a_certified_gap(intercept, fleet):
 def test_rules_by_name():
     assert make_rule("none") is None
     assert make_rule("gap").safe and not make_rule("f-safe", 0.5).safe
+
+
+@given(seed=st.integers(0, 10**6), spread=st.floats(-6, 1), mix=st.floats(0, 1), C=st.floats(-2, 2))
+@settings(max_examples=80, deadline=None)
+def test_the_ball_of_a_pair_that_is_apart(seed, spread, mix, C):
+    """Any w and any alpha, however far apart: w* is in the ball, and the ball in that of 2 gap."""
+    world = contracts.world(contracts.rows(seed, n=30), "linear", 10.0**C)
+    q, best = world.oracle, world.optimum
+    rng = np.random.default_rng(seed)
+    alpha = mix * best.alpha + (1 - mix) * q.hi * rng.random(len(q.hi))
+    w_alpha = reference.w_of(q, alpha)
+    w = (best.w if rng.random() < 0.5 else w_alpha) + 10.0**spread * rng.normal(size=len(best.w))
+    primal, dual = reference.primal(q, w), reference.dual(q, alpha)
+    apart = float(np.linalg.norm(w - w_alpha))
+    rounding = 1e-12 * (1 + abs(primal) + abs(dual))
+    for off in (-1.0, 0.0, 1.0):
+        told = max(apart + off * np.sqrt(rounding), 0.0)
+        point = Point(w, w, 0.0, primal, dual, paired=False, apart=told)
+        radius = GapBall().region(point, rounding).radius
+        assert np.linalg.norm(w - best.w) <= radius + 1e-8 * np.linalg.norm(best.w)
+        assert radius <= np.sqrt(2 * (primal - dual + rounding)) * (1 + 1e-12)
+
+
+def test_the_ball_of_a_pair_is_no_larger_than_it_has_to_be():
+    """Both ends are met: w = w(alpha), and a w* that lies where the two spheres touch."""
+
+    def radius(gap, apart, rounding=0.0):
+        point = Point(np.zeros(1), np.zeros(1), 0.0, gap, 0.0, paired=False, apart=apart)
+        return GapBall().region(point, rounding).radius
+
+    assert radius(2.0, 0.0) == pytest.approx(np.sqrt(2.0))
+    assert radius(2.0, 2.0) == pytest.approx(2.0)
+    assert radius(2.0, 1.0) == pytest.approx(0.5 + np.sqrt(1.75))
+    # Beyond sqrt(2 gap) it falls again; what rounding may have done to d is on the safe side.
+    assert radius(2.0, 2.5) == pytest.approx(1.25 + np.sqrt(2.0 - 2.5**2 / 4))
+    assert radius(2.0, 2.5, 0.04) == pytest.approx(1.15 + np.sqrt(2.04 - 2.3**2 / 4))
+    assert radius(2.0, 1.0, 0.04) == pytest.approx(0.6 + np.sqrt(2.04 - 0.36))
+    assert radius(2.0, 3.0) == 2.0 and radius(2.0, np.nan) == 2.0
+    assert radius(2.0, 1.9, 0.04) == pytest.approx(np.sqrt(4.08))

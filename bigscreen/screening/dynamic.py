@@ -39,14 +39,15 @@ class GapBall(_Unteachable):
     """The gap ball (zimmert cor. 4.2; MATH sec. 2): safe for any primal-dual pair.
 
     P is 1-strongly convex in w, so ``1/2 ||w - w*||^2 <= P(w) - D(alpha)`` for every pair. Where
-    w is w(alpha) itself the ball is smaller: ``||w - w*||^2 <= gap``.
+    w is w(alpha) itself the ball is smaller: ``||w - w*||^2 <= gap``; between the two where it is
+    known how far w is from w(alpha).
     """
 
     name: str = "gap"
     safe: bool = True
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """Ball of radius ``sqrt(gap)`` (paired) or ``sqrt(2 gap)``."""
+        """Ball of radius ``sqrt(gap)`` (paired), else up to ``sqrt(2 gap)``."""
         return _ball(1.0, point, rounding)
 
 
@@ -66,7 +67,7 @@ class FSafe(_Unteachable):
             raise InputError(f"f of f-safe screening must lie strictly between 0 and 1: {self.f}")
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """Ball of radius ``f sqrt(gap)`` (``f sqrt(2 gap)`` where w is not w(alpha))."""
+        """The gap ball's, its radius times f."""
         return _ball(self.f, point, rounding)
 
 
@@ -87,7 +88,7 @@ class Adaptive:
         return self.f >= 1.0
 
     def region(self, point: Point, rounding: float) -> Ball | None:
-        """Ball of radius ``f sqrt(gap)`` (``f sqrt(2 gap)`` where w is not w(alpha))."""
+        """The gap ball's, its radius times f."""
         return _ball(self.f, point, rounding)
 
     def learned(self, removed: int, false: int) -> Rule:
@@ -123,8 +124,28 @@ class Joachims(_Unteachable):
 
 def _ball(f: float, point: Point, rounding: float) -> Ball | None:
     gap = max(point.gap, 0.0) + rounding
-    squared = gap if point.paired else 2.0 * gap
-    return Ball(f * float(np.sqrt(squared))) if np.isfinite(squared) else None
+    if not np.isfinite(gap):
+        return None
+    if point.paired:
+        return Ball(f * float(np.sqrt(gap)))
+    return Ball(f * _reach(gap, point.apart, rounding))
+
+
+def _reach(gap: float, apart: float | None, rounding: float) -> float:
+    """How far w* can be from a w that is ``apart`` from w(alpha).
+
+    ``1/2 ||w - w*||^2 + 1/2 ||w(alpha) - w*||^2 <= gap``: the ball around the middle of both has
+    ``r^2 = gap - d^2/4``, and w is ``d/2`` from its centre. That grows with d up to
+    ``d^2 = 2 gap`` and falls beyond, so of all d that it can be the one nearest to there counts.
+    """
+    widest = float(np.sqrt(2.0 * gap))
+    if apart is None or not np.isfinite(apart):
+        return widest
+    doubt = float(np.sqrt(rounding)) + 1e-12 * apart
+    d = min(max(widest, apart - doubt), apart + doubt)
+    inside = gap - 0.25 * d * d
+    # (No pair is farther apart than 2 sqrt(gap): such a d is nothing to conclude from.)
+    return 0.5 * d + float(np.sqrt(inside)) if inside >= 0 else widest
 
 
 WITHOUT_GAP = ("none", "joachims")

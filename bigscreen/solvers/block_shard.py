@@ -87,6 +87,8 @@ class BlockProgram:
             norms=np.sqrt(np.maximum(squares, 0.0) + constant),
             X=X,
             columns=self._columns(side if len(alive) == len(ids) else side.part(alive)),
+            held=alive,
+            places=np.arange(len(alive)),
         )
 
     def _columns(self, side: Side, capacity: int | None = None) -> Columns:
@@ -115,10 +117,9 @@ class BlockProgram:
         return self._survey(state, message)
 
     def _add(self, state: State, message: dict[str, Any]) -> None:
-        alive = state.alive
-        scores = state.scores[alive]
+        scores = state.scores[state.held]
         state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
-        state.scores[alive] = scores
+        state.scores[state.alive] = scores[state.places]
 
     def _survey(self, state: State, message: dict[str, Any]) -> FloatArray:
         alive = state.alive
@@ -136,11 +137,11 @@ class BlockProgram:
 
     def _read(self, state: State, message: dict[str, Any]) -> FloatArray:
         """Scores of all rows for a subsample's machine (of rows not alive: the offset)."""
-        scores = np.zeros(len(state.alive))
+        scores = np.zeros(len(state.held))
         change = message["change"]
         state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
         every = np.zeros(len(state.alpha))
-        every[state.alive] = scores
+        every[state.alive] = scores[state.places]
         return padded(every + message["offset"], self.design.data.shard_rows)
 
     def _rows(self, state: State, message: dict[str, Any]) -> FloatArray:
@@ -200,9 +201,15 @@ class BlockProgram:
 
     def _look_at(self, state: State, keep: NDArray[np.int64]) -> None:
         """Go on with these of the rows alive."""
-        state.alive = state.alive[keep]
-        ids = state.start + state.alive
-        state.columns.compact(Side(state.X[state.alive], ids), keep)
+        state.alive, state.places = state.alive[keep], state.places[keep]
+        if 2 * len(state.alive) < len(state.held):
+            self._hold(state, state.places)
+
+    def _hold(self, state: State, keep: NDArray[np.int64]) -> None:
+        """Keep the columns of these of the rows held alone; all that are alive are among them."""
+        state.held = state.held[keep]
+        state.columns.compact(Side(state.X[state.held], state.start + state.held), keep)
+        state.places = np.searchsorted(state.held, state.alive)
 
     def _revive(self, state: State, message: dict[str, Any]) -> FloatArray:
         """Bring fixed rows up to date, and all of them back.
@@ -233,6 +240,7 @@ class BlockProgram:
             side = Side(state.X[state.alive], state.start + state.alive)
             state.columns = self._columns(side)
             state.columns.entries = entries
+            state.held, state.places = state.alive, np.arange(len(state.alive))
         return np.array([float(wrong)])
 
     def _scores(self, state: State, message: dict[str, Any]) -> FloatArray:
@@ -247,6 +255,7 @@ class BlockProgram:
             "alpha": state.alpha,
             "scores": state.scores,
             "alive": state.alive,
+            "held": state.held,
             "decided": state.decided,
             "frozen": np.concatenate([np.empty(0, np.int64), *(e.local for e in state.frozen)]),
             "sides": np.concatenate([np.empty(0, np.int8), *(e.side for e in state.frozen)]),
@@ -262,7 +271,10 @@ class BlockProgram:
         for since in np.unique(arrays["since"]).tolist():
             pick = arrays["since"] == since
             state.frozen.append(Frozen(arrays["frozen"][pick], arrays["sides"][pick], since))
-        if len(arrays["alive"]) < len(state.alive):
-            self._look_at(state, np.searchsorted(state.alive, arrays["alive"]))
+        state.alive = arrays["alive"].copy()
+        held = arrays.get("held", state.alive)  # checkpoints of before have none
+        if len(held) < len(state.held):
+            self._hold(state, np.searchsorted(state.held, held))
+        state.places = np.searchsorted(state.held, state.alive)
         state.columns.entries = int(arrays["entries"])
         return state

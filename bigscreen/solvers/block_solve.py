@@ -37,7 +37,7 @@ SMALLEST = 512
 SAVED = (
     *("alpha", "mu", "offset", "value", "size", "counts", "false_removals", "still", "fine"),
     *("spent", "keys", "screened", "stay", "new", "v", "w_sq", "gap", "rounding"),
-    *("highest", "lowest", "alive", "entries"),
+    *("highest", "lowest", "alive", "entries", "full_passes", "partial_passes"),
 )
 """What a checkpoint holds of the coordinator, as it is."""
 
@@ -70,6 +70,7 @@ class Solve:
         self.groups = int(np.size(self.dual.total))
         self.live = len(moving(self.dual))
         self.false_removals = self.moves = self.spent = 0
+        self.full_passes = self.partial_passes = 0  # moves that all rows heard of, and some
         self.screened = False
         # Equal rows have equal keys, others (almost surely) not.
         self.mark = np.random.default_rng(0).normal(size=data.n_features)
@@ -211,6 +212,10 @@ class Solve:
             }
         )
         self.moves += 1
+        if len(ids):
+            whole = not self.screenings
+            self.full_passes += whole
+            self.partial_passes += not whole
         notes = dict(zip(NOTES, stack[:, : len(NOTES)].T, strict=True))
         self.w_sq, self.gap = float(notes["w_sq"].sum()), float(notes["gap"].sum())
         self.rounding = float(notes["rounding"].sum())
@@ -255,7 +260,7 @@ class Solve:
             self.begin(True)
             self.fleet.load(folder)
         for name in SAVED:
-            setattr(self, name, meta[name])
+            setattr(self, name, meta.get(name, getattr(self, name, None)))
         self.counts = (int(meta["counts"][0]), int(meta["counts"][1]))
         self.screenings = list(meta["screenings"])
         ids, *block = (meta[f"block_{name}"] for name in BLOCK)
@@ -312,6 +317,8 @@ class Solve:
             "fixed_lo": low,
             "kernel_entries": self.kernel_entries,
             "false_removals": self.false_removals,
+            "full_passes": int(self.full_passes),
+            "partial_passes": int(self.partial_passes),
             "stalled": self.stuck and self.fine,
         }
 

@@ -27,7 +27,9 @@ class State:
     """A shard's rows; arrays of shape (rows,) of ALL rows, ``alive`` names those still looked at.
 
     ``scores`` of rows that are not alive are those of the round they were fixed in.
-    ``decided`` counts how many screening rounds running have decided about a row.
+    ``decided`` counts how many screening rounds running have decided about a row. ``columns`` are
+    of the rows ``held``, of which those alive have the numbers ``places``: copying columns costs
+    more than rows that are not looked at any more, until these are half of them.
 
     A score may be off by ``relative |score| + errors spread``: what its entries' errors have in
     common moves it as a whole, the others add up at random. ``spread`` is the root of the sum of
@@ -45,6 +47,8 @@ class State:
     norms: FloatArray
     X: Any
     columns: Columns
+    held: NDArray[np.int64]
+    places: NDArray[np.int64]
     frozen: list[Frozen] = field(default_factory=list)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.design import Design
 from bigscreen.dual import AT_HI, FREE, FloatArray
@@ -108,6 +109,8 @@ class _Descent:
         """Checks running that have decided about a row."""
         self.active = ~self.fixed
         self.epochs = 0
+        self.passes = np.zeros(2, np.int64)
+        """Passes over all rows that can move, and over some of them."""
         self.violation = np.inf
         self.counts = (0, 0)
         self.scores = np.zeros(data.n_rows)
@@ -135,6 +138,7 @@ class _Descent:
         """
         rng = np.random.default_rng([seed, self.epochs])
         threshold, self.violation = self.violation, 0.0
+        self._count(self.active)
         for s in rng.permutation(len(self.shards)):
             a, b = self.shards[s]
             free = np.flatnonzero(self.active[a:b])
@@ -162,6 +166,7 @@ class _Descent:
     def point(self) -> Point:
         """The point with its Frank-Wolfe gap over the free rows (fixed rows have none)."""
         gap = value = 0.0
+        self._count(~self.fixed)
         for s, (a, b) in enumerate(self.shards):
             free = np.flatnonzero(~self.fixed[a:b])
             dual = self.duals[s]
@@ -199,7 +204,15 @@ class _Descent:
             "fixed_hi": high,
             "fixed_lo": low,
             "stalled": self.violation <= 1e-14,
+            "full_passes": int(self.passes[0]),
+            "partial_passes": int(self.passes[1]),
         }
+
+    def _count(self, rows: NDArray[np.bool_]) -> None:
+        """Count a pass over these rows."""
+        visited = np.count_nonzero(rows)
+        if visited:
+            self.passes[int(visited < np.count_nonzero(~self.still))] += 1
 
     def screen(self, region: Ball) -> None:
         """Fix rows that are where the region proves the optimum's to be."""
@@ -239,6 +252,7 @@ class _Descent:
                 epochs=np.int64(self.epochs),
                 violation=np.float64(self.violation),
                 counts=np.array(self.counts),
+                passes=self.passes,
                 meta=np.frombuffer(json.dumps(meta).encode(), np.uint8),
             )
             file.flush()
@@ -252,6 +266,8 @@ class _Descent:
             self.active, self.streak = ~self.fixed, saved["streak"]
             self.epochs, self.violation = int(saved["epochs"]), float(saved["violation"])
             self.counts = (int(saved["counts"][0]), int(saved["counts"][1]))
+            if "passes" in saved:  # checkpoints of before have none
+                self.passes = saved["passes"]
             meta = json.loads(saved["meta"].tobytes())
         self.restored = True
         return meta

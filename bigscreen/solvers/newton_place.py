@@ -12,6 +12,12 @@ from bigscreen.point import Point
 from bigscreen.solvers.newton_bundle import Bundle
 from bigscreen.solvers.newton_moment import Average
 
+STEADY = 1e-6
+"""Relative gap from which h follows the gap that there is, not the one that is asked for."""
+
+AHEAD = 0.1
+"""Then it is one for so much of that gap."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -106,7 +112,8 @@ def next_h(place: Place, tol: float) -> float:
     ``P - D`` is about ``zone_weight h / 12`` (what smoothing costs; zone_weight is itself
     proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
     asked, and is lowered only when the decrease that the Newton step promises is no more than
-    what smoothing costs: sooner, and steps become tiny and the dual point useless.
+    what smoothing costs: sooner, and steps become tiny and the dual point useless. So it does not
+    run ahead of the gap either: a closer tol goes where a wider one went, and then on.
     """
     assert place.point is not None
     h, cost = place.h, place.zone_weight * place.h / 12
@@ -115,7 +122,8 @@ def next_h(place: Place, tol: float) -> float:
     primal = abs(place.point.primal)
     if place.decrement > max(min(cost, primal), 1e-15 * primal):
         return h
-    floor = h * float(np.sqrt(0.5 * tol * primal / cost)) if cost else 0.0
+    near = max(tol, min(STEADY, AHEAD * max(place.point.relative_gap, 0.0)))
+    floor = h * float(np.sqrt(0.5 * near * primal / cost)) if cost else 0.0
     converged = place.decrement <= 0.1 * cost
     if floor >= 0.7 * h:
         # Converged at the last h and still not enough: the estimate was too rosy. (Never creep

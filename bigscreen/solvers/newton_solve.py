@@ -39,6 +39,10 @@ class Solve:
         self.program: NewtonProgram
         self.largest = 0.0
         """At least every row's ``|p| + e``."""
+        self.zero = False
+        """Whether alpha = 0 is feasible."""
+        self.passes = [0, 0]
+        """Passes that have scored all rows, and some of them."""
 
     def run(self, place: Place, check: Check) -> Point:
         """Iterate from a place whose gradient is known until ``check`` is content."""
@@ -52,6 +56,8 @@ class Solve:
                     "fixed_hi": place.fixed[0],
                     "fixed_lo": place.fixed[1],
                     "decrement": place.decrement,
+                    "full_passes": self.passes[0],
+                    "partial_passes": self.passes[1],
                     "stalled": place.stalled >= 3 or self._vanished(place),
                 },
                 lambda folder, meta: self.fleet.save(folder, {**meta, **self._meta(place)}),
@@ -102,7 +108,8 @@ class Solve:
         # Gradients are p at w = 0; where all p are 0, the scores of sum alpha = total.
         unit = lin / max(weight, 1e-300) or float(total.sum()) * sqnorm / max(weight, 1e-300)
         self.algebra.unit, self.largest = float(unit) or 1.0, float(stack[:, 3].max())
-        most = stack[:, 4:].sum(axis=0)[: len(total)]
+        self.zero = not np.any(total) and float(stack[:, 4].max()) <= 0
+        most = stack[:, 5:].sum(axis=0)[: len(total)]
         return bool(np.all(most * (1 + 1e-9) >= total))
 
     def enter(self, place: Place, growth: float = 1.0) -> None:
@@ -142,6 +149,7 @@ class Solve:
         stack, _ = self.fleet.round(message)
         found = stack.sum(axis=0)
         place.visited, place.alive = int(found[0]), int(found[1])
+        self.passes[place.visited < self.design.data.n_rows] += 1
         losses = found[2:]
         while True:
             smooth, plain = losses.reshape(2, -1)
@@ -231,6 +239,8 @@ class Solve:
         if primal - dual > self.options.tol * abs(primal):
             # A mixture makes the closing pass dearer: only where this alpha alone is not enough.
             dual, readings, w_alpha = bundle.dual, bundle.mixture(), bundle.features()
+        if self.zero and dual < 0:
+            dual, readings, w_alpha = 0.0, (), np.zeros(len(place.x))  # alpha = 0 is better
         # P errs by the box times a score's error, D by alpha times that of w(alpha)'s scores.
         error = self.design.score_error(coef) + 2 * self.design.score_error(
             self.design.coef(w_alpha[: self.design.rank])
@@ -245,6 +255,7 @@ class Solve:
             readings=readings,
             rounding=program.weight_bound * error,
             multiplier=multiplier,
+            apart=float(np.sqrt(2 * self.algebra.quadratic(place.x - w_alpha))),
         )
 
         now, middle = v[: self.algebra.frame.buckets].sum(axis=0), v[-1]
@@ -306,6 +317,8 @@ class Solve:
             "primal": place.point.primal,
             "unit": self.algebra.unit,
             "largest": self.largest,
+            "zero": self.zero,
+            "passes": self.passes,
         }
         return {"solver": saved, **({} if place.known is None else {"moment": place.known.moment})}
 
@@ -313,6 +326,8 @@ class Solve:
         """The place that ``_meta`` describes: one gradient round over the restored shards."""
         saved = meta["solver"]
         self.program, self.algebra.unit, self.largest = program, saved["unit"], saved["largest"]
+        self.zero = saved.get("zero", False)
+        self.passes = list(saved.get("passes", [0, 0]))  # checkpoints of before have none
         place = Place.from_dict(self.algebra.metric, saved, meta.get("moment"))
         message = self._gradient_message(place, saved["stepped"])
         stack, totals = self.fleet.round(message)

@@ -84,13 +84,14 @@ def span(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
 def sizes(state: State) -> FloatArray:
     """What rows are measured by, weighted by how far alpha can be from 0.
 
-    Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, the most that
-    ``sum t alpha`` can be in every group...].
+    Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, how far alpha = 0
+    is from its box, the most that ``sum t alpha`` can be in every group...].
     """
     dual = state.dual
     weight, lin = np.maximum(np.abs(dual.lo), np.abs(dual.hi)), np.abs(dual.lin)
     sums = np.sum(weight), np.sum(weight * lin), np.sum(weight * state.norms**2)
-    return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), *state.most])
+    out = np.max(np.maximum(dual.lo, -dual.hi), initial=0.0)
+    return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), out, *state.most])
 
 
 def moved_since(state: State, message: dict[str, Any]) -> FloatArray:

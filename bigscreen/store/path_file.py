@@ -12,7 +12,7 @@ import numpy as np
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import kernel_from_dict
-from bigscreen.point import reached
+from bigscreen.point import met, reached, relative
 from bigscreen.store.model import Model
 from bigscreen.store.model_file import PATH, opened, packed, unpacked, write
 from bigscreen.store.prepare import Preparation
@@ -71,15 +71,18 @@ class SolvedPath:
         """A sentence, where any gap is wider than was asked; each point says its own."""
         tol = self.record["provenance"]["parameters"]["tol"]
         parts = self.walks
-        missed = [part for part in parts if not reached(part) <= tol]
+        missed = [part for part in parts if not met(part, tol)]
         if not missed:
             return None
         worst = max(missed, key=reached)
         which = "points, those of the folds among them," if self.record["folds"] else "points"
-        what = "relative gap" if worst.get("violation") is None else "KKT violation"
+        what, rounded = "KKT violation", ""
+        if worst.get("violation") is None:
+            what, moved = "relative gap", relative(worst["rounding"], worst["primal"])
+            rounded = f" (rounding can have moved it by {moved:.1e})"
         return (
-            f"{len(missed)} of {len(parts)} {which} missed the {what} {tol:g}: the largest "
-            f"is {reached(worst):.2e}, at {self.parameter} {worst['value']:.4g}"
+            f"{len(missed)} of {len(parts)} {which} missed the {what} {tol:g}: the largest is "
+            f"{reached(worst):.2e}{rounded}, at {self.parameter} {worst['value']:.4g}"
         )
 
     @property
