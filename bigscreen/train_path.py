@@ -26,6 +26,7 @@ from bigscreen.store import Rows
 from bigscreen.store.path_file import SolvedPath
 from bigscreen.store.path_folder import PathFolder
 from bigscreen.train_data import check_rows
+from bigscreen.train_job import rely_on
 from bigscreen.train_path_folds import make_folds
 from bigscreen.train_path_models import Point, machine, path_of
 from bigscreen.train_path_options import PathOptions
@@ -34,7 +35,11 @@ from bigscreen.train_stage import Setting, make_stage
 
 
 def train_path(
-    data: Rows, options: PathOptions, fleet: Any, report: Report | None = None
+    data: Rows,
+    options: PathOptions,
+    fleet: Any,
+    report: Report | None = None,
+    deadline: float | None = None,
 ) -> SolvedPath:
     """Solve a path, and the same for every fold.
 
@@ -45,6 +50,8 @@ def train_path(
     fleet : fleet.Inline or fleet.Cluster
     report : callable or None
         Receives events: phases, and one for each point.
+    deadline : float or None
+        Value of ``time.monotonic()`` at which the time budget ends. Default: the budget from now.
 
     Returns
     -------
@@ -58,13 +65,20 @@ def train_path(
         any kernel work.
     """
     with threadpool_limits(1, "blas"):
-        return PathJob(data, options, fleet, report).run()
+        return PathJob(data, options, fleet, report, deadline).run()
 
 
 class PathJob:
     """One run: the checks, the stage that all walks share, the folds, and all rows."""
 
-    def __init__(self, data: Rows, options: PathOptions, fleet: Any, report: Report | None) -> None:
+    def __init__(
+        self,
+        data: Rows,
+        options: PathOptions,
+        fleet: Any,
+        report: Report | None,
+        deadline: float | None,
+    ) -> None:
         self.data, self.options, self.fleet = data, options, fleet
         self.report: Report = report or (lambda event: None)
         self.fit = options.fit
@@ -80,12 +94,15 @@ class PathJob:
         self.scoring = SCORINGS[self.fit.problem]
         self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
         self.folder = self._folder()
+        rely_on(fleet, data, self.fit.work)
+        self._end = deadline
         self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
 
     def run(self) -> SolvedPath:
         """Do it all."""
         began = time.monotonic()
-        self._end = None if self.fit.time_budget is None else began + self.fit.time_budget
+        if self._end is None and self.fit.time_budget is not None:
+            self._end = began + self.fit.time_budget
         self.report({"event": "phase", "phase": "features"})
         self.setting: Setting = make_stage(self.data, self.fit, self.fleet, self.report)
         if not self.setting.kernel.psd:

@@ -6,17 +6,17 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from bigscreen.errors import InputError
+from bigscreen.cli.signals import INTERRUPTED, exit_code, orderly
+from bigscreen.errors import InputError, TimeOver
 
 BAD_INPUT = 2
-INTERRUPTED = 130
 _BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _BYTES |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
@@ -42,13 +42,17 @@ class Commands(click.Group):
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
+        with orderly(last=args is None):
+            self._run(run)
+
+    def _run(self, run: Callable[[], Any]) -> NoReturn:
         try:
             code: Any = run()
         except click.Abort:
             _stop("interrupted", INTERRUPTED)
         except click.ClickException as error:
             _stop(_usage_sentence(error), BAD_INPUT)
-        except InputError as error:
+        except (InputError, TimeOver) as error:
             _stop(str(error), BAD_INPUT)
         except BrokenPipeError:
             # The reader of our output (`| head`) went away: nothing to tell anybody.
@@ -58,12 +62,12 @@ class Commands(click.Group):
             _stop(_system_sentence(error), BAD_INPUT)
         except MemoryError:
             _stop("there is not enough memory; see `bigscreen plan STORE --memory`", BAD_INPUT)
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(exit_code(code) if isinstance(code, int) else 0)
 
 
 def _stop(sentence: str, code: int) -> NoReturn:
     click.echo(f"error: {' '.join(sentence.split())}", err=True)
-    sys.exit(code)
+    sys.exit(exit_code(code))
 
 
 def _usage_sentence(error: click.ClickException) -> str:

@@ -15,7 +15,7 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.given import train_options
 from bigscreen.cli.options import fit_options
-from bigscreen.cli.running import check_fleet, open_fleet
+from bigscreen.cli.running import check_fleet, deadline_of, open_fleet
 from bigscreen.cli.work import check_work, resumable
 from bigscreen.errors import InputError
 
@@ -133,6 +133,7 @@ def fit(
     from bigscreen.store.dataset import Dataset
     from bigscreen.train import train
 
+    deadline = deadline_of(values)
     check_output(model, overwrite)
     check_json(json_file, model)
     check_fleet(values)
@@ -141,8 +142,8 @@ def fit(
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(work), resume)
     with resumable(context, work, own_work, "label-*/*"):
-        with open_fleet(values) as fleet, report.FitReport() as show:
-            fitted = train(dataset, options, fleet, show)
+        with open_fleet(values, deadline) as fleet, report.FitReport() as show:
+            fitted = train(dataset, options, fleet, show, deadline)
         fitted.save(model)
     record = certificate.fit_record(fitted)
     if json_file:

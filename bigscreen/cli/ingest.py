@@ -5,7 +5,6 @@ from typing import Any
 import click
 
 from bigscreen.cli.common import (
-    INTERRUPTED,
     Number,
     check_json,
     check_output,
@@ -13,6 +12,7 @@ from bigscreen.cli.common import (
     overwrite_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
+from bigscreen.cli.signals import INTERRUPTED
 
 
 @click.command(short_help="Read files into a STORE.")

@@ -17,7 +17,7 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.given import DEFAULT_LANDMARKS, check_machine
 from bigscreen.cli.options import some_options
-from bigscreen.cli.running import check_fleet, open_fleet
+from bigscreen.cli.running import check_fleet, deadline_of, open_fleet
 from bigscreen.cli.work import check_work, resumable
 from bigscreen.errors import InputError
 
@@ -29,7 +29,7 @@ RULES = ("dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap")
 _SHARED = (
     *("kernel", "gamma", "degree", "coef0", "exact", "landmarks", "sampling", "class_weight"),
     *("intercept", "tol", "time_budget", "memory", "seed", "work"),
-    *("workers", "scheduler", "threads"),
+    *("workers", "scheduler", "tls_ca", "tls_cert", "tls_key", "threads"),
     *("problem", "epsilon", "tau"),
 )
 
@@ -153,6 +153,7 @@ def path(
     from bigscreen.train_path import train_path
     from bigscreen.train_path_options import PathOptions, default_rules
 
+    deadline = deadline_of(values)
     check_output(out, overwrite)
     check_json(json_file, out)
     check_fleet(values)
@@ -172,8 +173,8 @@ def path(
         warm=not values["cold"],
     )
     with resumable(context, work, own_work, "walk-*/*"):
-        with open_fleet(values) as fleet, report_path.PathBar() as show:
-            solved = train_path(dataset, options, fleet, show)
+        with open_fleet(values, deadline) as fleet, report_path.PathBar() as show:
+            solved = train_path(dataset, options, fleet, show, deadline)
         solved.save(out)
     if json_file:
         report.write_json(json_file, solved.record)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from bigscreen.cli.common import INTERRUPTED, check_output
-from bigscreen.errors import InputError
+from bigscreen.cli.common import check_output
+from bigscreen.cli.signals import INTERRUPTED
+from bigscreen.errors import InputError, TimeOver
 
 
 def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
@@ -56,9 +57,9 @@ def resumable(context: click.Context, work: str, own: bool, done: str) -> Iterat
     except KeyboardInterrupt:
         click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
         context.exit(INTERRUPTED)
-    except ConnectionError as error:
+    except (ConnectionError, TimeOver) as error:
         # What the workers have done is in the folder, as after an interruption.
-        raise ConnectionError(f"{error}; {_how_to_resume(work)}") from error
+        raise type(error)(f"{error}; {_how_to_resume(work)}") from error
     except (InputError, OSError):
         # What can be resumed is kept: a full disk must not cost what was done before.
         if own and not any(Path(work).glob(done)):
