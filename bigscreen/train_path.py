@@ -14,6 +14,7 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from bigscreen.dual import FloatArray
+from bigscreen.errors import TimeOver
 from bigscreen.fit_monitor import Report
 from bigscreen.path import Manner, Step, Walk
 from bigscreen.path_folds import SCORINGS, judged
@@ -51,7 +52,8 @@ def train_path(
     report : callable or None
         Receives events: phases, and one for each point.
     deadline : float or None
-        Value of ``time.monotonic()`` at which the time budget ends. Default: the budget from now.
+        Value of ``time.monotonic()`` at which the time budget ends, what comes before the first
+        point included. Default: the budget from now on, for the points.
 
     Returns
     -------
@@ -63,6 +65,8 @@ def train_path(
     InputError
         Bad parameters or rows, an infeasible nu, folds that would have one class only: all before
         any kernel work.
+    TimeOver
+        If ``deadline`` passes before the first point.
     """
     with threadpool_limits(1, "blas"):
         return PathJob(data, options, fleet, report, deadline).run()
@@ -95,7 +99,7 @@ class PathJob:
         self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
         self.folder = self._folder()
         rely_on(fleet, data, self.fit.work)
-        self._end = deadline
+        self._strict = self._end = deadline
         self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
 
     def run(self) -> SolvedPath:
@@ -104,7 +108,7 @@ class PathJob:
         if self._end is None and self.fit.time_budget is not None:
             self._end = began + self.fit.time_budget
         self.report({"event": "phase", "phase": "features"})
-        self.setting: Setting = make_stage(self.data, self.fit, self.fleet, self.report)
+        self.setting: Setting = make_stage(self.data, self.fit, self.fleet, self._prepared)
         if not self.setting.kernel.psd:
             # Where ||w||^2 may be negative no ball holds the optimum.
             self.rules, self.dynamic = (), False
@@ -137,6 +141,12 @@ class PathJob:
         if path.missed:
             warnings.warn(path.missed, ConvergenceWarning, stacklevel=4)
         return path
+
+    def _prepared(self, event: dict[str, Any]) -> None:
+        """Tell how far the stage is, and that the time ends before there is one."""
+        self.report(event)
+        if self._strict is not None and time.monotonic() > self._strict:
+            raise TimeOver(f"the time budget ended in the phase {event['phase']}")
 
     def _folder(self) -> PathFolder | None:
         if self.fit.work is None:

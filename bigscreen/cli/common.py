@@ -59,7 +59,7 @@ class Commands(click.Group):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except OSError as error:
-            _stop(_system_sentence(error), BAD_INPUT)
+            _stop(system_sentence(error), BAD_INPUT)
         except MemoryError:
             _stop("there is not enough memory; see `bigscreen plan STORE --memory`", BAD_INPUT)
         sys.exit(exit_code(code) if isinstance(code, int) else 0)
@@ -79,9 +79,10 @@ def _usage_sentence(error: click.ClickException) -> str:
     return f"{sentence}; `{context.command_path} --help` explains" if context else sentence
 
 
-def _system_sentence(error: OSError) -> str:
+def system_sentence(error: OSError) -> str:
+    """What the operating system refuses, as one sentence."""
     where = f" ({error.filename})" if error.filename else ""
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"the disk is full{where}; free some space and run the command again"
     return f"{error.strerror or error}{where}"
 
@@ -209,6 +210,12 @@ json_option = click.option(
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists already."
+)
+time_option = click.option(
+    "--time-budget",
+    type=Seconds(),
+    metavar="TIME",
+    help="Most time to take, such as 90s, 10m, 2h; then one sentence says what is kept.",
 )
 threads_option = click.option(
     "--threads",

@@ -22,6 +22,9 @@ from bigscreen.errors import InputError
 if TYPE_CHECKING:
     from bigscreen.plan import Plan
 
+KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
+"""What a fit that is resumed goes on with: checkpoints and results, and features."""
+
 
 @click.command(short_help="Say what a fit would need, without doing it.")
 @click.argument("store")
@@ -133,7 +136,7 @@ def fit(
     from bigscreen.store.dataset import Dataset
     from bigscreen.train import train
 
-    deadline = deadline_of(values)
+    deadline = deadline_of(values["time_budget"])
     check_output(model, overwrite)
     check_json(json_file, model)
     check_fleet(values)
@@ -141,7 +144,7 @@ def fit(
     check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(work), resume)
-    with resumable(context, work, own_work, "label-*/*"):
+    with resumable(context, work, own_work, KEPT):
         with open_fleet(values, deadline) as fleet, report.FitReport() as show:
             fitted = train(dataset, options, fleet, show, deadline)
         fitted.save(model)

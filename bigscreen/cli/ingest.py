@@ -10,8 +10,10 @@ from bigscreen.cli.common import (
     check_output,
     json_option,
     overwrite_option,
+    time_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
+from bigscreen.cli.running import deadline_of
 from bigscreen.cli.signals import INTERRUPTED
 
 
@@ -108,6 +110,7 @@ from bigscreen.cli.signals import INTERRUPTED
     show_default=True,
     help="Seed of the shuffle and the hold-out.",
 )
+@time_option
 @overwrite_option
 @json_option
 @click.pass_context
@@ -118,13 +121,15 @@ def ingest(
     overwrite: bool,
     json_file: str | None,
     holdout: float | None,
+    time_budget: float | None,
     **values: Any,
 ) -> None:
     """Read files into STORE, a folder that is quick to read in pieces.
 
     Reads svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX (MNIST) and Parquet; text also packed as
     .gz, .bz2 or .xz. Several SOURCEs become one store. Needs little memory however large the
-    files are. After an interruption, the same command goes on where it stopped.
+    files are. After an interruption, or at the end of a time budget, the same command goes on
+    where it stopped.
 
     \b
     Examples:
@@ -138,6 +143,7 @@ def ingest(
     from bigscreen import report
     from bigscreen.store.ingest import ingest as read_in
 
+    deadline = deadline_of(time_budget)
     check_output(store, overwrite, folder=True)
     check_json(json_file, store, *sources)
     if values["zero_based"] is None:
@@ -150,6 +156,7 @@ def ingest(
                 holdout=holdout or 0,
                 overwrite=overwrite,
                 progress=progress,
+                deadline=deadline,
                 **values,
             )
     except KeyboardInterrupt as stopped:

@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,7 +154,7 @@ def path(
     from bigscreen.train_path import train_path
     from bigscreen.train_path_options import PathOptions, default_rules
 
-    deadline = deadline_of(values)
+    deadline = deadline_of(values["time_budget"])
     check_output(out, overwrite)
     check_json(json_file, out)
     check_fleet(values)
@@ -172,7 +173,7 @@ def path(
         dynamic=not values["static"],
         warm=not values["cold"],
     )
-    with resumable(context, work, own_work, "walk-*/*"):
+    with resumable(context, work, own_work, ("walk-*/*",)):
         with open_fleet(values, deadline) as fleet, report_path.PathBar() as show:
             solved = train_path(dataset, options, fleet, show, deadline)
         solved.save(out)
@@ -183,9 +184,14 @@ def path(
     if plots is not None:
         for file in report_path.save_plots(solved, plots):
             report.note(f"drew {file}")
-    if solved.missed:
+    late = deadline is not None and time.monotonic() > deadline
+    if solved.missed and late:
+        # What the time has cut short is worth going on with.
+        goes_on = f"the same command with --resume --overwrite goes on from {work}"
+        report.warn(f"{solved.missed}; the time budget ended: {goes_on}")
+    elif solved.missed:
         report.warn(solved.missed)
-    if own_work:
+    if own_work and not (solved.missed and late):
         shutil.rmtree(work, ignore_errors=True)
 
 

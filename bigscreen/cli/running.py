@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 TLS = ("tls_ca", "tls_cert", "tls_key")
 
 
-def deadline_of(values: dict[str, Any]) -> float | None:
+def deadline_of(budget: float | None) -> float | None:
     """When the time budget of a command that begins now is spent, by ``time.monotonic()``."""
-    budget = values["time_budget"]
     return None if budget is None else time.monotonic() + budget
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from bigscreen.cli.common import check_output
+from bigscreen.cli.common import check_output, system_sentence
 from bigscreen.cli.signals import INTERRUPTED
 from bigscreen.errors import InputError, TimeOver
 
@@ -39,13 +39,15 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
 
 
 @contextmanager
-def resumable(context: click.Context, work: str, own: bool, done: str) -> Iterator[None]:
+def resumable(
+    context: click.Context, work: str, own: bool, done: tuple[str, ...]
+) -> Iterator[None]:
     """Say how to go on with a run that ends too soon; clear away a folder in which nothing is done.
 
     Parameters
     ----------
-    done : str
-        Pattern of the files in the folder that a later run goes on with.
+    done : tuple of str
+        Patterns of the files in the folder that a later run goes on with.
     """
     from sklearn.exceptions import ConvergenceWarning
 
@@ -60,10 +62,13 @@ def resumable(context: click.Context, work: str, own: bool, done: str) -> Iterat
     except (ConnectionError, TimeOver) as error:
         # What the workers have done is in the folder, as after an interruption.
         raise type(error)(f"{error}; {_how_to_resume(work)}") from error
-    except (InputError, OSError):
+    except (InputError, OSError) as error:
         # What can be resumed is kept: a full disk must not cost what was done before.
-        if own and not any(Path(work).glob(done)):
+        kept = any(file for pattern in done for file in Path(work).glob(pattern))
+        if own and not kept:
             shutil.rmtree(work, ignore_errors=True)
+        if kept and isinstance(error, OSError):
+            raise InputError(f"{system_sentence(error)}; {_how_to_resume(work)}") from error
         raise
 
 
