@@ -91,6 +91,8 @@ class Cluster:
         Value of ``time.monotonic()`` that bounds the waiting for workers.
     shielded : bool
         Keep Ctrl-C, which reaches a whole process group, from the workers.
+    check : callable, optional
+        Refuses a cluster by raising, before anything of it is changed.
     """
 
     def __init__(
@@ -100,6 +102,7 @@ class Cluster:
         owned: contextlib.ExitStack | None = None,
         deadline: float | None = None,
         shielded: bool = False,
+        check: Callable[[Client], None] | None = None,
     ) -> None:
         self._client = client
         self._workers = Workers(client, deadline)
@@ -127,6 +130,8 @@ class Cluster:
         loop: Any = client.loop
         self._watch = asyncio.run_coroutine_threadsafe(give_up_frozen(client), loop.asyncio_loop)
         try:
+            if check is not None:
+                check(client)
             with contextlib.suppress(Exception):  # a scheduler that lacks bigscreen can do without
                 client.register_plugin(Leaving(client.id, self._name), name=self._name)
             if shielded:

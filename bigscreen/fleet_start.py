@@ -120,7 +120,7 @@ def _started(workers: int, memory_limit: int | str | None, folder: str) -> Local
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # HTTP, any free port
                     silence_logs=logging.CRITICAL,  # a worker's death is handled, not news
                 )
-        except RuntimeError as error:
+        except (RuntimeError, OSError) as error:
             if not left:
                 raise InputError(
                     f"{workers} worker processes were started {STARTS} times, and each time one "
@@ -178,8 +178,7 @@ def connect(
     owned.callback(client.close)
     try:
         _await_worker(client, address, until)
-        _check_versions(client, address)
-        return Cluster(client, setup, owned, deadline)
+        return Cluster(client, setup, owned, deadline, check=_check_versions)
     except BaseException:
         owned.close()
         raise
@@ -197,8 +196,9 @@ def _await_worker(client: Client, address: str, until: float) -> None:
         time.sleep(0.1)
 
 
-def _check_versions(client: Client, address: str) -> None:
+def _check_versions(client: Client) -> None:
     """An InputError if a worker runs other code than this process."""
+    address = client.scheduler.address  # type: ignore[union-attr]
     # Dask's own way needs nothing of ours on the workers, and no common version of Python.
     told: Any = client.get_versions(packages=list(SAME))
     own = _versions(told["client"])

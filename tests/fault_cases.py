@@ -31,7 +31,7 @@ import psutil
 from bigscreen.store.ingest import ingest
 from bigscreen.store.model import Model
 
-ROWS, HANGS = 30_000, 240.0
+ROWS, HANGS = 20_000, 400.0
 JOBS = {
     "newton": "--landmarks 150 --gamma .3 --C 10 --features stored --solver newton --tol 1e-9 "
     "--max-iter 8",

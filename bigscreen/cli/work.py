@@ -51,10 +51,13 @@ def resumable(
     """
     from sklearn.exceptions import ConvergenceWarning
 
+    from bigscreen import report
+
     try:
         with warnings.catch_warnings():
             # What was proved is shown at the end, with its numbers.
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.showwarning = lambda message, *_, **__: report.warn(str(message))
             yield
     except KeyboardInterrupt:
         click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
