@@ -15,6 +15,10 @@ class InputError(ValueError):
     """
 
 
+class TimeOver(Exception):
+    """The time budget ended before there was a result; the message says what is kept."""
+
+
 def is_number(value: Any) -> bool:
     """Whether a parameter is one finite number: no text, array or None."""
     return isinstance(value, Real) and math.isfinite(value)

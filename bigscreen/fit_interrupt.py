@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from types import FrameType
 
 from bigscreen.fit_monitor import Monitor
 
@@ -23,7 +24,8 @@ class GracefulInterrupt:
         if self.usable:
             signal.signal(signal.SIGINT, self.before)
 
-    def _interrupt(self, *_: object) -> None:
-        if self.monitor.interrupted:
-            raise KeyboardInterrupt
-        self.monitor.interrupted = True
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self.monitor.interrupted:
+            self.monitor.interrupted = True
+        elif callable(self.before):
+            self.before(number, frame)

@@ -58,7 +58,8 @@ class Fleet(Protocol):
         ----------
         message : dict
             Small and picklable; arrays of up to some 100,000 numbers travel well. A cluster keeps
-            every message until the next ``save``, to replay them.
+            messages to replay them, until the next ``save`` or until it has some tens of megabytes
+            of them and copies the states instead.
 
         Returns
         -------
@@ -95,6 +96,9 @@ class Fleet(Protocol):
     ) -> Iterator[Result]:
         """``function(item)`` for every item, in order, at most ``in_flight`` handed out at a time
         (default: two for every thread)."""
+
+    def rely_on(self, files: Iterable[Path]) -> None:
+        """Use only workers that see these files as they are here; InputError if none does."""
 
     def memory(self) -> int:
         """Bytes (PSS) held now by all processes together."""
@@ -156,7 +160,7 @@ class Inline:
         def restore(base: Checkpoint) -> None:
             self._torn = True
             self._shards.states.clear()
-            self._shards.restore(program, range(self._n_shards), base)
+            self._shards.restore(program, range(self._n_shards), base.shard)
 
         found = newest_whole(Path(folder), self._n_shards, restore)
         if found is None and self._torn:
@@ -190,6 +194,9 @@ class Inline:
                 for future in waiting:
                     future.cancel()
                 wait(waiting)
+
+    def rely_on(self, files: Iterable[Path]) -> None:
+        """This process sees what it sees."""
 
     def memory(self) -> int:
         return self._sampler.look()

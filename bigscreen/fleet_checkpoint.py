@@ -2,7 +2,7 @@
 
 ::
 
-    folder/7.tmp/                 being written; never read
+    folder/7.4f0c91d2.tmp/        being written; never read
     folder/7/checkpoint.json      checksums of the shards, the caller's meta, its own checksum
     folder/7/meta.npz             the arrays among the meta
     folder/7/shard-000012.npz     the state of shard 12
@@ -16,6 +16,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import secrets
 import shutil
 import zipfile
 import zlib
@@ -110,7 +111,9 @@ class Draft:
             shutil.rmtree(leftover, ignore_errors=True)
         newest = next((int(path.name) for path in finished(folder)), 0)
         self.folder = folder
-        self.path = folder / f"{newest + 1}.tmp"
+        # A name of its own: a worker that was given up, and is not dead, may go on writing to the
+        # draft that it knew.
+        self.path = folder / f"{newest + 1}.{secrets.token_hex(4)}.tmp"
         self.path.mkdir()
 
     def commit(self, checksums: Mapping[int, int]) -> Path:
@@ -142,7 +145,7 @@ class Draft:
         record = {"crc32": zlib.crc32(_canonical(body)), "body": body}
         _write_durably(self.path / "checkpoint.json", json.dumps(record).encode())
         _sync_folder(self.path)
-        path = self.path.with_suffix("")
+        path = self.folder / self.path.name.partition(".")[0]
         os.rename(self.path, path)
         _sync_folder(self.folder)
         for old in finished(self.folder)[KEPT:]:

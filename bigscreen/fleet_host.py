@@ -1,19 +1,22 @@
-"""What runs inside a Dask worker: the host of many shards, and two plugins."""
+"""What runs inside a Dask worker: the host of many shards, and plugins."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
+import hashlib
 import os
 import pickle
 import platform
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
-from distributed import Worker, WorkerPlugin, get_worker
+from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
 from distributed.core import error_message
 from distributed.protocol.pickle import loads
 
@@ -22,6 +25,7 @@ from bigscreen.fleet_memory import Sampler
 from bigscreen.fleet_shards import Program, Shards, Totals, one_blas_thread
 
 Message = tuple[bytes, ...]
+Arrays = dict[str, np.ndarray]
 
 
 def packed(message: dict[str, Any]) -> Message:
@@ -37,6 +41,11 @@ def packed(message: dict[str, Any]) -> Message:
 def unpacked(message: Message) -> dict[str, Any]:
     """The message; its arrays are aligned and writeable, as they are inline."""
     return pickle.loads(message[0], buffers=[bytearray(buffer) for buffer in message[1:]])
+
+
+def _own(arrays: Arrays) -> Arrays:
+    """Arrays as they came from the wire, writeable."""
+    return {name: np.array(array, order="K") for name, array in arrays.items()}
 
 
 def _reported(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
@@ -77,11 +86,24 @@ class Host:
         self._program: Program = loads(program)
 
     @_reported
-    def adopt(self, number: int, shards: list[int], base: str | None, log: list[Message]) -> None:
-        """Open shards (or load them from a checkpoint) and replay a log, up to round ``number``."""
+    def adopt(
+        self,
+        number: int,
+        shards: list[int],
+        base: str | dict[int, Arrays] | None,
+        log: list[Message],
+    ) -> None:
+        """Open shards and replay a log, up to round ``number``.
+
+        ``base`` is the folder of a checkpoint to load them from, or their states themselves.
+        """
         new = [shard for shard in shards if self._round.get(shard) != number]
-        checkpoint = None if base is None else Checkpoint.read(Path(base))
-        self._shards.restore(self._program, new, checkpoint, [unpacked(each) for each in log])
+        states: Callable[[int], Arrays] | None = None
+        if isinstance(base, dict):
+            states = lambda shard: _own(base[shard])  # noqa: E731
+        elif base is not None:
+            states = Checkpoint.read(Path(base)).shard
+        self._shards.restore(self._program, new, states, [unpacked(each) for each in log])
         self._round.update(dict.fromkeys(new, number))
 
     @_reported
@@ -105,15 +127,14 @@ class Host:
         return self._shards.save(self._program, sorted(self._round), Path(folder))
 
     @_reported
-    def show(self, shard: int) -> dict[str, np.ndarray]:
+    def show(self, shard: int) -> Arrays:
         """The state of one shard as arrays, for another worker to take over."""
         return self._program.save(self._shards.states[shard])
 
     @_reported
-    def take(self, number: int, shard: int, arrays: dict[str, np.ndarray]) -> None:
+    def take(self, number: int, shard: int, arrays: Arrays) -> None:
         """Go on with a shard that another worker showed after round ``number``."""
-        own = {name: np.array(array, order="K") for name, array in arrays.items()}
-        self._shards.states[shard] = self._program.load(shard, own)
+        self._shards.states[shard] = self._program.load(shard, _own(arrays))
         self._round[shard] = number
 
     @_reported
@@ -130,25 +151,67 @@ class Host:
 
 
 class WorkerSetup(WorkerPlugin):
-    """Prepares every worker, also one that comes later, and watches its memory."""
+    """Prepares every worker, also one that comes later, and watches its memory.
+
+    Workers may be other people's: what it changes of them is changed back when it leaves.
+    """
 
     def __init__(self, prepare: Callable[[], Any] | None) -> None:
         self._prepare = prepare
 
     async def setup(self, worker: Worker) -> None:
-        # A paused worker runs no task, and shards that fill its memory do not go away by waiting:
-        # the fit would stand still for ever. What a fit may take is planned before it runs.
-        manager = worker.memory_manager
-        manager.memory_target_fraction = manager.memory_spill_fraction = False
-        manager.memory_pause_fraction = False
+        _hold(worker)
+        self.sampler = Sampler()
+        self.sampler.look()
         if self._prepare is not None:
             # compiling takes long: the worker must go on answering its scheduler
             await asyncio.get_running_loop().run_in_executor(None, self._prepare)
-        self.sampler = Sampler()
-        self.sampler.look()
 
     def teardown(self, worker: Worker) -> None:
         self.sampler.stop()
+        _let_go(worker)
+
+
+_FRACTIONS = ("target", "spill", "pause")
+_held: WeakKeyDictionary[Worker, tuple[int, list[Any]]] = WeakKeyDictionary()
+"""Of every worker of this process, how many fleets use it and the fractions that it had before."""
+
+
+def _hold(worker: Worker) -> None:
+    """Switch a worker's spilling and pausing off.
+
+    A paused worker runs no task, and shards that fill its memory do not go away by waiting: the
+    fit would stand still for ever. What a fit may take is planned before it runs.
+    """
+    manager, names = worker.memory_manager, [f"memory_{name}_fraction" for name in _FRACTIONS]
+    fleets, before = _held.get(worker, (0, [getattr(manager, name) for name in names]))
+    _held[worker] = fleets + 1, before
+    for name in names:
+        setattr(manager, name, False)
+
+
+def _let_go(worker: Worker) -> None:
+    """Give a worker its fractions back, once no fleet uses it any more."""
+    fleets, before = _held.pop(worker)
+    if fleets > 1:
+        _held[worker] = fleets - 1, before
+        return
+    for name, fraction in zip(_FRACTIONS, before, strict=True):
+        setattr(worker.memory_manager, f"memory_{name}_fraction", fraction)
+
+
+class Leaving(SchedulerPlugin):
+    """Takes the plugins of a fleet off the workers when its process is gone, however it ended."""
+
+    def __init__(self, client: str, prefix: str) -> None:
+        self._client, self._prefix = client, prefix
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        if client != self._client:
+            return
+        for name in [name for name in scheduler.worker_plugins if name.startswith(self._prefix)]:
+            scheduler.loop.add_callback(scheduler.unregister_worker_plugin, None, name)
+        scheduler.loop.add_callback(scheduler.unregister_scheduler_plugin, self._prefix)
 
 
 class Shielded(WorkerPlugin):
@@ -156,6 +219,25 @@ class Shielded(WorkerPlugin):
 
     def setup(self, worker: Worker) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def digests(files: Sequence[str]) -> dict[str, str | None]:
+    """What files hold, as SHA-256; None where there is no such file."""
+    found: dict[str, str | None] = dict.fromkeys(files)
+    for name in files:
+        with contextlib.suppress(OSError), open(name, "rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def source_digest() -> str:
+    """SHA-256 of the code of this package: tells working copies of one version apart."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
 
 
 def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int] | None:

@@ -5,25 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence, Set
-from concurrent.futures import CancelledError
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
 
 import distributed
-from distributed import Client, Future
-from distributed.comm import CommClosedError
+from distributed import Future
 from distributed.core import clean_exception
 from distributed.protocol import to_serialize
 
+from bigscreen import fleet_workers
 from bigscreen.fleet_host import Host
-
-PATIENCE_SECONDS = 60.0
-"""How long to wait for a first worker, or for one that its scheduler lists to answer."""
-
-GONE = (OSError, RuntimeError, AttributeError)
-"""What a client raises that lost its scheduler; AttributeError once it has closed itself."""
+from bigscreen.fleet_workers import Workers
 
 LOST = object()
 """The answer of a host that is gone."""
@@ -57,10 +51,9 @@ class Seats:
     the default one, and its calls never return if the worker has been replaced.
     """
 
-    def __init__(self, client: Client, program: bytes) -> None:
-        self._client = client
+    def __init__(self, workers: Workers, program: bytes) -> None:
+        self._workers, self._client = workers, workers.client
         self._program = program
-        self._unreachable: set[str] = set()
         self.all: list[Seat] = []
 
     def fill(self) -> None:
@@ -69,11 +62,11 @@ class Seats:
         Raises
         ------
         ConnectionError
-            If there is no worker for a minute.
+            If there is no worker for a minute, or within the time budget.
         """
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = self._workers.until()
         while True:
-            living = living_workers(self._client, self._unreachable)
+            living = self._workers.living()
             taken = {seat.address for seat in self.all if seat.alive}
             asked = [
                 Seat(address, threads, self._submit(threads, address))
@@ -93,8 +86,7 @@ class Seats:
 
     def newcomers(self) -> bool:
         """Whether there are living workers without a host."""
-        living = living_workers(self._client)
-        return not living.keys() <= {seat.address for seat in self.all} | self._unreachable
+        return not self._workers.living().keys() <= {seat.address for seat in self.all}
 
     def ask(self, seats: Iterable[Seat], method: str, *args: Any) -> dict[Seat, Any]:
         """Call a method of several hosts with the same arguments; see :meth:`ask_each`."""
@@ -160,7 +152,7 @@ class Seats:
                 with self._client.as_current():  # wait would ask for a default client
                     distributed.wait([seat.future for seat in pending], timeout=0.5)
             except (TimeoutError, asyncio.CancelledError):
-                listed = listed_workers(self._client)
+                listed = self._workers.listed()
                 for seat in pending:
                     # its task is tied to that worker and would wait for it for ever
                     if seat.address not in listed:
@@ -189,11 +181,11 @@ class Seats:
                     return answer["result"]
                 # else from outside the method, whose errors are results: the worker is closing
             await asyncio.sleep(0.02)
-            deadline = deadline or time.monotonic() + PATIENCE_SECONDS
+            deadline = deadline or time.monotonic() + fleet_workers.PATIENCE_SECONDS
             if not seat.alive:
                 return LOST
             if time.monotonic() > deadline:
-                self._unreachable.add(seat.address)
+                self._workers.unreachable.add(seat.address)
                 return LOST
 
     async def _send(self, seat: Seat, method: str, args: tuple[Any, ...]) -> Any:
@@ -203,57 +195,3 @@ class Seats:
             args=[to_serialize(arg) for arg in args],
             kwargs={},
         )
-
-
-def listed_workers(client: Client) -> dict[str, int]:
-    """The workers' addresses and threads; a ConnectionError if there is no scheduler."""
-    try:
-        return client.nthreads()
-    except GONE as error:
-        raise ConnectionError(
-            "the Dask scheduler is gone: start it and its workers and run again"
-        ) from error
-
-
-def living_workers(client: Client, without: Set[str] = frozenset()) -> dict[str, int]:
-    """The workers' addresses and threads, as soon as there is one.
-
-    Raises
-    ------
-    ConnectionError
-        If there is none for a minute, or no scheduler.
-    """
-    deadline = time.monotonic() + PATIENCE_SECONDS
-    while True:
-        listed = listed_workers(client)
-        living = {address: n for address, n in listed.items() if address not in without}
-        if living:
-            return living
-        if time.monotonic() > deadline:
-            raise ConnectionError(
-                f"the cluster has had no worker that answers for {PATIENCE_SECONDS:.0f} s: "
-                "start workers and run again"
-            )
-        time.sleep(0.05)
-
-
-def outcome(client: Client, future: Future) -> Any:
-    """The result of a task; Dask alone would wait for ever if every worker died.
-
-    Raises
-    ------
-    ConnectionError
-        If the scheduler is gone, or there is no worker for a minute.
-    """
-    while True:
-        try:
-            with client.as_current():  # wait would ask for a default client
-                distributed.wait([future], timeout=2.0)
-            return future.result()
-        except TimeoutError:
-            if future.done():
-                raise  # by the function itself
-        except (CommClosedError, CancelledError, asyncio.CancelledError) as error:
-            if future.status in ("cancelled", "lost"):
-                raise ConnectionError("the Dask scheduler has lost its tasks") from error
-        living_workers(client)  # raises if nobody is left to wait for

@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bigscreen.fleet_checkpoint import Checkpoint, write_shard
+from bigscreen.fleet_checkpoint import write_shard
 
 Result = TypeVar("Result")
 Totals = dict[str, np.ndarray]
@@ -109,16 +109,13 @@ class Shards:
         self,
         program: Program,
         shards: Sequence[int],
-        base: Checkpoint | None,
+        saved: Callable[[int], dict[str, np.ndarray]] | None,
         messages: Sequence[dict[str, Any]] = (),
     ) -> None:
-        """Open shards, or load them from a checkpoint, and replay the messages since."""
+        """Open shards, or load what was saved of them, and replay the messages since."""
 
         def bring(shard: int, _: Totals) -> None:
-            if base is None:
-                state = program.open(shard)
-            else:
-                state = program.load(shard, base.shard(shard))
+            state = program.open(shard) if saved is None else program.load(shard, saved(shard))
             for message in messages:
                 program.step(state, message, {})  # its totals were counted in its own round
             self.states[shard] = state

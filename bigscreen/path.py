@@ -161,7 +161,8 @@ class Walk:
         check_box(np.maximum(dual.hi, -dual.lo), np.arange(len(dual)))
         alpha = _start(problem, dual, before if manner.warm else None)
         decided, screened = np.full(len(dual), FREE), {}
-        if before is not None and manner.rules:
+        # Where no time is left for a solve, nothing is gained by leaving rows out of it.
+        if before is not None and manner.rules and not manner.late:
             found = self._screen(dual, value, before)
             decided, screened = found.decided, found.counts
         if screened and any(screened["all"].values()):

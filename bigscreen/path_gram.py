@@ -16,7 +16,7 @@ from bigscreen.design import Design
 from bigscreen.dual import FREE, Dual, FloatArray
 from bigscreen.dual_violation import unit
 from bigscreen.path_gram_face import face_steps
-from bigscreen.path_gram_matrix import EPS, Gram
+from bigscreen.path_gram_matrix import EPS, Gram, Progress
 from bigscreen.path_gram_point import Kept, certified, near_last, screened
 from bigscreen.path_stage import Solved
 from bigscreen.point import enough
@@ -62,8 +62,14 @@ class GramStage:
         If it does not fit, or the design has landmarks.
     """
 
-    def __init__(self, design: Design, constant: bool = False, budget: int = 1 << 30) -> None:
-        self.gram = Gram(design, constant, budget)
+    def __init__(
+        self,
+        design: Design,
+        constant: bool = False,
+        budget: int = 1 << 30,
+        progress: Progress | None = None,
+    ) -> None:
+        self.gram = Gram(design, constant, budget, progress)
         self.floor = 0.0
         self._kept = Kept(self.gram)
         self._whole = self._square = Matrix(self.gram.K)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,6 +15,8 @@ from bigscreen.kernels_base import FLOAT64
 from bigscreen.rows import njit
 
 EPS = 2.0**-52
+
+Progress = Callable[[int, int], None]
 
 STRIPE = 256
 """Rows computed at a time."""
@@ -29,6 +33,8 @@ class Gram:
         Whether a 1 is appended to every phi.
     budget : int
         Bytes there are for K and for copies of its rows: float64 entries if they fit, else float32.
+    progress : callable or None
+        Called with (rows done, rows).
 
     Attributes
     ----------
@@ -46,7 +52,9 @@ class Gram:
         If float32 entries do not fit, or a Nystrom design is given.
     """
 
-    def __init__(self, design: Design, constant: bool, budget: int) -> None:
+    def __init__(
+        self, design: Design, constant: bool, budget: int, progress: Progress | None = None
+    ) -> None:
         if design.landmarks is not None:
             raise InputError(
                 "a kernel matrix is made of rows; store the Nystrom features and give those"
@@ -73,6 +81,8 @@ class Gram:
             own[:] = np.tril(own) + np.tril(own, -1).T
             self.K[start:stop, :stop] = stripe
             self.K[:stop, start:stop] = stripe.T
+            if progress:
+                progress(stop, n)
         self.entries = n * (n + 1) // 2
         # Rounding can make an entry larger than both its rows' own.
         size = kernel.diag(side) if kernel.psd else _bounds(kernel, side)

@@ -4,12 +4,13 @@ import csv
 import io
 import os
 import tempfile
+import time
 from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, TimeOver
 from bigscreen.evaluate import Each, scored_blocks
 from bigscreen.store.base import Rows
 from bigscreen.store.files import replacing
@@ -34,6 +35,7 @@ def write_predictions(
     *,
     all_scores: bool = False,
     each: Each = map,
+    deadline: float | None = None,
 ) -> dict[str, int]:
     """Score every row of a store and write `out`, which appears whole or not at all.
 
@@ -51,6 +53,13 @@ def write_predictions(
         Write every label's score instead; in text one column ``score_LABEL`` each.
     each : callable
         ``each(function, blocks)``: results in block order.
+    deadline : float or None
+        Value of ``time.monotonic()`` after which nothing is written.
+
+    Raises
+    ------
+    TimeOver
+        If the deadline passes before every row is scored.
 
     Returns
     -------
@@ -76,12 +85,12 @@ def write_predictions(
             header = {"descr": layout.descr, "fortran_order": False, "shape": (dataset.n_rows,)}
             np.lib.format.write_array_header_2_0(file, header)
             table = _reserve(file, layout, dataset.n_rows)
-            counts = _fill(table, order, model, dataset, each)
+            counts = _fill(table, order, model, dataset, each, deadline)
             table.flush()
         else:
             # A line of text has no fixed place, so the rows are put in order as records first.
             table = _reserve(records, layout, dataset.n_rows)
-            counts = _fill(table, order, model, dataset, each)
+            counts = _fill(table, order, model, dataset, each, deadline)
             names = list(layout.names or ())
             if width > 1:
                 names[2:] = [f"score_{label}" for label in model.labels]
@@ -114,12 +123,22 @@ def _source_order(file: IO[bytes], dataset: Rows) -> np.memmap:
 
 
 def _fill(
-    table: np.memmap, order: np.ndarray, model: Model, dataset: Rows, each: Each
+    table: np.memmap,
+    order: np.ndarray,
+    model: Model,
+    dataset: Rows,
+    each: Each,
+    deadline: float | None,
 ) -> dict[str, int]:
     """Write every prediction to the place that its source row has; count the labels."""
     labels = np.asarray(model.labels)
     counts = np.zeros(len(labels), dtype=np.int64)
     for start, stop, scores in scored_blocks(model, dataset, each):
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeOver(
+                f"the time budget ended with {start:,} of {dataset.n_rows:,} rows predicted, and "
+                "nothing is written: give more time"
+            )
         rows = dataset.row_ids(start, stop)
         place = np.searchsorted(order, rows)
         table["row"][place] = rows

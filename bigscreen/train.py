@@ -62,6 +62,7 @@ def train(
     options: TrainOptions,
     fleet: Any,
     report: Report | None = None,
+    deadline: float | None = None,
 ) -> Model:
     """Fit a model and certify it.
 
@@ -74,6 +75,9 @@ def train(
         Where it runs; the result is the same bit for bit on any number of workers.
     report : callable or None
         Receives events: phases, and one per pass.
+    deadline : float or None
+        Value of ``time.monotonic()`` at which the time budget ends, of a run that can be resumed:
+        it bounds the writing of features, too. Default: the budget from now on, for the solve.
 
     Returns
     -------
@@ -85,10 +89,12 @@ def train(
     InputError
         Bad parameters, rows without a label or target, one class only, a nu that is infeasible, or
         a fit that cannot fit in memory.
+    TimeOver
+        If ``deadline`` passes while features are written.
     """
     kind = ExactJob if options.exact else FeaturesJob
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
     # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
     # threads run just then.
     with blas_threads(1):
-        return kind(data, options, fleet, report, outlined).run()
+        return kind(data, options, fleet, report, outlined, deadline).run()

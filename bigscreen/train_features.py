@@ -10,7 +10,7 @@ import numpy as np
 
 from bigscreen import nystrom
 from bigscreen.design import Design
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, TimeOver
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton import Newton
 from bigscreen.solvers.pairs import Pairs
@@ -77,6 +77,13 @@ class FeaturesJob(Job):
 
     def _feature_progress(self, done: int, total: int) -> None:
         self.report({"event": "progress", "phase": "features", "done": done, "total": total})
+        # Features in memory are lost with their process: there it is better to go on.
+        if self.strict is None or self.plan.features_in_memory or done == total:
+            return
+        if time.monotonic() > self.strict:
+            raise TimeOver(
+                f"the time budget ended with {done} of {total} parts of features written"
+            )
 
     def _result(self, binary: Binary) -> dict[str, Any]:
         result = self._finished(binary)

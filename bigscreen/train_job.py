@@ -24,6 +24,7 @@ from bigscreen.problems_nu import NuSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Solver
 from bigscreen.store import Rows
+from bigscreen.store.dataset import MANIFEST
 from bigscreen.store.files import replacing
 from bigscreen.store.model import Model
 from bigscreen.train_data import check_rows, gamma_scale, versions
@@ -39,13 +40,19 @@ class Job:
 
     Parameters
     ----------
-    data, options, fleet, report
+    data, options, fleet, report, deadline
         As `train.train` takes them.
     plan : Plan
     """
 
     def __init__(
-        self, data: Rows, options: TrainOptions, fleet: Any, report: Report | None, plan: Plan
+        self,
+        data: Rows,
+        options: TrainOptions,
+        fleet: Any,
+        report: Report | None,
+        plan: Plan,
+        deadline: float | None = None,
     ) -> None:
         self.data, self.options, self.fleet, self.plan = data, options, fleet, plan
         self.watched = report is not None
@@ -53,7 +60,9 @@ class Job:
         self.seconds = {"features": 0.0, "solve": 0.0, "certify": 0.0}
         self.started = time.monotonic()
         budget = options.time_budget
-        self.deadline = None if budget is None else self.started + budget
+        self.strict = self.deadline = deadline
+        if deadline is None and budget is not None:
+            self.deadline = self.started + budget
         self.until = self.deadline
         """When the problem at hand has had its share of the time."""
         self.told: dict[Any, tuple[float, str, bool]] = {}
@@ -69,6 +78,7 @@ class Job:
             raise InputError(self.plan.refusal)
         if options.work is not None:
             self._claim(options.work)
+        rely_on(self.fleet, data, options.work)
         self.kernel = self._kernel()
         self._prepare()
         results = self._results(solved)
@@ -271,6 +281,18 @@ class Job:
 
     def _fingerprint(self) -> str | None:
         return self.data.fingerprint
+
+
+def rely_on(fleet: Any, data: Rows, work: Path | None) -> None:
+    """Have those workers alone that see the rows, and the work folder as it was claimed.
+
+    Raises
+    ------
+    InputError
+        If none does.
+    """
+    files = [] if data.path is None else [data.path / MANIFEST]
+    fleet.rely_on(files if work is None else [*files, work / "problem.json"])
 
 
 def machine(

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.dual import FloatArray
+from bigscreen.errors import TimeOver
 from bigscreen.fit_monitor import Report
 from bigscreen.fleet_shards import blas_threads
 from bigscreen.path import Manner, Step, Walk
@@ -27,6 +28,7 @@ from bigscreen.store import Rows
 from bigscreen.store.path_file import SolvedPath
 from bigscreen.store.path_folder import PathFolder
 from bigscreen.train_data import check_rows
+from bigscreen.train_job import rely_on
 from bigscreen.train_path_folds import make_folds
 from bigscreen.train_path_models import Point, machine, path_of
 from bigscreen.train_path_options import PathOptions, refuse_rules
@@ -35,7 +37,11 @@ from bigscreen.train_stage import Setting, make_stage
 
 
 def train_path(
-    data: Rows, options: PathOptions, fleet: Any, report: Report | None = None
+    data: Rows,
+    options: PathOptions,
+    fleet: Any,
+    report: Report | None = None,
+    deadline: float | None = None,
 ) -> SolvedPath:
     """Solve a path, and the same for every fold.
 
@@ -46,6 +52,9 @@ def train_path(
     fleet : fleet.Inline or fleet.Cluster
     report : callable or None
         Receives events: phases, and one for each point.
+    deadline : float or None
+        Value of ``time.monotonic()`` at which the time budget ends, what comes before the first
+        point included. Default: the budget from now on, for the points.
 
     Returns
     -------
@@ -57,15 +66,24 @@ def train_path(
     InputError
         Bad parameters or rows, an infeasible nu, folds that would have one class only: all before
         any kernel work.
+    TimeOver
+        If ``deadline`` passes before the first point.
     """
     with blas_threads(1):
-        return PathJob(data, options, fleet, report).run()
+        return PathJob(data, options, fleet, report, deadline).run()
 
 
 class PathJob:
     """One run: the checks, the stage that all walks share, the folds, and all rows."""
 
-    def __init__(self, data: Rows, options: PathOptions, fleet: Any, report: Report | None) -> None:
+    def __init__(
+        self,
+        data: Rows,
+        options: PathOptions,
+        fleet: Any,
+        report: Report | None,
+        deadline: float | None,
+    ) -> None:
         self.data, self.options, self.fleet = data, options, fleet
         self.report: Report = report or (lambda event: None)
         self.fit = options.fit
@@ -81,14 +99,17 @@ class PathJob:
         self.scoring = SCORINGS[self.fit.problem]
         self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
         self.folder = self._folder()
+        rely_on(fleet, data, self.fit.work)
+        self._strict = self._end = deadline
         self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
 
     def run(self) -> SolvedPath:
         """Do it all."""
         began = time.monotonic()
-        self._end = None if self.fit.time_budget is None else began + self.fit.time_budget
+        if self._end is None and self.fit.time_budget is not None:
+            self._end = began + self.fit.time_budget
         self.report({"event": "phase", "phase": "features"})
-        self.setting: Setting = make_stage(self.data, self.fit, self.fleet, self.report)
+        self.setting: Setting = make_stage(self.data, self.fit, self.fleet, self._prepared)
         if not self.setting.definite:
             refuse_rules(self.options.rules)
             # Where ||w||^2 may be negative no ball holds the optimum.
@@ -122,6 +143,12 @@ class PathJob:
         if path.missed:
             warnings.warn(path.missed, ConvergenceWarning, stacklevel=4)
         return path
+
+    def _prepared(self, event: dict[str, Any]) -> None:
+        """Tell how far the stage is, and that the time ends before there is one."""
+        self.report(event)
+        if self._strict is not None and time.monotonic() > self._strict:
+            raise TimeOver(f"the time budget ended in the phase {event['phase']}")
 
     def _folder(self) -> PathFolder | None:
         if self.fit.work is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from bigscreen.kernels import Kernel, Linear, Precomputed, make_kernel
 from bigscreen.kernels_definite import examined
 from bigscreen.path_columns import ColumnsStage
 from bigscreen.path_gram import GramStage
-from bigscreen.path_gram_matrix import bytes_needed
+from bigscreen.path_gram_matrix import Progress, bytes_needed
 from bigscreen.path_kernel import KernelStage
 from bigscreen.path_stage import Stage
 from bigscreen.plan import BASE_BYTES, WORKER_BYTES, row_size
@@ -106,8 +107,13 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
     room = allowed - BASE_BYTES - others - data.n_rows * ROW_BYTES
     kernel = _kernel(data, options, fleet)
     constant = options.offset == "constant"
+
+    def progress(phase: str, done: int, total: int) -> None:
+        report({"event": "progress", "phase": phase, "done": done, "total": total})
+
+    matrix = partial(progress, "kernel matrix")
     if options.exact:
-        stage, name = _exact(Design(data, kernel), constant, room, options, fleet)
+        stage, name = _exact(Design(data, kernel), constant, room, options, fleet, matrix)
         return Setting(stage, name, kernel, data, None, None)
     source = factor = None
     if options.kernel == "linear":
@@ -129,12 +135,12 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
         factor = nystrom.factored(kernel, side, cutoff)
         source = Design(data, kernel, side, factor.matrix)
         report({"event": "phase", "phase": "features"})
-        features = nystrom.stored_features(source, fleet, None).data
+        features = nystrom.stored_features(source, fleet, None, partial(progress, "features")).data
         X = features.X(0, data.n_rows)
     if not options.coupled:
         return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X, factor)
     rows = data if source is None else features
-    stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet)
+    stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet, matrix)
     return Setting(stage, name, kernel, data, source, X, factor)
 
 
@@ -159,12 +165,17 @@ def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
 
 
 def _exact(
-    design: Design, constant: bool, room: float, options: TrainOptions, fleet: Any
+    design: Design,
+    constant: bool,
+    room: float,
+    options: TrainOptions,
+    fleet: Any,
+    progress: Progress,
 ) -> tuple[Stage, str]:
     """The whole matrix where it fits; else its columns, as many as there is room for."""
     n, dtype = design.data.n_rows, np.float32 if options.tol >= LEAST_FLOAT32 else np.float64
     if bytes_needed(n, dtype) <= room:
-        return GramStage(design, constant, int(room)), "gram"
+        return GramStage(design, constant, int(room), progress), "gram"
     given, fewest = options.cache or int(KERNEL_SHARE * room), 4.0 * n * min(FEWEST, n)
     _check(fewest, given, KERNEL_SHARE * room, "fewest kernel columns", "use landmarks")
     columns = Block(cache=min(given, 4 * n * n), seed=options.seed)

@@ -2,8 +2,9 @@
 
     python cluster/local.py --workers 4 --memory 4GiB
 
-prints the address to give to ``--scheduler`` and stays until Ctrl-C. (``bigscreen fit --workers 4``
-starts workers for that one command; this saves starting them again.)
+prints the options by which other commands reach them, ``--scheduler`` and three files that only
+you can read, and stays until Ctrl-C. (``bigscreen fit --workers 4`` starts workers for that one
+command; this saves starting them again.)
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import argparse
 import signal
 
+from bigscreen.fleet_scratch import scratch
+from bigscreen.fleet_secure import written
 from bigscreen.fleet_start import local_cluster
 
 
@@ -22,8 +25,13 @@ def main() -> None:
     signals = {signal.SIGINT, signal.SIGTERM}
     # before any thread starts, or one of those could take the signal
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    with local_cluster(options.workers, options.memory) as fleet:
-        print(fleet.address, flush=True)
+    with (
+        scratch("bigscreen-keys-") as folder,
+        local_cluster(options.workers, options.memory) as fleet,
+    ):
+        files = written(fleet.security, folder)
+        tls = " ".join(f"--tls-{name} {path}" for name, path in files.items())
+        print(f"--scheduler {fleet.address} {tls}", flush=True)
         signal.sigwait(signals)
 
 

@@ -84,6 +84,24 @@ class Recorded(Gradient):
         os.kill(os.getpid(), signal.SIGKILL)
 
 
+class Murderous(Gradient):
+    """Kills whoever steps one shard in a round that asks for it, and counts."""
+
+    def __init__(self, folder: Path, victim: int) -> None:
+        super().__init__()
+        self.folder, self.victim = folder, victim
+
+    def open(self, shard):
+        return super().open(shard) | {"shard": shard}
+
+    def step(self, state, message, totals):
+        if message.get("die") and state["shard"] == self.victim:
+            with open(self.folder / "deaths", "a") as file:
+                file.write("+")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().step(state, message, totals)
+
+
 class Failing(Gradient):
     """Raises an OSError, of all things, in one shard of a round that asks for it."""
 
@@ -143,6 +161,10 @@ def square(item):
 def slow_square(item):
     time.sleep(0.05)
     return item * item
+
+
+def kill_self(_):
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def die_once(item):

@@ -7,7 +7,7 @@ import pytest
 from cli_world import World, bigscreen, succeed, world
 from cluster_processes import processes
 
-from bigscreen import fit_monitor, fleet_seats
+from bigscreen import fit_monitor, fleet_workers
 from bigscreen.report import FitReport
 from bigscreen.store.model import Model
 
@@ -20,7 +20,7 @@ OPTIONS = ["--landmarks", "40", "--gamma", "1", "--solver", "newton", "--tol", "
 def test_a_lost_cluster(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    monkeypatch.setattr(fleet_seats, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(fleet_workers, "PATIENCE_SECONDS", 0.5)
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
     show = FitReport.__call__
     model = tmp_path / "m.bsm"

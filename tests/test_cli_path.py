@@ -123,8 +123,9 @@ def test_time_that_runs_out_is_said(world: World, tmp_path):  # noqa: F811
     out, work = tmp_path / "all.bsp", tmp_path / "work"
     args = [*SMALL, "--folds", "2", "--work", work]
     result = bigscreen("path", world.store, out, *args, "--time-budget", "0.000001s")
-    assert result.exit_code == 0 and "missed the relative gap 0.001" in result.stderr
-    result = bigscreen("path", world.store, out, *args, "--overwrite", "--resume")
+    assert result.exit_code == 2 and not out.exists()
+    assert "the time budget ended" in result.stderr and "--resume goes on" in result.stderr
+    result = bigscreen("path", world.store, out, *args, "--resume")
     assert result.exit_code == 0 and "missed" not in result.stderr
     assert SolvedPath.load(out).missed is None
 

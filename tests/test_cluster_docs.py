@@ -13,6 +13,7 @@ from fleet_programs import Gradient, descend, environment, same
 
 from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
+from bigscreen.fleet_secure import certificates
 from bigscreen.fleet_start import WORKER_ENVIRONMENT, connect
 
 ROOT = Path(__file__).parent.parent
@@ -70,6 +71,15 @@ def address_in(process):
     raise AssertionError("no address was printed")
 
 
+def options_in(process):
+    """The address and the files that a process prints as options for others."""
+    found = re.match(
+        r"--scheduler (tls://127\.0\.0\.1:\d+) --tls-ca (\S+) --tls-cert (\S+) --tls-key (\S+)$",
+        process.stdout.readline(),
+    )
+    return found.groups()
+
+
 def workers_below(process):
     """The worker processes (not their nannies) that a command has started."""
     found = psutil.Process(process.pid).children(recursive=True)
@@ -115,10 +125,10 @@ def connects(address):
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_one_machine(start, how):
     process = start(sys.executable, ROOT / "cluster" / "local.py", "--workers", 2)
-    address = address_in(process)
+    address, ca, cert, key = options_in(process)
     workers = workers_below(process)
     assert len(workers) == 2
-    with connect(address) as fleet:
+    with connect(address, security=certificates(ca, cert, key)) as fleet:
         fleet.start(Gradient(), SHARDS)
         descend(fleet, 2)
     if how is signal.SIGINT:

@@ -20,7 +20,7 @@ from fleet_programs import (
     square,
 )
 
-import bigscreen.fleet_seats
+import bigscreen.fleet_workers
 from bigscreen.fleet import Inline
 from bigscreen.fleet_start import local_cluster
 
@@ -204,7 +204,7 @@ def test_processes_without_nannies(reference, monkeypatch):
         await_no_hosts(fleet)
 
         # the last one dies while items are handed out, and nobody comes
-        monkeypatch.setattr(bigscreen.fleet_seats, "PATIENCE_SECONDS", 0.5)
+        monkeypatch.setattr(bigscreen.fleet_workers, "PATIENCE_SECONDS", 0.5)
         fleet.start(Gradient(), SHARDS)
         results = fleet.each(slow_square, range(100))
         assert next(results) == 0

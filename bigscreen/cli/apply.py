@@ -12,7 +12,9 @@ from bigscreen.cli.common import (
     json_option,
     overwrite_option,
     threads_option,
+    time_option,
 )
+from bigscreen.cli.running import deadline_of
 
 # A wider table does not fit a terminal.
 MATRIX_LABELS = 10
@@ -37,6 +39,7 @@ def _each(threads: int | None) -> Iterator["Each"]:
 @click.argument("store")
 @click.argument("out")
 @click.option("--scores", is_flag=True, help="Write the score of every label, not of one.")
+@time_option
 @threads_option
 @overwrite_option
 @json_option
@@ -45,6 +48,7 @@ def predict(
     store: str,
     out: str,
     scores: bool,
+    time_budget: float | None,
     threads: int | None,
     overwrite: bool,
     json_file: str | None,
@@ -66,6 +70,7 @@ def predict(
     from bigscreen.store.dataset import Dataset
     from bigscreen.store.model import Model, check_match
 
+    deadline = deadline_of(time_budget)
     check_suffix(out)
     check_output(out, overwrite)
     check_json(json_file, out, model)
@@ -73,7 +78,9 @@ def predict(
     dataset = Dataset.open(store)
     check_match(fitted, dataset, model)
     with _each(threads) as each:
-        counts = write_predictions(fitted, dataset, out, all_scores=scores, each=each)
+        counts = write_predictions(
+            fitted, dataset, out, all_scores=scores, each=each, deadline=deadline
+        )
     if json_file:
         report.write_json(json_file, {"out": out, "rows": dataset.n_rows, "predicted": counts})
     predicted = {f"predicted {label}": report.count(rows) for label, rows in counts.items()}

@@ -6,18 +6,18 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
 import click
 
-from bigscreen.errors import InputError
+from bigscreen.cli.signals import INTERRUPTED, exit_code, orderly
+from bigscreen.errors import InputError, TimeOver
 from bigscreen.printable import printable
 
 BAD_INPUT = 2
-INTERRUPTED = 130
 _BYTES = {"": 1, "b": 1}
 for _power, _letter in enumerate("kmgt", start=1):
     _BYTES |= {_letter: 1024**_power, f"{_letter}ib": 1024**_power, f"{_letter}b": 1000**_power}
@@ -43,28 +43,32 @@ class Commands(click.Group):
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
+        with orderly(last=args is None):
+            self._run(run)
+
+    def _run(self, run: Callable[[], Any]) -> NoReturn:
         try:
             code: Any = run()
         except click.Abort:
             _stop("interrupted", INTERRUPTED)
         except click.ClickException as error:
             _stop(_usage_sentence(error), BAD_INPUT)
-        except InputError as error:
+        except (InputError, TimeOver) as error:
             _stop(str(error), BAD_INPUT)
         except BrokenPipeError:
             # The reader of our output (`| head`) went away: nothing to tell anybody.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except OSError as error:
-            _stop(_system_sentence(error), BAD_INPUT)
+            _stop(system_sentence(error), BAD_INPUT)
         except MemoryError:
             _stop("there is not enough memory; see `bigscreen plan STORE --memory`", BAD_INPUT)
-        sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(exit_code(code) if isinstance(code, int) else 0)
 
 
 def _stop(sentence: str, code: int) -> NoReturn:
     click.echo(f"error: {printable(' '.join(sentence.split()))}", err=True)
-    sys.exit(code)
+    sys.exit(exit_code(code))
 
 
 def _usage_sentence(error: click.ClickException) -> str:
@@ -76,9 +80,10 @@ def _usage_sentence(error: click.ClickException) -> str:
     return f"{sentence}; `{context.command_path} --help` explains" if context else sentence
 
 
-def _system_sentence(error: OSError) -> str:
+def system_sentence(error: OSError) -> str:
+    """What the operating system refuses, as one sentence."""
     where = f" ({error.filename})" if error.filename else ""
-    if error.errno == errno.ENOSPC:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"the disk is full{where}; free some space and run the command again"
     return f"{error.strerror or error}{where}"
 
@@ -206,6 +211,12 @@ json_option = click.option(
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists already."
+)
+time_option = click.option(
+    "--time-budget",
+    type=Seconds(),
+    metavar="TIME",
+    help="Most time to take, such as 90s, 10m, 2h; then one sentence says what is kept.",
 )
 threads_option = click.option(
     "--threads",

@@ -15,12 +15,15 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.given import train_options
 from bigscreen.cli.options import fit_options
-from bigscreen.cli.running import check_fleet, open_fleet
+from bigscreen.cli.running import check_fleet, deadline_of, open_fleet
 from bigscreen.cli.work import check_work, resumable
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
     from bigscreen.plan import Plan
+
+KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
+"""What a fit that is resumed goes on with: checkpoints and results, and features."""
 
 
 @click.command(short_help="Say what a fit would need, without doing it.")
@@ -136,6 +139,7 @@ def fit(
     from bigscreen.store.dataset import Dataset
     from bigscreen.train import train
 
+    deadline = deadline_of(values["time_budget"])
     check_output(model, overwrite)
     check_json(json_file, model)
     check_fleet(values)
@@ -143,9 +147,9 @@ def fit(
     check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(work), resume)
-    with resumable(context, work, own_work, "label-*/*"):
-        with open_fleet(values) as fleet, report.FitReport() as show:
-            fitted = train(dataset, options, fleet, show)
+    with resumable(context, work, own_work, KEPT):
+        with open_fleet(values, deadline) as fleet, report.FitReport() as show:
+            fitted = train(dataset, options, fleet, show, deadline)
         fitted.save(model)
     record = certificate.fit_record(fitted)
     if json_file:

@@ -5,15 +5,17 @@ from typing import Any
 import click
 
 from bigscreen.cli.common import (
-    INTERRUPTED,
     Bytes,
     Number,
     check_json,
     check_output,
     json_option,
     overwrite_option,
+    time_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
+from bigscreen.cli.running import deadline_of
+from bigscreen.cli.signals import INTERRUPTED
 from bigscreen.printable import printable
 
 
@@ -124,6 +126,7 @@ from bigscreen.printable import printable
     show_default=True,
     help="Seed of the shuffle and the hold-out.",
 )
+@time_option
 @overwrite_option
 @json_option
 @click.pass_context
@@ -134,13 +137,15 @@ def ingest(
     overwrite: bool,
     json_file: str | None,
     holdout: float | None,
+    time_budget: float | None,
     **values: Any,
 ) -> None:
     """Read files into STORE, a folder that is quick to read in pieces.
 
     Reads svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX (MNIST) and Parquet; text also packed as
     .gz, .bz2 or .xz. Several SOURCEs become one store. Needs little memory however large the
-    files are. After an interruption, the same command goes on where it stopped.
+    files are. After an interruption, or at the end of a time budget, the same command goes on
+    where it stopped.
 
     \b
     Examples:
@@ -154,6 +159,7 @@ def ingest(
     from bigscreen import report
     from bigscreen.store.ingest import ingest as read_in
 
+    deadline = deadline_of(time_budget)
     check_output(store, overwrite, folder=True)
     check_json(json_file, store, *sources)
     if values["zero_based"] is None:
@@ -166,6 +172,7 @@ def ingest(
                 holdout=holdout or 0,
                 overwrite=overwrite,
                 progress=progress,
+                deadline=deadline,
                 **values,
             )
     except KeyboardInterrupt as stopped:

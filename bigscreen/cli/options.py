@@ -159,7 +159,8 @@ _OPTIONS = [
         "--time-budget",
         type=Seconds(),
         metavar="TIME",
-        help="Most time to take, such as 90s, 10m, 2h; then the same.",
+        help="Most time to take, such as 90s, 10m, 2h, the waiting for workers included; then the "
+        "same, or a sentence if there is no model yet.",
     ),
     click.option(
         "--memory",
@@ -273,8 +274,20 @@ _OPTIONS = [
     click.option(
         "--scheduler",
         metavar="ADDRESS",
-        help="A running Dask scheduler to work on instead, such as tcp://10.0.0.1:8786.",
+        help="A running Dask scheduler to work on instead, such as tcp://10.0.0.1:8786, or "
+        "tls://... with the three options below.",
     ),
+    click.option(
+        "--tls-ca",
+        metavar="FILE",
+        help="Certificate of the authority that an encrypted cluster trusts, as PEM.",
+    ),
+    click.option(
+        "--tls-cert",
+        metavar="FILE",
+        help="Certificate that this authority has signed for you.",
+    ),
+    click.option("--tls-key", metavar="FILE", help="Its private key."),
     threads_option,
 ]
 

@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.given import DEFAULT_LANDMARKS, check_machine
 from bigscreen.cli.options import some_options
-from bigscreen.cli.running import check_fleet, open_fleet
+from bigscreen.cli.running import check_fleet, deadline_of, open_fleet
 from bigscreen.cli.work import check_work, resumable
 from bigscreen.errors import InputError
 
@@ -30,7 +31,7 @@ _SHARED = (
     *("kernel", "gamma", "degree", "coef0", "exact", "landmarks", "sampling"),
     *("truncation", "class_weight"),
     *("intercept", "tol", "time_budget", "memory", "seed", "work"),
-    *("workers", "scheduler", "threads"),
+    *("workers", "scheduler", "tls_ca", "tls_cert", "tls_key", "threads"),
     *("problem", "epsilon", "tau"),
 )
 
@@ -154,6 +155,7 @@ def path(
     from bigscreen.train_path import train_path
     from bigscreen.train_path_options import PathOptions
 
+    deadline = deadline_of(values["time_budget"])
     check_output(out, overwrite)
     check_json(json_file, out)
     check_fleet(values)
@@ -172,9 +174,9 @@ def path(
         dynamic=not values["static"],
         warm=not values["cold"],
     )
-    with resumable(context, work, own_work, "walk-*/*"):
-        with open_fleet(values) as fleet, report_path.PathBar() as show:
-            solved = train_path(dataset, options, fleet, show)
+    with resumable(context, work, own_work, ("walk-*/*",)):
+        with open_fleet(values, deadline) as fleet, report_path.PathBar() as show:
+            solved = train_path(dataset, options, fleet, show, deadline)
         solved.save(out)
     if json_file:
         report.write_json(json_file, solved.record)
@@ -183,9 +185,14 @@ def path(
     if plots is not None:
         for file in report_path.save_plots(solved, plots):
             report.note(f"drew {file}")
-    if solved.missed:
+    late = deadline is not None and time.monotonic() > deadline
+    if solved.missed and late:
+        # What the time has cut short is worth going on with.
+        goes_on = f"the same command with --resume --overwrite goes on from {work}"
+        report.warn(f"{solved.missed}; the time budget ended: {goes_on}")
+    elif solved.missed:
         report.warn(solved.missed)
-    if own_work:
+    if own_work and not (solved.missed and late):
         shutil.rmtree(work, ignore_errors=True)
 
 

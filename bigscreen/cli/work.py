@@ -9,8 +9,9 @@ from pathlib import Path
 
 import click
 
-from bigscreen.cli.common import INTERRUPTED, check_output
-from bigscreen.errors import InputError
+from bigscreen.cli.common import check_output, system_sentence
+from bigscreen.cli.signals import INTERRUPTED
+from bigscreen.errors import InputError, TimeOver
 
 
 def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
@@ -38,31 +39,39 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
 
 
 @contextmanager
-def resumable(context: click.Context, work: str, own: bool, done: str) -> Iterator[None]:
+def resumable(
+    context: click.Context, work: str, own: bool, done: tuple[str, ...]
+) -> Iterator[None]:
     """Say how to go on with a run that ends too soon; clear away a folder in which nothing is done.
 
     Parameters
     ----------
-    done : str
-        Pattern of the files in the folder that a later run goes on with.
+    done : tuple of str
+        Patterns of the files in the folder that a later run goes on with.
     """
     from sklearn.exceptions import ConvergenceWarning
+
+    from bigscreen import report
 
     try:
         with warnings.catch_warnings():
             # What was proved is shown at the end, with its numbers.
             warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.showwarning = lambda message, *_, **__: report.warn(str(message))
             yield
     except KeyboardInterrupt:
         click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
         context.exit(INTERRUPTED)
-    except ConnectionError as error:
+    except (ConnectionError, TimeOver) as error:
         # What the workers have done is in the folder, as after an interruption.
-        raise ConnectionError(f"{error}; {_how_to_resume(work)}") from error
-    except (InputError, OSError):
+        raise type(error)(f"{error}; {_how_to_resume(work)}") from error
+    except (InputError, OSError) as error:
         # What can be resumed is kept: a full disk must not cost what was done before.
-        if own and not any(Path(work).glob(done)):
+        kept = any(file for pattern in done for file in Path(work).glob(pattern))
+        if own and not kept:
             shutil.rmtree(work, ignore_errors=True)
+        if kept and isinstance(error, OSError):
+            raise InputError(f"{system_sentence(error)}; {_how_to_resume(work)}") from error
         raise
 
 

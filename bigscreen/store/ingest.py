@@ -11,13 +11,14 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, TimeOver
 from bigscreen.store.building import Build, Ingested, Wanted
 from bigscreen.store.dataset import MANIFEST, Dataset
 from bigscreen.store.inputs import check_choices, inputs_of, pattern_of, row_range
@@ -65,6 +66,7 @@ def ingest(
     memory: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
+    deadline: float | None = None,
 ) -> Ingested:
     """Make a dataset of files or arrays.
 
@@ -117,6 +119,8 @@ def ingest(
     progress : callable, optional
         Gets dicts: {"event": "ingest", "phase": "read", "bytes", "bytes_total" (0: not known),
         "rows"}, then {"event": "ingest", "phase": "measure" or "write", "rows", "rows_total"}.
+    deadline : float, optional
+        Value of ``time.monotonic()`` at which to stop.
 
     Returns
     -------
@@ -128,6 +132,8 @@ def ingest(
         For anything wrong with the sources, the options or the place to write to.
     KeyboardInterrupt
         With a message that says what is kept; a run with the same arguments goes on.
+    TimeOver
+        The same, at the deadline.
 
     Notes
     -----
@@ -211,7 +217,7 @@ def ingest(
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]
-    return _run(request, wanted, job, resumable, _Reporter(progress, sizes))
+    return _run(request, wanted, job, resumable, _Reporter(progress, sizes, deadline))
 
 
 def _run(
@@ -296,17 +302,17 @@ def _explained(work: Path, resumable: bool) -> Iterator[None]:
         ) from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped: {kept}") from None
+    except TimeOver as error:
+        raise TimeOver(f"{error}; {kept}") from None
 
 
 class _Reporter:
-    """Turns what the passes report into the events of `ingest`."""
+    """Turns what the passes report into the events of `ingest`, and ends it at its deadline."""
 
-    def __init__(self, progress: Progress | None, sizes: list[int]) -> None:
-        self._progress, self._sizes = progress, sizes
+    def __init__(self, progress: Progress | None, sizes: list[int], deadline: float | None) -> None:
+        self._progress, self._sizes, self._deadline = progress, sizes, deadline
 
     def read(self, event: dict[str, Any]) -> None:
-        if self._progress is None:
-            return
         done, total = event["bytes"], event["total"]
         of_source = self._sizes[event["source"]]
         # The reader of a compressed file may count what is in it, not what lies on the disk.
@@ -322,5 +328,7 @@ class _Reporter:
         self._send(**event)
 
     def _send(self, **event: Any) -> None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise TimeOver(f"the time budget ended after {event['rows']:,} rows")
         if self._progress is not None:
             self._progress({"event": "ingest", **event})

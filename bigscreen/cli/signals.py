@@ -1,0 +1,101 @@
+"""Ctrl-C and SIGTERM: the same orderly end, once."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+TERMINATED = 128 + signal.SIGTERM
+
+CLOSING_SECONDS = 10.0
+"""An end that takes longer may be cut short by a further Ctrl-C."""
+
+
+class _Signals:
+    """What this process has been told."""
+
+    terminated = False
+    waits = False
+    held = False
+    closing: float | None = None  # since when
+
+
+_told = _Signals()
+
+
+@contextmanager
+def orderly(last: bool) -> Iterator[None]:
+    """Inside, the first signal raises KeyboardInterrupt, or what a command has put in its place.
+
+    Those that come while the command then ends are passed by: its end is not to be interrupted
+    half-way. SIGTERM is another way to press Ctrl-C. ``last``: the process ends after this.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    main = threading.current_thread() is threading.main_thread()
+    if not main or before not in (signal.default_int_handler, signal.SIG_IGN):
+        yield  # somebody else's business
+        return
+    _told.terminated, _told.held, _told.closing = False, False, None
+    term = signal.signal(signal.SIGTERM, _terminate)
+    if before is not signal.SIG_IGN:  # of a command in the background of a shell
+        signal.signal(signal.SIGINT, _interrupt)
+    try:
+        yield
+    finally:
+        # Nor is what Python does at its exit to be interrupted.
+        signal.signal(signal.SIGINT, signal.SIG_IGN if last else before)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN if last else term)
+
+
+def closing() -> None:
+    """Say that the command ends: signals are passed by from now on."""
+    if _told.closing is None:
+        _told.closing = time.monotonic()
+
+
+@contextmanager
+def inherited_ignore() -> Iterator[None]:
+    """Inside, Ctrl-C is ignored, by the processes that are born there for ever.
+
+    It reaches every process of a terminal, and is for the first of them alone. A SIGTERM waits.
+    """
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _told.waits = True
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        _told.waits = False
+    if _told.held:
+        _told.held = False
+        _terminate(signal.SIGTERM, None)
+
+
+def exit_code(code: int) -> int:
+    """The code to end with: that of an interruption tells the two signals apart."""
+    return TERMINATED if code == INTERRUPTED and _told.terminated else code
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    if _told.closing is None:
+        _told.closing = time.monotonic()
+        raise KeyboardInterrupt
+    if time.monotonic() - _told.closing > CLOSING_SECONDS:
+        sys.stderr.write("interrupted\n")
+        os._exit(exit_code(INTERRUPTED))  # worker processes end when their parent is gone
+
+
+def _terminate(number: int, frame: FrameType | None) -> None:
+    _told.terminated = True
+    handler = signal.getsignal(signal.SIGINT)
+    if _told.waits:
+        _told.held = True
+    elif callable(handler):
+        handler(number, frame)
+    else:
+        _interrupt(number, frame)
