@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from bigscreen.checkpoint import check_owner
 from bigscreen.closing import Certificate, Throughput, close
 from bigscreen.closing_exact import close_exact
 from bigscreen.design import Design
@@ -53,6 +54,7 @@ def fit(
     resident: bool = True,
     folder: Path | None = None,
     resume: bool = False,
+    of: str = "",
     start: FloatArray | None = None,
     report: Report = lambda event: None,
 ) -> Fitted:
@@ -74,6 +76,8 @@ def fit(
         Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
     resume : bool
         Go on from the newest checkpoint in ``folder``.
+    of : str
+        Which problem checkpoints are of: those of another one are refused.
     start : float64 (n,) or None
         A feasible alpha to begin from where no checkpoint is gone on with.
     report : callable
@@ -84,6 +88,8 @@ def fit(
     Fitted
         The best certified point; its gap is above ``limits.tol`` where a budget ended first.
     """
+    if folder is not None and resume:
+        check_owner(folder, of)
     weight_bound = _weight_bound(design, problem)
 
     def certified(point: Point) -> Certificate:
@@ -97,6 +103,7 @@ def fit(
         rule=rule,
         report=report,
         folder=folder,
+        of=of,
         nothing=_nothing(design, problem),
     )
     report({"event": "phase", "phase": "solve"})

@@ -58,6 +58,8 @@ class Monitor:
     wrongly; ``history`` P, D, gap, rows visited and alive of every pass, and what else the solver
     counts (``COUNTED``).
 
+    ``of``: which problem checkpoints are of.
+
     ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
     could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
     that; "stalled", if the solver could do no more; or "budget".
@@ -68,6 +70,7 @@ class Monitor:
     rule: Rule | None
     report: Report
     folder: Path | None = None
+    of: str = ""
     nothing: float = 0.0
     ended: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
@@ -230,6 +233,7 @@ class Monitor:
         if self.folder is not None and (due or self.interrupted):
             proved = self.certified_point
             meta = {
+                "of": self.of,
                 "history": self.history,
                 "fixed": self.fixed,
                 "target": self.target,

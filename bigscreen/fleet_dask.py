@@ -22,6 +22,7 @@ import numpy as np
 from distributed import Client, Future, WorkerPlugin
 from distributed.protocol.pickle import dumps
 
+from bigscreen.checkpoint import Checkpoint, Draft, newest_whole
 from bigscreen.fleet import (
     Item,
     Program,
@@ -29,10 +30,8 @@ from bigscreen.fleet import (
     Totals,
     bounded,
     check_shards,
-    newest_whole,
     running,
 )
-from bigscreen.fleet_checkpoint import Checkpoint, Draft
 from bigscreen.fleet_host import Function, Message, WorkerSetup, apply, memory_of, packed
 from bigscreen.fleet_memory import Sampler
 from bigscreen.fleet_seats import GONE, Seat, Seats, listed_workers, outcome

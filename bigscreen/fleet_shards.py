@@ -12,7 +12,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bigscreen.fleet_checkpoint import Checkpoint, write_shard
+from bigscreen.checkpoint import Checkpoint, write_shard
 
 Result = TypeVar("Result")
 Totals = dict[str, np.ndarray]

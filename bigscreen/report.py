@@ -25,7 +25,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from bigscreen.store.files import replacing
+from bigscreen.files import replacing
 
 PLAIN_SECONDS = 2.0
 

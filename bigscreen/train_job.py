@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +21,17 @@ from bigscreen.kernels import Kernel, make_kernel
 from bigscreen.plan import Plan
 from bigscreen.problems_nu import NuSvc
 from bigscreen.screening.dynamic import make_rule
+from bigscreen.sealed import Arrays, digest, read_sealed, write_sealed
 from bigscreen.solvers.protocol import Solver
 from bigscreen.store import Rows
-from bigscreen.store.files import replacing
 from bigscreen.store.model import Model
 from bigscreen.train_data import check_rows, gamma_scale, versions
 from bigscreen.train_options import TrainOptions
 from bigscreen.train_problems import Binary, problems, published
+from bigscreen.work import owned
+
+DONE = "done.kept"
+"""The result of a problem that is solved, in its folder."""
 
 
 class Job:
@@ -48,6 +52,8 @@ class Job:
         self.report: Report = report or (lambda event: None)
         self.seconds = {"features": 0.0, "solve": 0.0, "certify": 0.0}
         self.started = time.monotonic()
+        self._of = ""
+        """Which problem the files of the work folder are of."""
         budget = options.time_budget
         self.deadline = None if budget is None else self.started + budget
 
@@ -58,14 +64,17 @@ class Job:
         solved = problems(data, options)
         if self.plan.refusal:
             raise InputError(self.plan.refusal)
-        if options.work is not None:
-            self._claim(options.work)
-        self.kernel = self._kernel()
-        self._prepare()
-        results = [self._result(binary) for binary in solved]
-        self.fleet.stop()
-        self.seconds["total"] = time.monotonic() - self.started
-        return self._model(results)
+        with ExitStack() as stack:
+            if options.work is not None:
+                stack.enter_context(self._claim(options.work))
+            self.kernel = self._kernel()
+            self._prepare()
+            results = [self._result(binary) for binary in solved]
+            self.fleet.stop()
+            self.seconds["total"] = time.monotonic() - self.started
+            model = self._model(results)
+        data.check_unchanged()
+        return model
 
     # -- what kinds of run differ in ---------------------------------------------------------------
     def _kernel(self) -> Kernel:
@@ -91,10 +100,10 @@ class Job:
     # -- one problem -------------------------------------------------------------------------------
     def _finished(self, binary: Binary) -> dict[str, Any] | None:
         """The result of a problem that a run which is resumed has solved."""
-        done = self.folder(binary, "done.json")
-        if done is None or not self.options.resume or not done.exists():
+        found = self.kept(binary, DONE)
+        if found is None:
             return None
-        result: dict[str, Any] = json.loads(done.read_text())
+        result: dict[str, Any] = {**found[0], **found[1]}
         certificate = result["certificate"]
         # One that missed the gap goes on from its last checkpoint.
         missed = certificate is not None and certificate["relative_gap"] > self.options.tol
@@ -102,12 +111,24 @@ class Job:
 
     def _finish(self, binary: Binary, result: dict[str, Any]) -> dict[str, Any]:
         """Keep a result for a run that resumes this one."""
-        done = self.folder(binary, "done.json")
-        if done is not None:
-            done.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(done) as file:
-                file.write(json.dumps(result, default=np.ndarray.tolist).encode())
+        arrays = {name: part for name, part in result.items() if isinstance(part, np.ndarray)}
+        record = {name: part for name, part in result.items() if name not in arrays}
+        self.keep(binary, DONE, record, arrays)
         return result
+
+    def keep(self, binary: Binary, name: str, record: Any, arrays: Arrays) -> None:
+        """Write a file for a run that resumes this one, into the folder of a problem."""
+        file = self.folder(binary, name)
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_sealed(file, f"{self._of}/{binary.folder}/{name}", record, arrays)
+
+    def kept(self, binary: Binary, name: str) -> tuple[Any, Arrays] | None:
+        """What the run that is resumed has kept so; None without, and where it is damaged."""
+        file = self.folder(binary, name)
+        if file is None or not self.options.resume:
+            return None
+        return read_sealed(file, f"{self._of}/{binary.folder}/{name}")
 
     def folder(self, binary: Binary, name: str = "") -> Path | None:
         """Where one problem's part of the run is kept, or a file there."""
@@ -136,6 +157,7 @@ class Job:
             resident=self.plan.resident,
             folder=self.folder(binary),
             resume=options.resume,
+            of=f"{self._of}/{binary.folder}",
             start=start,
             report=lambda event: self._tell(event, binary.name),
         )
@@ -156,30 +178,17 @@ class Job:
             self.report({**event, "class": name, "memory": self.fleet.memory()})
 
     # -- records -----------------------------------------------------------------------------------
-    def _claim(self, work: Path) -> None:
-        """Make the work folder this problem's; refuse to resume another's."""
+    @contextmanager
+    def _claim(self, work: Path) -> Iterator[None]:
+        """Make the work folder this problem's, and this process's; refuse to resume another's."""
         fields = self.options.record
         # Of these no result depends.
         for free in ("memory", "cache", "time_budget", "max_iter"):
             fields.pop(free)
         fields["data"] = self.data.fingerprint
-        record = work / "problem.json"
-        if self.options.resume:
-            if not record.exists():
-                raise InputError(f"there is nothing to resume in {work}; leave out --resume")
-            before = json.loads(record.read_text())
-            changed = sorted(k for k in fields if fields[k] != before.get(k))
-            if changed:
-                what = ", ".join(f"{k} was {before.get(k)}, now {fields[k]}" for k in changed)
-                raise InputError(f"{work} belongs to another fit and cannot be resumed: {what}")
-            return
-        work.mkdir(parents=True, exist_ok=True)
-        if record.exists():
-            # What the fit before left here must not be resumed as this one's.
-            for stale in work.glob("label-*"):
-                shutil.rmtree(stale)
-        with replacing(record) as file:
-            file.write(json.dumps(fields, indent=1).encode())
+        self._of = digest(fields)
+        with owned(work, fields, self.options.resume, "fit", "label-*"):
+            yield
 
     def _kind(self) -> dict[str, Any]:
         """What the model decides between."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -58,7 +59,11 @@ def train_path(
         any kernel work.
     """
     with threadpool_limits(1, "blas"):
-        return PathJob(data, options, fleet, report).run()
+        job = PathJob(data, options, fleet, report)
+        with job.folder or nullcontext():
+            path = job.run()
+    data.check_unchanged()
+    return path
 
 
 class PathJob:

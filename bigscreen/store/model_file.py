@@ -1,7 +1,9 @@
 """How a model lies in its file: a zip of ``model.json`` and ``arrays/*.npy``, and no pickle."""
 
 import json
+import math
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,27 +15,50 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
-from bigscreen.store.files import replacing
+from bigscreen.files import replacing
+from bigscreen.sealed import CHECKSUM, check_seal, sealed
 from bigscreen.store.layout import Features
 
 FORMAT = "bigscreen model"
-SCHEMA = 3
-"""1 had neither strategy, support nor gate, 2 no kind."""
+SCHEMA = 4
+"""1 had neither strategy, support nor gate, 2 no kind, 3 no checksums in the record."""
 
+_RECORD = "model.json"
+_ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
+BROKEN = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    ValueError,
+    LookupError,
+    TypeError,
+    EOFError,
+    AttributeError,
+    RuntimeError,
+    OverflowError,
+)
+"""What reading a file that is damaged raises."""
 _CSR_PARTS = ("data", "indices", "indptr")
 
 
 class Kind(NamedTuple):
-    """A kind of file: what its record says, the newest schema, and the command that writes it."""
+    """A kind of file: what its record says, the newest schema, the first whose record has the
+    checksums of all arrays and its own, and the command that writes it."""
 
     format: str
     schema: int
+    bound: int
     noun: str
     command: str
 
 
-MODEL = Kind(FORMAT, SCHEMA, "model", "fit")
-PATH = Kind("bigscreen path", 1, "path", "path")
+MODEL = Kind(FORMAT, SCHEMA, 4, "model", "fit")
+PATH = Kind("bigscreen path", 2, 2, "path", "path")
 
 
 def write(
@@ -43,13 +68,17 @@ def write(
     kind: Kind = MODEL,
 ) -> None:
     """Write a record and its arrays to one file, which appears whole or not at all."""
-    known = {"format": kind.format, "schema": kind.schema, **record}
-    text = json.dumps(known, indent=1, default=_plain).encode()
+    # A path that was loaded brings along what its own file said.
+    own = {name: part for name, part in record.items() if name not in _ABOUT_FILE}
+    known = {"format": kind.format, "schema": kind.schema, **own}
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
-        bundle.writestr(_entry("model.json"), text)
+        crc32 = {}
         for name, array in arrays.items():
-            with bundle.open(_entry(f"arrays/{name}.npy"), "w", force_zip64=True) as part:
+            entry = _entry(f"arrays/{name}.npy")
+            with bundle.open(entry, "w", force_zip64=True) as part:
                 np.lib.format.write_array(part, array, allow_pickle=False)
+            crc32[name] = entry.CRC
+        bundle.writestr(_entry(_RECORD), sealed({**known, "crc32": crc32}, default=_plain))
 
 
 @contextmanager
@@ -77,7 +106,7 @@ def opened(
             raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
         raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
     with _damage(name), zipfile.ZipFile(path) as bundle:
-        text = bundle.read("model.json") if "model.json" in bundle.namelist() else b"null"
+        text = bundle.read(_RECORD) if _RECORD in bundle.namelist() else b"null"
         record = json.loads(text)
     if not isinstance(record, dict) or record.get("format") != kind.format:
         if isinstance(record, dict) and record.get("format") == PATH.format:
@@ -85,21 +114,35 @@ def opened(
                 f"{name} is a path of many models; `bigscreen pick {name} MODEL` takes one out"
             )
         raise InputError(f"{name} is a zip file but not a bigscreen {noun}")
-    if record.get("schema", 0) > kind.schema:
+    schema = record.get("schema")
+    if isinstance(schema, int) and schema > kind.schema:
         raise InputError(
-            f"{name} was written by a newer bigscreen ({noun} schema {record['schema']}, this "
+            f"{name} was written by a newer bigscreen ({noun} schema {schema}, this "
             f"one reads up to {kind.schema}); upgrade bigscreen"
         )
     with _damage(name), zipfile.ZipFile(path) as bundle:
-        yield record, lambda part: _array(bundle, part)
+        check_seal(record, needed=schema is None or int(schema) >= kind.bound)
+        yield record, lambda part: _array(bundle, part, record.get("crc32"))
+
+
+def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) -> np.ndarray:
+    """An array of a file whose record was read before, and of none that has taken its place.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or another file is there now.
+    """
+    with _damage(os.fspath(path)), zipfile.ZipFile(path) as bundle:
+        return _array(bundle, name, record.get("crc32"))
 
 
 def is_path(path: str | os.PathLike[str]) -> bool:
     """Whether a file holds a path of models; False for all else, whole or not."""
     try:
         with zipfile.ZipFile(path) as bundle:
-            record = json.loads(bundle.read("model.json"))
-    except (OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error):
+            record = json.loads(bundle.read(_RECORD))
+    except (OSError, *BROKEN):
         return False
     return isinstance(record, dict) and record.get("format") == PATH.format
 
@@ -127,26 +170,27 @@ def _damage(name: str) -> Iterator[None]:
     """Say of every way in which a broken file shows that the file is broken."""
     try:
         yield
-    except (
-        zipfile.BadZipFile,
-        zlib.error,
-        ValueError,
-        LookupError,
-        TypeError,
-        EOFError,
-        AttributeError,
-        NotImplementedError,
-    ) as error:
+    except BROKEN as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{name} is damaged ({reason}); copy or fit it again") from error
 
 
-def _array(bundle: zipfile.ZipFile, name: str) -> np.ndarray:
-    with bundle.open(f"arrays/{name}.npy") as part:
+def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> np.ndarray:
+    entry = bundle.getinfo(f"arrays/{name}.npy")
+    if crc32 is not None and entry.CRC != crc32[name]:
+        raise ValueError(f"{entry.filename} is not the one that was written")
+    with bundle.open(entry) as part:
+        # Before anything is allocated: numpy believes any shape.
+        shape, _, dtype = _HEADERS[np.lib.format.read_magic(part)](part)
+        if (
+            not dtype.hasobject
+            and part.tell() + math.prod(shape) * dtype.itemsize != entry.file_size
+        ):
+            raise ValueError(f"{entry.filename} is not as long as its header says")
+    with bundle.open(entry) as part:
         array = np.lib.format.read_array(part, allow_pickle=False)
         # Reading to the end is what makes zipfile compare the checksum.
-        if part.read(1):
-            raise ValueError(f"arrays/{name}.npy is longer than its header says")
+        part.read(1)
     return array
 
 
