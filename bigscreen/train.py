@@ -84,11 +84,13 @@ def train(
     ------
     InputError
         Bad parameters, rows without a label or target, one class only, a nu that is infeasible, or
-        a fit that cannot fit in memory.
+        a fit that cannot fit in memory, a store that was replaced meanwhile.
     """
     kind = ExactJob if options.exact else FeaturesJob
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
     # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
     # threads run just then.
-    with threadpool_limits(1, "blas"):
-        return kind(data, options, fleet, report, outlined).run()
+    with threadpool_limits(1, "blas"), kind(data, options, fleet, report, outlined) as job:
+        model = job.run()
+    data.check_unchanged()
+    return model

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -52,6 +51,7 @@ class Job:
         self.report: Report = report or (lambda event: None)
         self.seconds = {"features": 0.0, "solve": 0.0, "certify": 0.0}
         self.started = time.monotonic()
+        self._held = ExitStack()
         self._of = ""
         """Which problem the files of the work folder are of."""
         budget = options.time_budget
@@ -64,17 +64,21 @@ class Job:
         solved = problems(data, options)
         if self.plan.refusal:
             raise InputError(self.plan.refusal)
-        with ExitStack() as stack:
-            if options.work is not None:
-                stack.enter_context(self._claim(options.work))
-            self.kernel = self._kernel()
-            self._prepare()
-            results = [self._result(binary) for binary in solved]
-            self.fleet.stop()
-            self.seconds["total"] = time.monotonic() - self.started
-            model = self._model(results)
-        data.check_unchanged()
-        return model
+        if options.work is not None:
+            self._claim(options.work)
+        self.kernel = self._kernel()
+        self._prepare()
+        results = [self._result(binary) for binary in solved]
+        self.fleet.stop()
+        self.seconds["total"] = time.monotonic() - self.started
+        return self._model(results)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the work folder."""
+        self._held.close()
 
     # -- what kinds of run differ in ---------------------------------------------------------------
     def _kernel(self) -> Kernel:
@@ -178,8 +182,7 @@ class Job:
             self.report({**event, "class": name, "memory": self.fleet.memory()})
 
     # -- records -----------------------------------------------------------------------------------
-    @contextmanager
-    def _claim(self, work: Path) -> Iterator[None]:
+    def _claim(self, work: Path) -> None:
         """Make the work folder this problem's, and this process's; refuse to resume another's."""
         fields = self.options.record
         # Of these no result depends.
@@ -187,8 +190,7 @@ class Job:
             fields.pop(free)
         fields["data"] = self.data.fingerprint
         self._of = digest(fields)
-        with owned(work, fields, self.options.resume, "fit", "label-*"):
-            yield
+        self._held.enter_context(owned(work, fields, self.options.resume, "fit", "label-*"))
 
     def _kind(self) -> dict[str, Any]:
         """What the model decides between."""

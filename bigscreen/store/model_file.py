@@ -26,11 +26,7 @@ SCHEMA = 4
 _RECORD = "model.json"
 _ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
 
-_HEADERS = {
-    (1, 0): np.lib.format.read_array_header_1_0,
-    (2, 0): np.lib.format.read_array_header_2_0,
-}
-BROKEN = (
+_DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
     struct.error,
@@ -41,8 +37,14 @@ BROKEN = (
     AttributeError,
     RuntimeError,
     OverflowError,
+    MemoryError,
 )
-"""What reading a file that is damaged raises."""
+"""All that making sense of a broken file may raise."""
+
+_HEADERS = {
+    (1, 0): np.lib.format.read_array_header_1_0,
+    (2, 0): np.lib.format.read_array_header_2_0,
+}
 _CSR_PARTS = ("data", "indices", "indptr")
 
 
@@ -142,7 +144,7 @@ def is_path(path: str | os.PathLike[str]) -> bool:
     try:
         with zipfile.ZipFile(path) as bundle:
             record = json.loads(bundle.read(_RECORD))
-    except (OSError, *BROKEN):
+    except (OSError, *_DAMAGE):
         return False
     return isinstance(record, dict) and record.get("format") == PATH.format
 
@@ -170,7 +172,7 @@ def _damage(name: str) -> Iterator[None]:
     """Say of every way in which a broken file shows that the file is broken."""
     try:
         yield
-    except BROKEN as error:
+    except _DAMAGE as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise InputError(f"{name} is damaged ({reason}); copy or fit it again") from error
 
