@@ -35,6 +35,7 @@ from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
 from bigscreen.kernels import make_kernel
 from bigscreen.store import Dataset, DatasetWriter, MemoryDataset
+from bigscreen.store.ingest import ingest
 from bigscreen.store.model import Model
 from bigscreen.store.path_file import SolvedPath
 from bigscreen.train import train
@@ -159,6 +160,24 @@ def features(folder: Path, seed: int, stop: bool = False) -> Any:
             return None
 
 
+def read_in(source: Path, place: Path, progress: Any = None) -> Any:
+    options: dict[str, Any] = {"weight": "weight", "label": "label", "scale": "standard"}
+    return ingest(source, place / "x.store", progress=progress, **options).store
+
+
+def killed_ingest(source: Path, place: Path) -> None:
+    def stop(event: dict[str, Any]) -> None:
+        if event["phase"] == "write":
+            raise KeyboardInterrupt
+
+    place.mkdir()
+    try:
+        read_in(source, place, stop)
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("it ended before it was interrupted")
+
+
 # -- what a user gets of it ------------------------------------------------------------------------
 def digest(*parts: Any) -> str:
     state = hashlib.sha256()
@@ -242,6 +261,18 @@ def world(folder: Path) -> list[Target]:
         "work-path",
         lambda place, seed: interrupted(solved, 6, seed=seed, work=place),
         lambda place: of_path(solved(1, place, True)),
+    )
+    sources = {}
+    for seed in (1, 2):
+        X, y, weight = rows(seed)
+        sources[seed] = folder / f"rows-{seed}.csv"
+        table = np.column_stack([X, weight, y])
+        head = "a,b,c,d,e,f,weight,label"
+        np.savetxt(sources[seed], table, "%.9g", ",", header=head, comments="")
+    add(
+        "work-ingest",
+        lambda place, seed: killed_ingest(sources[seed], place),
+        lambda place: of_rows(read_in(sources[1], place)),
     )
     for name, stop in (("features", False), ("features-wip", True)):
         add(

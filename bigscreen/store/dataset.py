@@ -2,7 +2,6 @@
 
 import json
 import os
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -199,10 +198,14 @@ class Dataset(Rows):
     def _checked(self, array: StoredArray, start: int, stop: int) -> NDArray:
         try:
             return array.read(start, stop)
-        except InputError:
+        except InputError as error:
             # Of a store that was replaced while it was read that is what there is to say.
-            with suppress(OSError):
-                self.check_unchanged()
+            self.check_unchanged()
+            if "features_of" in self.manifest["extra"]:
+                raise InputError(
+                    f"{error}; these are features that a fit has stored: remove {self.path}, and "
+                    "they are computed again"
+                ) from error
             raise
 
     def _checksums(self) -> list[Checksums] | None:

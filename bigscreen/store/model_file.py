@@ -101,15 +101,26 @@ def opened(
         raise InputError(f"there is no {noun} file {name}; {writer} writes one")
     if Path(path).is_dir():
         raise InputError(f"{name} is a folder and a {noun} is one file, written by {writer}")
-    if not zipfile.is_zipfile(path):
-        with open(path, "rb") as file:
-            cut = file.read(4) == b"PK\x03\x04"
-        if cut:
-            raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
-        raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
-    with _damage(name), zipfile.ZipFile(path) as bundle:
-        text = bundle.read(_RECORD) if _RECORD in bundle.namelist() else b"null"
-        record = json.loads(text)
+    # Opened once: a file that takes its name meanwhile is not mixed with it.
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            file.seek(0)
+            if file.read(4) == b"PK\x03\x04":
+                raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
+            raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
+        with _damage(name), zipfile.ZipFile(file) as bundle:
+            text = bundle.read(_RECORD) if _RECORD in bundle.namelist() else b"null"
+            record = json.loads(text)
+        _check_record(name, record, kind)
+        with _damage(name), zipfile.ZipFile(file) as bundle:
+            schema = record.get("schema")
+            check_seal(record, needed=schema is None or int(schema) >= kind.bound)
+            yield record, lambda part: _array(bundle, part, record.get("crc32"))
+
+
+def _check_record(name: str, record: Any, kind: Kind) -> None:
+    """Refuse a record of another kind of file, or of a newer bigscreen."""
+    noun = kind.noun
     if not isinstance(record, dict) or record.get("format") != kind.format:
         if isinstance(record, dict) and record.get("format") == PATH.format:
             raise InputError(
@@ -122,9 +133,6 @@ def opened(
             f"{name} was written by a newer bigscreen ({noun} schema {schema}, this "
             f"one reads up to {kind.schema}); upgrade bigscreen"
         )
-    with _damage(name), zipfile.ZipFile(path) as bundle:
-        check_seal(record, needed=schema is None or int(schema) >= kind.bound)
-        yield record, lambda part: _array(bundle, part, record.get("crc32"))
 
 
 def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) -> np.ndarray:
