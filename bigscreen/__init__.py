@@ -11,6 +11,8 @@ and arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`, `TrainOpt
 The house, from the ground up; every room imports only from rooms above it:
 
     errors      what a user's mistake raises
+    files       outputs that appear whole or not at all; sealed: records and arrays with checksums;
+                checkpoint, work: what a run that is interrupted leaves, and whose it is
     rows        the compiler's door: products of dense and sparse rows, fast exponentials
     exact       sums of floats that come out the same in every order
     kernels     the kernels (with tiles: blocks of them, entries: one value)

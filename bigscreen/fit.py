@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.checkpoint import check_owner
 from bigscreen.closing import Certificate, Throughput, close
 from bigscreen.closing_exact import close_exact
 from bigscreen.design import Design
@@ -88,6 +89,7 @@ def fit(
     resident: bool = True,
     folder: Path | None = None,
     resume: bool = False,
+    of: str = "",
     start: FloatArray | None = None,
     report: Report = lambda event: None,
 ) -> Fitted:
@@ -109,6 +111,8 @@ def fit(
         Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
     resume : bool
         Go on from the newest checkpoint in ``folder``.
+    of : str
+        Which problem checkpoints are of: those of another one are refused.
     start : float64 (n,) or None
         A feasible alpha to begin from where no checkpoint is gone on with.
     report : callable
@@ -121,6 +125,8 @@ def fit(
     """
     if rule is not None:
         check_rule(rule.name, design.definite)
+    if folder is not None and resume:
+        check_owner(folder, of)
     weight_bound = _weight_bound(design, problem)
 
     def certified(point: Point) -> Certificate:
@@ -134,6 +140,7 @@ def fit(
         rule=rule,
         report=report,
         folder=folder,
+        of=of,
         nothing=_nothing(design, problem),
         definite=design.definite,
     )

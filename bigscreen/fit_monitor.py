@@ -59,6 +59,8 @@ class Monitor:
     wrongly; ``history`` P, D, gap, rows visited and alive of every pass, and what else the solver
     counts (``COUNTED``); D is the best so far. ``closings``: closing passes, over all rows each.
 
+    ``of``: which problem checkpoints are of.
+
     ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
     could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
     that; "rounded", if the gap is small enough, but what rounding can have put into it is not;
@@ -73,6 +75,7 @@ class Monitor:
     rule: Rule | None
     report: Report
     folder: Path | None = None
+    of: str = ""
     nothing: float = 0.0
     definite: bool = True
     ended: str = ""
@@ -269,6 +272,7 @@ class Monitor:
         if self.folder is not None and (due or self.interrupted):
             proved = self.certified_point
             meta = {
+                "of": self.of,
                 "history": self.history,
                 "fixed": self.fixed,
                 "target": self.target,

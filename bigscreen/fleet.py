@@ -17,7 +17,6 @@ Nothing here imports Dask.
 from __future__ import annotations
 
 import os
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, wait
@@ -27,7 +26,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from bigscreen.fleet_checkpoint import Checkpoint, DamagedCheckpoint, Draft, finished
+from bigscreen.checkpoint import Checkpoint, Draft, newest_whole
 from bigscreen.fleet_memory import Sampler
 from bigscreen.fleet_shards import Program, Shards, Totals, one_blas_thread
 
@@ -237,31 +236,6 @@ def bounded(in_flight: int | None, workers: int) -> int:
     if in_flight is not None and in_flight < 1:
         raise ValueError(f"in_flight must be at least 1, not {in_flight}")
     return in_flight or 2 * workers
-
-
-def newest_whole(
-    folder: Path, n_shards: int, restore: Callable[[Checkpoint], None]
-) -> Checkpoint | None:
-    """Restore the newest checkpoint that is whole, with a warning for every one that is not.
-
-    Raises
-    ------
-    ValueError
-        If a checkpoint has another number of shards: it belongs to other data.
-    """
-    for path in finished(folder):
-        try:
-            checkpoint = Checkpoint.read(path)
-            if checkpoint.n_shards != n_shards:
-                raise ValueError(
-                    f"{path} has {checkpoint.n_shards} shards and the data {n_shards}: "
-                    "it belongs to other data"
-                )
-            restore(checkpoint)
-            return checkpoint
-        except DamagedCheckpoint as error:
-            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=3)
-    return None
 
 
 def _usable_processors() -> int:

@@ -24,6 +24,7 @@ import numpy as np
 from distributed import Client, Future, WorkerPlugin
 from distributed.protocol.pickle import dumps
 
+from bigscreen.checkpoint import Checkpoint, Draft, newest_whole, write_shard
 from bigscreen.fleet import (
     Item,
     Program,
@@ -31,10 +32,8 @@ from bigscreen.fleet import (
     Totals,
     bounded,
     check_shards,
-    newest_whole,
     running,
 )
-from bigscreen.fleet_checkpoint import Checkpoint, Draft, write_shard
 from bigscreen.fleet_host import (
     Arrays,
     Function,

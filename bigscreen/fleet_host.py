@@ -20,7 +20,7 @@ from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_wo
 from distributed.core import error_message
 from distributed.protocol.pickle import loads
 
-from bigscreen.fleet_checkpoint import Checkpoint
+from bigscreen.checkpoint import Checkpoint
 from bigscreen.fleet_memory import Sampler
 from bigscreen.fleet_shards import Program, Shards, Totals, one_blas_thread
 

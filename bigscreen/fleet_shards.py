@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from threadpoolctl import ThreadpoolController
 
-from bigscreen.fleet_checkpoint import write_shard
+from bigscreen.checkpoint import write_shard
 
 Result = TypeVar("Result")
 Totals = dict[str, np.ndarray]

@@ -12,20 +12,25 @@ import numpy as np
 
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.evaluate import Each, scored_blocks
+from bigscreen.files import replacing, written_through
 from bigscreen.store.base import Rows
-from bigscreen.store.files import replacing
 from bigscreen.store.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _TEXT_ROWS = 1 << 16
 
 
-def check_suffix(out: str | os.PathLike[str]) -> None:
-    """Raise InputError unless the name says which format is wanted."""
-    if Path(out).suffix.lower() not in (*DELIMITERS, ".npy"):
-        raise InputError(
-            f"{os.fspath(out)} should end in .csv, .tsv or .npy to say which is wanted"
-        )
+def check_suffix(out: str | os.PathLike[str]) -> str:
+    """What the name says of the format wanted; InputError if it says nothing.
+
+    Without a name that says so a pipe, and "-", standard output, get what .csv does.
+    """
+    suffix = Path(out).suffix.lower()
+    if suffix in (*DELIMITERS, ".npy"):
+        return suffix
+    if written_through(out):
+        return ".csv"
+    raise InputError(f"{os.fspath(out)} should end in .csv, .tsv or .npy to say which is wanted")
 
 
 def write_predictions(
@@ -45,10 +50,11 @@ def write_predictions(
     dataset : Rows
         Labels are not needed.
     out : path
-        ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array. Columns: row
-        (int64, the row's number in the source, from 0), label, score (of the predicted label, or
-        of ``labels[1]`` when there are two; one against one: its votes, and part of one more). Of
-        a regressor row and prediction; the labels of a one-class machine are -1 (outlier) and 1.
+        ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array; "-", standard
+        output, is csv. Columns: row (int64, the row's number in the source, from 0), label, score
+        (of the predicted label, or of ``labels[1]`` when there are two; one against one: its votes,
+        and part of one more). Of a regressor row and prediction; the labels of a one-class machine
+        are -1 (outlier) and 1.
     all_scores : bool
         Write every label's score instead; in text one column ``score_LABEL`` each.
     each : callable
@@ -66,15 +72,14 @@ def write_predictions(
     dict
         Rows predicted to have each label; empty of a regressor.
     """
-    check_suffix(out)
+    suffix = check_suffix(out)
     width = len(model.labels) if all_scores and len(model.labels) > 2 else 1
     score = ("score", "<f8") if width == 1 else ("score", "<f8", (width,))
     columns = [("label", np.asarray(model.labels).dtype), score]
     if model.kind == "regressor":
         columns = [("prediction", np.dtype("<f8"))]
     layout = np.dtype([("row", "<i8"), *columns])
-    folder = Path(out).resolve().parent
-    suffix = Path(out).suffix.lower()
+    folder = None if written_through(out) else Path(out).resolve().parent
     with (
         replacing(out) as file,
         tempfile.TemporaryFile(dir=folder) as ranks,

@@ -25,8 +25,8 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from bigscreen.files import replacing
 from bigscreen.printable import printable
-from bigscreen.store.files import replacing
 
 PLAIN_SECONDS = 2.0
 

@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from bigscreen.errors import InputError
+from bigscreen.files import replacing
 from bigscreen.point import reached
 from bigscreen.printable import printable
 from bigscreen.report import PLAIN_SECONDS, count, left_of, seconds
@@ -259,7 +260,8 @@ def save_plots(
         draw(figure.add_subplot(), path)
         for ending in endings:
             written.append(Path(folder) / f"{name}.{ending}")
-            figure.savefig(written[-1], dpi=150)
+            with replacing(written[-1]) as file:
+                figure.savefig(file, format=ending, dpi=150)
     return written
 
 

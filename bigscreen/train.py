@@ -88,7 +88,7 @@ def train(
     ------
     InputError
         Bad parameters, rows without a label or target, one class only, a nu that is infeasible, or
-        a fit that cannot fit in memory.
+        a fit that cannot fit in memory, a store that was replaced meanwhile.
     TimeOver
         If ``deadline`` passes while features are written.
     """
@@ -96,5 +96,7 @@ def train(
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
     # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
     # threads run just then.
-    with blas_threads(1):
-        return kind(data, options, fleet, report, outlined, deadline).run()
+    with blas_threads(1), kind(data, options, fleet, report, outlined, deadline) as job:
+        model = job.run()
+    data.check_unchanged()
+    return model

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
 import warnings
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
@@ -22,14 +21,18 @@ from bigscreen.plan import Plan
 from bigscreen.point import settled
 from bigscreen.problems_nu import NuSvc
 from bigscreen.screening.dynamic import make_rule
+from bigscreen.sealed import Arrays, digest, read_sealed, write_sealed
 from bigscreen.solvers.protocol import Solver
 from bigscreen.store import Rows
 from bigscreen.store.dataset import MANIFEST
-from bigscreen.store.files import replacing
 from bigscreen.store.model import Model
 from bigscreen.train_data import check_rows, gamma_scale, versions
 from bigscreen.train_options import TrainOptions
 from bigscreen.train_problems import Binary, problems, published
+from bigscreen.work import owned
+
+DONE = "done.kept"
+"""The result of a problem that is solved, in its folder."""
 
 NAMED = 5
 """Classifiers that a warning names, at most."""
@@ -59,6 +62,9 @@ class Job:
         self.report: Report = report or (lambda event: None)
         self.seconds = {"features": 0.0, "solve": 0.0, "certify": 0.0}
         self.started = time.monotonic()
+        self._held = ExitStack()
+        self._of = ""
+        """Which problem the files of the work folder are of."""
         budget = options.time_budget
         self.strict = self.deadline = deadline
         if deadline is None and budget is not None:
@@ -114,6 +120,13 @@ class Job:
             turn = short[: max(0, int(left / (2.0 * float(np.max(spent[short])) + 1e-9)))]
         return results
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Let go of the work folder."""
+        self._held.close()
+
     # -- what kinds of run differ in ---------------------------------------------------------------
     def _kernel(self) -> Kernel:
         options, name = self.options, self.options.kernel
@@ -138,10 +151,10 @@ class Job:
     # -- one problem -------------------------------------------------------------------------------
     def _finished(self, binary: Binary) -> dict[str, Any] | None:
         """The result of a problem that a run which is resumed has solved."""
-        done = self.folder(binary, "done.json")
-        if done is None or not self.options.resume or not done.exists():
+        found = self.kept(binary, DONE)
+        if found is None:
             return None
-        result: dict[str, Any] = json.loads(done.read_text())
+        result: dict[str, Any] = {**found[0], **found[1]}
         certificate = result["certificate"]
         if certificate is None:
             return result
@@ -150,12 +163,24 @@ class Job:
 
     def _finish(self, binary: Binary, result: dict[str, Any]) -> dict[str, Any]:
         """Keep a result for a run that resumes this one."""
-        done = self.folder(binary, "done.json")
-        if done is not None:
-            done.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(done) as file:
-                file.write(json.dumps(result, default=np.ndarray.tolist).encode())
+        arrays = {name: part for name, part in result.items() if isinstance(part, np.ndarray)}
+        record = {name: part for name, part in result.items() if name not in arrays}
+        self.keep(binary, DONE, record, arrays)
         return result
+
+    def keep(self, binary: Binary, name: str, record: Any, arrays: Arrays) -> None:
+        """Write a file for a run that resumes this one, into the folder of a problem."""
+        file = self.folder(binary, name)
+        if file is not None:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_sealed(file, f"{self._of}/{binary.folder}/{name}", record, arrays)
+
+    def kept(self, binary: Binary, name: str) -> tuple[Any, Arrays] | None:
+        """What the run that is resumed has kept so; None without, and where it is damaged."""
+        file = self.folder(binary, name)
+        if file is None or not self.options.resume:
+            return None
+        return read_sealed(file, f"{self._of}/{binary.folder}/{name}")
 
     def folder(self, binary: Binary, name: str = "") -> Path | None:
         """Where one problem's part of the run is kept, or a file there."""
@@ -188,6 +213,7 @@ class Job:
             resident=self.plan.resident,
             folder=self.folder(binary),
             resume=options.resume,
+            of=f"{self._of}/{binary.folder}",
             start=start,
             report=lambda event: self._tell(event, binary.name),
         )
@@ -228,29 +254,14 @@ class Job:
 
     # -- records -----------------------------------------------------------------------------------
     def _claim(self, work: Path) -> None:
-        """Make the work folder this problem's; refuse to resume another's."""
+        """Make the work folder this problem's, and this process's; refuse to resume another's."""
         fields = self.options.record
         # Of these no result depends.
         for free in ("memory", "cache", "time_budget", "max_iter"):
             fields.pop(free)
         fields["data"] = self.data.fingerprint
-        record = work / "problem.json"
-        if self.options.resume:
-            if not record.exists():
-                raise InputError(f"there is nothing to resume in {work}; leave out --resume")
-            before = json.loads(record.read_text())
-            changed = sorted(k for k in fields if fields[k] != before.get(k))
-            if changed:
-                what = ", ".join(f"{k} was {before.get(k)}, now {fields[k]}" for k in changed)
-                raise InputError(f"{work} belongs to another fit and cannot be resumed: {what}")
-            return
-        work.mkdir(parents=True, exist_ok=True)
-        if record.exists():
-            # What the fit before left here must not be resumed as this one's.
-            for stale in work.glob("label-*"):
-                shutil.rmtree(stale)
-        with replacing(record) as file:
-            file.write(json.dumps(fields, indent=1).encode())
+        self._of = digest(fields)
+        self._held.enter_context(owned(work, fields, self.options.resume, "fit", "label-*"))
 
     def _kind(self) -> dict[str, Any]:
         """What the model decides between."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -70,7 +71,11 @@ def train_path(
         If ``deadline`` passes before the first point.
     """
     with blas_threads(1):
-        return PathJob(data, options, fleet, report, deadline).run()
+        job = PathJob(data, options, fleet, report, deadline)
+        with job.folder or nullcontext():
+            path = job.run()
+    data.check_unchanged()
+    return path
 
 
 class PathJob:

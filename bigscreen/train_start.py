@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any, NamedTuple
 
@@ -25,9 +24,11 @@ from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton import Newton
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
-from bigscreen.store.files import replacing
 from bigscreen.train_job import Job
 from bigscreen.train_problems import Binary
+
+START = "start.kept"
+"""The file of a problem's folder that holds its start."""
 
 TOL = 1e-2
 """Relative gap of what is only a start."""
@@ -55,10 +56,9 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     kind = job.options.start
     if kind in ("auto", "cold"):
         return Start(None, None)
-    file = job.folder(binary, "start.npz")
-    if file is not None and job.options.resume and file.exists():
-        with np.load(file) as saved:
-            return Start(saved["alpha"], json.loads(str(saved["record"])))
+    found = job.kept(binary, START)
+    if found is not None:
+        return Start(found[1]["alpha"], found[0])
     began = time.monotonic()
     if kind == "divide":
         divided = solve_parts(job, design, binary.problem)
@@ -68,10 +68,7 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     seconds = time.monotonic() - began
     job.seconds["start"] = job.seconds.get("start", 0.0) + seconds
     record = {"label": binary.name, "start": kind, "seconds": seconds, **record}
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(file) as out:
-            np.savez(out, alpha=alpha, record=json.dumps(record))
+    job.keep(binary, START, record, {"alpha": alpha})
     return Start(alpha, record)
 
 

@@ -153,12 +153,12 @@ def test_a_path_survives_its_process(how, world: World, tmp_path):  # noqa: F811
     succeed("path", world.store, whole, *args)
     running = process("path", world.store, out, *args)
     work = tmp_path / "out.bsp.work"
-    while len(list(work.glob("walk-*/point-*.npz"))) < 25 and running.poll() is None:
+    while len(list(work.glob("walk-*/point-*.kept"))) < 25 and running.poll() is None:
         time.sleep(0.01)
     running.send_signal(how)
     _, errors = running.communicate(timeout=60)
     assert running.returncode == (-9 if how == signal.SIGKILL else 130), errors
-    assert not out.exists() and 25 <= len(list(work.glob("walk-*/point-*.npz"))) < 240
+    assert not out.exists() and 25 <= len(list(work.glob("walk-*/point-*.kept"))) < 240
     assert "--resume" in bigscreen("path", world.store, out, *args).stderr
     succeed("path", world.store, out, *args, "--resume")
     assert not work.exists()

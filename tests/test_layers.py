@@ -10,6 +10,7 @@ import bigscreen
 
 PACKAGE = Path(bigscreen.__file__).parent
 FILES = sorted(PACKAGE.rglob("*.py"))
+FILES_ON_DISK = {"files", "sealed", "checkpoint", "work"}
 BASE = {
     "dual",
     "point",
@@ -23,6 +24,7 @@ BASE = {
     "amx",
     "unit",
     "errors",
+    *FILES_ON_DISK,
 }
 FITTING = BASE | {"store", "design", "closing", "screening", "solvers", "fit"}
 
@@ -37,7 +39,7 @@ ROOMS = {
     # Solvers are handed regions, which are data; they never see a rule.
     "solvers": BASE | {"store", "design", "solvers", "screening.regions"},
     "fit": FITTING,
-    "fleet": {"fleet", "errors"},
+    "fleet": {"fleet", "errors", *FILES_ON_DISK},
     "nystrom": FITTING | {"nystrom"},
     "partition": FITTING | {"partition"},
     "divide": FITTING | {"partition", "divide"},

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils.multiclass import _ovr_decision_function
 from bigscreen import LinearSVC
 from bigscreen.errors import InputError
 from bigscreen.kernels import Custom, Precomputed, Rbf, Side, make_kernel
+from bigscreen.sealed import sealed
 from bigscreen.store.ingest import ingest
 from bigscreen.store.model import SCHEMA, Gate, Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
@@ -117,10 +119,18 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
 
 
 def rewrite(path: Path, change: dict[str, bytes | None]) -> None:
-    """Replace members of a model file (None: drop it)."""
+    """Replace members of a model file (None: drop it), with checksums as if written so."""
     with zipfile.ZipFile(path) as bundle:
         members = {name: bundle.read(name) for name in bundle.namelist()}
     members |= {name: data for name, data in change.items() if data is not None}
+    known = json.loads(members["model.json"])
+    known.pop("checksum"), known.pop("crc32")
+    if known["schema"] >= 4:
+        arrays = {name[7:-4]: data for name, data in members.items() if name[:7] == "arrays/"}
+        known["crc32"] = {name: zlib.crc32(data) for name, data in arrays.items()}
+    members["model.json"] = json.dumps(known).encode()
+    if known["schema"] >= 4:
+        members["model.json"] = sealed(known)
     with zipfile.ZipFile(path, "w") as bundle:
         for name, data in members.items():
             if change.get(name, b"") is not None:

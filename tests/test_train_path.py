@@ -254,7 +254,7 @@ def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path):
         whole = train_path(data, options(None, kind=kind), fleet)
         with pytest.raises(KeyboardInterrupt):
             train_path(data, options(tmp_path, kind=kind), fleet, stop)
-        done = len(list(tmp_path.glob("walk-*/point-*.npz")))
+        done = len(list(tmp_path.glob("walk-*/point-*.kept")))
         assert done == after
         # A death in the middle of writing leaves such a file.
         (tmp_path / "walk-fold-0" / "point-99.tmp").write_bytes(b"half")
@@ -272,7 +272,7 @@ def test_a_spoiled_state_costs_a_point(tmp_path):
     with Inline(1) as fleet:
         with pytest.raises(KeyboardInterrupt):
             train_path(data, options(tmp_path), fleet, stop)
-        for file in tmp_path.glob("walk-*/state-*.npz"):
+        for file in tmp_path.glob("walk-*/state-*.kept"):
             file.write_bytes(b"")
         path = train_path(data, options(tmp_path, True), fleet)
     assert max(part["relative_gap"] for part in path.points) <= 1e-3

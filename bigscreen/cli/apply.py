@@ -55,11 +55,11 @@ def predict(
 ) -> None:
     """Write what MODEL predicts for every row of STORE to the file OUT.
 
-    OUT ends in .csv, .tsv or .npy. Its columns are row (the row's number in the source, from 0),
-    label and score (how sure: for two labels, above 0 means the second one); of a regression row
-    and prediction. The labels of a one-class machine are -1 (outlier) and 1. Rows come in the
-    source's order. STORE needs no labels, but must have been ingested like the training data
-    (`bigscreen ingest --like MODEL`).
+    OUT ends in .csv, .tsv or .npy, or is -, standard output (csv). Its columns are row (the row's
+    number in the source, from 0), label and score (how sure: for two labels, above 0 means the
+    second one); of a regression row and prediction. The labels of a one-class machine are -1
+    (outlier) and 1. Rows come in the source's order. STORE needs no labels, but must have been
+    ingested like the training data (`bigscreen ingest --like MODEL`).
 
     \b
     Example:

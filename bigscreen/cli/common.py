@@ -15,6 +15,7 @@ import click
 
 from bigscreen.cli.signals import INTERRUPTED, exit_code, orderly
 from bigscreen.errors import InputError, TimeOver
+from bigscreen.files import claimed_stdout, destination, written_through
 from bigscreen.printable import printable
 
 BAD_INPUT = 2
@@ -167,9 +168,10 @@ def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
     Parameters
     ----------
     path : str
-        What the command will write.
+        What the command will write; "-" is standard output.
     overwrite : bool
-        Whether something that stands there may be replaced.
+        Whether something that stands there may be replaced. What is not a regular file is never
+        replaced, but written to.
     folder : bool
         Whether the output is a folder (a store), not a file.
 
@@ -177,7 +179,16 @@ def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
     ------
     InputError
     """
-    parent = Path(path).absolute().parent
+    final = os.path.realpath(path) if folder else destination(path)
+    if isinstance(final, int):
+        if final == 1:
+            click.get_current_context().with_resource(claimed_stdout())
+        return
+    if not folder and written_through(final):
+        if not os.access(final, os.W_OK):
+            raise InputError(f"{path} cannot be written: permission denied")
+        return
+    parent = Path(final).absolute().parent
     if not parent.is_dir():
         raise InputError(f"{path} cannot be written: there is no folder {parent}; create it first")
     if os.path.lexists(path):
@@ -198,16 +209,22 @@ def check_json(path: str | None, *others: str) -> None:
     """The same for ``--json FILE``, which may replace a file but no other argument."""
     if path is None:
         return
-    if any(Path(path).absolute() == Path(other).absolute() for other in others):
+    if any(_place(path) == _place(other) for other in others):
         raise InputError(f"--json {path} would replace another file of this command")
     check_output(path, overwrite=True)
+
+
+def _place(path: str) -> str | int:
+    final = destination(path)
+    return final if isinstance(final, int) else os.path.realpath(final)
 
 
 json_option = click.option(
     "--json",
     "json_file",
     metavar="FILE",
-    help="Also write the result as JSON to FILE, for scripts (an old FILE is replaced).",
+    help="Also write the result as JSON to FILE, for scripts (an old FILE is replaced); - is "
+    "standard output, and what people read goes to standard error then.",
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists already."

@@ -16,7 +16,7 @@ from bigscreen.cli.common import (
 from bigscreen.cli.given import train_options
 from bigscreen.cli.options import fit_options
 from bigscreen.cli.running import check_fleet, deadline_of, open_fleet
-from bigscreen.cli.work import check_work, resumable
+from bigscreen.cli.work import being_made, check_work, resumable
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def fit(
     check_json(json_file, model)
     check_fleet(values)
     work, own_work = values["work"] or f"{model}.work", values["work"] is None
+    context.with_resource(being_made(model))
     check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(work), resume)

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from bigscreen.store.path_file import SolvedPath
 
 
+UNBOUND = "go unnoticed: an older bigscreen wrote it without their checksums; ingest it again"
+
+
 @click.command(short_help="Say what is in a STORE, a MODEL or a PATH.")
 @click.argument("thing", metavar="STORE|MODEL|PATH")
 @json_option
@@ -73,6 +76,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
         "shards": dataset.n_shards,
         "bytes": sum(file.stat().st_size for file in files),
         "fingerprint": dataset.fingerprint,
+        "bound": dataset.bound,
     }
 
 
@@ -101,6 +105,7 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
         "shards": f"{count(record['shards'])} (what worker processes share out)",
         "on disk": size(record["bytes"]),
         "fingerprint": f"{record['fingerprint'][:16]}...",
+        **({} if record["bound"] else {"exchanged files": UNBOUND}),
     }
 
 

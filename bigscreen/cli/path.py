@@ -19,7 +19,7 @@ from bigscreen.cli.common import (
 from bigscreen.cli.given import DEFAULT_LANDMARKS, check_machine
 from bigscreen.cli.options import some_options
 from bigscreen.cli.running import check_fleet, deadline_of, open_fleet
-from bigscreen.cli.work import check_work, resumable
+from bigscreen.cli.work import being_made, check_work, resumable
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
@@ -163,6 +163,7 @@ def path(
         check_output(plots, overwrite=True, folder=True)
         report_path.check_matplotlib()
     work, own_work = values["work"] or f"{out}.work", values["work"] is None
+    context.with_resource(being_made(out))
     check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)
     fit = _fit(context, dataset, values, Path(work), resume)

@@ -4,7 +4,7 @@ import os
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import click
@@ -12,6 +12,8 @@ import click
 from bigscreen.cli.common import check_output, system_sentence
 from bigscreen.cli.signals import INTERRUPTED
 from bigscreen.errors import InputError, TimeOver
+from bigscreen.files import held
+from bigscreen.work import in_use
 
 
 def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
@@ -33,9 +35,16 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
                 f"an interrupted run left {work}; give --resume to go on with it or --overwrite to "
                 "start again"
             )
-        shutil.rmtree(work)
+        if Path(work).is_dir():
+            with held(work, in_use(Path(work))):
+                shutil.rmtree(work)
     elif not own:
         check_output(work, overwrite=True, folder=True)
+
+
+def being_made(path: str) -> AbstractContextManager[None]:
+    """Hold an output that takes long to make: who comes second is told so."""
+    return held(path, f"another process is making {path}: wait for it, or choose another name")
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.checkpoint import load_alone, save_alone
 from bigscreen.design import Design
 from bigscreen.dual import AT_HI, FREE, FloatArray
 from bigscreen.errors import InputError
@@ -21,7 +20,8 @@ from bigscreen.screening.regions import Ball
 from bigscreen.solvers.coordinate_epoch import epoch, row_add, row_scores
 from bigscreen.solvers.protocol import Check
 
-CHECKPOINT = "descent.npz"
+PLACE = "descent"
+"""Where in the folder of a problem the checkpoints are."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,10 @@ class CoordinateDescent:
                 "coordinate descent needs explicit features; use the newton, block or pairs solver"
             )
         descent = _Descent(design, problem, resident, weight_bound)
-        if resume is not None and (resume / CHECKPOINT).exists():
-            check.restored(descent.load(resume / CHECKPOINT))
+        found = None if resume is None else load_alone(resume / PLACE)
+        if found is not None:
+            descent.restore(*found)
+            check.restored(found[0])
         elif start is not None:
             descent.begin(start)
         while True:
@@ -240,37 +242,25 @@ class _Descent:
 
     def save(self, folder: Path, meta: dict[str, Any]) -> None:
         """Write a checkpoint: whole or not at all."""
-        folder.mkdir(parents=True, exist_ok=True)
-        part = folder / (CHECKPOINT + ".tmp")
-        with open(part, "wb") as file:
-            np.savez(
-                file,
-                alpha=self.alpha,
-                w=self.w,
-                fixed=self.fixed,
-                streak=self.streak,
-                epochs=np.int64(self.epochs),
-                violation=np.float64(self.violation),
-                counts=np.array(self.counts),
-                passes=self.passes,
-                meta=np.frombuffer(json.dumps(meta).encode(), np.uint8),
-            )
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, folder / CHECKPOINT)
+        arrays = {
+            "alpha": self.alpha,
+            "w": self.w,
+            "fixed": self.fixed,
+            "streak": self.streak,
+            "counts": np.array(self.counts),
+            "passes": self.passes,
+        }
+        record = {"epochs": self.epochs, "violation": float(self.violation)}
+        save_alone(folder / PLACE, {**meta, "descent": record}, arrays)
 
-    def load(self, path: Path) -> dict[str, Any]:
-        """Go on from a checkpoint; returns the meta that was saved with it."""
-        with np.load(path, allow_pickle=False) as saved:
-            self.alpha, self.w, self.fixed = saved["alpha"], saved["w"], saved["fixed"]
-            self.active, self.streak = ~self.fixed, saved["streak"]
-            self.epochs, self.violation = int(saved["epochs"]), float(saved["violation"])
-            self.counts = (int(saved["counts"][0]), int(saved["counts"][1]))
-            if "passes" in saved:  # checkpoints of before have none
-                self.passes = saved["passes"]
-            meta = json.loads(saved["meta"].tobytes())
+    def restore(self, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Go on from what ``save`` wrote."""
+        self.alpha, self.w, self.fixed = arrays["alpha"], arrays["w"], arrays["fixed"]
+        self.active, self.streak = ~self.fixed, arrays["streak"]
+        self.counts = (int(arrays["counts"][0]), int(arrays["counts"][1]))
+        self.passes = arrays["passes"]
+        self.epochs, self.violation = meta["descent"]["epochs"], meta["descent"]["violation"]
         self.restored = True
-        return meta
 
     @property
     def _offset(self) -> float:

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.checkpoint import load_alone
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.point import Point
 from bigscreen.problems import Problem
-from bigscreen.solvers.pairs_checkpoint import CHECKPOINT, load, save
+from bigscreen.solvers.pairs_checkpoint import PLACE, restore, save
 from bigscreen.solvers.pairs_state import State
 from bigscreen.solvers.protocol import Check
 from bigscreen.solvers.smo import (
@@ -98,17 +99,16 @@ class Pairs:
         """
         if design.landmarks is not None:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
-        found = None if resume is None else resume / CHECKPOINT
-        going_on = found is not None and found.exists()
-        state = State(
-            design, problem, self.cache, self.whole, self.eps, None if going_on else start
-        )
+        found = None if resume is None else load_alone(resume / PLACE)
+        begin = start if found is None else None
+        state = State(design, problem, self.cache, self.whole, self.eps, begin)
         if state.coupled and self.working_set == 1:
             raise InputError(
                 "with an unpenalised offset or nu two variables have to move at a time"
             )
-        if found is not None and going_on:
-            check.restored(load(state, found))
+        if found is not None:
+            restore(state, *found)
+            check.restored(found[0])
         while True:
             if not state.restored:
                 self._advance(state, check)

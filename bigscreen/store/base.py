@@ -118,6 +118,9 @@ class Rows(ABC):
         """First row and one past the last row of chunk `k`; whole chunks read fastest."""
         return self.layout.chunk(k)
 
+    def check_unchanged(self) -> None:  # noqa: B027 - rows in memory stay what they are
+        """Raise InputError if what was opened is not there any more, or is another data set now."""
+
     @abstractmethod
     def X(self, start: int, stop: int) -> Features:
         """Features of rows start..stop.

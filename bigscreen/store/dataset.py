@@ -8,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
+from bigscreen.sealed import Damaged, check_seal
 from bigscreen.store.arrays import (
+    Checksums,
     StoredArray,
     csr_arrays,
     csr_folder,
@@ -17,14 +19,25 @@ from bigscreen.store.arrays import (
     row_arrays,
 )
 from bigscreen.store.base import Rows
-from bigscreen.store.layout import Features, Layout, chunk_digest, csr, csr_slice, csr_stack
+from bigscreen.store.layout import (
+    SUMMARY,
+    Features,
+    Layout,
+    chunk_digest,
+    csr,
+    csr_slice,
+    csr_stack,
+)
 from bigscreen.store.limits import read_json
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.wip import unfinished
 
 FORMAT = "bigscreen dataset"
-SCHEMA = 2
-"""2 has targets in place of label codes; all else is still written as 1, which more can read."""
+SCHEMA = 3
+"""1 had no targets in place of label codes; 1 and 2 no checksums in the manifest."""
+
+BOUND = 3
+"""The first schema whose manifest has the checksum of every chunk, and its own."""
 
 MANIFEST = "manifest.json"
 
@@ -51,17 +64,20 @@ class Dataset(Rows):
             self.preparation = Preparation.from_dict(self.manifest["preparation"])
             self._chunks: list[dict[str, Any]] = self.manifest["chunks"]
             digests = [record["digest"] for record in self._chunks]
+            summary = {name: self.manifest[name] for name in SUMMARY if name in self.manifest}
             self._label_counts = np.array(self.manifest["label_counts"], dtype=np.int64)
             self._targets = dict(self.manifest["targets"]) if self.regression else {}
             self._max_sqnorm = float(self.manifest["max_sqnorm"])
             self._compressed = bool(self.manifest["compressed"])
             self._fingerprint = str(self.manifest["fingerprint"])
-            found = self.layout.fingerprint(digests, self.preparation.fingerprint)
-        except (KeyError, TypeError, ValueError) as error:
+            found = self.layout.fingerprint(
+                digests, self.preparation.fingerprint, summary if self.bound else None
+            )
+            if len(digests) != self.n_chunks or found != self._fingerprint:
+                raise bad_manifest(self.path)
+            self._arrays = row_arrays(self.path, self.layout, self._compressed, self._checksums())
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise bad_manifest(self.path) from error
-        if len(digests) != self.n_chunks or found != self._fingerprint:
-            raise bad_manifest(self.path)
-        self._arrays = row_arrays(self.path, self.layout, self._compressed)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], verify: bool = True) -> "Dataset":
@@ -98,6 +114,16 @@ class Dataset(Rows):
         return self._fingerprint
 
     @property
+    def bound(self) -> bool:
+        """Whether the manifest has the checksum of every chunk: one that is not the one that was
+        written there is found when it is read."""
+        return bool(self.manifest["schema"] >= BOUND)
+
+    def check_unchanged(self) -> None:
+        """Raise InputError if another dataset has taken this one's place."""
+        reopen(str(self.path), self.fingerprint)
+
+    @property
     def max_sqnorm(self) -> float:
         return self._max_sqnorm
 
@@ -117,9 +143,9 @@ class Dataset(Rows):
         return dict(self._targets)
 
     def X(self, start: int, stop: int) -> Features:
-        self.layout.check_range(start, stop)
         if not self.is_sparse:
-            return self._arrays["X"].read(start, stop)
+            return self._read("X", start, stop)
+        self.layout.check_range(start, stop)
         parts = []
         for k in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
             first, last = self.chunk(k)
@@ -157,8 +183,9 @@ class Dataset(Rows):
             start, stop = self.chunk(k)
             X, y, ids = self.X(start, stop), self.y(start, stop), self.row_ids(start, stop)
             weights = self.weights(start, stop) if self.has_weights else None
-            self.sqnorms(start, stop)  # derived from X, so its checksum is enough
-            if chunk_digest(X, y, weights, ids) != record["digest"]:
+            norms = self.sqnorms(start, stop)
+            known = norms if self.bound else None
+            if chunk_digest(X, y, weights, ids, known) != record["digest"]:
                 raise InputError(
                     f"rows {start} to {stop - 1} of the dataset {self.path} are not those that its "
                     "fingerprint stands for; make the dataset again from its source"
@@ -166,15 +193,33 @@ class Dataset(Rows):
 
     def _read(self, name: str, start: int, stop: int) -> NDArray:
         self.layout.check_range(start, stop)
-        return self._arrays[name].read(start, stop)
+        return self._checked(self._arrays[name], start, stop)
 
-    def _csr_files(self, k: int) -> tuple[StoredArray, StoredArray, StoredArray]:
+    def _checked(self, array: StoredArray, start: int, stop: int) -> NDArray:
+        try:
+            return array.read(start, stop)
+        except InputError as error:
+            # Of a store that was replaced while it was read that is what there is to say.
+            self.check_unchanged()
+            if "features_of" in self.manifest["extra"]:
+                raise InputError(
+                    f"{error}; these are features that a fit has stored: remove {self.path}, and "
+                    "they are computed again"
+                ) from error
+            raise
+
+    def _checksums(self) -> list[Checksums] | None:
+        return [record["crc32c"] for record in self._chunks] if self.bound else None
+
+    def _csr_files(self, k: int) -> list[StoredArray]:
         start, stop = self.chunk(k)
-        folder = csr_folder(self.path, k)
-        return csr_arrays(folder, stop - start, self._chunks[k]["nnz"], self._compressed)
+        folder, record = csr_folder(self.path, k), self._chunks[k]
+        known = record["crc32c"] if self.bound else None
+        return csr_arrays(folder, stop - start, record["nnz"], self._compressed, known)
 
     def _csr_chunk(self, k: int) -> Features:
-        data, indices, indptr = (array.read(0, array.shape[0]) for array in self._csr_files(k))
+        parts = [self._checked(array, 0, array.shape[0]) for array in self._csr_files(k)]
+        data, indices, indptr = parts
         return csr(data, indices, indptr, self.n_features)
 
     def _check_files(self) -> None:
@@ -227,6 +272,11 @@ def read_manifest(path: Path) -> dict[str, Any]:
     schema = manifest.get("schema")
     if not isinstance(schema, int) or schema < 1:
         raise bad_manifest(path)
+    if schema <= SCHEMA:
+        try:
+            check_seal(manifest, needed=schema >= BOUND)
+        except Damaged as error:
+            raise bad_manifest(path) from error
     if schema > SCHEMA:
         raise InputError(
             f"the dataset {path} has schema {schema}, newer than the {SCHEMA} that this version of "

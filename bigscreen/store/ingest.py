@@ -29,7 +29,7 @@ from bigscreen.store.model import Model
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.reading import Reading, Request
 from bigscreen.store.scaling import divisor
-from bigscreen.store.wip import unfinished
+from bigscreen.store.wip import store_path, unfinished
 
 Column = str | int
 Progress = Callable[[dict[str, Any]], None]
@@ -201,7 +201,7 @@ def ingest(
         max_kinds=max_kinds,
     )
     wanted = Wanted(
-        path=Path(path).absolute(),
+        path=store_path(path),
         holdout=holdout,
         seed=seed,
         scale=scale,

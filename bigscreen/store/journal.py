@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.errors import InputError
+from bigscreen.sealed import CHECKSUM, Damaged, sealed, unsealed
 
 JOURNAL = "journal.jsonl"
 
 
 class Journal:
     """Append-only JSON lines in `folder`; the first one says which job it belongs to.
+
+    Each has a checksum, and that of the line before it: none is changed, lost or out of place.
 
     Parameters
     ----------
@@ -34,7 +37,7 @@ class Journal:
     Raises
     ------
     InputError
-        If another process is at work in the folder, or it belongs to another job.
+        If another process is at work in the folder, it belongs to another job, or it is damaged.
     """
 
     def __init__(self, folder: Path, job: dict[str, Any], anew: bool = False) -> None:
@@ -49,6 +52,8 @@ class Journal:
                 f"another process is ingesting in {folder}: wait for it, or choose another path."
             ) from None
         self.lines: list[dict[str, Any]] = []
+        self._last: str | None = None
+        """The checksum of the last line."""
         job = json.loads(json.dumps(job))
         self._file = open(folder / JOURNAL, "a+b")
         try:
@@ -63,10 +68,19 @@ class Journal:
         # A line without its end was being written when the process died: it never happened.
         whole = text[: text.rfind(b"\n") + 1]
         self._file.truncate(len(whole))
-        lines = [json.loads(line) for line in whole.splitlines()]
-        changed = [key for key in job if lines and lines[0]["job"].get(key) != job[key]]
+        try:
+            lines = [self._line(line) for line in whole.splitlines()]
+            changed = [key for key in job if lines and lines[0]["job"].get(key) != job[key]]
+        except (Damaged, LookupError, AttributeError) as error:
+            if not anew:
+                raise InputError(
+                    f"{self.folder / JOURNAL} is damaged, so nobody knows what was done: delete "
+                    f"{self.folder} or use overwrite to start anew."
+                ) from error
+            lines, changed = [], []
         if not lines or (changed and anew):
             self._file.truncate(0)
+            self._last = None
             self.write({"job": job})
             return
         if changed:
@@ -78,9 +92,19 @@ class Journal:
 
     def write(self, line: dict[str, Any]) -> None:
         """Add a line; it is on disk when this returns."""
-        self._file.write(json.dumps(line, allow_nan=False).encode() + b"\n")
+        text = sealed({**line, "after": self._last})
+        self._last = unsealed(text)[CHECKSUM]
+        self._file.write(text + b"\n")
         self._file.flush()
         os.fsync(self._file.fileno())
+
+    def _line(self, text: bytes) -> dict[str, Any]:
+        # Lines of older versions have no checksum; once one has, all that follow do.
+        line = unsealed(text, needed=self._last is not None)
+        if line.pop("after", None) != self._last:
+            raise Damaged("a line is missing, or out of place")
+        self._last = line.pop(CHECKSUM, None)
+        return line
 
     def close(self) -> None:
         """Let go of the folder."""

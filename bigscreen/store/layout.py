@@ -18,6 +18,9 @@ Label: TypeAlias = str | int | float
 MAX_SHARD_ROWS = 65536
 MIN_SHARD_ROWS = 256
 CHUNK_BYTES = 32 * 1024**2
+SUMMARY = ("max_sqnorm", "label_counts", "targets")
+"""What is known of all rows together; targets of regression data alone."""
+
 # What a sparse row is taken to weigh when nobody has counted: 128 nonzeros of 8 bytes.
 SPARSE_ROW_BYTES = 1024
 
@@ -137,9 +140,23 @@ class Layout:
         labels = fields["labels"]
         return cls(**{**fields, "labels": None if labels is None else tuple(labels)})
 
-    def fingerprint(self, digests: Iterable[str], preparation: str) -> str:
-        """Hash of the layout, the preparation's fingerprint and the chunk digests in order."""
-        head = json.dumps([self.to_dict(), preparation], sort_keys=True, allow_nan=False)
+    def fingerprint(
+        self, digests: Iterable[str], preparation: str, summary: dict[str, Any] | None
+    ) -> str:
+        """Hash of all that a result depends on.
+
+        Parameters
+        ----------
+        digests : iterable of str
+            Of the chunks in order.
+        preparation : str
+            The preparation's fingerprint.
+        summary : dict or None
+            What the manifest says of all rows (`SUMMARY`); None for stores of schema 1 and 2.
+        """
+        known: list[Any] = [self.to_dict(), preparation]
+        known += [] if summary is None else [summary]
+        head = json.dumps(known, sort_keys=True, allow_nan=False)
         state = hashlib.sha256(head.encode())
         for digest in digests:
             state.update(digest.encode())
@@ -206,13 +223,20 @@ def chunk_digest(
     y: NDArray[Any],
     weights: NDArray[np.float64] | None,
     row_ids: NDArray[np.int64],
+    norms: NDArray[np.float64] | None = None,
 ) -> str:
-    """Hash of the content of one chunk, whatever way it is compressed on disk."""
+    """Hash of the content of one chunk, whatever way it is compressed on disk.
+
+    Parameters
+    ----------
+    norms : array or None
+        Squared norms; None for stores of schema 1 and 2, whose digests left them out.
+    """
     parts = [X]
     if isinstance(X, csr_array):
         # As they are on disk, whatever the type in memory.
         parts = [X.indptr.astype(np.int64), X.indices.astype(np.int32, copy=False), X.data]
     state = hashlib.sha256(repr(X.shape).encode())
-    for part in [*parts, y, row_ids] + ([] if weights is None else [weights]):
+    for part in [*parts, y, row_ids, *(each for each in (weights, norms) if each is not None)]:
         state.update(np.ascontiguousarray(part).data)
     return state.hexdigest()

@@ -106,9 +106,9 @@ class MemoryDataset(Rows):
         for k in range(self.n_chunks):
             start, stop = self.chunk(k)
             weights = self.weights(start, stop) if self.has_weights else None
+            ids, norms = self.row_ids(start, stop), self.sqnorms(start, stop)
             digests.append(
-                chunk_digest(
-                    self.X(start, stop), self.y(start, stop), weights, self.row_ids(start, stop)
-                )
+                chunk_digest(self.X(start, stop), self.y(start, stop), weights, ids, norms)
             )
-        return self.layout.fingerprint(digests, self.preparation.fingerprint)
+        summary = {"max_sqnorm": self.max_sqnorm, **describe(self._y, self.n_labels)}
+        return self.layout.fingerprint(digests, self.preparation.fingerprint, summary)

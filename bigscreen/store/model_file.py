@@ -1,7 +1,7 @@
 """How a model lies in its file: a zip of ``model.json`` and ``arrays/*.npy``, and no pickle."""
 
-import json
 import os
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
@@ -13,17 +13,22 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
-from bigscreen.store.files import replacing
+from bigscreen.files import replacing
+from bigscreen.sealed import CHECKSUM, check_seal, sealed
 from bigscreen.store.layout import Features
 from bigscreen.store.limits import check_regular, parse_json, read_npy
 
 FORMAT = "bigscreen model"
-SCHEMA = 3
-"""1 had neither strategy, support nor gate, 2 no kind."""
+SCHEMA = 4
+"""1 had neither strategy, support nor gate, 2 no kind, 3 no checksums in the record."""
+
+_RECORD = "model.json"
+_ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
 
 _DAMAGE = (
     zipfile.BadZipFile,
     zlib.error,
+    struct.error,
     ValueError,
     LookupError,
     TypeError,
@@ -39,16 +44,18 @@ _CSR_PARTS = ("data", "indices", "indptr")
 
 
 class Kind(NamedTuple):
-    """A kind of file: what its record says, the newest schema, and the command that writes it."""
+    """A kind of file: what its record says, the newest schema, the first whose record has the
+    checksums of all arrays and its own, and the command that writes it."""
 
     format: str
     schema: int
+    bound: int
     noun: str
     command: str
 
 
-MODEL = Kind(FORMAT, SCHEMA, "model", "fit")
-PATH = Kind("bigscreen path", 1, "path", "path")
+MODEL = Kind(FORMAT, SCHEMA, 4, "model", "fit")
+PATH = Kind("bigscreen path", 2, 2, "path", "path")
 
 
 def write(
@@ -58,13 +65,17 @@ def write(
     kind: Kind = MODEL,
 ) -> None:
     """Write a record and its arrays to one file, which appears whole or not at all."""
-    known = {"format": kind.format, "schema": kind.schema, **record}
-    text = json.dumps(known, indent=1, default=_plain).encode()
+    # A path that was loaded brings along what its own file said.
+    own = {name: part for name, part in record.items() if name not in _ABOUT_FILE}
+    known = {"format": kind.format, "schema": kind.schema, **own}
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
-        bundle.writestr(_entry("model.json"), text)
+        crc32 = {}
         for name, array in arrays.items():
-            with bundle.open(_entry(f"arrays/{name}.npy"), "w", force_zip64=True) as part:
+            entry = _entry(f"arrays/{name}.npy")
+            with bundle.open(entry, "w", force_zip64=True) as part:
                 np.lib.format.write_array(part, array, allow_pickle=False)
+            crc32[name] = entry.CRC
+        bundle.writestr(_entry(_RECORD), sealed({**known, "crc32": crc32}, default=_plain))
 
 
 @contextmanager
@@ -86,27 +97,49 @@ def opened(
         raise InputError(f"there is no {noun} file {name}; {writer} writes one")
     if Path(path).is_dir():
         raise InputError(f"{name} is a folder and a {noun} is one file, written by {writer}")
-    if not zipfile.is_zipfile(path):
-        with open(path, "rb") as file:
-            cut = file.read(4) == b"PK\x03\x04"
-        if cut:
-            raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
-        raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
-    with _damage(name), zipfile.ZipFile(path) as bundle:
-        record = _record(bundle) if "model.json" in bundle.namelist() else None
+    # Opened once: a file that takes its name meanwhile is not mixed with it.
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            file.seek(0)
+            if file.read(4) == b"PK\x03\x04":
+                raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
+            raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
+        with _damage(name), zipfile.ZipFile(file) as bundle:
+            record: Any = _record(bundle) if _RECORD in bundle.namelist() else None
+        _check_record(name, record, kind)
+        with _damage(name), zipfile.ZipFile(file) as bundle:
+            schema = record.get("schema")
+            check_seal(record, needed=schema is None or int(schema) >= kind.bound)
+            yield record, lambda part: _array(bundle, part, record.get("crc32"))
+
+
+def _check_record(name: str, record: Any, kind: Kind) -> None:
+    """Refuse a record of another kind of file, or of a newer bigscreen."""
+    noun = kind.noun
     if not isinstance(record, dict) or record.get("format") != kind.format:
         if isinstance(record, dict) and record.get("format") == PATH.format:
             raise InputError(
                 f"{name} is a path of many models; `bigscreen pick {name} MODEL` takes one out"
             )
         raise InputError(f"{name} is a zip file but not a bigscreen {noun}")
-    if record.get("schema", 0) > kind.schema:
+    schema = record.get("schema")
+    if isinstance(schema, int) and schema > kind.schema:
         raise InputError(
-            f"{name} was written by a newer bigscreen ({noun} schema {record['schema']}, this "
+            f"{name} was written by a newer bigscreen ({noun} schema {schema}, this "
             f"one reads up to {kind.schema}); upgrade bigscreen"
         )
-    with _damage(name), zipfile.ZipFile(path) as bundle:
-        yield record, lambda part: _array(bundle, part)
+
+
+def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) -> np.ndarray:
+    """An array of a file whose record was read before, and of none that has taken its place.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or another file is there now.
+    """
+    with _damage(os.fspath(path)), zipfile.ZipFile(path) as bundle:
+        return _array(bundle, name, record.get("crc32"))
 
 
 def is_path(path: str | os.PathLike[str]) -> bool:
@@ -149,11 +182,13 @@ def _damage(name: str) -> Iterator[None]:
 
 
 def _record(bundle: zipfile.ZipFile) -> Any:
-    return parse_json(bundle.read(_stored(bundle, "model.json")))
+    return parse_json(bundle.read(_stored(bundle, _RECORD)))
 
 
-def _array(bundle: zipfile.ZipFile, name: str) -> np.ndarray:
+def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> np.ndarray:
     info = _stored(bundle, f"arrays/{name}.npy")
+    if crc32 is not None and info.CRC != crc32[name]:
+        raise ValueError(f"{info.filename} is not the one that was written")
     with bundle.open(info) as part:
         try:
             return read_npy(part, info.file_size)
@@ -166,7 +201,8 @@ def _stored(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
     info = bundle.getinfo(name)
     if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
         raise ValueError(f"{name} is compressed, as bigscreen writes none")
-    if info.file_size > os.stat(str(bundle.filename)).st_size:
+    assert bundle.fp is not None
+    if info.file_size > os.fstat(bundle.fp.fileno()).st_size:
         raise ValueError(f"{name} says that it is larger than the file")
     return info
 

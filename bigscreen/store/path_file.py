@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Self
 
 import numpy as np
@@ -14,7 +14,7 @@ from bigscreen.errors import InputError
 from bigscreen.kernels import kernel_from_dict
 from bigscreen.point import met, reached, relative
 from bigscreen.store.model import Model
-from bigscreen.store.model_file import PATH, opened, packed, unpacked, write
+from bigscreen.store.model_file import PATH, array_of, opened, packed, unpacked, write
 from bigscreen.store.prepare import Preparation
 
 CERTIFIED = ("primal", "dual", "gap", "relative_gap")
@@ -214,12 +214,8 @@ class SolvedPath:
         """
         name = os.fspath(path)
 
-        def array(part: str) -> np.ndarray:
-            with opened(name, PATH) as (_, read):
-                return read(part)
-
         with opened(name, PATH) as (record, _):
-            return cls(record, array)
+            return cls(record, partial(array_of, os.path.abspath(name), record))
 
 
 def _screening(name: Any, part: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
@@ -80,8 +81,9 @@ class Spill:
     order : Order
     width : int or None
         Columns of dense rows; None for CSR.
-    lengths : dict of int to [int, int], optional
-        Bytes of both files of each bucket that are known to be whole: files are cut to them.
+    lengths : dict of int to [int, int, int, int], optional
+        Bytes of both files of each bucket that are known to be whole, and their crc32c: files are
+        cut to them. What an older version wrote has no checksums.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class Spill:
         self.folder, self.order, self.width = folder, order, width
         self.lengths = dict(lengths or {})
         self.pending = 0
+        self._checked: set[int] = set()
         self._waiting: dict[int, list[tuple[NDArray, NDArray]]] = defaultdict(list)
         folder.mkdir(parents=True, exist_ok=True)
         self._cut()
@@ -116,11 +119,14 @@ class Spill:
         """Write what waits to the disk for good; returns the new lengths of the files it grew."""
         grown = {}
         for bucket, pieces in self._waiting.items():
-            lengths = self.lengths.get(bucket, [0, 0])
-            grown[bucket] = [
-                _extend(file, length, [piece[i] for piece in pieces])
-                for i, (file, length) in enumerate(zip(self.files(bucket), lengths, strict=True))
-            ]
+            known = self.lengths.get(bucket, [0, 0, 0, 0])
+            lengths, crcs = known[:2], known[2:]
+            for i, file in enumerate(self.files(bucket)):
+                own = [piece[i] for piece in pieces]
+                lengths[i] = _extend(file, lengths[i], own)
+                if crcs:
+                    crcs[i] = _summed(crcs[i], own)
+            grown[bucket] = [*lengths, *crcs]
         self.lengths.update(grown)
         self._waiting.clear()
         self.pending = 0
@@ -134,12 +140,13 @@ class Spill:
         """Return key ranges in their order, each with rows of about PART_BYTES at most."""
         parts = []
         for bucket in sorted(self.lengths):
-            pieces = -(-sum(self.lengths[bucket]) // PART_BYTES)
+            pieces = -(-sum(self.lengths[bucket][:2]) // PART_BYTES)
             parts += [Part(bucket, *bounds) for bounds in self.order.split(bucket, pieces)]
         return parts
 
     def records(self, bucket: int) -> Iterator[NDArray[np.void]]:
         """Yield the records of a bucket, in source order, some at a time."""
+        self._check(bucket)
         count = self.lengths[bucket][0] // RECORD.itemsize
         with open(self.files(bucket)[0], "rb") as file:
             for at in range(0, count, SLAB_BYTES // RECORD.itemsize):
@@ -173,7 +180,8 @@ class Spill:
         return Rows(record, X).take(np.argsort(np.concatenate(keys)))
 
     def _slabs(self, bucket: int, n_features: int, index_base: int) -> Iterator[Rows]:
-        of_records, of_values = self.lengths[bucket]
+        self._check(bucket)
+        of_records, of_values = self.lengths[bucket][:2]
         count = of_records // RECORD.itemsize
         per_slab = max(SLAB_BYTES * count // max(of_records + of_values, 1), 1)
         rows_file, values_file = self.files(bucket)
@@ -191,11 +199,28 @@ class Spill:
                     X = csr(entries["value"].copy(), indices, indptr, n_features)
                 yield Rows(record, X)
 
+    def _check(self, bucket: int) -> None:
+        """Raise InputError, once, where a bucket is not what was written."""
+        _, _, *crcs = self.lengths[bucket]
+        if bucket in self._checked:
+            return
+        for file, crc in zip(self.files(bucket), crcs, strict=False):
+            found = 0
+            with open(file, "rb", buffering=0) as stream:
+                while data := stream.read(SLAB_BYTES):
+                    found = google_crc32c.extend(found, data)
+            if found != crc:
+                raise InputError(
+                    f"{file} is not what was written there: delete {self.folder.parent} and "
+                    "ingest again."
+                )
+        self._checked.add(bucket)
+
     def _cut(self) -> None:
         """Bring the files back to the lengths known to be whole."""
         known: dict[Path, int] = {}
         for bucket, lengths in self.lengths.items():
-            known.update(zip(self.files(bucket), lengths, strict=True))
+            known.update(zip(self.files(bucket), lengths[:2], strict=True))
         for file in self.folder.iterdir():
             if file not in known:
                 file.unlink()
@@ -222,6 +247,14 @@ def stack(parts: list[Features]) -> Features:
     if isinstance(parts[0], csr_array):
         return csr_stack(parts, parts[0].shape[1])  # type: ignore[arg-type]
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _summed(crc: int, pieces: list[NDArray]) -> int:
+    """The checksum of a file that these pieces were appended to."""
+    for piece in pieces:
+        data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+        crc = google_crc32c.extend(crc, data)
+    return crc
 
 
 def _extend(path: Path, length: int, pieces: list[NDArray]) -> int:

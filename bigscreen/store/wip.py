@@ -1,8 +1,14 @@
 """The folder a dataset is written in before it is whole, and how it gets its name."""
 
+import os
 import secrets
 import shutil
 from pathlib import Path
+
+
+def store_path(path: str | os.PathLike[str]) -> Path:
+    """Where a dataset is made: a symbolic link stays, and what it points to is replaced."""
+    return Path(os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path))
 
 
 def unfinished(path: Path) -> Path:

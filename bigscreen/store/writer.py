@@ -11,17 +11,32 @@ from numpy.typing import ArrayLike
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
-from bigscreen.store.arrays import create_csr, create_groups, csr_folder, row_arrays
+from bigscreen.files import replacing
+from bigscreen.sealed import Damaged, sealed, unsealed
+from bigscreen.store.arrays import (
+    Checksums,
+    create_csr,
+    create_groups,
+    csr_folder,
+    row_arrays,
+)
 from bigscreen.store.checks import as_features, check_weights
 from bigscreen.store.dataset import FORMAT, MANIFEST, SCHEMA, Dataset
-from bigscreen.store.files import replacing
 from bigscreen.store.layout import Layout, chunk_digest, sqnorms
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.targets import as_stored, describe, together
-from bigscreen.store.wip import remove_leftovers, scratch_folder, take_name, unfinished
+from bigscreen.store.wip import (
+    remove_leftovers,
+    scratch_folder,
+    store_path,
+    take_name,
+    unfinished,
+)
 
 PLAN = "plan.json"
 RECORDS = "chunks"
+IN_MANIFEST = ("digest", "nnz", "crc32c")
+"""What the manifest says of a chunk."""
 
 
 class DatasetWriter:
@@ -74,7 +89,7 @@ class DatasetWriter:
         compress: bool = False,
         overwrite: bool = False,
     ) -> None:
-        self.path = Path(path).absolute()
+        self.path = store_path(path)
         self.layout = Layout.of(
             n_rows=n_rows,
             n_features=n_features,
@@ -149,12 +164,13 @@ class DatasetWriter:
         weights = check_weights(weight, rows)
         norms = sqnorms(features)
         record = {
-            "digest": chunk_digest(features, stored, weights, ids),
+            "digest": chunk_digest(features, stored, weights, ids, norms),
             "nnz": int(features.indptr[-1]) if isinstance(features, csr_array) else features.size,
             "max_sqnorm": float(norms.max()),
             **describe(stored, len(self.layout.labels or ())),
         }
-        if self._record(chunk_index) == record:
+        before = self._record(chunk_index)
+        if before is not None and {k: v for k, v in before.items() if k in record} == record:
             return
         wip = self._wip_folder()
         file = self._record_file(chunk_index)
@@ -166,12 +182,13 @@ class DatasetWriter:
             "sqnorm": norms,
             "row_id": ids,
         }
+        checksums: Checksums = {}
         if isinstance(features, csr_array):
-            self._write_csr(chunk_index, features)
+            checksums |= self._write_csr(chunk_index, features)
         for name, array in row_arrays(wip, self.layout, self.compress).items():
-            array.write(start, values[name])
+            checksums[name] = array.write(start, values[name])
         with replacing(file) as stream:
-            stream.write(json.dumps(record).encode())
+            stream.write(sealed({**record, "place": chunk_index, "crc32c": checksums}))
 
     def done(self, chunk_index: int) -> bool:
         """Whether the chunk has been written whole."""
@@ -196,19 +213,20 @@ class DatasetWriter:
             )
         written = [record for record in records if record is not None]
         digests = [record["digest"] for record in written]
+        largest = max(record["max_sqnorm"] for record in written)
+        summary = {"max_sqnorm": largest, **together(written)}
         manifest = {
             "format": FORMAT,
-            "schema": SCHEMA if self.layout.labels is None else 1,
+            "schema": SCHEMA,
             **self._plan(),
-            "fingerprint": self.layout.fingerprint(digests, self.preparation.fingerprint),
-            "max_sqnorm": max(record["max_sqnorm"] for record in written),
-            **together(written),
-            "chunks": [{"digest": record["digest"], "nnz": record["nnz"]} for record in written],
+            "fingerprint": self.layout.fingerprint(digests, self.preparation.fingerprint, summary),
+            **summary,
+            "chunks": [{name: record[name] for name in IN_MANIFEST} for record in written],
         }
         self._refuse_existing()
         remove_leftovers(wip)
         with replacing(wip / MANIFEST) as stream:
-            stream.write(json.dumps(manifest, allow_nan=False).encode())
+            stream.write(sealed(manifest))
         Dataset.open(wip)  # checked before it takes the name
         take_name(wip, self.path)
         shutil.rmtree(self.path / RECORDS)
@@ -278,16 +296,19 @@ class DatasetWriter:
         return unfinished(self.path) / RECORDS / f"{k:06d}.json"
 
     def _record(self, k: int) -> dict[str, Any] | None:
+        """What is recorded of a chunk that is whole; None if it is to be written (again)."""
         try:
-            return json.loads(self._record_file(k).read_text())
-        except FileNotFoundError:
+            record = unsealed(self._record_file(k).read_bytes())
+        except (FileNotFoundError, Damaged):
             return None
+        return record if record.get("place") == k else None
 
-    def _write_csr(self, k: int, X: csr_array) -> None:
+    def _write_csr(self, k: int, X: csr_array) -> Checksums:
         final = csr_folder(unfinished(self.path), k)
         final.parent.mkdir(exist_ok=True)
         fresh = scratch_folder(final.parent)
-        create_csr(fresh / "X", X, self.compress)
+        checksums = create_csr(fresh / "X", X, self.compress)
         shutil.rmtree(final, ignore_errors=True)
         (fresh / "X").rename(final)
         fresh.rmdir()
+        return checksums

@@ -1,4 +1,4 @@
-"""Checkpoints of a fleet on disk: one folder per checkpoint, one file per shard.
+"""Checkpoints on disk: one folder per checkpoint, one file per shard.
 
 ::
 
@@ -8,30 +8,33 @@
     folder/7/shard-000012.npz     the state of shard 12
 
 Files hold JSON and plain arrays, never pickles. Shards are separate files, so a checkpoint can be
-read by any number of workers.
+read by any number of workers. A solver of one process has one shard.
 """
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import secrets
 import shutil
-import zipfile
+import warnings
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bigscreen.errors import InputError
+from bigscreen.files import sync_folder
+from bigscreen.sealed import packed, unpacked
+
 FORMAT = 1
 KEPT = 2
 
 
-class DamagedCheckpoint(ValueError):
+class DamagedCheckpoint(InputError):
     """A checkpoint that is not whole: a file is missing, cut short or changed."""
 
 
@@ -64,7 +67,7 @@ class Checkpoint:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedCheckpoint(f"{path}: checkpoint.json is damaged ({error})") from error
         if body["format"] > FORMAT:
-            raise ValueError(f"{path} was written by a newer version: upgrade to read it")
+            raise InputError(f"{path} was written by a newer version: upgrade to read it")
         meta = dict(body["meta"])
         if body["meta_arrays"] is not None:
             meta.update(_read_arrays(path / "meta.npz", body["meta_arrays"]))
@@ -81,6 +84,63 @@ def finished(folder: Path) -> list[Path]:
         return []
     found = [path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()]
     return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def newest_whole(
+    folder: Path, n_shards: int, restore: Callable[[Checkpoint], None]
+) -> Checkpoint | None:
+    """Restore the newest checkpoint that is whole, with a warning for every one that is not.
+
+    Raises
+    ------
+    InputError
+        If a checkpoint has another number of shards: it belongs to other data.
+    """
+    for path in finished(folder):
+        try:
+            checkpoint = Checkpoint.read(path)
+            if checkpoint.n_shards != n_shards:
+                raise InputError(
+                    f"{path} has {checkpoint.n_shards} shards and the data {n_shards}: "
+                    "it belongs to other data"
+                )
+            restore(checkpoint)
+            return checkpoint
+        except DamagedCheckpoint as error:
+            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=3)
+    return None
+
+
+def check_owner(folder: Path, of: str) -> None:
+    """Refuse checkpoints in a folder that are of another problem: their meta has another ``of``.
+
+    Raises
+    ------
+    InputError
+    """
+    for path in sorted(record.parent for record in folder.glob("**/checkpoint.json")):
+        try:
+            meta = Checkpoint.read(path).meta
+        except DamagedCheckpoint:
+            continue  # said when it is passed over
+        if meta.get("of", of) != of:
+            raise InputError(
+                f"{path} is a checkpoint of another problem; remove {folder} to solve this one "
+                "from the beginning"
+            )
+
+
+def save_alone(folder: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write the checkpoint of a solver that is one process."""
+    with Draft(folder, meta) as draft:
+        draft.commit({0: write_shard(draft.path, 0, arrays)})
+
+
+def load_alone(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    """Meta and arrays of the newest whole checkpoint that ``save_alone`` wrote; None without."""
+    arrays: dict[str, np.ndarray] = {}
+    found = newest_whole(folder, 1, lambda checkpoint: arrays.update(checkpoint.shard(0)))
+    return None if found is None else (found.meta, arrays)
 
 
 class Draft:
@@ -144,10 +204,10 @@ class Draft:
         }
         record = {"crc32": zlib.crc32(_canonical(body)), "body": body}
         _write_durably(self.path / "checkpoint.json", json.dumps(record).encode())
-        _sync_folder(self.path)
+        sync_folder(self.path)
         path = self.folder / self.path.name.partition(".")[0]
         os.rename(self.path, path)
-        _sync_folder(self.folder)
+        sync_folder(self.folder)
         for old in finished(self.folder)[KEPT:]:
             shutil.rmtree(old, ignore_errors=True)
         return path
@@ -186,16 +246,7 @@ def _canonical(body: dict[str, Any]) -> bytes:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
-    # not np.savez: it would pickle arrays of objects, and cannot store a name such as "file"
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, array in arrays.items():
-            if array.dtype.hasobject:
-                raise TypeError(f"array {name!r} of a checkpoint holds Python objects")
-            member = zipfile.ZipInfo(f"{name}.npy")
-            with archive.open(member, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
-    data = buffer.getvalue()
+    data = packed(arrays)
     _write_durably(path, data)
     return zlib.crc32(data)
 
@@ -207,8 +258,7 @@ def _read_arrays(path: Path, checksum: int) -> dict[str, np.ndarray]:
         raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from error
     if zlib.crc32(data) != checksum:
         raise DamagedCheckpoint(f"{path} is damaged: its checksum does not match")
-    with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
+    return unpacked(data)[1]
 
 
 def _write_durably(path: Path, data: bytes) -> None:
@@ -216,11 +266,3 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -1,0 +1,236 @@
+"""Writing for good: files that appear whole or not at all, and places held by one process alone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TextIO
+
+from bigscreen.errors import InputError
+
+STDOUT = "-"
+"""The name that stands for standard output."""
+
+_DESCRIPTOR = re.compile(r"/dev/std(in|out|err)|/(?:dev|proc/self)/fd/(\d+)")
+_STREAMS = {"in": 0, "out": 1, "err": 2}
+_MOST_LINKS = 40
+_claimed: list[TextIO] = []
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[IO[bytes]]:
+    """Open a file for writing that takes its name only when the block ends without an error.
+
+    Parameters
+    ----------
+    path : path
+        Final name; "-" is standard output. The target of a symbolic link is replaced, and the link
+        stays. What is not a regular file (a pipe, a terminal, /dev/null) is written to when all
+        is known, and stays what it is.
+    durable : bool
+        Whether the file is to survive a power cut from then on. Without it a rename costs little,
+        and a power cut may leave a file of any content.
+
+    Yields
+    ------
+    binary file
+        Seekable and open for reading and writing. After an error nothing is left of it, and
+        whatever stood at `path` before is untouched.
+    """
+    final = destination(path)
+    if isinstance(final, int) or _special(final):
+        with tempfile.TemporaryFile() as file:
+            yield file
+            file.seek(0)
+            _pour(file, final)
+        return
+    beside, temporary = _fresh(Path(final))
+    try:
+        with beside:
+            yield beside
+            beside.flush()
+            if durable:
+                os.fsync(beside.fileno())
+            # Still open, and so locked: nobody takes it for what a dead process left.
+            os.replace(temporary, final)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    if durable:
+        sync_folder(Path(final).parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make durable what was renamed in a folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def destination(path: str | os.PathLike[str]) -> str | int:
+    """Where what is written to `path` goes: behind all symbolic links, or a file descriptor."""
+    place = os.fspath(path)
+    if place == STDOUT:
+        return 1
+    for _ in range(_MOST_LINKS):
+        if found := _DESCRIPTOR.fullmatch(place):
+            return int(found[2]) if found[2] else _STREAMS[found[1]]
+        if not os.path.islink(place):
+            break
+        place = os.path.join(os.path.dirname(place), os.readlink(place))
+    return place
+
+
+def written_through(path: str | os.PathLike[str]) -> bool:
+    """Whether `path` is written to as it is, and never replaced: it is no regular file."""
+    final = destination(path)
+    return isinstance(final, int) or _special(final)
+
+
+def _special(place: str) -> bool:
+    try:
+        mode = os.stat(place).st_mode
+    except FileNotFoundError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _pour(file: IO[bytes], final: str | int) -> None:
+    """Copy a file to an open descriptor, or to what is no regular file."""
+    if final == 1:
+        out = _claimed[-1] if _claimed else sys.stdout
+        out.flush()
+        shutil.copyfileobj(file, out.buffer)
+        out.flush()
+        return
+    flags = os.O_WRONLY | os.O_CLOEXEC
+    descriptor = os.dup(final) if isinstance(final, int) else os.open(final, flags)
+    with open(descriptor, "wb") as special:
+        shutil.copyfileobj(file, special)
+
+
+@contextmanager
+def claimed_stdout() -> Iterator[None]:
+    """Leave standard output to an output: what people read goes to standard error."""
+    _claimed.append(sys.stdout)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _claimed.pop()
+
+
+def _fresh(final: Path) -> tuple[IO[bytes], Path]:
+    """A new file beside `final` that no other process has, and its name.
+
+    It is locked while it is open, and the lock dies with its process: a file of that name whose
+    lock is free was left by a dead one and is deleted. A link that somebody put there is not
+    followed.
+    """
+    stem = os.fsdecode(os.fsencode(final.name)[:200])
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    for k in itertools.count():
+        name = final.with_name(f".{stem}.{k}.tmp")
+        try:
+            descriptor = os.open(name, flags, 0o666)
+        except FileExistsError:
+            _remove_left(name)
+            try:
+                descriptor = os.open(name, flags, 0o666)
+            except FileExistsError:
+                continue
+        if _lock(descriptor) and _same(descriptor, name):
+            return open(descriptor, "w+b"), name
+        os.close(descriptor)  # somebody took it for a dead one's, just before it was locked
+    raise AssertionError
+
+
+def _remove_left(name: Path) -> None:
+    """Delete a temporary file of a process that is dead."""
+    try:
+        descriptor = os.open(name, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return
+    try:
+        if _lock(descriptor, without=False) and _same(descriptor, name):
+            name.unlink(missing_ok=True)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
+    """Hold a place against all other processes; the lock dies with the process that has it.
+
+    Parameters
+    ----------
+    path : path
+        A folder, or the name of a file, there or not: a hidden file beside it is locked then.
+    busy : str
+        The sentence for a process that finds the place held.
+
+    Raises
+    ------
+    InputError
+        If another process holds it.
+    """
+    place = Path(path)
+    folder = place.is_dir()
+    if not folder:
+        final = destination(path)
+        if isinstance(final, int) or _special(final):
+            yield
+            return
+        stem = os.fsdecode(os.fsencode(Path(final).name)[:200])
+        place = Path(final).with_name(f".{stem}.lock")
+    flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    while True:
+        descriptor = os.open(place, flags | os.O_CLOEXEC, 0o666)
+        if not _lock(descriptor):
+            os.close(descriptor)
+            raise InputError(busy)
+        if _same(descriptor, place):
+            break
+        os.close(descriptor)  # the one before has deleted it, just before it was locked
+    try:
+        yield
+    finally:
+        if not folder:
+            with contextlib.suppress(OSError):
+                place.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, without: bool = True) -> bool:
+    """Lock an open file; False if another process has, ``without`` on a disk without locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        return without
+    return True
+
+
+def _same(descriptor: int, name: Path) -> bool:
+    """Whether an open file is still the one of that name."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(name, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
