@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.errors import InputError
+from bigscreen.store.limits import parse_json
 
 JOURNAL = "journal.jsonl"
 
@@ -63,7 +64,7 @@ class Journal:
         # A line without its end was being written when the process died: it never happened.
         whole = text[: text.rfind(b"\n") + 1]
         self._file.truncate(len(whole))
-        lines = [json.loads(line) for line in whole.splitlines()]
+        lines = self._parsed(whole, anew)
         changed = [key for key in job if lines and lines[0]["job"].get(key) != job[key]]
         if not lines or (changed and anew):
             self._file.truncate(0)
@@ -75,6 +76,21 @@ class Journal:
                 "to go on with it, or delete that folder or use overwrite to start anew."
             )
         self.lines = lines[1:]
+
+    def _parsed(self, text: bytes, anew: bool) -> list[dict[str, Any]]:
+        try:
+            lines = [parse_json(line) for line in text.splitlines()]
+        except ValueError:
+            lines = [None]
+        fine = all(isinstance(line, dict) for line in lines)
+        if fine and (not lines or isinstance(lines[0].get("job"), dict)):
+            return lines
+        if anew:
+            return []
+        raise InputError(
+            f"{self.folder / JOURNAL} is damaged: delete {self.folder}, or use overwrite, to start "
+            "anew."
+        )
 
     def write(self, line: dict[str, Any]) -> None:
         """Add a line; it is on disk when this returns."""
