@@ -327,3 +327,14 @@ def test_standard_input_from_a_file_is_read(tmp_path):
         [*call[:-1], str(tmp_path / "b.store")], input="x\n1\n", capture_output=True, text=True
     )
     assert done.returncode == 2 and "/dev/stdin is a pipe and no file" in done.stderr
+
+
+@pytest.mark.parametrize("text", ["[" * 10**5 + "\n", "{}\n", "3\n", "not json\n"])
+def test_a_damaged_journal_is_named(text, tmp_path):
+    work = tmp_path / "a.store.ingest.wip"
+    work.mkdir()
+    (work / "journal.jsonl").write_text(text)
+    source = np.eye(20), np.arange(20) % 2
+    with pytest.raises(InputError, match="journal.jsonl is damaged: delete"):
+        ingest(source, tmp_path / "a.store")
+    assert ingest(source, tmp_path / "a.store", overwrite=True).store.n_rows == 20
