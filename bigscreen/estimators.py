@@ -89,9 +89,11 @@ class NystroemSVC(Classifier):
         Of every classifier: label, primal, dual, gap, relative_gap, rounding_bound, rank and cutoff
         of the landmarks, and so on.
     n_iter_ : int
-        Passes; the most of all classifiers.
+        Points of ``history_``; the most of all classifiers.
     history_ : list of dict
-        Primal, dual, relative_gap, rows alive and visited, seconds of every pass.
+        Primal, the best dual so far, relative_gap, rows alive and visited and seconds at every
+        check of the solver, and the passes made until then, full_passes over all rows and
+        partial_passes over some (``certificate_`` counts the closing ones, too).
     model_ : Model
         The fitted machine, which needs no data; ``model_.save(path)`` writes it to a file.
 

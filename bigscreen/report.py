@@ -64,7 +64,7 @@ def pass_line(event: Mapping[str, Any]) -> str:
     label = event.get("class")
     passes = f"pass {event['pass']}"
     if "full_passes" in event:
-        passes = f"passes {event['full_passes']} full, {event['partial_passes']} partial"
+        passes += f" ({event['full_passes']} over all rows, {event['partial_passes']} over some)"
     parts = [
         passes,
         *([f"label {label}"] if label is not None else []),
