@@ -123,7 +123,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
     # Models of before have none.
     told = (part.get("hindrance") for part in record["certificates"])
     why = next((each for each in told if each), None)
-    if not record["proved"]:
+    if record["violation"] is not None:
         report.warn(f"the kernel is not positive semidefinite: {WITHOUT_PROOF}")
     missed = [part for part in record["certificates"] if not met(part, record["tol"])]
     if missed:

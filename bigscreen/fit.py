@@ -7,9 +7,10 @@ either a region to screen with or None, meaning stop. It never changes alpha.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +39,14 @@ LARGEST = 1e100
 """Bound of a variable beyond which, or below whose inverse, products of two leave float64."""
 
 
-def check_box(box: FloatArray, ids: NDArray[np.int64]) -> None:
+def check_box(box: FloatArray, ids: Callable[[], NDArray[np.int64]]) -> None:
     """Refuse bounds of variables, of rows with these numbers, that float64 cannot reckon with."""
     fine = (box == 0) | ((box >= 1 / LARGEST) & (box <= LARGEST))  # a nan is neither
     if not fine.all():
         k = int(np.argmin(fine))
         raise InputError(
-            f"C (or 1 / nu) times the weight of row {ids[k]} is {box[k]:.3g}: float64 carries sums "
-            f"of such from {1 / LARGEST:g} to {LARGEST:g}; take values nearer to 1"
+            f"C (or 1 / nu) times the weight of row {ids()[k]} is {box[k]:.3g}: float64 carries "
+            f"sums of such from {1 / LARGEST:g} to {LARGEST:g}; take values nearer to 1"
         )
 
 
@@ -219,6 +220,6 @@ def _weight_bound(design: Design, problem: Problem) -> float:
         start, stop = data.shard(s)
         dual = problem.dual(data.y(start, stop), data.weights(start, stop))
         box = np.maximum(dual.hi, -dual.lo)
-        check_box(box, data.row_ids(start, stop))
+        check_box(box, partial(data.row_ids, start, stop))
         total += float(box.sum())
     return total

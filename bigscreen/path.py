@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -158,7 +158,7 @@ class Walk:
         began = time.perf_counter()
         problem = self.problem.at(value)
         dual = problem.dual(self.y, self.weights)
-        check_box(np.maximum(dual.hi, -dual.lo), np.arange(len(dual)))
+        check_box(np.maximum(dual.hi, -dual.lo), partial(np.arange, len(dual)))
         alpha = _start(problem, dual, before if manner.warm else None)
         decided, screened = np.full(len(dual), FREE), {}
         # Where no time is left for a solve, nothing is gained by leaving rows out of it.

@@ -330,6 +330,11 @@ def hindrance(fitted: Fitted, tol: float) -> str | None:
             "that the classes, or the rows and the origin, overlap), and nothing can be relative "
             "to its objective, which is 0; take a larger nu or another kernel"
         )
+    if proved.psd and not proved.proved:
+        return (
+            "nothing is proved, as no bound on the rounding of the sums is a finite number; scale "
+            "the data, or take values nearer to 1"
+        )
     if proved.proves(tol):
         return None
     if fitted.ended == "rounded" and proved.gap > proved.rounding_bound:
