@@ -104,7 +104,9 @@ def summed(
         sums.score(program, live, fleet)
     if not wide:
         exact = replace(program, dtype=np.float64)
-        sums.score(exact, sums.doubtful(), fleet)
+        # A gap that grows smaller as its scores are mended leaves less to doubt.
+        while len(rows := sums.doubtful()):
+            sums.score(exact, rows, fleet)
         sums.score(exact, sums.moving(), fleet)
     return sums, "float64" if wide else "float32"
 
@@ -189,9 +191,11 @@ class Sums:
     def doubtful(self) -> NDArray[np.int64]:
         """The fewest rows without which rounding is a small part of the gap, ascending."""
         found, doubt = self._sums()
+        doubt[self.exact] = 0.0
         order = np.argsort(-doubt, kind="stable")
         beyond = np.cumsum(doubt[order][::-1])[::-1]  # what is left without those before
-        return np.sort(order[beyond > TOLD * max(found.gap, 0.0)])
+        rows = order[beyond > TOLD * max(found.gap, 0.0)]
+        return np.sort(rows[doubt[rows] > 0])
 
     def moving(self) -> NDArray[np.int64]:
         """The support rows whose float32 scores move P and D together by more than the gap.

@@ -24,10 +24,16 @@ COARSE = 2.0**-7
 """Error of an entry, as a part of the largest entry, from which float32 no longer carries it."""
 
 
+LEAST, MOST = 2.0**-60, 2.0**60
+"""Squared norms of rows, and entries, between which no part of a float32 product under- or
+overflows that its error bound does not know of."""
+
+
 class Kernel:
     """k(a, b) of two rows; the subclasses are frozen dataclasses of its parameters.
 
-    Rows on the left are a Side, an ndarray or a CSR array (taken as float32), on the right a Side.
+    Rows on the left are a Side, an ndarray or a CSR array (float64, or taken as float32), on the
+    right a Side.
 
     Attributes
     ----------
@@ -77,9 +83,12 @@ class Kernel:
         return None
 
     def precision(self, max_sqnorm: float, d: int) -> type:
-        """float32, or float64 where float32 entries of rows of this length would be coarse."""
+        """float32, or float64 where float32 entries of rows of this length would be coarse, or
+        beyond its range."""
         error = self.entry_error(max_sqnorm, max_sqnorm, d)
-        return np.float64 if error > COARSE * self.bound(max_sqnorm, max_sqnorm) else np.float32
+        bound = self.bound(max_sqnorm, max_sqnorm)
+        held = max_sqnorm == 0 or (LEAST <= max_sqnorm <= MOST and LEAST <= bound <= MOST)
+        return np.float32 if held and error <= COARSE * bound else np.float64
 
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
         """Kernel entries between the rows of A and of B.

@@ -10,17 +10,26 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import Kernel, Side, kernel_from_dict
+from bigscreen.kernels import Compiled, Kernel, Side, kernel_from_dict
 from bigscreen.kernels_geometry import geometry
 from bigscreen.store import model_votes
+from bigscreen.store.layout import sqnorms
 from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
 from bigscreen.store.model_gate import Gate, row_numbers
+from bigscreen.store.moved import Move, move_for
 from bigscreen.store.prepare import Preparation
 
 __all__ = ["INLIER", "OUTLIER", "SCHEMA", "Gate", "Model"]
 
 KINDS = ("classifier", "regressor", "one-class")
 OUTLIER, INLIER = -1, 1
+
+SEEN = 256
+"""Landmarks whose scores say whether float32 entries will do."""
+
+COARSE = 2.0**-16
+"""Part of the largest of these scores that rounding may move one by."""
+
 _LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
 
 
@@ -34,7 +43,7 @@ class Model:
     Attributes
     ----------
     kernel : Kernel
-    landmarks : (m, d) float32 ndarray, csr_array, or None
+    landmarks : (m, d) float32 or float64 ndarray, csr_array, or None
         None for a linear model, whose `coef` then multiplies the d features themselves. Those of a
         precomputed kernel may be empty rows, as their numbers in `support` are all it needs.
     coef : (k, m) or (k, d) float64 ndarray
@@ -130,7 +139,8 @@ class Model:
         Made once for all blocks: with their norms, and an index if the landmarks are sparse.
         """
         if self.part is None:
-            return [(Side(self.landmarks, self.support), np.ascontiguousarray(self.coef.T))]
+            own = self.landmarks if self._move is None else self._move(self.landmarks)
+            return [(Side(own, self.support), np.ascontiguousarray(self.coef.T))]
         assert self.gate is not None and self.landmarks is not None
         machines = []
         for p in range(self.gate.n_parts):
@@ -141,19 +151,41 @@ class Model:
         return machines
 
     @cached_property
+    def _move(self) -> Move | None:
+        """Where rows and landmarks go to be multiplied, without a gate."""
+        if self.landmarks is None or not self.landmarks.shape[0]:
+            return None
+        return move_for(self.kernel, self.landmarks, float(sqnorms(self.landmarks).max()), False)
+
+    @cached_property
     def _entries(self) -> type:
-        """Type of the kernel's entries: float64 where float32 would be coarse."""
+        """Type of the kernel's entries: float64 where float32 would be coarse, or their sums are
+        (seen on some landmarks), as those of large coefficients can be."""
         longest = max(
             (float(side.sqnorms.max()) for side, _ in self._machines if len(side)), default=0.0
         )
-        return self.kernel.precision(longest, self.n_features)
+        kernel = self._moved_kernel
+        if kernel.precision(longest, self.n_features) is np.float64 or self.gate is not None:
+            return kernel.precision(longest, self.n_features)
+        side, coef = self._machines[0]
+        if not len(side) or not isinstance(kernel, Compiled):
+            return np.float32
+        some = side.part(np.unique(np.linspace(0, len(side) - 1, SEEN).astype(np.int64)))
+        exact = kernel.dots(some, side, coef, np.float64)
+        off = np.abs(kernel.dots(some, side, coef, np.float32) - exact)
+        scale = np.maximum(np.max(np.abs(exact + self.intercept), axis=0), np.finfo(float).tiny)
+        return np.float32 if np.all(off <= COARSE * scale) else np.float64
+
+    @cached_property
+    def _moved_kernel(self) -> Kernel:
+        return self.kernel if self._move is None else self._move.kernel(self.kernel)
 
     def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
         """Scores of prepared rows.
 
         Parameters
         ----------
-        X : (rows, d) float32 ndarray or csr_array
+        X : (rows, d) float32 or float64 ndarray or csr_array
 
         Returns
         -------
@@ -173,7 +205,8 @@ class Model:
             return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
         if self.gate is None:
             side, coef = self._machines[0]
-            return self.kernel.dots(X, side, coef, self._entries) + self.intercept
+            X = X if self._move is None else self._move(X)
+            return self._moved_kernel.dots(X, side, coef, self._entries) + self.intercept
         nearest = self.gate.nearest(geometry(self.kernel), X)
         out = np.empty((X.shape[0], len(self.coef)))
         for p, (side, coef) in enumerate(self._machines):
