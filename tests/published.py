@@ -20,8 +20,9 @@ EPS = float(np.finfo(LONG).eps)
 ROUNDED = 2.0**-52
 """Of a coefficient that was published in another scale."""
 
-SCORE = 1e-5
-"""Part of the largest score that any score may be off by."""
+SCORE, SUMMED = 2.0**-10, 1e-11
+"""Part of a row's largest score that any of its scores may be off by, beside that of the sizes of
+what is summed up."""
 
 SOLVED = 90
 """Rows up to which the optimum of a machine on features is looked for."""
@@ -460,16 +461,18 @@ class Published:
         found: dict[str, str] = {}
         decided = decided.reshape(len(decided), -1)
         told = []
+        values = np.stack([self.scores(m).value * m.scale for m in self.machines], axis=1)
+        K, largest = np.abs(self.columns[0]), np.max(np.abs(values), axis=1)
         for k, m in enumerate(self.machines):
-            f = self.scores(m)
-            value, off = f.value * m.scale, f.error * m.scale
-            off = off + SCORE * np.max(np.abs(value))
+            value, off = values[:, k], self.scores(m).error * m.scale
+            size = (K @ np.abs(m.coef) + abs(m.b)) * m.scale
+            off = off + SCORE * largest + SUMMED * size
             wrong = np.abs(decided[:, k] - value) - off
             worst = int(np.argmax(wrong))
             if not np.all(wrong <= 0):
                 found["scores"] = (
                     f"row {worst}: {decided[worst, k]:.9g} for {float(value[worst]):.9g}, largest "
-                    f"{float(np.max(np.abs(value))):.6g}"
+                    f"{float(np.max(np.abs(value))):.6g}, terms {float(size[worst]):.6g}"
                 )
             told.append((value, np.abs(value) > off))
         labels = self._labels(told)
