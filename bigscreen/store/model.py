@@ -12,8 +12,9 @@ from scipy.sparse import csr_array
 from bigscreen.errors import InputError
 from bigscreen.kernels import Compiled, Kernel, Side, kernel_from_dict
 from bigscreen.kernels_geometry import geometry
+from bigscreen.rows import as_rows
+from bigscreen.sides import sqnorms
 from bigscreen.store import model_votes
-from bigscreen.store.layout import sqnorms
 from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
 from bigscreen.store.model_gate import Gate, row_numbers
 from bigscreen.store.moved import Move, move_for
@@ -24,13 +25,67 @@ __all__ = ["INLIER", "OUTLIER", "SCHEMA", "Gate", "Model"]
 KINDS = ("classifier", "regressor", "one-class")
 OUTLIER, INLIER = -1, 1
 
-SEEN = 256
-"""Landmarks whose scores say whether float32 entries will do."""
-
-COARSE = 2.0**-16
-"""Part of the largest of these scores that rounding may move one by."""
+ACCURATE = 2.0**-10
+"""Part of a row's largest score that float32 entries may have moved any of its scores by; the
+scores of other rows come from float64 entries."""
 
 _LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
+
+
+class _Machine:
+    """Landmarks, as kernels want them, and what their entries are summed with."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        side: Side,
+        coef: np.ndarray,
+        intercept: np.ndarray,
+        move: Move | None = None,
+    ) -> None:
+        self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
+        self.coef = np.ascontiguousarray(coef.T)
+        self.longest = float(side.sqnorms.max(initial=0.0))
+        width = side.X.shape[1]
+        # Other kernels' entries are given in float64, or for nothing.
+        single = isinstance(kernel, Compiled)
+        single = single and kernel.precision(self.longest, width) is np.float32
+        self.entries = np.float32 if single else np.float64
+        self.spread = _spread(side, self.coef) if single else np.zeros(0)
+
+    def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
+        """(rows, k), offset included."""
+        X = X if self.move is None else self.move(X)
+        if self.entries is np.float64:
+            return self._dots(X, self.coef, np.float64) + self.intercept
+        kernel, given = self.kernel, (sqnorms(as_rows(X)), self.longest, X.shape[1])
+        error = kernel.relative_error(*given) if kernel.nonnegative else None
+        columns = self.coef if error is None else np.column_stack([self.coef, self.spread])
+        values = self._dots(X, columns, np.float32)
+        sums = values[:, : len(self.intercept)]
+        scores = sums + self.intercept
+        largest = np.max(np.abs(scores), axis=1)
+        if error is None:
+            moved = kernel.entry_error(*given) * np.sqrt(self.spread.sum())
+        else:
+            # Of entries in [0, 1] the squares are no larger; what they err by together moves all.
+            moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
+        rough = np.flatnonzero(~(moved <= ACCURATE * largest))
+        if len(rough):
+            scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
+        return scores
+
+    def _dots(self, X: np.ndarray | csr_array, columns: np.ndarray, entries: type) -> np.ndarray:
+        return self.kernel.dots(X, self.side, columns, entries)
+
+
+def _spread(side: Side, coef: np.ndarray) -> np.ndarray:
+    """One weight a landmark: errors of entries add up to the root of ``sum_j spread_j k_ij^2``, in
+    any of the scores. Equal rows, whose entries err alike, count by the sum of their weights."""
+    mark = np.random.default_rng(0).normal(size=side.X.shape[1])
+    _, group = np.unique(side.X @ mark, return_inverse=True)
+    alike = np.stack([np.bincount(group, c) ** 2 / np.bincount(group) for c in coef.T])
+    return np.maximum(np.max(coef**2, axis=1), np.max(alike, axis=0)[group])
 
 
 @dataclass(eq=False)
@@ -133,52 +188,24 @@ class Model:
         return int((self.coef if self.landmarks is None else self.landmarks).shape[1])
 
     @cached_property
-    def _machines(self) -> list[tuple[Side, np.ndarray]]:
-        """Landmarks and coefficients (m, k) of every part, of which there is one without a gate.
-
-        Made once for all blocks: with their norms, and an index if the landmarks are sparse.
-        """
+    def _machines(self) -> list[_Machine]:
+        """One for every part, of which there is one without a gate; made once for all blocks."""
         if self.part is None:
-            own = self.landmarks if self._move is None else self._move(self.landmarks)
-            return [(Side(own, self.support), np.ascontiguousarray(self.coef.T))]
+            rows, kernel = self.landmarks, self.kernel
+            assert rows is not None
+            longest = float(sqnorms(as_rows(rows)).max(initial=0.0))
+            move = move_for(kernel, rows, longest, False)
+            if move is not None:
+                rows, kernel = move(rows), move.kernel(kernel)
+            return [_Machine(kernel, Side(rows, self.support), self.coef, self.intercept, move)]
         assert self.gate is not None and self.landmarks is not None
         machines = []
         for p in range(self.gate.n_parts):
             own = np.flatnonzero(self.part == p)
             ids = None if self.support is None else self.support[own]
             side = Side(self.landmarks[own], ids)
-            machines.append((side, np.ascontiguousarray(self.coef[:, own].T)))
+            machines.append(_Machine(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
         return machines
-
-    @cached_property
-    def _move(self) -> Move | None:
-        """Where rows and landmarks go to be multiplied, without a gate."""
-        if self.landmarks is None or not self.landmarks.shape[0]:
-            return None
-        return move_for(self.kernel, self.landmarks, float(sqnorms(self.landmarks).max()), False)
-
-    @cached_property
-    def _entries(self) -> type:
-        """Type of the kernel's entries: float64 where float32 would be coarse, or their sums are
-        (seen on some landmarks), as those of large coefficients can be."""
-        longest = max(
-            (float(side.sqnorms.max()) for side, _ in self._machines if len(side)), default=0.0
-        )
-        kernel = self._moved_kernel
-        if kernel.precision(longest, self.n_features) is np.float64 or self.gate is not None:
-            return kernel.precision(longest, self.n_features)
-        side, coef = self._machines[0]
-        if not len(side) or not isinstance(kernel, Compiled):
-            return np.float32
-        some = side.part(np.unique(np.linspace(0, len(side) - 1, SEEN).astype(np.int64)))
-        exact = kernel.dots(some, side, coef, np.float64)
-        off = np.abs(kernel.dots(some, side, coef, np.float32) - exact)
-        scale = np.maximum(np.max(np.abs(exact + self.intercept), axis=0), np.finfo(float).tiny)
-        return np.float32 if np.all(off <= COARSE * scale) else np.float64
-
-    @cached_property
-    def _moved_kernel(self) -> Kernel:
-        return self.kernel if self._move is None else self._move.kernel(self.kernel)
 
     def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
         """Scores of prepared rows.
@@ -190,6 +217,7 @@ class Model:
         Returns
         -------
         (rows, k) float64 ndarray
+            Rounding moves none by more than 1e-3 (as a rule 1e-5) of the row's largest.
 
         Raises
         ------
@@ -204,16 +232,13 @@ class Model:
         if self.landmarks is None:
             return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
         if self.gate is None:
-            side, coef = self._machines[0]
-            X = X if self._move is None else self._move(X)
-            return self._moved_kernel.dots(X, side, coef, self._entries) + self.intercept
+            return self._machines[0].scores(X)
         nearest = self.gate.nearest(geometry(self.kernel), X)
         out = np.empty((X.shape[0], len(self.coef)))
-        for p, (side, coef) in enumerate(self._machines):
+        for p, machine in enumerate(self._machines):
             rows = np.flatnonzero(nearest == p)
             if len(rows):
-                values = self.kernel.dots(X[rows], side, coef, self._entries)
-                out[rows] = values + self.intercept[:, p]
+                out[rows] = machine.scores(X[rows])
         return out
 
     def decide(self, scores: np.ndarray) -> np.ndarray:
