@@ -97,6 +97,9 @@ def seen(
     primal = dual.losses(scores + moved, mu) - dual.losses(scores, mu)
     signed = dual.sign * alpha
     along = signed * moved
-    pair = [np.array([part.sum(), float(part @ part)]) for part in (primal, along)]
     squares = float(signed**2 @ np.einsum("ij,ij->i", off, off))
-    return Sample(float(len(alpha)), *pair, squares, signed @ off)
+    return Sample(float(len(alpha)), _sums(primal), _sums(along), squares, signed @ off)
+
+
+def _sums(values: FloatArray) -> FloatArray:
+    return np.array([values.sum(), values @ values])

@@ -123,11 +123,11 @@ class Side:
     @cached_property
     def transposed(self) -> dict[Any, np.ndarray]:
         """Columns of `dense`, moved, as rows: rounded to float32, and as they are."""
-        own = {np.dtype(np.float32): self.rounded("manhattan")}
-        own[np.dtype(np.float64)] = own[np.dtype(np.float32)]
+        narrow = np.ascontiguousarray(self.rounded("manhattan").T)
+        wide = narrow
         if self.X.dtype == np.float64:
-            own[np.dtype(np.float64)] = self.dense - self.origin
-        return {dtype: np.ascontiguousarray(rows.T) for dtype, rows in own.items()}
+            wide = np.ascontiguousarray((self.dense - self.origin).T)
+        return {np.dtype(np.float32): narrow, np.dtype(np.float64): wide}
 
     @cached_property
     def rare(self) -> Any:

@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bigscreen import SVC
+from bigscreen import SVC, LinearSVC, NystroemSVC
 from bigscreen.kernels import Polynomial, Rbf
+from bigscreen.solvers import block_shard
+from bigscreen.store.ingest import ingest
 
 N, D, C = 300, 5, 1.0
 rng = np.random.default_rng(5)
@@ -135,3 +137,85 @@ def test_values_whose_squares_overflow_are_refused_with_their_column():
     X[3, 2] = 1e200
     with pytest.raises(ValueError, match="feature 3.*too large for 64-bit"):
         SVC().fit(X, Y)
+
+
+@pytest.mark.parametrize("landmarks", [0, 40])
+def test_a_store_of_far_columns_keeps_float64(tmp_path, landmarks):
+    X = PLAIN + np.array([1e5, 0, 0, 0, 0])
+    table = np.column_stack([X, Y])
+    np.savetxt(tmp_path / "rows.csv", table, delimiter=",", fmt="%.17g")
+    made = ingest([tmp_path / "rows.csv"], tmp_path / "rows", label=5, header=False)
+    data = made.store
+    assert data.X(0, 5).dtype == np.float64 and any("float64" in note for note in made.notes)
+    np.testing.assert_allclose(data.X(0, N), X[data.row_ids(0, N)], rtol=4e-16)
+    data.verify()
+    if landmarks:
+        machine = NystroemSVC(n_components=landmarks, gamma=0.2, random_state=0)
+    else:
+        machine = SVC(gamma=0.2, C=C)
+    machine.fit(str(tmp_path / "rows"))
+    proved = machine.certificate_[0]
+    Z, coef = machine.model_.landmarks, machine.model_.coef[0]
+    K = entries(machine.model_.kernel, X, Z)
+    inner = coef @ entries(machine.model_.kernel, Z, Z) @ coef
+    offset = machine.model_.intercept[0]
+    penalised = offset**2 if landmarks and machine.fit_intercept is True else 0.0
+    P = 0.5 * (inner + penalised) + C * np.maximum(0, 1 - SIGN * (K @ coef + offset)).sum()
+    assert abs(proved["primal"] - P) <= proved["primal_rounding"] + 1e-9 * P
+
+
+def test_a_store_of_near_columns_is_float32(tmp_path):
+    np.savetxt(tmp_path / "rows.csv", np.column_stack([PLAIN + 3, Y]), delimiter=",")
+    made = ingest([tmp_path / "rows.csv"], tmp_path / "rows", label=5, header=False)
+    assert made.store.X(0, 5).dtype == np.float32 and not made.notes
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian", "poly"])
+def test_landmark_machines_are_certified_on_the_rows_that_were_given(kernel, rows):
+    if (kernel, rows) == ("poly", "offset"):
+        pytest.skip("entries of 1e30, of which no solver makes a margin")
+    X = ROWS[rows](PLAIN)
+    gamma = 1 / (D * np.var(X)) if kernel != "laplacian" else 1 / (D * np.std(X))
+    given = {"kernel": kernel, "gamma": gamma, "coef0": 1.0, "C": C, "fit_intercept": False}
+    machine = quiet(NystroemSVC(n_components=40, random_state=0, **given), X)
+    proved, model = machine.certificate_[0], machine.model_
+    scores = entries(model.kernel, X, model.landmarks) @ model.coef[0]
+    inner = model.coef[0] @ entries(model.kernel, model.landmarks, model.landmarks) @ model.coef[0]
+    P = 0.5 * inner + C * np.maximum(0, 1 - SIGN * scores).sum()
+    assert abs(proved["primal"] - P) <= proved["primal_rounding"] + 1e-8 * P
+    assert proved["primal_rounding"] + proved["dual_rounding"] <= 0.5 * proved["gap"]
+
+
+@pytest.mark.parametrize("rows", ["offset", "tiny", "one-large", "income"])
+def test_linear_machines_are_certified_on_the_rows_that_were_given(rows):
+    X = ROWS[rows](PLAIN)
+    machine = quiet(LinearSVC(C=C, fit_intercept=False), X)
+    proved, w = machine.certificate_[0], machine.coef_.ravel()
+    P = 0.5 * w @ w + C * np.maximum(0, 1 - SIGN * (X @ w)).sum()
+    assert abs(proved["primal"] - P) <= proved["primal_rounding"] + 1e-12 * P
+    np.testing.assert_allclose(machine.decision_function(X), X @ w, rtol=1e-9, atol=1e-12)
+
+
+def test_scores_that_a_solver_has_wrong_are_computed_anew(monkeypatch):
+    """40 rows of 4,000 start a solve with scores that are off: P is that of the machine."""
+    rows = np.random.default_rng(1).normal(size=(4000, 3))
+    y = (rows[:, 0] + rows[:, 1] ** 2 > 1).astype(int)
+    opened = block_shard.BlockProgram.open
+
+    def wrong(self, shard):
+        state = opened(self, shard)
+        state.scores[:5] += 30.0 * (1 - 2 * y[state.start : state.start + 5])
+        return state
+
+    monkeypatch.setattr(block_shard.BlockProgram, "open", wrong)
+    machine = SVC(gamma=0.5, C=C, solver="block", tol=1e-2, max_iter=20, screening="none")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        machine.fit(rows, y)
+    signed = machine.dual_coef_[0]
+    scores = entries(machine.model_.kernel, rows, rows[machine.support_]) @ signed
+    P = 0.5 * signed @ scores[machine.support_]
+    P += C * np.maximum(0, 1 - (2 * y - 1) * (scores + machine.intercept_[0])).sum()
+    proved = machine.certificate_[0]
+    assert abs(proved["primal"] - P) <= proved["primal_rounding"] + 1e-9 * P

@@ -157,7 +157,7 @@ def row_arrays(root: Path, layout: Layout, compressed: bool) -> dict[str, Stored
     if layout.has_weights:
         kinds["weight"] = ("<f8", ())
     if not layout.is_sparse:
-        kinds["X"] = ("<f4", (layout.n_features,))
+        kinds["X"] = ("<f8" if layout.wide else "<f4", (layout.n_features,))
     return {
         name: StoredArray(
             root / name,
@@ -176,12 +176,12 @@ def csr_folder(root: Path, k: int) -> Path:
 
 
 def csr_arrays(
-    folder: Path, n_rows: int, nnz: int, compressed: bool
+    folder: Path, n_rows: int, nnz: int, compressed: bool, wide: bool = False
 ) -> tuple[StoredArray, StoredArray, StoredArray]:
     """The arrays data, indices and indptr of one CSR group."""
     piece = min(max(nnz, 1), CSR_PIECE)
     return (
-        StoredArray(folder / "data", (nnz,), piece, "<f4", compressed),
+        StoredArray(folder / "data", (nnz,), piece, "<f8" if wide else "<f4", compressed),
         StoredArray(folder / "indices", (nnz,), piece, "<i4", compressed),
         StoredArray(folder / "indptr", (n_rows + 1,), n_rows + 1, "<i8", compressed),
     )
@@ -197,7 +197,8 @@ def create_csr(folder: Path, X: csr_array, compressed: bool) -> None:
             "shape": list(X.shape),
         },
     )
-    arrays = csr_arrays(folder, X.shape[0], len(X.data), compressed)
+    wide = X.data.dtype == np.float64
+    arrays = csr_arrays(folder, X.shape[0], len(X.data), compressed, wide)
     for array, values in zip(arrays, (X.data, X.indices, X.indptr), strict=True):
         array.create()
         array.write(0, values)

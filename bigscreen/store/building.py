@@ -111,7 +111,7 @@ class Build:
         transform = self._transform(n_raw, labels)
         if wanted.like is None:
             self._scale(spilled, survey, transform)
-        self._note_counts()
+        self._note_counts(transform)
         finishing = any("finishing" in line for line in self._journal.lines)
         sizes = survey.sizes.sum(axis=0).tolist()
         if not finishing:
@@ -222,7 +222,7 @@ class Build:
             self._journal.write({"scaling": known})
         transform.preparation = replace(transform.preparation, scaling=scale, **known)
 
-    def _note_counts(self) -> None:
+    def _note_counts(self, transform: Transform) -> None:
         found, like = self.found, self.wanted.like
         for c, count in sorted(found.unseen.items()):
             name = f"{like.names[c]!r}" if like and like.names else f"number {c}"
@@ -233,11 +233,22 @@ class Build:
         if found.unlabelled:
             what = "target" if self.wanted.regression else "label"
             self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
+        if self._wide(transform):
+            self.notes.append(
+                "features are stored as float64: some column is too far from 0 beside its spread "
+                "for float32, or beyond its range; with --scale standard float32 would do."
+            )
+        elif found.narrowed is not None and not self.shape.wide:
+            self.notes.append(
+                f"column {found.narrowed + 1} is coarse in float32, which the first rows did not "
+                "show: scale it (--scale standard), or put rows that show it first."
+            )
 
     def _writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
-        row_bytes = 4 * transform.n_features
+        size = 8 if self._wide(transform) else 4
+        row_bytes = size * transform.n_features
         if transform.sparse:
-            row_bytes = 8 * (self.found.nonzeros // self.found.rows + 1)
+            row_bytes = (4 + size) * (self.found.nonzeros // self.found.rows + 1)
         shard_rows, chunk_rows = row_grid(rows, row_bytes)
         return DatasetWriter(
             path,
@@ -251,7 +262,13 @@ class Build:
             chunk_rows=chunk_rows,
             extra={**self.wanted.extra, "index_base": self.found.index_base},
             overwrite=self.wanted.overwrite,
+            wide=self._wide(transform),
         )
+
+    def _wide(self, transform: Transform) -> bool:
+        # Scaled features are near 0 and of size 1: float32 holds them as well as any.
+        name = transform.preparation.scaling
+        return self.shape.wide and (name == "none" or name.startswith("divide"))
 
     def _finish(self, path: Path, rows: int, transform: Transform) -> Dataset:
         if not unfinished(path).exists():  # an earlier run has named it

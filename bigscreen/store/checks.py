@@ -48,7 +48,7 @@ def as_features(
         if bad is not None:
             row = int(np.searchsorted(own.indptr, bad, side="right")) - 1
             raise _not_held(name_row(row), int(own.indices[bad]), own.data[bad])
-        data = given if wide and not _fits(given) else given.astype(np.float32, copy=False)
+        data = given if wide and not fits(given) else given.astype(np.float32, copy=False)
         return csr(data, own.indices, own.indptr, own.shape[1])
     try:
         array = np.asarray(X)
@@ -64,7 +64,7 @@ def as_features(
     if bad is not None:
         row, column = divmod(bad, dense.shape[1])
         raise _not_held(name_row(row), column, array[row, column])
-    return dense if wide and not _fits(flat) else dense.astype(np.float32, copy=False)
+    return dense if wide and not fits(flat) else dense.astype(np.float32, copy=False)
 
 
 def _is_wide(dtype: np.dtype) -> bool:
@@ -82,13 +82,46 @@ def _beyond(values: NDArray[Any], most: float) -> int | None:
     return None
 
 
-def _fits(values: NDArray[Any]) -> bool:
-    """Whether float32 holds all these values."""
-    if values.dtype == np.float32:
+def fits(X: Any) -> bool:
+    """Whether float32 holds all values of an array or sparse array."""
+    values = X.data if issparse(X) else np.asarray(X).reshape(-1)
+    if not _is_wide(values.dtype):
         return True
     parts = (values[start : start + PART] for start in range(0, len(values), PART))
     with np.errstate(over="ignore"):
         return all(np.array_equal(part.astype(np.float32), part) for part in parts)
+
+
+COARSE = 2.0**-18
+"""Part of a column's spread that rounding to float32 may be."""
+
+TINY = 2.0**-100
+"""Columns of smaller values lose them where float32 multiplies."""
+
+
+def coarse(X: Any) -> int | None:
+    """The first column that float32 would make coarse; None where it holds them well enough.
+
+    That is one far from 0 beside its spread, or of values near the ends of float32's range.
+    """
+    values = X.data if issparse(X) else np.asarray(X)
+    if values.dtype != np.float64 or not values.size:
+        return None
+    with np.errstate(over="ignore", invalid="ignore"):
+        off = np.abs(values.astype(np.float32) - values)
+        if issparse(X):
+            most, lost = (np.zeros(X.shape[1]) for _ in range(2))
+            np.maximum.at(most, X.indices, np.abs(values))
+            np.maximum.at(lost, X.indices, off)
+            # Zeros beside its values are spread enough.
+            spread = most
+        else:
+            lost, most = off.max(axis=0), np.abs(values).max(axis=0)
+            spread = values.std(axis=0)
+            spread = np.where(spread > 2.0**-40 * most, spread, most)
+        wrong = (lost > COARSE * spread) | (most > 1 / TINY) | ((0 < most) & (most < TINY))
+    found = np.flatnonzero(wrong & np.isfinite(most) & (lost > 0))
+    return int(found[0]) if len(found) else None
 
 
 def _not_held(row: str, column: int, value: Any) -> InputError:

@@ -127,7 +127,7 @@ class Dataset(Rows):
             if start > first or stop < last:
                 part = csr_slice(part, max(start - first, 0), min(stop, last) - first)
             parts.append(part)
-        return csr_stack(parts, self.n_features)
+        return csr_stack(parts, self.n_features, self.layout.dtype)
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
         return self._read("y", start, stop)
@@ -171,7 +171,8 @@ class Dataset(Rows):
     def _csr_files(self, k: int) -> tuple[StoredArray, StoredArray, StoredArray]:
         start, stop = self.chunk(k)
         folder = csr_folder(self.path, k)
-        return csr_arrays(folder, stop - start, self._chunks[k]["nnz"], self._compressed)
+        nnz, wide = self._chunks[k]["nnz"], self.layout.wide
+        return csr_arrays(folder, stop - start, nnz, self._compressed, wide)
 
     def _csr_chunk(self, k: int) -> Features:
         data, indices, indptr = (array.read(0, array.shape[0]) for array in self._csr_files(k))
