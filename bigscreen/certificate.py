@@ -9,6 +9,7 @@ from bigscreen.point import met, reached
 from bigscreen.store.model import Model
 
 _SUMS = ("primal", "dual", "gap", "rounding_bound")
+_EACH = ("primal_rounding", "dual_rounding")
 
 
 def fit_record(model: Model) -> dict[str, Any]:
@@ -17,8 +18,9 @@ def fit_record(model: Model) -> dict[str, Any]:
     Returns
     -------
     dict
-        problem: its name. primal, dual, gap, rounding_bound: sums over the classifiers (one
-        unless there are more than two labels). relative_gap, rows_alive: the largest of theirs.
+        problem: its name. primal, dual, gap, rounding_bound, primal_rounding, dual_rounding: sums
+        over the classifiers (one unless there are more than two labels; the last two None of
+        models of before). relative_gap, rows_alive: the largest of theirs.
         n_iter: points of the history of all; passes: how many passes went over all rows, over
         some, and certified. certificates: each one's own; of a model that has none (an early
         divide and conquer) it, the sums, relative_gap and certified_in are None, and
@@ -33,10 +35,12 @@ def fit_record(model: Model) -> dict[str, Any]:
     known = model.provenance
     certificates = known["certificates"]
     alive = {event["class"]: event["rows_alive"] for event in known["history"]}
-    proved: dict[str, Any] = dict.fromkeys((*_SUMS, "relative_gap", "certified_in", "violation"))
+    proved: dict[str, Any] = dict.fromkeys(
+        (*_SUMS, *_EACH, "relative_gap", "certified_in", "violation")
+    )
     if certificates is not None:
         parts = {name: [part.get(name) for part in certificates] for name in proved}
-        proved = {name: _all(sum, parts[name]) for name in _SUMS}
+        proved = {name: _all(sum, parts[name]) for name in (*_SUMS, *_EACH)}
         proved |= {name: _all(max, parts[name]) for name in ("relative_gap", "violation")}
         proved["certified_in"] = parts["certified_in"][0]
         proved["proved"] = all(part.get("proved", True) for part in certificates)
@@ -170,8 +174,8 @@ def _gap(record: Mapping[str, Any]) -> dict[str, str]:
         "dual objective D": f"{record['dual']:.8g}",
         "gap P - D": f"{record['gap']:.4g}",
         "relative gap": f"{record['relative_gap']:.2e} (asked for {record['tol']:g})",
-        "rounding": f"can have moved the gap by {record['rounding_bound']:.2g} at most "
-        f"(scores in {record['certified_in']})",
+        "rounding": f"{_moved(record)} (scores in {record['certified_in']}; six standard "
+        "deviations where float32 is rounded)",
         "proved over": f"all {report.count(record['rows'])} rows",
     }
 
@@ -185,6 +189,13 @@ def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
     if rank < m:
         told += f", none below {known['cutoff']:.1g} of the largest"
     return {"rank": told}
+
+
+def _moved(record: Mapping[str, Any]) -> str:
+    """How far rounding can have moved what was proved."""
+    gap, own, other = (record.get(name) for name in ("rounding_bound", *_EACH))
+    each = "" if own is None or other is None else f", P by {own:.2g}, D by {other:.2g}"
+    return f"can have moved the gap by {gap:.2g}{each}"
 
 
 def _screened(screening: Mapping[str, Any]) -> str:

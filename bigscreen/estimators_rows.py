@@ -15,7 +15,7 @@ from scipy import sparse
 
 from bigscreen.errors import InputError
 from bigscreen.store import Dataset, DatasetWriter, MemoryDataset, Preparation, Rows
-from bigscreen.store.checks import check_weights
+from bigscreen.store.checks import check_weights, fits
 from bigscreen.store.readers.python import python_reader
 from bigscreen.store.targets import as_targets
 
@@ -98,12 +98,14 @@ class Given:
         parts = self._blocks()
         first = next(parts)
         parts, n = chain([first], parts), self.n_kept
-        entry = 8 * first.nnz if sparse.issparse(first) else 4 * first.size
+        size = first.dtype.itemsize
+        entry = (4 + size) * first.nnz if sparse.issparse(first) else size * first.size
         if entry * n / first.shape[0] > most:
-            return self._stored(folder() / "rows", parts, sparse.issparse(first))
+            wide = first.dtype == np.float64
+            return self._stored(folder() / "rows", parts, sparse.issparse(first), wide)
         if sparse.issparse(first):
             return MemoryDataset(_stack(list(parts)), self.y, self.labels, self.weights)
-        X, at = np.empty((n, first.shape[1]), np.float32), 0
+        X, at = np.empty((n, first.shape[1]), first.dtype), 0
         for part in parts:
             X[at : at + len(part)] = part
             at += len(part)
@@ -113,7 +115,7 @@ class Given:
         X = X[rows]
         return X[:, self.keep] if self.square else X
 
-    def _stored(self, path: Path, parts: Iterator[Any], is_sparse: bool) -> Dataset:
+    def _stored(self, path: Path, parts: Iterator[Any], is_sparse: bool, wide: bool) -> Dataset:
         writer = DatasetWriter(
             path,
             n_rows=self.n_kept,
@@ -122,6 +124,7 @@ class Given:
             labels=self.labels,
             weights=self.weights is not None,
             preparation=Preparation.none(),
+            wide=wide,
         )
         for k, X in enumerate(_regrid(parts, writer.layout.chunk_rows)):
             rows = slice(*writer.chunk(k))
@@ -130,15 +133,18 @@ class Given:
         return writer.finish()
 
     def _blocks(self) -> Iterator[Any]:
-        """The rows that are kept, block by block, float32."""
+        """The rows that are kept, block by block: float64 if float32 does not hold the first."""
+        dtype: type | None = None
         for block in python_reader(self.X).blocks():
             a, X = block.first_row, block.X
+            if dtype is None:
+                dtype = np.float32 if fits(X) else np.float64
             if self.keep is not None:
                 X = self._kept(X, self.keep[a : a + X.shape[0]])
             if X.shape[0]:
                 # What is beyond float32 becomes infinite, and is refused where rows are stored.
                 with np.errstate(over="ignore"):
-                    yield X.astype(np.float32, copy=False)
+                    yield X.astype(dtype, copy=False)
 
 
 @dataclass(frozen=True)

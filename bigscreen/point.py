@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -140,9 +140,6 @@ class Point:
         ``||w - w(alpha)||``, the constant's coefficients included, where w is not w(alpha) and it
         is known. It may be off by ``sqrt(rounding)``: what rounding has moved w(alpha) by, whose
         square is in D.
-    scores : callable or None
-        Scores of all rows (n,) without the offset, as the solver has kept them up to date, or
-        None once it has moved on.
     violation : float
         How far the KKT conditions are from holding (``dual_violation``), from solvers that are
         stopped by it; nan from others.
@@ -157,7 +154,6 @@ class Point:
     readings: tuple[Reading, ...] = ()
     alpha: FloatArray | None = field(default=None, repr=False)
     rounding: float = 0.0
-    scores: Callable[[], FloatArray | None] | None = field(default=None, repr=False)
     multiplier: tuple[float, ...] = ()
     violation: float = np.nan
     apart: float | None = None

@@ -14,8 +14,9 @@ from bigscreen.design import Design
 from bigscreen.divide_rows import load, pick
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
+from bigscreen.fit import Fitted
 from bigscreen.fleet import Inline
-from bigscreen.kernels import Custom, Kernel, Precomputed
+from bigscreen.kernels import Custom, Kernel, Linear, Precomputed
 from bigscreen.kernels_definite import WITHOUT_PROOF, examined
 from bigscreen.partition import Partition
 from bigscreen.plan_exact import FEW_ROWS
@@ -23,7 +24,7 @@ from bigscreen.screening.dynamic import check_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
-from bigscreen.store import Rows
+from bigscreen.store import Moved, Rows
 from bigscreen.store.model import Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
 from bigscreen.train_job import Job, machine, records
@@ -65,7 +66,7 @@ class ExactJob(Job):
         return found
 
     def _prepare(self) -> None:
-        self.design = Design(self.data, self.kernel)
+        self.design = self._design(self.kernel)
         check_rule(self.options.rule, self.design.definite)
 
     def _result(self, binary: Binary) -> dict[str, Any]:
@@ -83,13 +84,13 @@ class ExactJob(Job):
             design, ids = own
             with Inline(1) as alone:  # threads would wait for each other more than work
                 fitted = self._fit(design, binary, Pairs(), fleet=alone)
-        assert fitted.point.alpha is not None and fitted.certificate.intercept is not None
+        assert fitted.point.alpha is not None
         support, coef = self._support(design.data, binary, fitted.point.alpha)
         if own is not None:
             support = ids[support]
         result = {
             "support": support,
-            **machine(coef, fitted, binary, self.data, fitted.certificate.intercept),
+            **machine(coef, fitted, binary, self.data, self._offset(support, coef, fitted)),
             "start": start.record,
             **records(fitted, binary.name, self.options.tol),
         }
@@ -110,6 +111,14 @@ class ExactJob(Job):
         ids = np.flatnonzero(np.isin(y, binary.codes))
         own = pick(self.design, ids, y[ids], data.weights(0, data.n_rows)[ids])
         return load(own), ids
+
+    def _offset(self, support: NDArray[np.int64], coef: FloatArray, fitted: Fitted) -> float:
+        """The offset for rows where they are."""
+        offset = fitted.certificate.intercept
+        assert offset is not None
+        if isinstance(self.kernel, Linear) and isinstance(self.design.data, Moved):
+            offset -= self.design.data.shift(coef @ self.design.data.rows(support))
+        return offset
 
     def _parts(self, binary: Binary) -> dict[str, Any]:
         """Every part's machine, and no certificate."""

@@ -521,3 +521,21 @@ def test_rows_must_be_prepared_as_the_model_was(tmp_path):
         model.predict(plain)
     like = ingest((X[:50], y[:50]), tmp_path / "like.store", like=model).store
     np.testing.assert_array_equal(model.predict(like), model.predict(data)[:50])
+
+
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+@pytest.mark.parametrize("name", ["rbf", "poly", "linear"])
+def test_scores_that_cancel_are_as_good_as_others(name: str, shift: float) -> None:
+    rng = np.random.default_rng(0)
+    rows = (rng.normal(size=(200, 3)) + shift).astype(np.float32)
+    coef = 1e4 * rng.normal(size=(1, 200))
+    plain = Preparation(n_raw=3, labels=["no", "yes"], positive="yes")
+    model = Model(make_kernel(name, 0.1, 4, 3.0), rows, coef, np.zeros(1), ["no", "yes"], plain)
+    X, Z = rows.astype(np.float64), rows.astype(np.float64)
+    apart = np.sum((X[:, None] - Z[None]) ** 2, axis=2)
+    K = {"rbf": np.exp(-0.1 * apart), "poly": (0.1 * X @ Z.T + 3.0) ** 4, "linear": X @ Z.T}[name]
+    # An offset that makes many scores small beside what they are sums of.
+    model.intercept[:] = -np.median(K @ coef[0])
+    scores = K @ coef[0] + model.intercept[0]
+    size = 1e-11 * np.abs(K) @ np.abs(coef[0])
+    assert np.all(np.abs(model.scores(rows)[:, 0] - scores) <= 1e-4 * np.abs(scores) + size)

@@ -211,7 +211,7 @@ def row_arrays(
     if layout.has_weights:
         kinds["weight"] = ("<f8", ())
     if not layout.is_sparse:
-        kinds["X"] = ("<f4", (layout.n_features,))
+        kinds["X"] = ("<f8" if layout.wide else "<f4", (layout.n_features,))
     return {
         name: StoredArray(
             root / name,
@@ -231,11 +231,16 @@ def csr_folder(root: Path, k: int) -> Path:
 
 
 def csr_arrays(
-    folder: Path, n_rows: int, nnz: int, compressed: bool, checksums: Checksums | None = None
+    folder: Path,
+    n_rows: int,
+    nnz: int,
+    compressed: bool,
+    checksums: Checksums | None = None,
+    wide: bool = False,
 ) -> list[StoredArray]:
     """The arrays of one CSR group, data, indices and indptr."""
     piece = min(max(nnz, 1), CSR_PIECE)
-    sizes = {"data": (nnz, piece, "<f4"), "indices": (nnz, piece, "<i4")}
+    sizes = {"data": (nnz, piece, "<f8" if wide else "<f4"), "indices": (nnz, piece, "<i4")}
     sizes["indptr"] = (n_rows + 1, n_rows + 1, "<i8")
     return [
         StoredArray(
@@ -260,7 +265,8 @@ def create_csr(folder: Path, X: csr_array, compressed: bool) -> Checksums:
             "shape": list(X.shape),
         },
     )
-    arrays = csr_arrays(folder, X.shape[0], len(X.data), compressed)
+    wide = X.data.dtype == np.float64
+    arrays = csr_arrays(folder, X.shape[0], len(X.data), compressed, wide=wide)
     checksums = {}
     for array, values in zip(arrays, (X.data, X.indices, X.indptr), strict=True):
         array.create()

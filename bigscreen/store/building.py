@@ -119,7 +119,7 @@ class Build:
             self._check_disk(transform)
         if wanted.like is None:
             self._scale(spilled, survey, transform)
-        self._note_counts()
+        self._note_counts(transform)
         sizes = survey.sizes.sum(axis=0).tolist()
         if not finishing:
             writers = [
@@ -205,7 +205,8 @@ class Build:
             centred = preparation.fills(sparse=True) or self.wanted.scale == "standard"
             if centred or (self.wanted.scale == "minmax" and preparation.categories):
                 values = rows * (preparation.n_raw or n_features)  # no number is 0 any more
-        return {"dense": 4 * rows * n_features, "sparse": 8 * (values + rows)}
+        size = 8 if self._wide(preparation) else 4
+        return {"dense": size * rows * n_features, "sparse": (4 + size) * (values + rows)}
 
     def _check_disk(self, transform: Transform) -> None:
         wanted, rows = self.wanted, self.found.rows
@@ -260,7 +261,7 @@ class Build:
             self._journal.write({"scaling": known})
         transform.preparation = replace(preparation, scaling=scale, **known)
 
-    def _note_counts(self) -> None:
+    def _note_counts(self, transform: Transform) -> None:
         found, like = self.found, self.wanted.like
         for c, count in sorted(found.unseen.items()):
             name = f"{like.names[c]!r}" if like and like.names else f"number {c}"
@@ -271,6 +272,16 @@ class Build:
         if found.unlabelled:
             what = "target" if self.wanted.regression else "label"
             self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
+        if self._wide(transform.preparation):
+            self.notes.append(
+                "features are stored as float64: some column is too far from 0 beside its spread "
+                "for float32, or beyond its range; with --scale standard float32 would do."
+            )
+        elif found.narrowed is not None and not self.shape.wide:
+            self.notes.append(
+                f"column {found.narrowed + 1} is coarse in float32, which the first rows did not "
+                "show: scale it (--scale standard), or put rows that show it first."
+            )
 
     def _writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
         planned = self.planned["sparse" if transform.sparse else "dense"]
@@ -291,7 +302,13 @@ class Build:
                 "bytes_planned": self.planned,
             },
             overwrite=self.wanted.overwrite,
+            wide=self._wide(transform.preparation),
         )
+
+    def _wide(self, preparation: Preparation) -> bool:
+        # Scaled features are near 0 and of size 1: float32 holds them as well as any.
+        name = preparation.scaling if preparation.scaling != "none" else self.wanted.scale
+        return self.shape.wide and (name == "none" or name.startswith("divide"))
 
     def _finish(self, path: Path, rows: int, transform: Transform) -> Dataset:
         if not unfinished(path).exists():  # an earlier run has named it

@@ -153,7 +153,7 @@ class Dataset(Rows):
             if start > first or stop < last:
                 part = csr_slice(part, max(start - first, 0), min(stop, last) - first)
             parts.append(part)
-        return csr_stack(parts, self.n_features)
+        return csr_stack(parts, self.n_features, self.layout.dtype)
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
         return self._read("y", start, stop)
@@ -215,7 +215,8 @@ class Dataset(Rows):
         start, stop = self.chunk(k)
         folder, record = csr_folder(self.path, k), self._chunks[k]
         known = record["crc32c"] if self.bound else None
-        return csr_arrays(folder, stop - start, record["nnz"], self._compressed, known)
+        nnz, wide = record["nnz"], self.layout.wide
+        return csr_arrays(folder, stop - start, nnz, self._compressed, known, wide)
 
     def _csr_chunk(self, k: int) -> Features:
         parts = [self._checked(array, 0, array.shape[0]) for array in self._csr_files(k)]

@@ -44,6 +44,8 @@ class Found:
         label or a target.
     width : int
         Columns; of sparse rows, the largest index so far and one, as written in the file.
+    narrowed : int or None
+        A column that float32 makes coarse and that was rounded to it all the same.
     index_base : int or None
         Number of the first column as written in svmlight files; None if there are none.
     unseen : dict of int to int
@@ -62,6 +64,7 @@ class Found:
     nonzeros: int = 0
     unlabelled: int = 0
     width: int = 0
+    narrowed: int | None = None
     index_base: int | None = None
     finished: bool = False
     unseen: dict[int, int] = field(default_factory=dict)
@@ -80,6 +83,7 @@ class Shape:
     categorical: list[int]
     bits: int
     rows_per_bucket: int
+    wide: bool = False
 
 
 class Intake:

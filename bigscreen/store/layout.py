@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 
-Features: TypeAlias = NDArray[np.float32] | csr_array
+Features: TypeAlias = NDArray[np.floating[Any]] | csr_array
 Label: TypeAlias = str | int | float
 
 MAX_SHARD_ROWS = 65536
@@ -51,7 +51,8 @@ def row_grid(n_rows: int, row_bytes: int) -> tuple[int, int]:
 class Layout:
     """Everything about a dataset that is known before its first row is written.
 
-    `labels` is None where rows have the targets of a regression: see `targets`.
+    `labels` is None where rows have the targets of a regression: see `targets`. `wide`: features
+    are float64, not float32.
     """
 
     n_rows: int
@@ -61,6 +62,7 @@ class Layout:
     chunk_rows: int
     labels: tuple[Label, ...] | None
     has_weights: bool
+    wide: bool = False
 
     @classmethod
     def of(
@@ -73,6 +75,7 @@ class Layout:
         weights: bool,
         shard_rows: int | None = None,
         chunk_rows: int | None = None,
+        wide: bool = False,
     ) -> "Layout":
         """The layout for these sizes, on the grid of `row_grid` unless one is given.
 
@@ -104,7 +107,13 @@ class Layout:
             plain = tuple(v.item() if isinstance(v, np.generic) else v for v in labels)
             if len(set(plain)) != len(plain) or any(v != v for v in plain):
                 raise InputError(f"the labels {list(plain)} are not distinct values")
-        return cls(int(n_rows), int(n_features), bool(sparse), shard, chunk, plain, bool(weights))
+        sizes = int(n_rows), int(n_features), bool(sparse), shard, chunk
+        return cls(*sizes, plain, bool(weights), wide)
+
+    @property
+    def dtype(self) -> type[np.floating[Any]]:
+        """Type of the features."""
+        return np.float64 if self.wide else np.float32
 
     @property
     def n_shards(self) -> int:
@@ -132,11 +141,15 @@ class Layout:
             raise IndexError(f"rows {start}:{stop} of a dataset of {self.n_rows}")
 
     def to_dict(self) -> dict[str, Any]:
-        return {**self.__dict__, "labels": None if self.labels is None else list(self.labels)}
+        record = {**self.__dict__, "labels": None if self.labels is None else list(self.labels)}
+        if not self.wide:
+            del record["wide"]  # as it was before there was any
+        return record
 
     @classmethod
     def from_dict(cls, record: dict[str, Any]) -> "Layout":
-        fields = {name: record[name] for name in cls.__dataclass_fields__}
+        fields = {name: record[name] for name in cls.__dataclass_fields__ if name != "wide"}
+        fields["wide"] = bool(record.get("wide", False))
         labels = fields["labels"]
         return cls(**{**fields, "labels": None if labels is None else tuple(labels)})
 
@@ -185,14 +198,16 @@ def csr_slice(X: csr_array, start: int, stop: int) -> csr_array:
     return csr(X.data[first:last], X.indices[first:last], indptr, X.shape[1])
 
 
-def csr_stack(parts: list[csr_array], n_features: int) -> csr_array:
-    """The rows of all parts, one below the other."""
+def csr_stack(
+    parts: list[csr_array], n_features: int, dtype: type[np.floating[Any]] = np.float32
+) -> csr_array:
+    """The rows of all parts, one below the other; without any of them values are of `dtype`."""
     if len(parts) == 1:
         return parts[0]
     ends = np.cumsum([0] + [part.indptr[-1] for part in parts], dtype=np.int64)
     indptr = [np.zeros(1, np.int64)]
     indptr += [part.indptr[1:] + end for part, end in zip(parts, ends, strict=False)]
-    data = np.concatenate([np.empty(0, np.float32)] + [part.data for part in parts])
+    data = np.concatenate([part.data for part in parts] or [np.empty(0, dtype)])
     indices = np.concatenate([np.empty(0, np.int32)] + [part.indices for part in parts])
     return csr(data, indices, np.concatenate(indptr), n_features)
 

@@ -10,19 +10,83 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import Kernel, Side, kernel_from_dict
+from bigscreen.kernels import Compiled, Kernel, Side, kernel_from_dict
 from bigscreen.kernels_geometry import geometry
+from bigscreen.rows import as_rows
+from bigscreen.sides import sqnorms
 from bigscreen.store import model_votes
 from bigscreen.store.base import Rows
 from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
 from bigscreen.store.model_gate import Gate, row_numbers
+from bigscreen.store.moved import Move, move_for
 from bigscreen.store.prepare import Preparation
 
 __all__ = ["INLIER", "OUTLIER", "SCHEMA", "Gate", "Model"]
 
 KINDS = ("classifier", "regressor", "one-class")
 OUTLIER, INLIER = -1, 1
+
+ACCURATE = 2.0**-10
+"""Part of a row's largest score that float32 entries may have moved any of its scores by; the
+scores of other rows come from float64 entries."""
+
 _LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
+
+
+class _Machine:
+    """Landmarks, as kernels want them, and what their entries are summed with."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        side: Side,
+        coef: np.ndarray,
+        intercept: np.ndarray,
+        move: Move | None = None,
+    ) -> None:
+        self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
+        self.coef = np.ascontiguousarray(coef.T)
+        self.longest = float(side.sqnorms.max(initial=0.0))
+        width = side.X.shape[1]
+        # Other kernels' entries are given in float64, or for nothing.
+        single = isinstance(kernel, Compiled)
+        single = single and kernel.precision(self.longest, width) is np.float32
+        self.entries = np.float32 if single else np.float64
+        self.spread = _spread(side, self.coef) if single else np.zeros(0)
+
+    def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
+        """(rows, k), offset included."""
+        X = X if self.move is None else self.move(X)
+        if self.entries is np.float64:
+            return self._dots(X, self.coef, np.float64) + self.intercept
+        kernel, given = self.kernel, (sqnorms(as_rows(X)), self.longest, X.shape[1])
+        error = kernel.relative_error(*given) if kernel.nonnegative else None
+        columns = self.coef if error is None else np.column_stack([self.coef, self.spread])
+        values = self._dots(X, columns, np.float32)
+        sums = values[:, : len(self.intercept)]
+        scores = sums + self.intercept
+        largest = np.max(np.abs(scores), axis=1)
+        if error is None:
+            moved = kernel.entry_error(*given) * np.sqrt(self.spread.sum())
+        else:
+            # Of entries in [0, 1] the squares are no larger; what they err by together moves all.
+            moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
+        rough = np.flatnonzero(~(moved <= ACCURATE * largest))
+        if len(rough):
+            scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
+        return scores
+
+    def _dots(self, X: np.ndarray | csr_array, columns: np.ndarray, entries: type) -> np.ndarray:
+        return self.kernel.dots(X, self.side, columns, entries)
+
+
+def _spread(side: Side, coef: np.ndarray) -> np.ndarray:
+    """One weight a landmark: errors of entries add up to the root of ``sum_j spread_j k_ij^2``, in
+    any of the scores. Equal rows, whose entries err alike, count by the sum of their weights."""
+    mark = np.random.default_rng(0).normal(size=side.X.shape[1])
+    _, group = np.unique(side.X @ mark, return_inverse=True)
+    alike = np.stack([np.bincount(group, c) ** 2 / np.bincount(group) for c in coef.T])
+    return np.maximum(np.max(coef**2, axis=1), np.max(alike, axis=0)[group])
 
 
 @dataclass(eq=False)
@@ -35,7 +99,7 @@ class Model:
     Attributes
     ----------
     kernel : Kernel
-    landmarks : (m, d) float32 ndarray, csr_array, or None
+    landmarks : (m, d) float32 or float64 ndarray, csr_array, or None
         None for a linear model, whose `coef` then multiplies the d features themselves. Those of a
         precomputed kernel may be empty rows, as their numbers in `support` are all it needs.
     coef : (k, m) or (k, d) float64 ndarray
@@ -125,38 +189,31 @@ class Model:
         return int((self.coef if self.landmarks is None else self.landmarks).shape[1])
 
     @cached_property
-    def _machines(self) -> list[tuple[Side, np.ndarray]]:
-        """Landmarks and coefficients (m, k) of every part, of which there is one without a gate.
-
-        Made once for all blocks: with their norms, and an index if the landmarks are sparse.
-        """
+    def _machines(self) -> list[_Machine]:
+        """One for every part, of which there is one without a gate; made once for all blocks."""
         if self.part is None:
-            return [(Side(self.landmarks, self.support), np.ascontiguousarray(self.coef.T))]
+            rows, kernel = self.landmarks, self.kernel
+            assert rows is not None
+            longest = float(sqnorms(as_rows(rows)).max(initial=0.0))
+            move = move_for(kernel, rows, longest, False)
+            if move is not None:
+                rows, kernel = move(rows), move.kernel(kernel)
+            return [_Machine(kernel, Side(rows, self.support), self.coef, self.intercept, move)]
         assert self.gate is not None and self.landmarks is not None
         machines = []
         for p in range(self.gate.n_parts):
             own = np.flatnonzero(self.part == p)
             ids = None if self.support is None else self.support[own]
             side = Side(self.landmarks[own], ids)
-            machines.append((side, np.ascontiguousarray(self.coef[:, own].T)))
+            machines.append(_Machine(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
         return machines
-
-    @cached_property
-    def _entries(self) -> type:
-        """Type of the kernel's entries: float64 where float32 would be coarse."""
-        if (self.provenance.get("nystrom") or {}).get("entries") == "float64":
-            return np.float64  # what coefficients of small directions would amplify
-        longest = max(
-            (float(side.sqnorms.max()) for side, _ in self._machines if len(side)), default=0.0
-        )
-        return self.kernel.precision(longest, self.n_features)
 
     def scores(self, X: Rows | np.ndarray | csr_array, *, prepared: bool = False) -> np.ndarray:
         """Scores of rows that are prepared as those were that the model was fitted on.
 
         Parameters
         ----------
-        X : Rows, or (rows, d) float32 ndarray or csr_array
+        X : Rows, or (rows, d) float32 or float64 ndarray or csr_array
             A data set must have been prepared alike; its rows are scored in the source's order.
         prepared : bool, default=False
             Says of an array that it holds features (scaled, a column for every category), not
@@ -165,6 +222,7 @@ class Model:
         Returns
         -------
         (rows, k) float64 ndarray
+            Rounding moves none by more than 1e-3 (as a rule 1e-5) of the row's largest.
 
         Raises
         ------
@@ -192,15 +250,13 @@ class Model:
         if self.landmarks is None:
             return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
         if self.gate is None:
-            side, coef = self._machines[0]
-            return self.kernel.dots(X, side, coef, self._entries) + self.intercept
+            return self._machines[0].scores(X)
         nearest = self.gate.nearest(geometry(self.kernel), X)
         out = np.empty((X.shape[0], len(self.coef)))
-        for p, (side, coef) in enumerate(self._machines):
+        for p, machine in enumerate(self._machines):
             rows = np.flatnonzero(nearest == p)
             if len(rows):
-                values = self.kernel.dots(X[rows], side, coef, self._entries)
-                out[rows] = values + self.intercept[:, p]
+                out[rows] = machine.scores(X[rows])
         return out
 
     def decide(self, scores: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
-from bigscreen.store.checks import as_features
+from bigscreen.store.checks import as_features, coarse
 from bigscreen.store.intake import Found, Intake, Shape
 from bigscreen.store.journal import Journal
 from bigscreen.store.layout import Features, csr_slice
@@ -153,7 +153,8 @@ class Reading:
             stop = min(self.request.rows[1] - first, stop)
         if start >= stop:
             return
-        X = as_features(block.X, block.where)
+        wide = self._wide(block)
+        X = as_features(block.X, block.where, wide)
         y, weight = block.y, block.weight
         if start > 0 or stop < X.shape[0]:
             X = csr_slice(X, start, stop) if issparse(X) else X[start:stop]
@@ -162,7 +163,7 @@ class Reading:
 
         where = partial(_shifted, block.where, start)
         if self.spill is None:
-            self._begin(X, weight is not None, reader)
+            self._begin(X, weight is not None, reader, wide)
         assert self.spill is not None
         X, y = self._intake.admit(X, y, weight, reader, where)
         record = np.zeros(X.shape[0], RECORD)
@@ -174,9 +175,20 @@ class Reading:
         self.found.rows += X.shape[0]
         self.found.nonzeros += _nonzeros(X, list(reader.categories))
 
-    def _begin(self, X: Features, weighted: bool, reader: Reader) -> None:
+    def _wide(self, block: Block) -> bool:
+        """Whether features are kept in float64: the first block's decide for all."""
+        if self.shape is not None:
+            if not self.shape.wide and self.found.narrowed is None:
+                self.found.narrowed = coarse(block.X)
+            return self.shape.wide
+        return coarse(block.X) is not None
+
+    def _begin(self, X: Features, weighted: bool, reader: Reader, wide: bool) -> None:
         sparse = isinstance(X, csr_array)
-        row_bytes = 8 * len(X.data) // X.shape[0] if isinstance(X, csr_array) else 4 * X.shape[1]
+        size = 8 if wide else 4
+        row_bytes = size * X.shape[1]
+        if isinstance(X, csr_array):
+            row_bytes = (4 + size) * len(X.data) // X.shape[0]
         shape = Shape(
             sparse=sparse,
             width=None if sparse else X.shape[1],
@@ -185,6 +197,7 @@ class Reading:
             categorical=sorted(reader.categories),
             bits=bucket_bits(self.request.expected_bytes),
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
+            wide=wide,
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})
@@ -192,7 +205,7 @@ class Reading:
     def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
         order = Order(self.request.seed, self.request.shuffle, shape.bits, shape.rows_per_bucket)
         self.shape = shape
-        self.spill = Spill(self.folder, order, shape.width, lengths)
+        self.spill = Spill(self.folder, order, shape.width, lengths, shape.wide)
         request = self.request
         self._intake = Intake(
             self.found,

@@ -18,7 +18,7 @@ from bigscreen.store.layout import Features, csr, csr_stack, take
 from bigscreen.store.order import Order
 
 RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
-ENTRY = np.dtype([("index", "<i4"), ("value", "<f4")])
+ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
 
 BUCKET_BYTES = 32 << 20
 """Size aimed at when the number of buckets is chosen."""
@@ -47,7 +47,7 @@ class Rows:
     ----------
     record : structured array of RECORD, (rows,)
         Source row number, nonzeros (0 if dense), weight, and raw label code or target of each row.
-    X : float32 array (rows, d) or csr_array
+    X : float32 or float64 array (rows, d) or csr_array
         Source columns.
     """
 
@@ -84,6 +84,8 @@ class Spill:
     lengths : dict of int to [int, int, int, int], optional
         Bytes of both files of each bucket that are known to be whole, and their crc32c: files are
         cut to them. What an older version wrote has no checksums.
+    wide : bool
+        Values are float64, not float32.
     """
 
     def __init__(
@@ -92,7 +94,9 @@ class Spill:
         order: Order,
         width: int | None,
         lengths: dict[int, list[int]] | None = None,
+        wide: bool = False,
     ) -> None:
+        self.real = "<f8" if wide else "<f4"
         self.folder, self.order, self.width = folder, order, width
         self.lengths = dict(lengths or {})
         self.pending = 0
@@ -111,7 +115,7 @@ class Spill:
         stop = 0
         for bucket, count in zip(present.tolist(), counts.tolist(), strict=True):
             start, stop = stop, stop + count
-            values = _values(X, start, stop)
+            values = self._values(X, start, stop)
             self._waiting[bucket].append((record[start:stop], values))
             self.pending += record[start:stop].nbytes + values.nbytes
 
@@ -190,11 +194,11 @@ class Spill:
                 record = np.fromfile(records, RECORD, min(per_slab, count - at))
                 X: Features
                 if self.width is not None:
-                    X = np.fromfile(values, "<f4", len(record) * self.width)
+                    X = np.fromfile(values, self.real, len(record) * self.width)
                     X = X.reshape(len(record), self.width)
                 else:
                     indptr = np.concatenate([[0], np.cumsum(record["nnz"])])
-                    entries = np.fromfile(values, ENTRY, int(indptr[-1]))
+                    entries = np.fromfile(values, ENTRY[self.real], int(indptr[-1]))
                     indices = entries["index"] - np.int32(index_base)
                     X = csr(entries["value"].copy(), indices, indptr, n_features)
                 yield Rows(record, X)
@@ -232,14 +236,13 @@ class Spill:
                 )
             os.truncate(file, length)
 
-
-def _values(X: Features, start: int, stop: int) -> NDArray:
-    if not isinstance(X, csr_array):
-        return X[start:stop]
-    first, last = int(X.indptr[start]), int(X.indptr[stop])
-    entries = np.empty(last - first, ENTRY)
-    entries["index"], entries["value"] = X.indices[first:last], X.data[first:last]
-    return entries
+    def _values(self, X: Features, start: int, stop: int) -> NDArray:
+        if not isinstance(X, csr_array):
+            return X[start:stop].astype(self.real, copy=False)
+        first, last = int(X.indptr[start]), int(X.indptr[stop])
+        entries = np.empty(last - first, ENTRY[self.real])
+        entries["index"], entries["value"] = X.indices[first:last], X.data[first:last]
+        return entries
 
 
 def stack(parts: list[Features]) -> Features:

@@ -66,6 +66,8 @@ class DatasetWriter:
         Compress X without loss (lz4 after a byte shuffle; a block that does not shrink stays raw).
     overwrite : bool
         Replace an existing dataset, when `finish` is called and not before.
+    wide : bool
+        Store features as float64; else they are rounded to float32.
 
     Raises
     ------
@@ -88,6 +90,7 @@ class DatasetWriter:
         extra: dict[str, Any] | None = None,
         compress: bool = False,
         overwrite: bool = False,
+        wide: bool = False,
     ) -> None:
         self.path = store_path(path)
         self.layout = Layout.of(
@@ -98,6 +101,7 @@ class DatasetWriter:
             weights=weights,
             shard_rows=shard_rows,
             chunk_rows=chunk_rows,
+            wide=wide,
         )
         self.preparation = preparation or Preparation.none()
         self.extra = extra or {}
@@ -147,7 +151,10 @@ class DatasetWriter:
         if ids.shape != (rows,) or not np.issubdtype(ids.dtype, np.integer):
             raise InputError(f"chunk {chunk_index} needs {rows} integer row ids, got {ids.shape}")
         ids = np.ascontiguousarray(ids, dtype=np.int64)
-        features = as_features(X, lambda row: f"source row {ids[row]}")
+        wide = self.layout.wide
+        features = as_features(X, lambda row: f"source row {ids[row]}", wide).astype(
+            self.layout.dtype, copy=False
+        )
         if features.shape != (rows, self.layout.n_features):
             raise InputError(
                 f"chunk {chunk_index} needs features of shape {(rows, self.layout.n_features)}, "

@@ -1,0 +1,366 @@
+"""Random fits, judged from the user's own numbers: is what the published models state so?
+
+``python tests/certificate_cases.py --cases 5000`` tries that many and prints what was found. A
+``Spec`` is one case: an estimator, its parameters, and rows that may be shifted, scaled, repeated,
+weighted, sparse or float32. The judge is `published`, which knows the estimators' public attributes
+and has formulas of its own.
+
+A case is untrue where P, D or the gap lies outside of what is stated with its bound of rounding
+(the judge's own error set aside), where the gap is missed without a warning, where scores or
+predictions are not the published machine's, where a number is not finite, or where a fit ends in
+anything else than a model or one sentence.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import published
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+
+import bigscreen
+from bigscreen.errors import InputError
+
+PROBLEMS = {
+    "SVC": "c-svc", "NuSVC": "nu-svc", "SVR": "svr", "LADRegressor": "lad",
+    "QuantileRegressor": "quantile", "OneClassSVM": "one-class", "LinearSVC": "c-svc",
+    "LinearSVR": "svr", "NystroemSVC": "c-svc",
+}  # fmt: skip
+EXACT = ("SVC", "NuSVC", "SVR", "LADRegressor", "QuantileRegressor", "OneClassSVM")
+KERNELS = ("rbf", "linear", "poly", "laplacian", "precomputed")
+CLASSIFIERS = ("c-svc", "nu-svc")
+SECONDS = 1.0
+"""A fit that has not ended by then is asked to say what it has."""
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A case. What has its default is plain; a minimal example has few fields that differ.
+
+    ``offset``, ``scale``, ``huge``, ``target``: log10 of what all columns are shifted by, of what
+    they are multiplied with, of what one column has in addition, and of the targets' size.
+    ``gamma``: log10, of what suits the rows. ``C``: log10, for a kernel of size 1 if ``suited``.
+    """
+
+    seed: int = 0
+    machine: str = "SVC"
+    kernel: str = "rbf"
+    n: int = 40
+    d: int = 4
+    classes: int = 2
+    C: float = 0.0
+    suited: bool = True
+    nu: float = 0.3
+    epsilon: float = 0.1
+    quantile: float = 0.5
+    gamma: float | str = 0.0
+    degree: int = 3
+    coef0: float = 1.0
+    intercept: bool | str = "true"
+    tol: float = 1e-3
+    components: int | None = None
+    sampling: str = "uniform"
+    single: bool = False
+    sparse: bool = False
+    offset: float | None = None
+    scale: float = 0.0
+    huge: float | None = None
+    duplicates: bool = False
+    indefinite: bool = False
+    weights: str = "none"
+    class_weight: str = "none"
+    target: float = 0.0
+    solver: str = "auto"
+    screening: str = "auto"
+    start: str = "auto"
+    seconds: float = SECONDS
+
+    @property
+    def twists(self) -> int:
+        """Fields that are not plain."""
+        plain = Spec(machine=self.machine, kernel=self.kernel, seed=self.seed)
+        return sum(getattr(self, f.name) != getattr(plain, f.name) for f in fields(self))
+
+    def __str__(self) -> str:
+        plain = asdict(Spec())
+        mine = {k: v for k, v in asdict(self).items() if v != plain[k] or k in ("seed", "machine")}
+        return "Spec(" + ", ".join(f"{k}={v!r}" for k, v in mine.items()) + ")"
+
+
+def drawn(seed: int) -> Spec:
+    """The case of this number."""
+    rng = np.random.default_rng([seed, 0xCE27])
+    own: dict[str, Any] = {"seed": seed, "machine": str(rng.choice(list(PROBLEMS)))}
+    machine, problem = own["machine"], PROBLEMS[own["machine"]]
+
+    def some(chance: float) -> bool:
+        return bool(rng.random() < chance)
+
+    own["n"] = int(rng.integers(10, 80) if some(0.85) else rng.integers(80, 300))
+    own["d"] = int(rng.integers(1, 9))
+    if machine.startswith("Linear"):
+        own["kernel"] = "linear"
+    else:
+        own["kernel"] = str(rng.choice(KERNELS if machine in EXACT else KERNELS[:4]))
+        own["gamma"] = float(rng.uniform(-1.5, 1)) if some(0.8) else "scale"
+        own["degree"], own["coef0"] = int(rng.integers(1, 6)), float(rng.choice([0.0, 0.5, 3.0]))
+    if (
+        machine == "NystroemSVC"
+        or machine in EXACT
+        and own["kernel"] != "precomputed"
+        and some(0.2)
+    ):
+        own["components"] = int(rng.integers(2, 40))
+        own["sampling"] = str(rng.choice(["uniform", "rpcholesky"]))
+    own["indefinite"] = own["kernel"] == "precomputed" and some(0.2)
+    own["classes"] = 3 if problem in CLASSIFIERS and some(0.2) else 2
+    own["C"] = float(rng.uniform(-2, 2) if some(0.7) else rng.uniform(-4, 6))
+    own["suited"] = some(0.8)
+    own["nu"] = float(rng.uniform(0.05, 0.7))
+    own["epsilon"] = float(rng.choice([0.0, 0.1, 0.5]))
+    own["quantile"] = float(rng.uniform(0.05, 0.95))
+    own["intercept"] = (False, True, "true")[rng.integers(3)] if problem != "one-class" else "true"
+    own["tol"] = float(10.0 ** (rng.uniform(-5, -2) if some(0.6) else rng.uniform(-9, -5)))
+    own["single"], own["sparse"], own["duplicates"] = some(0.15), some(0.15), some(0.1)
+    own["offset"] = float(rng.uniform(0, 6)) if some(0.2) else None
+    own["scale"] = float(rng.uniform(-30, 30)) if some(0.15) else 0.0
+    own["huge"] = float(rng.uniform(1, 9)) if some(0.1) else None
+    if some(0.3):
+        own["weights"] = str(rng.choice(["some", "zeros", "wide", "large"]))
+    if problem in CLASSIFIERS and some(0.15):
+        own["class_weight"] = str(rng.choice(["balanced", "uneven"]))
+    if problem not in (*CLASSIFIERS, "one-class") and some(0.3):
+        own["target"] = float(rng.uniform(-6, 6))
+    if some(0.2) and machine in EXACT and own.get("components") is None:
+        own["solver"] = str(rng.choice(["block", "pairs"]))
+        own["screening"] = str(rng.choice(["none", "gap", "f-safe"]))
+        own["start"] = str(rng.choice(["cold", "divide", "nystrom"]))
+    if some(0.08):
+        own["seconds"] = float(10.0 ** rng.uniform(-4, -1))
+    unused = {
+        "C": problem in ("nu-svc", "one-class"), "nu": problem not in ("nu-svc", "one-class"),
+        "epsilon": problem != "svr", "quantile": problem != "quantile",
+        "suited": own["kernel"] not in ("linear", "precomputed"),
+        "degree": own["kernel"] != "poly", "coef0": own["kernel"] != "poly",
+        "gamma": own["kernel"] in ("linear", "precomputed"),
+        "sampling": own.get("components") is None or own["kernel"] == "linear",
+    }  # fmt: skip
+    return Spec(**{name: value for name, value in own.items() if not unused.get(name)})
+
+
+class Rows:
+    """What a user has: rows, labels or targets, and weights."""
+
+    def __init__(self, spec: Spec) -> None:
+        rng, n, d = np.random.default_rng([spec.seed, 1]), spec.n, spec.d
+        base = rng.normal(size=(n, d))
+        if spec.sparse:
+            base *= rng.random((n, d)) < 0.5
+        if spec.duplicates:
+            base = base[rng.integers(0, max(n // 3, 2), n)]
+        signal = np.sin(base[:, 0]) + base @ rng.normal(size=d) / np.sqrt(d)
+        signal += rng.uniform(0, 1) * rng.normal(size=n)
+        self.problem, self.spec = PROBLEMS[spec.machine], spec
+        self.y: Any = None
+        if self.problem in CLASSIFIERS:
+            ends = np.quantile(signal, np.linspace(0, 1, spec.classes + 1)[1:-1])
+            self.y = np.searchsorted(ends, signal) * 2 + 1
+        elif self.problem != "one-class":
+            self.y = 10.0**spec.target * (signal + rng.normal())
+        self.unit = 10.0**spec.scale
+        X = base.copy()
+        if spec.huge is not None:
+            X[:, 0] *= 10.0**spec.huge
+        if spec.offset is not None:
+            X += 10.0**spec.offset * rng.uniform(0.5, 1, d)
+        X *= self.unit
+        if spec.kernel == "precomputed":
+            X = base @ base.T + (0.1 * np.eye(n) if rng.random() < 0.5 else 0.0)
+            if spec.indefinite:
+                X += np.diag(rng.normal(size=n) * (1 + np.diag(X)))
+            X = self.unit * X
+            X = 0.5 * (X + X.T)
+        with np.errstate(over="ignore", under="ignore"):
+            self.X = np.ascontiguousarray(X, np.float32 if spec.single else np.float64)
+        self.given = sparse.csr_array(self.X) if spec.sparse else self.X
+        self.weights = {
+            "none": None, "some": rng.uniform(0.1, 3, n), "wide": 10.0 ** rng.uniform(-3, 9, n),
+            "zeros": rng.uniform(0.1, 3, n) * (rng.random(n) > 0.3), "large": np.full(n, 1e9),
+        }[spec.weights]  # fmt: skip
+        if self.weights is not None and not self.weights.all():
+            self.weights[: spec.classes * 4] = 1.0
+
+    def _shift(self) -> float:
+        return 0.0 if self.spec.offset is None else 10.0**self.spec.offset
+
+    def size(self) -> float:
+        """How far a suitable gamma takes rows to be apart."""
+        huge = self.spec.huge is not None and self.spec.seed % 2
+        return self.unit * (10.0 ** float(self.spec.huge or 0.0) if huge else 1.0)
+
+    def gamma(self) -> float | str:
+        if isinstance(self.spec.gamma, str):
+            return self.spec.gamma
+        size, d = self.size(), self.spec.d
+        if self.spec.kernel == "laplacian":
+            return 10.0**self.spec.gamma / (d * size)
+        if self.spec.kernel == "poly":
+            size = float(np.hypot(size, self.unit * self._shift()))
+        return 10.0**self.spec.gamma / d / size / size
+
+    def penalty(self) -> float:
+        """C, smaller as the kernel is larger."""
+        spec = self.spec
+        if not spec.suited or spec.kernel not in ("linear", "precomputed"):
+            return 10.0**spec.C
+        with np.errstate(all="ignore"):
+            if spec.kernel == "precomputed":
+                size = float(np.mean(np.abs(np.diag(self.X))))
+            else:
+                size = float(np.mean(np.sum(self.X.astype(np.float64) ** 2, axis=1)))
+        return 10.0**spec.C / size if 1e-300 < size < 1e300 else 10.0**spec.C
+
+
+def machine(spec: Spec, rows: Rows) -> Any:
+    """The estimator, not fitted."""
+    how: dict[str, Any] = {"tol": spec.tol, "time_budget": spec.seconds, "n_jobs": 1}
+    how |= {"random_state": spec.seed, "solver": spec.solver}
+    problem = rows.problem
+    if problem in ("nu-svc", "one-class"):
+        how["nu"] = spec.nu
+    else:
+        how["C"] = rows.penalty()
+    if problem == "svr":
+        how["epsilon"] = spec.epsilon * 10.0**spec.target
+    if problem == "quantile":
+        how["quantile"] = spec.quantile
+    if problem != "one-class":
+        how["fit_intercept"] = spec.intercept
+    if not spec.machine.startswith("Linear"):
+        how |= {"kernel": spec.kernel, "gamma": rows.gamma(), "degree": spec.degree}
+        how |= {"coef0": spec.coef0, "sampling": spec.sampling}
+        if spec.machine == "NystroemSVC" or spec.components is not None:
+            how["n_components"] = min(spec.components or spec.n, spec.n // 2)
+    if spec.machine in EXACT:
+        how |= {"screening": spec.screening, "start": spec.start}
+        if problem in CLASSIFIERS:
+            how["decision_function_shape"] = "ovo"
+    if problem in CLASSIFIERS and spec.class_weight != "none":
+        uneven = {int(label): 1.0 + label for label in np.unique(rows.y)}
+        how["class_weight"] = "balanced" if spec.class_weight == "balanced" else uneven
+    return getattr(bigscreen, spec.machine)(**how)
+
+
+@dataclass
+class Verdict:
+    """What was found of one case: kinds of failure, each with a line that says what."""
+
+    spec: Spec
+    outcome: str = "fitted"
+    found: dict[str, str] = field(default_factory=dict)
+
+
+def tried(spec: Spec) -> Verdict:
+    """Fit and judge one case."""
+    verdict, rows = Verdict(spec), Rows(spec)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            fitted = machine(spec, rows)
+            if rows.problem == "one-class":
+                fitted.fit(rows.given, sample_weight=rows.weights)
+            else:
+                fitted.fit(rows.given, rows.y, sample_weight=rows.weights)
+            decided, predicted = _outputs(fitted, rows)
+        except Exception as error:  # what it is decides
+            verdict.outcome = "refused"
+            if not refusal(error):
+                verdict.outcome = "traceback"
+                verdict.found[f"traceback: {_place(error)}"] = f"{type(error).__name__}: {error}"
+            return verdict
+    done = not any(issubclass(w.category, ConvergenceWarning) for w in told)
+    for w in told:
+        if issubclass(w.category, RuntimeWarning):
+            where = f"{Path(w.filename).name}:{w.lineno}"
+            verdict.found[f"warning: {re.sub(r'[0-9.e+-]+', '#', str(w.message))}"] = where
+    judged = published.Published(spec, rows, fitted)
+    verdict.found |= judged.faults(decided, predicted, done)
+    return verdict
+
+
+def _outputs(fitted: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
+    predicted = fitted.predict(rows.given)
+    if hasattr(fitted, "decision_function"):
+        return np.asarray(fitted.decision_function(rows.given)), predicted
+    return predicted, predicted
+
+
+def refusal(error: Exception) -> bool:
+    """Whether an error is one sentence for a person: bigscreen's own, or scikit-learn's check."""
+    last = traceback.extract_tb(error.__traceback__)[-1].filename
+    own = isinstance(error, InputError)
+    checked = type(error) is ValueError and "sklearn" in last
+    return (own or checked) and len(str(error)) < 600
+
+
+def _place(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if "bigscreen" in f.filename and "tests" not in f.filename]
+    last = (own or frames)[-1]
+    return f"{type(error).__name__} in {Path(last.filename).name}, {last.name}"
+
+
+def judged(first: int, count: int, jobs: int) -> Iterator[Verdict]:
+    """Verdicts of so many cases, in their order."""
+    specs = map(drawn, range(first, first + count))
+    if jobs == 1:
+        yield from map(tried, specs)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(tried, specs, chunksize=8)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=5000)
+    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    parser.add_argument("--verbose", action="store_true", help="every case that is untrue")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    given = parser.parse_args(arguments)
+    kinds: dict[str, list[Verdict]] = {}
+    outcomes: Counter = Counter()
+    began, untrue = time.perf_counter(), 0
+    for count, verdict in enumerate(judged(given.seed, given.cases, given.jobs), 1):
+        outcomes[verdict.outcome] += 1
+        untrue += bool(verdict.found)
+        for kind, what in verdict.found.items():
+            kinds.setdefault(kind, []).append(verdict)
+            if given.verbose:
+                print(f"{kind}: {what}\n    {verdict.spec}", flush=True)
+        if count % 500 == 0:
+            print(f"{count} cases, {untrue} untrue", file=sys.stderr, flush=True)
+    seconds = time.perf_counter() - began
+    print(f"{given.cases} cases in {seconds:.0f} s: {dict(outcomes)}; {untrue} untrue")
+    for kind, verdicts in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        least = min(verdicts, key=lambda verdict: verdict.spec.twists)
+        machines = Counter(v.spec.machine for v in verdicts).most_common(3)
+        print(f"{len(verdicts):5d} {kind}: {dict(machines)}")
+        print(f"      {least.found[kind]}\n      {least.spec}")
+    return 1 if untrue else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,515 @@
+"""The judge of `certificate_cases`: what a published model is worth on the user's own numbers.
+
+All of it is naive: whole matrices of entries, in numpy's long double, from formulas that are
+written down here and nowhere else; of the package only what its estimators publish is looked at.
+Every number comes with a bound of the judge's own error, and only what lies outside counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import reference
+
+LONG = np.longdouble
+EPS = float(np.finfo(LONG).eps)
+ROUNDED = 2.0**-52
+"""Of a coefficient that was published in another scale."""
+
+SCORE, SUMMED = 2.0**-10, 1e-11
+"""Part of a row's largest score that any of its scores may be off by, beside that of the sizes of
+what is summed up."""
+
+SOLVED = 90
+"""Rows up to which the optimum of a machine on features is looked for."""
+
+PROVED = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
+
+
+def entries(kind: str, A, B, gamma, degree, coef0) -> tuple[np.ndarray, np.ndarray]:
+    """Kernel entries, and how far each may be from the exact one."""
+    d = A.shape[1]
+    with np.errstate(under="ignore"):
+        if kind in ("rbf", "laplacian"):
+            apart = A[:, None, :] - B[None, :, :]
+            size = np.abs(apart) if kind == "laplacian" else apart * apart
+            exponent = LONG(gamma) * size.sum(axis=2)
+            K = np.exp(-exponent)
+            return K, EPS * K * ((d + 6) * exponent + 4)
+        K, size = A @ B.T, np.abs(A) @ np.abs(B).T
+        if kind == "linear":
+            return K, EPS * (d + 2) * size
+        base, size = LONG(gamma) * K + LONG(coef0), LONG(gamma) * size + abs(LONG(coef0))
+        return base**degree, EPS * degree * (d + 6) * size**degree
+
+
+def bound_of(certificate: dict[str, Any], name: str) -> float:
+    """The rounding that is stated for P, D or the gap; one number may be said of all three."""
+    own = [k for k in certificate if k.startswith(name) and k != name]
+    own = [k for k in own if "round" in k or "bound" in k or "error" in k]
+    return float(certificate[own[0]] if own else certificate["rounding_bound"])
+
+
+@dataclass
+class Machine:
+    """One score function: ``f = K c + b`` in the scale of its problem; ``scale`` times it is
+    published. ``s``: +-1, or 1; ``y``: targets; ``box``: C times the weight; ``rows``: that count.
+    """
+
+    rows: np.ndarray
+    s: np.ndarray
+    y: np.ndarray
+    box: np.ndarray
+    coef: np.ndarray
+    b: Any
+    scale: Any
+    certificate: dict[str, Any]
+    order: tuple[int, ...]
+
+
+@dataclass
+class Value:
+    """A number, and how far it may be from the exact one."""
+
+    value: Any
+    error: Any
+
+
+class Published:
+    """A fitted estimator, and the rows it was fitted to."""
+
+    def __init__(self, spec: Any, rows: Any, fitted: Any) -> None:
+        self.spec, self.given, self.fitted = spec, rows, fitted
+        self.problem, self.intercept = rows.problem, spec.intercept
+        self.X = rows.X.astype(LONG)
+        self.exact = hasattr(fitted, "dual_coef_")
+        self.landmarks = None if self.exact else getattr(fitted, "components_", None)
+        weights = np.ones(spec.n) if rows.weights is None else rows.weights
+        self.weights = weights.astype(LONG)
+        self.kept = np.flatnonzero(weights > 0)
+
+    # -- the kernel --------------------------------------------------------------------------------
+    @cached_property
+    def gamma(self) -> Any:
+        """As given; "scale" by its definition, unless the model's is the same but for rounding."""
+        if not isinstance(self.spec.gamma, str):
+            return getattr(self.fitted, "gamma", 1.0)
+        X = self.X[self.kept]
+        gamma = 1.0 / (X.shape[1] * X.var()) if X.var() > 0 else LONG(1.0)
+        own = getattr(self.fitted.model_.kernel, "gamma", gamma)
+        return own if abs(own / gamma - 1) < 1e-5 else gamma
+
+    def _entries(self, A, B) -> tuple[np.ndarray, np.ndarray]:
+        spec = self.spec
+        return entries(spec.kernel, A, B, self.gamma, spec.degree, spec.coef0)
+
+    @cached_property
+    def columns(self) -> tuple[np.ndarray, np.ndarray]:
+        """What scores are sums of, (n, m), and its error."""
+        if self.exact:
+            support = self.fitted.support_
+            if self.spec.kernel == "precomputed":
+                return self.X[:, support], 0 * self.X[:, support]
+            return self._entries(self.X, self.X[support])
+        if self.landmarks is None:
+            return self.X, 0 * self.X
+        return self._entries(self.X, self._dense(self.landmarks))
+
+    @cached_property
+    def gram(self) -> tuple[np.ndarray, np.ndarray]:
+        """Products of the same columns' features: ``||w||^2 = c' gram c``."""
+        if self.exact:
+            K, error = self.columns
+            return K[self.fitted.support_], error[self.fitted.support_]
+        if self.landmarks is None:
+            one = np.eye(self.X.shape[1], dtype=LONG)
+            return one, 0 * one
+        Z = self._dense(self.landmarks)
+        return self._entries(Z, Z)
+
+    @staticmethod
+    def _dense(Z: Any) -> np.ndarray:
+        return np.asarray(Z.toarray() if hasattr(Z, "toarray") else Z).astype(LONG)
+
+    # -- the machines ------------------------------------------------------------------------------
+    @cached_property
+    def machines(self) -> list[Machine]:
+        fitted, y, kept = self.fitted, self.given.y, self.kept
+        certificates = fitted.certificate_
+        zero, one = np.zeros(self.spec.n, LONG), np.ones(self.spec.n, LONG)
+        if self.problem == "one-class":
+            return [self._machine(kept, one, zero, self.weights, 0, certificates[0], ())]
+        if self.problem not in ("c-svc", "nu-svc"):
+            targets = y.astype(LONG)
+            return [self._machine(kept, one, targets, self.weights, 0, certificates[0], ())]
+        classes = fitted.classes_.tolist()
+        weights = self.weights * self._class_weights(classes)
+        if len(classes) == 2:
+            sign = np.where(y == classes[1], one, -one)
+            return [self._machine(kept, sign, zero, weights, 0, certificates[0], ())]
+        machines = []
+        if hasattr(fitted, "decision_function_shape"):
+            for k, (i, j) in enumerate(combinations(range(len(classes)), 2)):
+                sign = np.where(y == classes[i], one, -one)
+                own = kept[np.isin(y[kept], [classes[i], classes[j]])]
+                machines.append(self._machine(own, sign, zero, weights, k, certificates[k], (i, j)))
+            return machines
+        for k, label in enumerate(classes):
+            sign = np.where(y == label, one, -one)
+            machines.append(self._machine(kept, sign, zero, weights, k, certificates[k], (k,)))
+        return machines
+
+    def _class_weights(self, classes: list[int]) -> np.ndarray:
+        given, y = self.fitted.class_weight, self.given.y
+        if given is None:
+            return np.ones(self.spec.n, LONG)
+        if given == "balanced":
+            totals = {c: self.weights[y == c].sum() for c in classes}
+            whole = sum(totals.values())
+            given = {c: whole / (len(classes) * totals[c]) for c in classes}
+        return np.array([given.get(label, 1.0) for label in y.tolist()], LONG)
+
+    def _machine(self, rows, s, y, weights, k, certificate, order) -> Machine:
+        coef, b = self._coefficients(k, order)
+        mass = weights[rows].sum()
+        scale: Any = LONG(1)
+        if self.problem == "one-class":
+            scale = self.spec.nu * mass
+            box = weights / (LONG(self.spec.nu) * mass)
+        elif self.problem == "nu-svc":
+            box = weights / mass
+            if self.exact:
+                scale = np.abs(coef).sum() / LONG(self.spec.nu)
+            else:
+                rho = -np.mean(certificate["multiplier"])
+                scale = 1 / LONG(rho) if rho > 1e-9 else scale
+        else:
+            box = LONG(self.fitted.C) * weights
+        return Machine(
+            rows, s[rows], y[rows], box[rows], coef / scale, b / scale, scale, certificate, order
+        )
+
+    def _coefficients(self, k: int, order: tuple[int, ...]) -> tuple[np.ndarray, Any]:
+        """Of machine k, above 0 for its class +1."""
+        fitted = self.fitted
+        if not self.exact:
+            turned = -1 if len(order) == 2 else 1
+            if hasattr(fitted, "coef_"):
+                coef, b = np.atleast_2d(fitted.coef_)[k], fitted.intercept_[k]
+            else:
+                coef, b = fitted.model_.coef[k], fitted.model_.intercept[k]
+            return turned * coef.astype(LONG), turned * LONG(b)
+        given, b = self._dense(fitted.dual_coef_), LONG(fitted.intercept_[k])
+        if len(order) < 2:
+            return given[0], b
+        i, j = order
+        code = np.repeat(np.arange(len(fitted.n_support_)), fitted.n_support_)
+        return np.where(code == i, given[j - 1], np.where(code == j, given[i], 0)), b
+
+    # -- P, D and scores ---------------------------------------------------------------------------
+    def scores(self, m: Machine, coef=None, b=None) -> Value:
+        """``f`` of all rows, in the scale of the problem."""
+        K, error = self.columns
+        coef, b = (m.coef, m.b) if coef is None else (coef, b)
+        size = np.abs(K) @ np.abs(coef)
+        off = error @ np.abs(coef) + EPS * ((len(coef) + 4) * size + 4 * abs(b))
+        if m.scale != 1:
+            off += ROUNDED * (size + abs(b))
+        return Value(K @ coef + b, off)
+
+    def square(self, m: Machine, coef=None) -> Value:
+        """``||w||^2``."""
+        G, error = self.gram
+        coef = m.coef if coef is None else coef
+        off = np.abs(coef) @ (error + EPS * (2 * len(coef) + 4) * np.abs(G)) @ np.abs(coef)
+        if m.scale != 1:
+            off += 2 * ROUNDED * (np.abs(coef) @ np.abs(G) @ np.abs(coef))
+        return Value(coef @ G @ coef, off)
+
+    def primal(self, m: Machine, coef=None, b=None) -> Value:
+        """P of the machine as it is published, or of other coefficients."""
+        b = m.b if coef is None else b
+        f, w_sq = self.scores(m, coef, b), self.square(m, coef)
+        u, off, spec = f.value[m.rows], f.error[m.rows], self.spec
+        total = 0.5 * w_sq.value
+        if self.problem != "one-class" and self.intercept is True:
+            total = total + 0.5 * b * b
+        constant = LONG(0)
+        if self.problem == "c-svc":
+            losses = m.box * np.maximum(0, 1 - m.s * u)
+        elif self.problem == "nu-svc":
+            losses, constant = self._margin(m, m.s * u)
+        elif self.problem == "one-class":  # b = -rho
+            losses, constant = m.box * np.maximum(0, -u), b
+        else:
+            rest = m.y - u
+            if self.problem == "svr":
+                losses = m.box * np.maximum(0, np.abs(rest) - LONG(self.fitted.epsilon))
+            elif self.problem == "lad":
+                losses = m.box * np.abs(rest)
+            else:
+                tau = LONG(spec.quantile)
+                losses = m.box * np.maximum(tau * rest, (tau - 1) * rest)
+        # A row certainly without loss errs by nothing.
+        off = off + EPS * 4 * (np.abs(u) + np.abs(m.y) + 1)
+        sums = EPS * (len(u) + 8) * (abs(total) + np.sum(np.abs(losses)) + abs(constant))
+        error = 0.5 * w_sq.error + np.sum(m.box * off) + sums + EPS * 4 * b * b
+        if self.problem == "one-class" and m.scale != 1:
+            error += ROUNDED * abs(b)
+        return Value(total + constant + np.sum(losses), error)
+
+    def _margin(self, m: Machine, margins) -> tuple[np.ndarray, Any]:
+        """Losses and ``-nu rho`` at the best rho, which is one of the margins."""
+        nu = LONG(self.spec.nu)
+        order = np.argsort(margins)
+        x, h = margins[order], m.box[order]
+        below, weighed = np.cumsum(h), np.cumsum(h * x)
+        k = int(np.argmin(-nu * x + x * below - weighed))
+        return m.box * np.maximum(0, x[k] - margins), -nu * x[k]
+
+    def dual(self, m: Machine) -> tuple[Value, str]:
+        """D of the published alpha, and what is wrong with alpha."""
+        support, c = self.fitted.support_, m.coef
+        place = np.full(self.spec.n, -1)
+        place[m.rows] = np.arange(len(m.rows))
+        outside = (place[support] < 0) & (c != 0)
+        if outside.any():
+            return Value(0, 0), f"coefficients of {outside.sum()} rows that do not count"
+        own = place[support] >= 0
+        c, at = c[own], place[support][own]
+        s, y, box = m.s[at], m.y[at], m.box[at]
+        alpha = s * c
+        low, high = {
+            "c-svc": (0, box), "nu-svc": (0, box), "one-class": (0, box), "svr": (-box, box),
+            "lad": (-box, box),
+            "quantile": ((LONG(self.spec.quantile) - 1) * box, LONG(self.spec.quantile) * box),
+        }[self.problem]  # fmt: skip
+        beyond = np.maximum(alpha - high, low - alpha) / np.where(box > 0, box, 1)
+        if np.any(beyond > 1e-12):
+            return Value(0, 0), f"alpha outside of its box by {float(beyond.max()):.2g} of it"
+        linear = {"c-svc": alpha, "nu-svc": 0 * alpha, "one-class": 0 * alpha}.get(
+            self.problem, y * alpha
+        )
+        if self.problem == "svr":
+            linear = linear - LONG(self.fitted.epsilon) * np.abs(alpha)
+        w_sq = self.square(m)
+        size = w_sq.value
+        if self.intercept is True and self.problem != "one-class":
+            size = size + c.sum() ** 2
+        error = 0.5 * w_sq.error + EPS * (len(c) + 8) * (np.sum(np.abs(linear)) + abs(size))
+        # What alpha breaks the coupling by may have been mended either way.
+        f = self.scores(m).value[m.rows]
+        wanted: list[tuple[np.ndarray, Any]] = []
+        if self.problem == "one-class":
+            wanted = [(np.ones(len(c), bool), LONG(1))]
+        elif self.problem == "nu-svc" and self.intercept == "true":
+            wanted = [(s > 0, LONG(self.spec.nu) / 2), (s < 0, LONG(self.spec.nu) / 2)]
+        elif self.intercept == "true" and self.problem != "nu-svc":
+            wanted = [(np.ones(len(c), bool), LONG(0))]
+        signed = c if self.problem not in ("nu-svc", "one-class") else alpha
+        for group, total in wanted:
+            excess = abs(signed[group].sum() - total)
+            whole = np.abs(signed[group]).sum()
+            if excess > 1e-9 * (whole + abs(total)):
+                return Value(0, 0), f"the coupling is broken by {float(excess / whole):.2g}"
+            slope = np.max(np.abs(f)) + np.max(np.abs(m.y)) + (self.problem == "c-svc")
+            longest = np.sqrt(np.max(np.diag(self.gram[0]), initial=0))
+            error += 4 * (excess + EPS * whole * len(c)) * slope + (4 * excess * longest) ** 2
+        return Value(np.sum(linear) - 0.5 * size, error), ""
+
+    def optimum(self, m: Machine) -> Value | None:
+        """P of the best machine on the same features, or of one near it: never below P*."""
+        if self.exact or len(m.rows) > SOLVED:
+            return None
+        K = self.columns[0][m.rows].astype(np.float64)
+        T = self._factor()
+        phi = K @ T
+        unit = 2.0 ** np.floor(np.log2(max(np.abs(phi).max(), 1e-300)))
+        if self.problem in ("nu-svc", "one-class"):
+            times = 1.0
+        else:
+            times = unit * unit
+        box, y, s = (v.astype(np.float64) for v in (m.box * LONG(times), m.y, m.s))
+        width = phi.shape[1]
+        phi = phi / unit
+        if self.intercept is True and self.problem != "one-class":
+            phi = np.hstack([phi, np.full((len(phi), 1), 1 / unit)])
+        q = self._oracle(phi, s, y, box)
+        try:
+            with np.errstate(all="ignore"):
+                best = reference.solve(q)
+        except np.linalg.LinAlgError:
+            return None
+        back = unit if times == 1.0 else 1 / unit
+        coef = (T @ (best.w[:width] * back)).astype(LONG)
+        if self.intercept is True and self.problem != "one-class":
+            b = LONG(best.w[width] * back)
+        elif self.intercept is False:
+            b = LONG(0)
+        else:
+            mu = np.atleast_1d(best.mu) * (unit * unit if times == 1.0 else 1.0)
+            b = LONG(0.5 * (mu[1] - mu[0]) if self.problem == "nu-svc" else mu[0])
+        if not np.all(np.isfinite(coef)) or not np.isfinite(b):
+            return None
+        return self.primal(m, coef, b)
+
+    def _factor(self) -> np.ndarray:
+        """T of these landmarks: cut off a little earlier, for which P* is no lower."""
+        if self.landmarks is None:
+            return np.eye(self.X.shape[1])
+        values, vectors = np.linalg.eigh(self.gram[0].astype(np.float64))
+        record = self.fitted.certificate_[0]
+        cutoff = next((float(record[k]) for k in record if "cutoff" in k), 1e-6)
+        keep = values > 2 * max(cutoff, 1e-13) * values[-1]
+        return vectors[:, keep] / np.sqrt(values[keep])
+
+    def _oracle(self, phi, s, y, box) -> reference.Problem:
+        one, zero = np.ones(len(s)), np.zeros(len(s))
+        true, spec = self.intercept == "true", self.spec
+        if self.problem == "c-svc":
+            return reference.Problem(phi, s, one, zero, box, s if true else None)
+        if self.problem == "nu-svc":
+            if true:
+                group = (s > 0).astype(np.int64)
+                return reference.Problem(
+                    phi, s, zero, zero, box, one, np.full(2, spec.nu / 2), group
+                )
+            return reference.Problem(phi, s, zero, zero, box, one, spec.nu)
+        if self.problem == "one-class":
+            return reference.Problem(phi, one, zero, zero, box, one, 1.0)
+        low, high, t = -box, box, one if true else None
+        if self.problem == "quantile":
+            low, high = (spec.quantile - 1) * box, spec.quantile * box
+        tube = np.full(len(s), self.fitted.epsilon) if self.problem == "svr" else None
+        if tube is not None and not tube.any():
+            tube = None
+        return reference.Problem(phi, one, y, low, high, t, 0.0, None, tube)
+
+    # -- the verdict -------------------------------------------------------------------------------
+    def faults(self, decided: np.ndarray, predicted: np.ndarray, done: bool) -> dict[str, str]:
+        """Kinds of failure, and what of it. ``done``: no warning said that the gap was missed."""
+        with np.errstate(all="ignore"):
+            found = self._gamma()
+            for m in self.machines:
+                found |= self._certificate(m, done)
+            return found | self._outputs(decided, predicted)
+
+    def _gamma(self) -> dict[str, str]:
+        if not isinstance(self.spec.gamma, str) or self.spec.kernel in ("linear", "precomputed"):
+            return {}
+        own = float(self.fitted.model_.kernel.gamma)
+        two = np.log2(own / float(self.gamma)) if own > 0 else 0.5
+        if abs(two - round(two)) < 1e-5:  # rows may be kept in another unit
+            return {}
+        return {"gamma": f"{own:.9g} for {float(self.gamma):.9g}"}
+
+    def _certificate(self, m: Machine, done: bool) -> dict[str, str]:
+        stated, found = m.certificate, {}
+        gap = stated.get("gap")
+        proves = gap is not None and not (np.isnan(gap) and stated.get("proved") is False)
+        if self.spec.indefinite:
+            return {"indefinite with a gap": f"gap {gap}"} if proves else {}
+        if not proves:
+            return {"nothing proved": f"{stated}"}
+        for name in PROVED:
+            if not np.isfinite(stated[name]):
+                found["not finite"] = f"{ {k: stated[k] for k in PROVED} }"
+        if found:
+            return found
+        bounds = {name: bound_of(stated, name) for name in ("primal", "dual", "gap")}
+        room = bounds["gap"]
+        P = self.primal(m)
+        found |= _apart("P", stated["primal"], P, bounds["primal"])
+        size = abs(float(stated["primal"]))
+        tol = self.spec.tol * size
+        if done and gap + room > tol * (1 + 1e-6):
+            found["rounding beyond tol"] = f"gap {gap:.4g} +- {room:.3g}, asked {tol:.4g}"
+        if self.exact:
+            D, wrong = self.dual(m)
+            if wrong:
+                return found | {"infeasible alpha": wrong}
+            found |= _apart("D", stated["dual"], D, bounds["dual"])
+            true = Value(P.value - D.value, P.error + D.error)
+            found |= _apart("gap", gap, true, room)
+        else:
+            best = self.optimum(m)
+            if best is None or not np.isfinite(best.value):
+                best = P
+            over = stated["dual"] - best.value - best.error - bounds["dual"]
+            if over > ROUNDED * abs(best.value):
+                found["D above the optimum"] = (
+                    f"D {stated['dual']:.12g} +- {bounds['dual']:.3g}, P of another machine "
+                    f"{float(best.value):.12g} +- {float(best.error):.2g}"
+                )
+            over = P.value - best.value - P.error - best.error - gap - room
+            if over > ROUNDED * abs(P.value):
+                found["gap too small"] = (
+                    f"gap {gap:.6g} +- {room:.3g}, another machine is better by "
+                    f"{float(P.value - best.value):.6g}"
+                )
+            true = Value(P.value - best.value, P.error + best.error)
+        if done and float(true.value - true.error) > tol * (1 + 1e-6) + room:
+            found["gap missed without a warning"] = f"{float(true.value):.6g}, asked {tol:.6g}"
+        return found
+
+    def _outputs(self, decided: np.ndarray, predicted: np.ndarray) -> dict[str, str]:
+        """Scores and predictions against the published machines."""
+        found: dict[str, str] = {}
+        decided = decided.reshape(len(decided), -1)
+        told = []
+        values = np.stack([self.scores(m).value * m.scale for m in self.machines], axis=1)
+        K, largest = np.abs(self.columns[0]), np.max(np.abs(values), axis=1)
+        for k, m in enumerate(self.machines):
+            value, off = values[:, k], self.scores(m).error * m.scale
+            size = (K @ np.abs(m.coef) + abs(m.b)) * m.scale
+            off = off + SCORE * largest + SUMMED * size
+            wrong = np.abs(decided[:, k] - value) - off
+            worst = int(np.argmax(wrong))
+            if not np.all(wrong <= 0):
+                found["scores"] = (
+                    f"row {worst}: {decided[worst, k]:.9g} for {float(value[worst]):.9g}, largest "
+                    f"{float(np.max(np.abs(value))):.6g}, terms {float(size[worst]):.6g}"
+                )
+            told.append((value, np.abs(value) > off))
+        labels = self._labels(told)
+        if labels is not None:
+            sure, label = labels
+            if np.any((predicted != label) & sure):
+                found["predictions"] = f"{np.sum((predicted != label) & sure)} rows"
+        return found
+
+    def _labels(self, told: list) -> tuple[np.ndarray, np.ndarray] | None:
+        """Labels of rows whose scores are all clear; None for a regression."""
+        (value, sure), fitted = told[0], self.fitted
+        if self.problem == "one-class":
+            return sure, np.where(value >= 0, 1, -1)
+        if self.problem not in ("c-svc", "nu-svc"):
+            return None
+        if len(told) == 1:
+            return sure, fitted.classes_[(value > 0).astype(int)]
+        sure = np.all([one for _, one in told], axis=0)
+        if len(self.machines[0].order) == 1:
+            values = np.sort(np.stack([one for one, _ in told]), axis=0)
+            sure = values[-1] - values[-2] > 2 * SCORE * np.max(np.abs(values))
+            return sure, fitted.classes_[np.argmax([one for one, _ in told], axis=0)]
+        votes = np.zeros((len(value), len(fitted.classes_)))
+        for (one, _), m in zip(told, self.machines, strict=True):
+            i, j = m.order
+            votes[:, i] += one > 0
+            votes[:, j] += one < 0
+        return sure, fitted.classes_[np.argmax(votes, axis=1)]
+
+
+def _apart(name: str, stated: float, true: Value, bound: float) -> dict[str, str]:
+    """Whether a number lies outside of what is stated; a last digit of the sum is nobody's."""
+    room = bound + true.error + ROUNDED * abs(true.value)
+    off = stated - true.value
+    if abs(off) <= room:
+        return {}
+    kind = f"{name} stated too {'high' if off > 0 else 'low'}"
+    text = f"{stated:.17g} +- {bound:.3g} for {float(true.value):.17g} +- {float(true.error):.2g}"
+    return {kind: f"{text} (off by {float(off):.3g})"}
