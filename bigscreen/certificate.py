@@ -7,6 +7,7 @@ from bigscreen import report
 from bigscreen.store.model import Model
 
 _SUMS = ("primal", "dual", "gap", "rounding_bound")
+_EACH = ("primal_rounding", "dual_rounding")
 
 
 def fit_record(model: Model) -> dict[str, Any]:
@@ -15,8 +16,9 @@ def fit_record(model: Model) -> dict[str, Any]:
     Returns
     -------
     dict
-        problem: its name. primal, dual, gap, rounding_bound: sums over the classifiers (one
-        unless there are more than two labels). relative_gap, rows_alive: the largest of theirs.
+        problem: its name. primal, dual, gap, rounding_bound, primal_rounding, dual_rounding: sums
+        over the classifiers (one unless there are more than two labels; the last two None of models
+        of before). relative_gap, rows_alive: the largest of theirs.
         n_iter: passes of all. certificates: each one's own; of a model that has none (an early
         divide and conquer) it, the sums, relative_gap and certified_in are None, and
         no_certificate says why. Besides rows, tol, certified_in, seconds, peak_pss_bytes, solver,
@@ -25,9 +27,11 @@ def fit_record(model: Model) -> dict[str, Any]:
     known = model.provenance
     certificates = known["certificates"]
     alive = {event["class"]: event["rows_alive"] for event in known["history"]}
-    proved: dict[str, Any] = dict.fromkeys((*_SUMS, "relative_gap", "certified_in"))
+    proved: dict[str, Any] = dict.fromkeys((*_SUMS, *_EACH, "relative_gap", "certified_in"))
     if certificates is not None:
-        proved = {name: sum(part[name] for part in certificates) for name in _SUMS}
+        for name in (*_SUMS, *_EACH):
+            parts = [part.get(name) for part in certificates]
+            proved[name] = None if None in parts else sum(parts)
         proved["relative_gap"] = max(part["relative_gap"] for part in certificates)
         proved["certified_in"] = certificates[0]["certified_in"]
     return {
@@ -102,8 +106,8 @@ def _proved(record: Mapping[str, Any]) -> dict[str, str]:
         "dual objective D": f"{record['dual']:.8g}",
         "gap P - D": f"{record['gap']:.4g}",
         "relative gap": f"{record['relative_gap']:.2e} (asked for {record['tol']:g})",
-        "rounding": f"can have moved the gap by {record['rounding_bound']:.2g} at most "
-        f"(scores in {record['certified_in']})",
+        "rounding": f"{_moved(record)} (scores in {record['certified_in']}; six standard "
+        "deviations where float32 is rounded)",
         "proved over": f"all {report.count(record['rows'])} rows",
     }
     many = len(record["certificates"])
@@ -111,6 +115,13 @@ def _proved(record: Mapping[str, Any]) -> dict[str, str]:
         return facts
     each = "pairs of labels" if record["strategy"] == "one" else "labels, each against the rest"
     return {"classifiers": f"{many} {each}: sums, and the largest relative gap", **facts}
+
+
+def _moved(record: Mapping[str, Any]) -> str:
+    """How far rounding can have moved what was proved."""
+    gap, own, other = (record.get(name) for name in ("rounding_bound", *_EACH))
+    each = "" if own is None or other is None else f", P by {own:.2g}, D by {other:.2g}"
+    return f"can have moved the gap by {gap:.2g}{each}"
 
 
 def _screened(screening: Mapping[str, Any]) -> str:

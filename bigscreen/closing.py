@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bigscreen.closing_sample import Sample, seen, stride
 from bigscreen.design import Design, tiles
 from bigscreen.dual import Dual, FloatArray, Mu
 from bigscreen.errors import InputError
@@ -19,6 +20,9 @@ from bigscreen.point import Point, Reading, relative
 from bigscreen.point_sums import Frame, Terms
 from bigscreen.problems import Problem
 from bigscreen.rows import as_rows, njit, row_dot
+
+DOUBTED = 0.5
+"""Part of the gap that float32 columns may have moved it by; else they become float64."""
 
 TILE = 1024
 """Rows whose columns are held at once: a tile and its columns stay in cache."""
@@ -41,14 +45,16 @@ class Certificate:
         optimum P*. Of a one-class machine or a nu-SVC P* is ``-1/2 ||w*||^2``, below 0. Where P is
         negative too, ``|P| <= |P*|``; where it is not yet, the gap is larger than P. So a small
         relative gap is one relative to ``|P*|`` as well.
-    rounding_bound : float
-        Bound on the error that the sums' rounding can have put into ``gap``.
+    rounding_bound, primal_rounding, dual_rounding : float
+        How far rounding can have moved the gap, P and D from those of the published machine on
+        the rows that were given. Models of before have the first alone.
     certified_in : str
-        Precision of the columns: float32 or float64 (the sums are always float64). In float32 the
-        machine certified is the one whose columns are the float32 entries: P and D are summed from
-        the very same numbers, so weak duality holds between them; float64 certifies the kernel's
-        exact columns. An exact kernel machine has no columns: it is certified for the kernel
-        itself, and this is the precision of the entries that most scores came from.
+        Precision of the columns: float32 or float64 (the sums are always float64). In float32 P
+        and D are summed from the very same numbers, so weak duality holds between them; how far
+        they are from those of the machine that is published is estimated from some rows' float64
+        columns (six standard errors), and where that is no small part of the gap the columns become
+        float64. An exact kernel machine has no columns: it is certified for the kernel itself, and
+        this is the precision of the entries that most scores came from.
     rows : int
         Rows summed over: all of them.
     support : int
@@ -69,6 +75,8 @@ class Certificate:
     support: int
     intercept: float | None = None
     multiplier: tuple[float, ...] = ()
+    primal_rounding: float | None = None
+    dual_rounding: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values."""
@@ -92,12 +100,16 @@ class _ShardSums:
     coef: FloatArray
     mu: Mu
     dtype: type
+    source: Design | None = None
 
-    def __call__(self, item: tuple[int, FloatArray | None]) -> tuple[FloatArray, FloatArray]:
+    def __call__(
+        self, item: tuple[int, FloatArray | None]
+    ) -> tuple[FloatArray, FloatArray, Sample]:
         """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores).
 
         Returns ([loss, box weight, rows, support, sum |alpha| by part...], one table a part of
-        alpha, a row of it a term of the frame: [D's linear part, V (m + extras)]).
+        alpha, a row of it a term of the frame: [D's linear part, V (m + extras)], what float64
+        columns of some rows would have changed).
         """
         shard, given = item
         data, frame = self.exact.data, self.frame
@@ -106,8 +118,12 @@ class _ShardSums:
         n_parts = max(1, len(self.point.readings))
         sums = np.zeros(4 + n_parts)
         parts = np.zeros((n_parts, frame.terms, 1 + self.exact.width + frame.extras))
+        weight = np.array([reading.weight for reading in self.point.readings] or [1.0])
+        true = None if self.dtype is np.float64 else self.source or self.design
+        sample = Sample.none(self.exact.rank)
         for a, b in tiles(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
+            alpha = np.empty(b - a)
             other = X if self.exact is self.design else self.design.data.X(start + a, start + b)
             for c, d in tiles(b - a, TILE):
                 rows = slice(a + c, a + d)
@@ -121,8 +137,17 @@ class _ShardSums:
                 known = scores if same else None
                 part = dual[rows]
                 alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
+                alphas = list(alphas)
+                alpha[c:d] = weight @ np.stack(alphas) / weight.sum()
                 self._tile(part, columns, scores, alphas, sums, parts)
-        return sums, parts
+            if true is not None and true.kernel is not None:
+                some = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
+                own = X if true is self.exact else true.data.X(start + a, start + b)
+                w = self.point.w, self._constant
+                part = dual[a + some]
+                pair = own[some], X[some]
+                sample += seen(true, self.exact, pair, part, alpha[some], w, self.mu)
+        return sums, parts, sample
 
     def _tile(
         self,
@@ -220,11 +245,14 @@ def close(
     theta = [reading.weight for reading in point.readings] or [1.0]
     total = np.zeros(4 + len(theta))
     parts = np.zeros((len(theta), frame.terms, 1 + exact.width + frame.extras))
-    for sums, shard_parts in fleet.each(
-        _ShardSums(design, exact, problem, frame, point, exact.coef(point.w), mu, dtype), items
-    ):
+    sample = Sample.none(exact.rank)
+    program = _ShardSums(
+        design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source
+    )
+    for sums, shard_parts, shard_sample in fleet.each(program, items):
         total += sums
         parts += shard_parts
+        sample += shard_sample
     loss, box, rows, support = total[:4]
     # Each part of the mixture is made feasible by itself: so is their mixture.
     scales = [frame.scales(part) for part in parts]
@@ -247,18 +275,24 @@ def close(
     largest, eps = max(exact.column_bound, 1.0), 2.0**-53
     terms, rows_summed = exact.width + exact.rank, data.shard_rows + data.n_shards
     offsets = abs(constant) + float(np.max(np.abs(multiplier), initial=0.0))
-    rounding = eps * (
-        terms * box * largest * (exact.coef_size(point.w) + offsets)
-        + (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
-        + rows_summed * (abs(primal) + abs(dual) + box)
-    )
+    own = eps * terms * box * largest * (exact.coef_size(point.w) + offsets)
+    own += eps * rows_summed * (abs(primal) + box)
+    other = eps * (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
+    other += eps * rows_summed * (abs(dual) + size)
     gap = float(primal - dual)
+    # What was summed are float32 numbers; the machine that is published has float64 ones.
+    seen_primal, seen_dual = sample.bounds(data.n_rows, gap)
+    own, other = own + seen_primal, other + seen_dual
+    if certify == "float32" and own + other > DOUBTED * gap and sample.rows:
+        return close(design, problem, point, fleet, "float64", source)
     return Certificate(
         primal=float(primal),
         dual=float(dual),
         gap=gap,
         relative_gap=relative(gap, float(primal)),
-        rounding_bound=float(rounding),
+        rounding_bound=float(own + other),
+        primal_rounding=float(own),
+        dual_rounding=float(other),
         certified_in=certify,
         rows=int(rows),
         support=int(support),

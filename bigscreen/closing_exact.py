@@ -27,9 +27,6 @@ TOLD = 0.05
 MOVED = 1.0
 """The same of what P and D may have been moved by together, by independent errors."""
 
-AUDITED = 256
-"""Rows whose scores are computed again before those that a solver kept are believed."""
-
 SUM = 64 * 2.0**-53
 """Relative error of numpy's pairwise float64 sums of up to 2^55 numbers, and of their terms."""
 
@@ -59,9 +56,10 @@ def close_exact(
     -------
     Certificate
         ``intercept`` is the offset that is certified, ``multiplier`` the best one for this w.
-        ``rounding_bound`` holds for the exact kernel: what its entries' rounding can have moved
-        the gap by, not P and D each (a row that is certainly at its bound moves both alike; if
-        that is likely to be more than the gap, the support rows are computed again).
+        ``rounding_bound`` is what the rounding of rows and entries can have moved the gap by,
+        ``primal_rounding`` and ``dual_rounding`` P and D each (a row that is certainly at its
+        bound moves both alike; if that is likely to be more than the gap, the support rows are
+        computed again). Errors of entries are taken as random: see `Kernel.entry_error`.
         Of a kernel that is not positive semidefinite the gap says how far the KKT conditions are
         from holding, and is no bound on the optimum.
     """
@@ -100,11 +98,13 @@ def summed(
     noise = Noise(spread(design, support, coef), sums.longest, float(np.abs(coef) @ norms))
     program = Scores(data, kernel, support, coef, noise, np.float64 if wide else np.float32)
     live = np.arange(data.n_rows) if every else np.flatnonzero(box)
-    if wide or not sums.adopt(point, program, live, fleet):
-        sums.score(program, live, fleet)
+    # Every score anew: what a solver keeps is what is to be proved.
+    sums.score(program, live, fleet)
     if not wide:
         exact = replace(program, dtype=np.float64)
-        sums.score(exact, sums.doubtful(), fleet)
+        # A gap that grows smaller as its scores are mended leaves less to doubt.
+        while len(rows := sums.doubtful()):
+            sums.score(exact, rows, fleet)
         sums.score(exact, sums.moving(), fleet)
     return sums, "float64" if wide else "float32"
 
@@ -164,34 +164,14 @@ class Sums:
             self.scores[part], self.band[part] = scores + constant, band
             self.exact[part] = exact
 
-    def adopt(
-        self, point: Point, program: Scores, live: NDArray[np.int64], fleet: Throughput
-    ) -> bool:
-        """Take over the scores that the solver kept, if a sample computed again confirms them.
-
-        They are sums of the same float32 entries: all rows' kernel columns need no second look.
-        """
-        data = program.data
-        longest = self.farthest
-        kept = None if point.scores is None or not np.isfinite(longest) else point.scores()
-        if kept is None:
-            return False
-        sqnorms = data.sqnorms(0, data.n_rows)[live]
-        band = program.kept_bands(kept[live], sqnorms, longest)
-        sample = np.sort(np.random.default_rng(0).permutation(live)[:AUDITED])
-        self.score(replace(program, dtype=np.float64), sample, fleet)
-        constant = program.coef.sum() if self.problem.intercept == "constant" else 0.0
-        off = np.abs(self.scores[sample] - constant - kept[sample])
-        wrong = off > band[np.searchsorted(live, sample)] + self.band[sample]
-        self.scores[live], self.band[live], self.exact[live] = kept[live] + constant, band, False
-        return not np.any(wrong)
-
     def doubtful(self) -> NDArray[np.int64]:
         """The fewest rows without which rounding is a small part of the gap, ascending."""
         found, doubt = self._sums()
+        doubt[self.exact] = 0.0
         order = np.argsort(-doubt, kind="stable")
         beyond = np.cumsum(doubt[order][::-1])[::-1]  # what is left without those before
-        return np.sort(order[beyond > TOLD * max(found.gap, 0.0)])
+        rows = order[beyond > TOLD * max(found.gap, 0.0)]
+        return np.sort(rows[doubt[rows] > 0])
 
     def moving(self) -> NDArray[np.int64]:
         """The support rows whose float32 scores move P and D together by more than the gap.
@@ -230,6 +210,8 @@ class Sums:
         band = self.band + 2.0**-51 * (np.abs(dual.lin) + np.abs(scores) + at)
         ends = (_at(dual, gradient - band) - alpha, _at(dual, gradient + band) - alpha)
         doubt = (np.maximum(*np.abs(ends)) + np.abs(cut)) * band
+        # dP / du = alpha / 2 less what is best, dD / du = alpha / 2 with what is cut off.
+        own = (np.maximum(*np.abs([end + 0.5 * alpha for end in ends])), np.abs(0.5 * alpha - cut))
         terms = np.abs(dual.losses(scores, mu)) + np.abs(dual.lin * alpha)
         terms += np.abs(signed * scores) + np.abs(alpha) * at
         gap = primal - value
@@ -240,6 +222,8 @@ class Sums:
             gap=gap,
             relative_gap=relative(gap, primal),
             rounding_bound=float(np.sum(doubt)) + SUM * float(np.sum(terms)),
+            primal_rounding=float(np.sum(own[0] * band)) + SUM * float(np.sum(terms)),
+            dual_rounding=float(np.sum(own[1] * band)) + SUM * float(np.sum(terms)),
             certified_in="",
             rows=len(dual),
             support=int(np.count_nonzero(alpha)),

@@ -102,18 +102,21 @@ class Design:
     @cached_property
     def _factor_side(self) -> Side:
         assert self.factor is not None
-        return Side(self.factor.T)
+        return Side(self.factor.T.astype(np.float32))
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be made again."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def columns(self, X: Any, dtype: type = np.float32) -> NDArray[Any]:
-        """The columns of rows X, dense, shape (len X, m), float32 or float64 entries."""
+        """The columns of rows X, dense, shape (len X, m), float32 or float64 entries.
+
+        Raw features of float64 stay that.
+        """
         if self.kernel is not None:
             return self.kernel.block(X, self.side, dtype=dtype)
         dense = X if isinstance(X, np.ndarray) else X.toarray()
-        return dense.astype(dtype, copy=False)
+        return dense.astype(np.result_type(dense, dtype), copy=False)
 
     def dots(self, X: Any, coefs: FloatArray, dtype: type = np.float32) -> FloatArray:
         """``columns(X) @ coefs`` (len X, k) in float64, never holding all columns."""
@@ -179,7 +182,7 @@ def tiles(n: int, size: int) -> list[tuple[int, int]]:
 
 
 def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
-    """``X @ coefs`` with float64 sums for float32 rows, dense or CSR."""
+    """``X @ coefs`` with float64 sums, dense or CSR."""
     if not isinstance(X, np.ndarray):
         return X @ coefs
     out = np.empty((len(X), coefs.shape[1]))

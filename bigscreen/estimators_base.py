@@ -258,4 +258,5 @@ class Machine(BaseEstimator):
 def _score(model: Model, X: Any) -> NDArray[np.float64]:
     """Scores of source rows, prepared as the rows were that the model was fitted on."""
     known = model.preparation
-    return model.scores(as_features(known.scale(known.expand(X)), lambda row: f"row {row}"))
+    rows = known.scale(known.expand(X))
+    return model.scores(as_features(rows, lambda row: f"row {row}", wide=True))

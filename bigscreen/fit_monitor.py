@@ -270,13 +270,13 @@ def _as_json(point: Point) -> dict[str, Any]:
         "w": point.w.tolist(),
         "readings": [reading.to_dict() for reading in point.readings],
         "alpha": None if alpha is None else base64.b64encode(alpha.tobytes()).decode(),
-        "scores": None,
     }
 
 
 def _from_json(record: dict[str, Any]) -> Point:
     """The point that ``_as_json`` made this of."""
     alpha = record["alpha"]
+    record.pop("scores", None)  # checkpoints of before have it
     made = {
         "coef": np.array(record["coef"]),
         "w": np.array(record["w"]),

@@ -169,8 +169,10 @@ class Laplacian(Compiled):
         return entries.LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
-        # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e.
-        return U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0) + 0.0 * sqnorm_a
+        # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e;
+        # but float64 rows are rounded before the terms are.
+        rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
+        return U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0 + rows)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,9 @@ from bigscreen.tiles import TILE_ENTRIES
 U32 = 2.0**-24
 """Unit roundoff of float32."""
 
+SMALLEST = 2.0**-126
+"""The least float32 that no unit takes for 0."""
+
 FLOAT64 = 2.0**-28
 """Error of a float64 entry as a part of that of a float32 one, with room."""
 
@@ -24,10 +27,16 @@ COARSE = 2.0**-7
 """Error of an entry, as a part of the largest entry, from which float32 no longer carries it."""
 
 
+LEAST, MOST = 2.0**-60, 2.0**60
+"""Squared norms of rows, and entries, between which no part of a float32 product under- or
+overflows that its error bound does not know of."""
+
+
 class Kernel:
     """k(a, b) of two rows; the subclasses are frozen dataclasses of its parameters.
 
-    Rows on the left are a Side, an ndarray or a CSR array (taken as float32), on the right a Side.
+    Rows on the left are a Side, an ndarray or a CSR array (float64, or taken as float32), on the
+    right a Side.
 
     Attributes
     ----------
@@ -53,7 +62,7 @@ class Kernel:
         return 1.0
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
-        """Bound of the absolute error of one float32 entry, calibrated in the tests.
+        """Six standard deviations of the error of one float32 entry, calibrated in the tests.
 
         Roundings in a sum of d terms are taken as random (Higham and Mary 2019: sqrt(d), not d).
 
@@ -77,9 +86,12 @@ class Kernel:
         return None
 
     def precision(self, max_sqnorm: float, d: int) -> type:
-        """float32, or float64 where float32 entries of rows of this length would be coarse."""
+        """float32, or float64 where float32 entries of rows of this length would be coarse, or
+        beyond its range."""
         error = self.entry_error(max_sqnorm, max_sqnorm, d)
-        return np.float64 if error > COARSE * self.bound(max_sqnorm, max_sqnorm) else np.float32
+        bound = self.bound(max_sqnorm, max_sqnorm)
+        held = max_sqnorm == 0 or (LEAST <= max_sqnorm <= MOST and LEAST <= bound <= MOST)
+        return np.float32 if held and error <= COARSE * bound else np.float64
 
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
         """Kernel entries between the rows of A and of B.
@@ -163,5 +175,11 @@ def check_vectors(V: np.ndarray, B: Side) -> None:
 
 
 def product_error(sqnorm_a, max_sqnorm_b: float, d: int):
-    """Error of a float32 inner product of d terms: random walk of d roundings, six sigma."""
-    return U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b)
+    """Error of a float32 inner product of d terms: random walk of d roundings, six sigma.
+
+    No bound, but an estimate: Higham's, d for 2 sqrt(d), is 13 times as wide at 784 columns. The
+    second term is what falls below float32's range, or below that of the parts that the matrix unit
+    multiplies.
+    """
+    lost = d * SMALLEST * (1.0 + np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
+    return U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b) + lost

@@ -13,8 +13,8 @@ import numpy as np
 from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.kernels_base import U32, Kernel, as_side, room
-from bigscreen.sides import Side, float32_rows
+from bigscreen.kernels_base import LEAST, MOST, U32, Kernel, as_side, room
+from bigscreen.sides import Side, float_rows
 
 _DIAGONAL_ROWS = 32  # rows whose square block is computed for the sake of its diagonal
 
@@ -23,8 +23,8 @@ _DIAGONAL_ROWS = 32  # rows whose square block is computed for the sake of its d
 class Precomputed(Kernel):
     """k(a, b) is column b of row a: the features of a row are its entries to all training rows.
 
-    A Side on the right needs `ids`, and nothing else: its rows may be empty. Entries are the given
-    numbers as float32; those are the kernel, so they have no error.
+    A Side on the right needs `ids`, and nothing else: its rows may be empty. The given numbers are
+    the kernel; float64 ones are rounded where float32 entries are asked for.
     """
 
     name: ClassVar[str] = "precomputed"
@@ -44,13 +44,17 @@ class Precomputed(Kernel):
         return math.sqrt(max(max_sqnorm_a, max_sqnorm_b))
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
-        return 0.0 * sqnorm_a
+        return U32 * np.sqrt(np.maximum(sqnorm_a, max_sqnorm_b))
 
     def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
-        return 0.0 * sqnorm_a
+        return U32 + 0.0 * sqnorm_a
+
+    def precision(self, max_sqnorm: float, d: int) -> type:
+        held = max_sqnorm == 0 or LEAST <= max_sqnorm <= MOST
+        return np.float32 if held else np.float64
 
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
-        X = A.X if isinstance(A, Side) else float32_rows(A)
+        X = A.X if isinstance(A, Side) else float_rows(A)
         if X.shape[1] != B.X.shape[1]:
             raise InputError(
                 f"rows of a precomputed kernel must have one entry for each of the {B.X.shape[1]} "
@@ -85,7 +89,7 @@ class Custom(Kernel):
     storable: ClassVar[bool] = False
 
     def diag(self, A) -> np.ndarray:
-        X = A.X if isinstance(A, Side) else float32_rows(A)
+        X = A.X if isinstance(A, Side) else float_rows(A)
         parts = [np.empty(0)]
         for start in range(0, X.shape[0], _DIAGONAL_ROWS):
             rows = X[start : start + _DIAGONAL_ROWS]
@@ -99,12 +103,15 @@ class Custom(Kernel):
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         return math.inf + 0.0 * sqnorm_a
 
+    def precision(self, max_sqnorm: float, d: int) -> type:
+        return np.float32
+
     def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         # The function's float64 is trusted: its entries are the kernel, here rounded to float32.
         return U32 + 0.0 * sqnorm_a
 
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
-        X = A.X if isinstance(A, Side) else float32_rows(A)
+        X = A.X if isinstance(A, Side) else float_rows(A)
         if X.shape[1] != B.X.shape[1]:
             raise InputError(
                 f"rows have {X.shape[1]} features where {B.X.shape[1]} are expected: "

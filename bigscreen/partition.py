@@ -254,7 +254,7 @@ class _Clustering:
             # Means of rows are rows themselves: no need to keep the sample.
             member = np.zeros((self.parts, len(ids)))
             member[owner, np.arange(len(ids))] = 1.0 / np.bincount(owner)[owner]
-            mean = Side(sparse.csr_array(member) @ X)
+            mean = Side((sparse.csr_array(member) @ X).astype(X.dtype))
             return Centres(kernel, mean, np.arange(self.parts, dtype=np.int32), offset, dtype)
         order = np.argsort(owner, kind="stable")
         side = Side(X[order], ids[order])

@@ -123,8 +123,9 @@ def _dots(X, rows, w, constant, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _load(X, rows, scale, position, constant, out):  # type: ignore[no-untyped-def]
+    origin = np.zeros(out.shape[1])
     for k in range(len(rows)):
-        row_load(X, rows[k], position, out[k])
+        row_load(X, rows[k], position, origin, out[k])
         if constant:
             out[k, -1] = 1.0
         for j in range(out.shape[1]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,9 +78,6 @@ class Point:
         Bound on what rounding can have put into ``primal - dual``.
     multiplier : tuple of float
         ``mu``, one a group, where there is a coupling and ``intercept`` does not say it (a nu-SVC).
-    scores : callable or None
-        Scores of all rows (n,) without the offset, as the solver has kept them up to date, or
-        None once it has moved on.
     """
 
     coef: FloatArray
@@ -93,7 +89,6 @@ class Point:
     readings: tuple[Reading, ...] = ()
     alpha: FloatArray | None = field(default=None, repr=False)
     rounding: float = 0.0
-    scores: Callable[[], FloatArray | None] | None = field(default=None, repr=False)
     multiplier: tuple[float, ...] = ()
 
     @property

@@ -168,36 +168,42 @@ def _row_sqnorm(X, i):
     return dense
 
 
-def row_load(X, i, position, out):
-    """out[position[j]] = X_ij for the columns of position >= 0, in the type of out, else zeros.
+def row_load(X, i, position, origin, out):
+    """out[position[j]] = X_ij - origin[position[j]] for the columns of position >= 0, else -origin.
 
-    Returns the squared norm of the columns left out. Dense rows are taken as a whole: their
-    position[j] must be j.
+    What is taken off is taken off in the wider of the types of X and of out, before it is rounded
+    to the type of out. Returns the squared norm of the columns left out. Dense rows are taken as a
+    whole: their position[j] must be j.
     """
 
 
-@overload(row_load)
-def _row_load(X, i, position, out):
+@overload(row_load, jit_options={"fastmath": {"contract"}})
+def _row_load(X, i, position, origin, out):
+    number = (X[0] if _is_csr(X) else X).dtype
+    double = types.float64 in (number, out.dtype)
+    real = np.float64 if double else np.float32
+
     if _is_csr(X):
 
-        def csr(X, i, position, out):
+        def csr(X, i, position, origin, out):
             data, indices, indptr = X
-            out[:] = 0
+            for j in range(len(out)):
+                out[j] = real(0) - origin[j]
             rest = 0.0
             for k in range(indptr[i], indptr[i + 1]):
                 place = position[indices[k]]
                 if place >= 0:
-                    out[place] = data[k]
+                    out[place] = real(data[k]) - origin[place]
                 else:
                     rest += np.float64(data[k]) * np.float64(data[k])
             return rest
 
         return csr
 
-    def dense(X, i, position, out):
+    def dense(X, i, position, origin, out):
         row = X[i]
         for j in range(len(row)):
-            out[j] = row[j]
+            out[j] = real(row[j]) - origin[j]
         return 0.0
 
     return dense

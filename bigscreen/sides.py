@@ -37,11 +37,12 @@ class _Scratch(threading.local):
 scratch = _Scratch()
 
 
-def float32_rows(X) -> Any:
-    """X as float32, C-contiguous or CSR, without a copy where it already is."""
+def float_rows(X) -> Any:
+    """X as float64 where it is that, else as float32; C-contiguous or CSR, not copied if it is."""
+    dtype = np.float64 if getattr(X, "dtype", None) == np.float64 else np.float32
     if sparse.issparse(X):
-        return sparse.csr_array(X, dtype=np.float32)
-    X = np.ascontiguousarray(X, dtype=np.float32)
+        return sparse.csr_array(X, dtype=dtype)
+    X = np.ascontiguousarray(X, dtype=dtype)
     if X.ndim != 2:
         raise InputError(f"rows must form a 2-D array, not {X.ndim}-D: use reshape(1, -1) for one.")
     return X
@@ -53,13 +54,14 @@ class Side:
     Parameters
     ----------
     X : ndarray (rows, d) or scipy CSR array
-        Taken as float32, not copied if it is that already.
+        float64, or taken as float32; not copied if it is that already. Of float64 rows float64
+        entries are those of the very numbers; float32 entries are of them less the origin, rounded.
     ids : int64 ndarray (rows,) or None
         The rows' numbers in the training data, where they are known.
 
     Attributes
     ----------
-    X : ndarray or csr_array, float32
+    X : ndarray or csr_array, float32 or float64
     sqnorms : float64 (rows,), squared Euclidean norms
 
     Notes
@@ -67,11 +69,11 @@ class Side:
     What a kernel needs beyond X on the RIGHT side is made at first use and kept: a copy for the
     matrix unit, or a centred one (RBF, when the mean carries a quarter of the squared norm or
     more), a transposed copy (Laplacian), and for CSR the frequent columns as a dense array and an
-    index of the others.
+    index of the others; of float64 rows one rounded to float32.
     """
 
     def __init__(self, X, ids: np.ndarray | None = None) -> None:
-        self.X = float32_rows(X)
+        self.X = float_rows(X)
         self.ids = ids
         self.sqnorms = sqnorms(as_rows(self.X))
         self._packed: dict[str, amx.Packed] = {}
@@ -113,14 +115,19 @@ class Side:
 
     @cached_property
     def dense(self) -> np.ndarray:
-        """The frequent columns: float32 (rows, frequent), X itself if that is dense."""
+        """The frequent columns: (rows, frequent) of X's type, X itself if that is dense."""
         if not sparse.issparse(self.X):
             return self.X
         return np.ascontiguousarray(self.X[:, self.position >= 0].toarray())
 
     @cached_property
-    def transposed(self) -> np.ndarray:
-        return np.ascontiguousarray(self.dense.T)
+    def transposed(self) -> dict[Any, np.ndarray]:
+        """Columns of `dense`, moved, as rows: rounded to float32, and as they are."""
+        own = {np.dtype(np.float32): self.rounded("manhattan")}
+        own[np.dtype(np.float64)] = own[np.dtype(np.float32)]
+        if self.X.dtype == np.float64:
+            own[np.dtype(np.float64)] = self.dense - self.origin
+        return {dtype: np.ascontiguousarray(rows.T) for dtype, rows in own.items()}
 
     @cached_property
     def rare(self) -> Any:
@@ -145,7 +152,7 @@ class Side:
 
     @cached_property
     def origin(self) -> np.ndarray:
-        """Where distances are measured from: float32 (frequent,), the mean of `dense` or zeros.
+        """Where distances are measured from: (frequent,), the mean of `dense` or zeros.
 
         Half a squared distance is computed as a difference of norms and products; with the mean
         taken off first, both are no larger than the spread of the data.
@@ -155,13 +162,22 @@ class Side:
         # What the matrix unit takes as integers stays that.
         steps = (1.0, amx.LEVELS) if amx.available() else ()
         if not worth or any(_on_grid(self.dense, k) for k in steps):
-            return np.zeros(self.dense.shape[1], np.float32)
-        return mean.astype(np.float32)
+            return np.zeros(self.dense.shape[1], self.X.dtype)
+        return mean.astype(self.X.dtype)
+
+    @cached_property
+    def single(self) -> np.ndarray:
+        """`dense` as float32."""
+        return _single(self.dense)
 
     @cached_property
     def centred(self) -> np.ndarray:
-        """`dense` minus the origin."""
-        return self.dense - self.origin if self.origin.any() else self.dense
+        """`dense` minus the origin, as float32."""
+        return _single(self.dense, self.origin) if self.origin.any() else self.single
+
+    def rounded(self, pairing: str) -> np.ndarray:
+        """`dense`, moved as this kind of values wants it, as float32."""
+        return self.centred if self.moved(pairing).any() else self.single
 
     @cached_property
     def halves(self) -> np.ndarray:
@@ -196,16 +212,22 @@ class Side:
         """X for the left side of the matrix unit's products (dense rows, where they are)."""
         tiles = aligned(amx.shape(*self.X.shape), np.uint16)
         into = amx.packed(tiles, len(self))
-        amx.pack(self.X, into, 0, False)
+        for first, rows in self._pieces(np.float32, self.moved("product")):
+            amx.pack(rows, into, first, False)
         return into
 
     def moved(self, pairing: str) -> np.ndarray:
-        """What to take off rows before they are multiplied: float32 (frequent,)."""
-        return self.origin if pairing == "distance" else np.zeros(self.dense.shape[1], np.float32)
+        """What to take off rows before values between them are computed: (frequent,)."""
+        # L1 distances need it of rows that are still to be rounded.
+        rounds = pairing == "manhattan" and self.X.dtype == np.float64
+        if pairing == "distance" or rounds:
+            return self.origin
+        return np.zeros(self.dense.shape[1], self.X.dtype)
 
     def _pieces(self, dtype, origin, halves=None) -> Iterator[tuple[int, np.ndarray]]:
         """Dense columns of some rows after the other, moved, and the number of the first."""
-        if self.dense is self.X and dtype == np.float32 and halves is None and not origin.any():
+        as_it_is = self.dense is self.X and self.X.dtype == dtype
+        if as_it_is and halves is None and not origin.any():
             yield 0, self.X
             return
         X, h = as_rows(self.X), len(origin)
@@ -219,7 +241,7 @@ class Side:
     def columns(self, pairing: str, c: int, w: int, dtype) -> np.ndarray:
         """Rows [c, c + w) for a dense product by BLAS."""
         if dtype == np.float32:
-            return (self.dense if pairing == "product" else self.centred)[c : c + w]
+            return self.rounded(pairing)[c : c + w]
         # From the raw rows (the centred copy is rounded), one block at a time, not kept.
         origin = self.moved(pairing)
         rows = scratch("columns", (w, len(origin)), dtype)
@@ -240,11 +262,21 @@ def sqnorms(X):
 def load(X, start, position, origin, out, half):
     """out = dense columns of X[start:] - origin, half = ||whole row, so moved||^2 / 2."""
     for i in range(len(out)):
-        row = out[i]
-        rest = row_load(X, start + i, position, row)
-        for j in range(len(row)):
-            row[j] -= origin[j]
+        rest = row_load(X, start + i, position, origin, out[i])
         half[i] = 0.5 * (row_sqnorm(out, i) + rest)
+
+
+def _single(rows: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
+    """Rows, less the origin, as float32; what is too large for that is infinite."""
+    if origin is None and rows.dtype == np.float32:
+        return rows
+    out = np.empty(rows.shape, np.float32)
+    with np.errstate(over="ignore"):
+        if origin is None:
+            out[:] = rows
+        else:
+            np.subtract(rows, origin, out=out, casting="same_kind")
+    return out
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})

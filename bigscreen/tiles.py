@@ -16,7 +16,7 @@ from scipy import sparse
 
 from bigscreen.errors import InputError
 from bigscreen.rows import as_rows, njit
-from bigscreen.sides import Side, float32_rows, load, scratch
+from bigscreen.sides import Side, float_rows, load, scratch
 
 # 4 MB of float32: measured flat from there on, 4-15 % slower below.
 TILE_ROWS = 1024
@@ -76,7 +76,7 @@ def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> 
             else:
                 values, first = out[r : r + count], c
             if manhattan:
-                _manhattan(a, side.transposed, c, w, values, first)
+                _manhattan(a, side.transposed[np.dtype(dtype)], c, w, values, first)
             else:
                 np.matmul(a, b.T, out=values[:, first : first + w])
             if indexed:
@@ -88,8 +88,8 @@ def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> 
 
 
 def checked(A, side: Side):
-    """The rows of A as float32; InputError if they are of another width."""
-    A = A.X if isinstance(A, Side) else float32_rows(A)
+    """The rows of A as floats; InputError if they are of another width."""
+    A = A.X if isinstance(A, Side) else float_rows(A)
     if A.shape[1] != side.X.shape[1]:
         raise InputError(
             f"rows have {A.shape[1]} features where {side.X.shape[1]} are expected: "

@@ -12,11 +12,13 @@ from scipy import sparse
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
-from bigscreen.kernels import Custom, Kernel, Precomputed
+from bigscreen.fit import Fitted
+from bigscreen.kernels import Custom, Kernel, Linear, Precomputed
 from bigscreen.partition import Partition
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
+from bigscreen.store import Moved
 from bigscreen.store.model import Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
 from bigscreen.train_job import Job, machine, records
@@ -50,7 +52,7 @@ class ExactJob(Job):
         return Precomputed()
 
     def _prepare(self) -> None:
-        self.design = Design(self.data, self.kernel)
+        self.design = self._design(self.kernel)
 
     def _result(self, binary: Binary) -> dict[str, Any]:
         if self.options.early:
@@ -60,15 +62,23 @@ class ExactJob(Job):
             return result
         start = starting_point(self, self.design, binary)
         fitted = self._fit(self.design, binary, self._solver(), start.alpha)
-        assert fitted.point.alpha is not None and fitted.certificate.intercept is not None
+        assert fitted.point.alpha is not None
         support, coef = self._support(binary, fitted.point.alpha)
         result = {
             "support": support,
-            **machine(coef, fitted, binary, self.data, fitted.certificate.intercept),
+            **machine(coef, fitted, binary, self.data, self._offset(support, coef, fitted)),
             "start": start.record,
             **records(fitted, binary.name, self.options.tol),
         }
         return self._finish(binary, result)
+
+    def _offset(self, support: NDArray[np.int64], coef: FloatArray, fitted: Fitted) -> float:
+        """The offset for rows where they are."""
+        offset = fitted.certificate.intercept
+        assert offset is not None
+        if isinstance(self.kernel, Linear) and isinstance(self.design.data, Moved):
+            offset -= self.design.data.shift(coef @ self.design.data.rows(support))
+        return offset
 
     def _parts(self, binary: Binary) -> dict[str, Any]:
         """Every part's machine, and no certificate."""

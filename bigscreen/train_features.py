@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ import numpy as np
 from bigscreen import nystrom
 from bigscreen.design import Design
 from bigscreen.errors import InputError
+from bigscreen.fit import Fitted
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton import Newton
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
+from bigscreen.store import Moved
 from bigscreen.store.model import Model
 from bigscreen.train_job import Job, machine, records
 from bigscreen.train_problems import Binary
@@ -31,14 +34,16 @@ class FeaturesJob(Job):
     def _prepare(self) -> None:
         options = self.options
         if options.kernel == "linear":
-            self.design = Design(self.data)
+            self.design = self._design(None)
             return
         began = time.monotonic()
         self.report({"event": "phase", "phase": "landmarks"})
-        side, _ = nystrom.landmarks(
-            self.data, self.kernel, options.landmarks, options.sampling, options.seed
+        bare = self._design(self.kernel)
+        assert bare.kernel is not None
+        side, self.ids = nystrom.landmarks(
+            bare.data, bare.kernel, options.landmarks, options.sampling, options.seed
         )
-        self.source = Design(self.data, self.kernel, side, nystrom.factor(self.kernel, side))
+        self.source = replace(bare, landmarks=side, factor=nystrom.factor(bare.kernel, side))
         self.design = self.source
         if self.plan.features == "stored":
             self.report({"event": "phase", "phase": "features"})
@@ -66,11 +71,18 @@ class FeaturesJob(Job):
         start = starting_point(self, self.design, binary)
         fitted = self._fit(self.design, binary, self._solver(), start.alpha, self.source)
         result = {
-            **machine(fitted.point.coef, fitted, binary, self.data, fitted.point.intercept),
+            **machine(fitted.point.coef, fitted, binary, self.data, self._offset(fitted)),
             "start": start.record,
             **records(fitted, binary.name, self.options.tol),
         }
         return self._finish(binary, result)
+
+    def _offset(self, fitted: Fitted) -> float:
+        """The offset for rows where they are."""
+        offset, data = fitted.point.intercept, self.design.data
+        if self.source is None and isinstance(data, Moved):
+            offset -= data.shift(fitted.point.coef)
+        return offset
 
     def _solver(self) -> Solver:
         if self.plan.solver == "newton":
@@ -86,7 +98,7 @@ class FeaturesJob(Job):
             coefs = [self.source.coef(coef) for coef in coefs]
         return Model(
             kernel=self.kernel,
-            landmarks=None if self.source is None else self.source.side.X,
+            landmarks=None if self.source is None else self.data.rows(self.ids),
             coef=np.stack(coefs),
             intercept=np.array([result["intercept"] for result in results]),
             preparation=self.data.preparation,

@@ -17,12 +17,12 @@ from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit import Fitted, fit
 from bigscreen.fit_monitor import Limits, Report
-from bigscreen.kernels import Kernel, make_kernel
+from bigscreen.kernels import Custom, Kernel, Precomputed, make_kernel
 from bigscreen.plan import Plan
 from bigscreen.problems_nu import NuSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Solver
-from bigscreen.store import Rows
+from bigscreen.store import Moved, Rows, moved
 from bigscreen.store.files import replacing
 from bigscreen.store.model import Model
 from bigscreen.train_data import check_rows, gamma_scale, versions
@@ -87,6 +87,18 @@ class Job:
 
     def _model(self, results: list[dict[str, Any]]) -> Model:
         raise NotImplementedError
+
+    def _design(self, kernel: Kernel | None) -> Design:
+        """The rows where float32 holds what this kernel, or None, sees of them."""
+        options = self.options
+        balanced = options.coupled and options.problem != "one-class"
+        # An early model's gate is asked about rows where they are.
+        if options.early or isinstance(kernel, (Custom, Precomputed)):
+            return Design(self.data, kernel)
+        data = moved(self.data, kernel, balanced and options.offset == "true")
+        if isinstance(data, Moved) and kernel is not None:
+            kernel = data.move.kernel(kernel)
+        return Design(data, kernel)
 
     # -- one problem -------------------------------------------------------------------------------
     def _finished(self, binary: Binary) -> dict[str, Any] | None:

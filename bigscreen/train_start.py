@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -121,8 +122,10 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
         m = min(data.n_rows // ROWS_A_LANDMARK, MOST_LANDMARKS)
     m = max(1, m)
     job.report({"event": "phase", "phase": f"start from {m} landmarks"})
-    side, _ = nystrom.landmarks(data, job.kernel, m, "uniform", options.seed)
-    design = Design(data, job.kernel, side, nystrom.factor(job.kernel, side))
+    bare = job._design(job.kernel)
+    assert bare.kernel is not None
+    side, _ = nystrom.landmarks(bare.data, bare.kernel, m, "uniform", options.seed)
+    design = replace(bare, landmarks=side, factor=nystrom.factor(bare.kernel, side))
     fitted = fit(
         design,
         problem,

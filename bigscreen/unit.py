@@ -67,7 +67,7 @@ def _lefts(A: Any, side: Side, pairing: str) -> Iterator[tuple[int, amx.Packed, 
     height = max(amx.PANEL, LOADED_ENTRIES // max(1, h))
     for r in range(0, X.shape[0], height):
         rows = X[r : r + height]
-        if as_they_are:
+        if as_they_are and rows.dtype == np.float32:
             half = 0.5 * sqnorms(rows)
         else:
             part, half = as_rows(rows), np.empty(rows.shape[0])

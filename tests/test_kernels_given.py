@@ -48,8 +48,10 @@ def test_precomputed_bounds_and_errors(gram):
     kernel, side = Precomputed(), Side(gram, np.arange(60))
     largest = float(side.sqnorms.max())
     assert np.abs(gram).max() <= kernel.bound(largest, largest)
-    assert kernel.entry_error(largest, largest, 60) == 0
-    assert not np.any(kernel.relative_error(side.sqnorms, largest, 60))
+    wide = gram + 1e-9
+    error = np.abs(kernel.block(wide, Side(wide, np.arange(60))) - wide)
+    assert error.max() <= kernel.entry_error(largest, largest, 60)
+    assert np.all(error <= kernel.relative_error(side.sqnorms, largest, 60)[:, None] * wide)
     assert kernel.precision(largest, 60) is np.float32
 
 

@@ -20,7 +20,7 @@ def test_preparation_expands_categories():
     X = np.array([[1.5, 2, 7], [2.5, -1, 8], [3.5, 0, 9]])
     expected = [[1.5, 0, 0, 1, 7], [2.5, 0, 0, 0, 8], [3.5, 1, 0, 0, 9]]
     found = preparation.expand(X)
-    assert found.dtype == np.float32 and preparation.n_features == 5
+    assert found.dtype == X.dtype and preparation.n_features == 5
     np.testing.assert_array_equal(found, expected)
     assert preparation.feature_names() == [
         "age",

@@ -40,7 +40,7 @@ def sqnorms(X):
 
 @njit
 def load(X, i, position, out):
-    return row_load(X, i, position, out)
+    return row_load(X, i, position, np.zeros(len(out), np.float32), out)
 
 
 @njit

@@ -144,7 +144,7 @@ class BlockProgram:
         return padded(every + message["offset"], self.design.data.shard_rows)
 
     def _rows(self, state: State, message: dict[str, Any]) -> FloatArray:
-        """The features of those of these rows that live here, float32 in the words of float64.
+        """The features of those of these rows that live here, in the words of float64.
 
         Returns [words that are needed] if ``message["words"]`` is 0, else that many words: the
         rows' features one after the other (dense), or counts, columns and values (sparse).

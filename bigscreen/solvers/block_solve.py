@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -273,16 +272,8 @@ class Solve:
             paired=True,
             alpha=self.alpha.copy(),
             rounding=self.rounding,
-            scores=partial(self.scores, self.moves),
             multiplier=() if self.dual.coupling is None else tuple(self.mu.tolist()),
         )
-
-    def scores(self, moves: int) -> FloatArray | None:
-        """Scores of all rows without the offset, if they are still those after that many moves."""
-        if moves != self.moves or self.screenings:
-            return None
-        stack, _ = self.fleet.round({"kind": "scores"})
-        return stack.ravel()[: len(self.dual)]
 
     def stats(self) -> dict[str, Any]:
         """What the last round did."""

@@ -53,11 +53,12 @@ def received(fleet: Any, data: Rows, ids: NDArray[np.int64]) -> Any:
 
 
 def _decoded(data: Rows, words: NDArray[np.float64], count: int) -> Any:
+    real = data.X(0, 0).dtype
     if not data.is_sparse:
-        return words[: count * data.n_features].astype(np.float32).reshape(count, data.n_features)
+        return words[: count * data.n_features].astype(real).reshape(count, data.n_features)
     sizes = words[:count].astype(np.int64)
     total = int(sizes.sum())
     columns = words[count : count + total].astype(np.int32)
-    values = words[count + total : count + 2 * total].astype(np.float32)
+    values = words[count + total : count + 2 * total].astype(real)
     indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
     return sparse.csr_array((values, columns, indptr), shape=(count, data.n_features))

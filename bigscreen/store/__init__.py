@@ -3,7 +3,8 @@
 from bigscreen.store.base import Rows
 from bigscreen.store.dataset import Dataset
 from bigscreen.store.memory import MemoryDataset
+from bigscreen.store.moved import Moved, moved
 from bigscreen.store.prepare import Preparation
 from bigscreen.store.writer import DatasetWriter
 
-__all__ = ["Dataset", "DatasetWriter", "MemoryDataset", "Preparation", "Rows"]
+__all__ = ["Dataset", "DatasetWriter", "MemoryDataset", "Moved", "Preparation", "Rows", "moved"]

@@ -125,7 +125,8 @@ class Rows(ABC):
         Returns
         -------
         float32 ndarray of shape (stop - start, n_features), C-contiguous, or csr_array
-            The sparse one has float32 data, int32 sorted distinct indices and indptr.
+            The sparse one has float32 data, int32 sorted distinct indices and indptr. float64
+            where the source has numbers that float32 does not hold, and they were kept.
         """
 
     @abstractmethod
@@ -178,7 +179,9 @@ class Rows(ABC):
             raise IndexError(f"a row id is outside 0..{self.n_rows - 1}")
         order = np.argsort(ids, kind="stable")
         chunks, firsts = np.unique(ids[order] // self.chunk_rows, return_index=True)
-        dense = None if self.is_sparse else np.empty((len(ids), self.n_features), np.float32)
+        dense: Any = None
+        if not self.is_sparse:
+            dense = np.empty((len(ids), self.n_features), self.X(0, 0).dtype)
         parts = []
         for k, group in zip(chunks.tolist(), np.split(order, firsts[1:]), strict=False):
             start, stop = self.chunk(k)
@@ -190,4 +193,6 @@ class Rows(ABC):
             return dense
         place = np.empty_like(order)
         place[order] = np.arange(len(order))
+        if not parts:
+            return self.X(0, 0)
         return take(csr_stack(parts, self.n_features), place)

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 
-Features: TypeAlias = NDArray[np.float32] | csr_array
+Features: TypeAlias = NDArray[np.floating[Any]] | csr_array
 Label: TypeAlias = str | int | float
 
 MAX_SHARD_ROWS = 65536
@@ -175,7 +175,7 @@ def csr_stack(parts: list[csr_array], n_features: int) -> csr_array:
     ends = np.cumsum([0] + [part.indptr[-1] for part in parts], dtype=np.int64)
     indptr = [np.zeros(1, np.int64)]
     indptr += [part.indptr[1:] + end for part, end in zip(parts, ends, strict=False)]
-    data = np.concatenate([np.empty(0, np.float32)] + [part.data for part in parts])
+    data = np.concatenate([part.data for part in parts] or [np.empty(0, np.float32)])
     indices = np.concatenate([np.empty(0, np.int32)] + [part.indices for part in parts])
     return csr(data, indices, np.concatenate(indptr), n_features)
 

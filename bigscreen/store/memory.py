@@ -20,7 +20,8 @@ class MemoryDataset(Rows):
     Parameters
     ----------
     X : array or sparse array of shape (n_rows, d)
-        Converted to float32 once; float32 C-contiguous input is not copied.
+        float64 input with values that float32 does not hold stays what it is; all other input is
+        converted to float32 once. Neither is copied if it is C-contiguous.
     y : array of shape (n_rows,) or None
         Indices into `labels`, -1 for an unlabelled row; or the targets of a regression, NaN for a
         row without one; None if no row has any.
@@ -51,7 +52,7 @@ class MemoryDataset(Rows):
         shard_rows: int | None = None,
         chunk_rows: int | None = None,
     ) -> None:
-        self._X = as_features(X, lambda row: f"row {row}")
+        self._X = as_features(X, lambda row: f"row {row}", wide=True)
         n_rows, n_features = self._X.shape
         self.layout = Layout.of(
             n_rows=n_rows,

@@ -12,11 +12,11 @@ from scipy.sparse import csr_array
 from bigscreen.errors import InputError
 from bigscreen.kernels import Compiled, Kernel, Side, kernel_from_dict
 from bigscreen.kernels_geometry import geometry
-from bigscreen.rows import as_rows
-from bigscreen.sides import sqnorms
 from bigscreen.store import model_votes
+from bigscreen.store.layout import sqnorms
 from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
 from bigscreen.store.model_gate import Gate, row_numbers
+from bigscreen.store.moved import Move, move_for
 from bigscreen.store.prepare import Preparation
 
 __all__ = ["INLIER", "OUTLIER", "SCHEMA", "Gate", "Model"]
@@ -49,7 +49,7 @@ class _Machine:
         """(rows, k), offset included."""
         if self.entries is np.float64:
             return self._dots(X, self.coef, np.float64) + self.intercept
-        kernel, given = self.kernel, (sqnorms(as_rows(X)), self.longest, X.shape[1])
+        kernel, given = self.kernel, (sqnorms(X), self.longest, X.shape[1])
         error = kernel.relative_error(*given) if kernel.nonnegative else None
         columns = self.coef if error is None else np.column_stack([self.coef, self.spread])
         values = self._dots(X, columns, np.float32)
@@ -89,7 +89,7 @@ class Model:
     Attributes
     ----------
     kernel : Kernel
-    landmarks : (m, d) float32 ndarray, csr_array, or None
+    landmarks : (m, d) float32 or float64 ndarray, csr_array, or None
         None for a linear model, whose `coef` then multiplies the d features themselves. Those of a
         precomputed kernel may be empty rows, as their numbers in `support` are all it needs.
     coef : (k, m) or (k, d) float64 ndarray
@@ -182,8 +182,10 @@ class Model:
     def _machines(self) -> list[_Machine]:
         """One for every part, of which there is one without a gate; made once for all blocks."""
         if self.part is None:
-            side = Side(self.landmarks, self.support)
-            return [_Machine(self.kernel, side, self.coef, self.intercept)]
+            move = self._move
+            own = self.landmarks if move is None else move(self.landmarks)
+            kernel = self.kernel if move is None else move.kernel(self.kernel)
+            return [_Machine(kernel, Side(own, self.support), self.coef, self.intercept)]
         assert self.gate is not None and self.landmarks is not None
         machines = []
         for p in range(self.gate.n_parts):
@@ -193,12 +195,19 @@ class Model:
             machines.append(_Machine(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
         return machines
 
+    @cached_property
+    def _move(self) -> Move | None:
+        """Where rows and landmarks go to be multiplied, without a gate."""
+        if self.landmarks is None or not self.landmarks.shape[0]:
+            return None
+        return move_for(self.kernel, self.landmarks, float(sqnorms(self.landmarks).max()), False)
+
     def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
         """Scores of prepared rows.
 
         Parameters
         ----------
-        X : (rows, d) float32 ndarray or csr_array
+        X : (rows, d) float32 or float64 ndarray or csr_array
 
         Returns
         -------
@@ -218,7 +227,7 @@ class Model:
         if self.landmarks is None:
             return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
         if self.gate is None:
-            return self._machines[0].scores(X)
+            return self._machines[0].scores(X if self._move is None else self._move(X))
         nearest = self.gate.nearest(geometry(self.kernel), X)
         out = np.empty((X.shape[0], len(self.coef)))
         for p, machine in enumerate(self._machines):

@@ -108,7 +108,8 @@ def packed(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
     """How rows are stored, "dense" or "csr", and the arrays they are then."""
     if issparse(rows):
         return "csr", {f"{name}_{part}": getattr(rows, part) for part in _CSR_PARTS}
-    return "dense", {name: np.ascontiguousarray(rows, dtype=np.float32)}
+    dtype = np.float64 if rows.dtype == np.float64 else np.float32
+    return "dense", {name: np.ascontiguousarray(rows, dtype=dtype)}
 
 
 def unpacked(name: str, kind: str, n_features: int, array: Callable[[str], np.ndarray]) -> Features:

@@ -99,7 +99,7 @@ class Preparation:
 
         Returns
         -------
-        float32 ndarray or csr_array of shape (rows, n_features)
+        ndarray or csr_array of shape (rows, n_features), float64 if X is, else float32
 
         Raises
         ------
@@ -112,13 +112,15 @@ class Preparation:
         if X.ndim != 2 or (self.n_raw is not None and X.shape[1] != self.n_raw):
             raise InputError(f"expected rows of {self.n_raw} columns, got shape {X.shape}")
         if not self.categories:
-            return _float32(X)
-        out = np.zeros((X.shape[0], self.n_features or 0), dtype=np.float32)
+            return _floats(X, _is_wide(X))
+        out = np.zeros(
+            (X.shape[0], self.n_features or 0), np.float64 if _is_wide(X) else np.float32
+        )
         at = 0
         for column in range(X.shape[1]):
             values = self.categories.get(column)
             if values is None:
-                out[:, at] = _float32(X[:, column])
+                out[:, at] = _floats(X[:, column], _is_wide(X))
                 at += 1
                 continue
             codes = X[:, column]
@@ -139,10 +141,10 @@ class Preparation:
         d = X.shape[1] if self.n_raw is None else self.n_raw
         if X.shape[1] > d:
             raise InputError(f"expected rows of at most {d} columns, got {X.shape[1]}")
-        return csr(_float32(X.data), X.indices, X.indptr, d)
+        return csr(_floats(X.data, _is_wide(X.data)), X.indices, X.indptr, d)
 
     def scale(self, X: Features) -> Features:
-        """(X - offset) * factor, computed in float64 and returned as float32.
+        """(X - offset) * factor, computed in float64 and returned in the type of X.
 
         Parameters
         ----------
@@ -163,15 +165,15 @@ class Preparation:
                     "rows; give dense rows or a scaling without one"
                 )
             data = X.data if self.factor is None else X.data * self.factor[X.indices]
-            return csr(_float32(data), X.indices, X.indptr, X.shape[1])
+            return csr(_floats(data, _is_wide(X.data)), X.indices, X.indptr, X.shape[1])
         if self.offset is None and self.factor is None:
-            return _float32(X)
+            return _floats(X, _is_wide(X))
         wide = X.astype(np.float64)
         if self.offset is not None:
             wide -= self.offset
         if self.factor is not None:
             wide *= self.factor
-        return _float32(wide)
+        return _floats(wide, _is_wide(X))
 
     def encode_labels(self, y: ArrayLike | None, n_rows: int | None = None) -> NDArray[np.int32]:
         """Codes of labels: indices into `labels`, -1 where there is none.
@@ -245,10 +247,15 @@ class Preparation:
         return isinstance(other, Preparation) and self.to_dict() == other.to_dict()
 
 
-def _float32(values: NDArray) -> NDArray[np.float32]:
+def _floats(values: NDArray, wide: bool) -> NDArray[np.floating[Any]]:
+    """Values as float64 if ``wide``, else as float32."""
     # A value beyond float32 becomes inf here and is refused, with its row, where rows are stored.
     with np.errstate(over="ignore"):
-        return np.ascontiguousarray(values, dtype=np.float32)
+        return np.ascontiguousarray(values, dtype=np.float64 if wide else np.float32)
+
+
+def _is_wide(values: NDArray) -> bool:
+    return values.dtype == np.float64
 
 
 def _number(label: Any) -> Any:

@@ -1,0 +1,102 @@
+"""What float32 columns have put into P and D, seen on rows whose columns are computed in float64.
+
+A bound for all rows, ``n C ||beta||_1 eps``, is thousands of times what happens. Of a sample of
+rows the very differences are known; their mean and its standard error say what those of all rows
+add up to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from bigscreen.design import Design
+from bigscreen.dual import Dual, FloatArray, Mu
+
+SAMPLE = 2048
+"""Rows looked at."""
+
+SIGMAS = 6.0
+"""Standard errors that an estimate is given."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Sums over rows of a sample: their number, what each moves P and D by (with its square), how
+    far their features in w(alpha) are moved, squared and as a vector (r,)."""
+
+    rows: float
+    primal: FloatArray
+    dual: FloatArray
+    square: float
+    moved: FloatArray
+
+    @classmethod
+    def none(cls, rank: int) -> Sample:
+        return cls(0.0, np.zeros(2), np.zeros(2), 0.0, np.zeros(rank))
+
+    def __add__(self, other: Sample) -> Sample:
+        names = ("rows", "primal", "dual", "square", "moved")
+        return Sample(*(getattr(self, name) + getattr(other, name) for name in names))
+
+    def bounds(self, n: int, gap: float) -> tuple[float, float]:
+        """How far P and D of n rows can be from those that were summed."""
+        if not self.rows:
+            return 0.0, 0.0
+        rest = 1.0 - self.rows / n
+        own, other = (self._total(sums, n, rest) for sums in (self.primal, self.dual))
+        # ||w(alpha)||^2: errors of one row after the other add up as squares do.
+        scale = n / self.rows
+        alone = scale * self.square
+        together = max(0.0, float(self.moved @ self.moved) * scale**2 - scale * rest * alone)
+        apart = float(np.sqrt(together + (2.0 if rest else 1.0) * alone))
+        # D's differences are those along w, which is so far from w(alpha).
+        return own, other + (np.sqrt(2.0 * max(gap, 0.0)) + 0.5 * apart) * apart
+
+    def _total(self, sums: FloatArray, n: int, rest: float) -> float:
+        mean = sums[0] / self.rows
+        spread = max(sums[1] / self.rows - mean**2, 0.0) * rest / self.rows
+        return n * float(abs(mean) + SIGMAS * np.sqrt(spread))
+
+
+def stride(n: int) -> int:
+    """Every so manieth row is in the sample."""
+    return max(1, n // SAMPLE)
+
+
+def seen(
+    true: Design,
+    used: Design,
+    rows: tuple[Any, Any],
+    dual: Dual,
+    alpha: FloatArray,
+    point: tuple[FloatArray, float],
+    mu: Mu,
+) -> Sample:
+    """The sample's sums of some rows.
+
+    Parameters
+    ----------
+    true, used : Design
+        The kernel design, and what was summed: the same, or that of its stored features.
+    rows : (rows of ``true``, the same of ``used``)
+    dual, alpha
+        Of these rows.
+    point : (w, constant)
+    mu : the multiplier of P
+    """
+    w, constant = point
+    known = used.columns(rows[1]).astype(np.float64)
+    features = known if used is not true else true.features_of(known)
+    own = true.features_of(true.columns(rows[0], np.float64))
+    off = own - features
+    scores = features @ w + constant
+    moved = off @ w
+    primal = dual.losses(scores + moved, mu) - dual.losses(scores, mu)
+    signed = dual.sign * alpha
+    along = signed * moved
+    pair = [np.array([part.sum(), float(part @ part)]) for part in (primal, along)]
+    squares = float(signed**2 @ np.einsum("ij,ij->i", off, off))
+    return Sample(float(len(alpha)), *pair, squares, signed @ off)
