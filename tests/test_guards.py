@@ -14,11 +14,10 @@ import pytest
 import reference
 from fleet_programs import Recorded
 
-from bigscreen.closing_exact import Sums, close_exact
+from bigscreen.closing_exact import Sums
 from bigscreen.closing_scores import Noise, Scores, phi_norms, spread
 from bigscreen.design import Design
 from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
-from bigscreen.fleet import Inline
 from bigscreen.fleet_host import Host
 from bigscreen.kernels import Rbf, Side
 from bigscreen.point import Point
@@ -29,12 +28,6 @@ from bigscreen.screening.dynamic import GapBall
 from bigscreen.screening.past import Scores as Told
 from bigscreen.screening.regions import Cut, Region
 from bigscreen.store import MemoryDataset
-
-
-@pytest.fixture(scope="module")
-def fleet():
-    with Inline(1) as threads:
-        yield threads
 
 
 # -- the dual record -------------------------------------------------------------------------------
@@ -117,31 +110,6 @@ def test_feasible_leaves_roundings_and_mends_more():
 
 
 # -- the closing pass ------------------------------------------------------------------------------
-def given_rows(n=150, seed=0):
-    rng = np.random.default_rng(seed)
-    X = rng.normal(size=(n, 5)).astype(np.float32)
-    return MemoryDataset(X, (X[:, 0] > 0).astype(np.int32), [0, 1])
-
-
-@pytest.mark.parametrize("wrong", [1, 20, 150])
-def test_kept_scores_that_are_wrong_are_not_believed(fleet, wrong):
-    data, problem = given_rows(), CSvc(1.0, 1)
-    design = Design(data, Rbf(0.2))
-    alpha = np.random.default_rng(0).random(150)
-    X = data.X(0, 150)
-    sign = problem.dual(data.y(0, 150), np.ones(150)).sign
-    scores = Rbf(0.2).block(X, Side(X), dtype=np.float64) @ (sign * alpha)
-    plain = Point(np.empty(0), np.empty(0), 0.0, 0.0, 0.0, True, alpha=alpha)
-    kept = Point(*(getattr(plain, k) for k in ("coef", "w")), 0.0, 0.0, 0.0, True, alpha=alpha,
-                 scores=lambda: scores)  # fmt: skip
-    true = close_exact(design, problem, plain, fleet, "float64")
-    told = close_exact(design, problem, kept, fleet)
-    assert abs(told.primal - true.primal) <= 1e-5 and abs(told.gap - true.gap) <= 1e-5
-    scores[:wrong] += 0.1
-    told = close_exact(design, problem, kept, fleet)
-    assert abs(told.primal - true.primal) <= 1e-5 and abs(told.gap - true.gap) <= 1e-5
-
-
 @pytest.mark.parametrize("kind", ["c-svc", "one-class"])
 @pytest.mark.parametrize("too", [1.0, 0.8, 1.2])
 def test_no_error_within_its_bands_moves_a_gap_by_more_than_is_stated(kind, too):
