@@ -242,7 +242,8 @@ class Published:
         if self.problem == "c-svc":
             losses = m.box * np.maximum(0, 1 - m.s * u)
         elif self.problem == "nu-svc":
-            losses, constant = self._margin(m, m.s * u)
+            rho = None if self.exact else -LONG(np.mean(m.certificate["multiplier"]))
+            losses, constant = self._margin(m, m.s * u, rho)
         elif self.problem == "one-class":  # b = -rho
             losses, constant = m.box * np.maximum(0, -u), b
         else:
@@ -262,9 +263,11 @@ class Published:
             error += ROUNDED * abs(b)
         return Value(total + constant + np.sum(losses), error)
 
-    def _margin(self, m: Machine, margins) -> tuple[np.ndarray, Any]:
-        """Losses and ``-nu rho`` at the best rho, which is one of the margins."""
+    def _margin(self, m: Machine, margins, rho) -> tuple[np.ndarray, Any]:
+        """Losses and ``-nu rho``; rho None: at the best one, which is one of the margins."""
         nu = LONG(self.spec.nu)
+        if rho is not None:
+            return m.box * np.maximum(0, rho - margins), -nu * rho
         order = np.argsort(margins)
         x, h = margins[order], m.box[order]
         below, weighed = np.cumsum(h), np.cumsum(h * x)
@@ -362,8 +365,8 @@ class Published:
         if self.landmarks is None:
             return np.eye(self.X.shape[1])
         values, vectors = np.linalg.eigh(self.gram[0].astype(np.float64))
-        record = self.fitted.certificate_[0]
-        cutoff = next((float(record[k]) for k in record if "cutoff" in k), 1e-6)
+        record = self.fitted.model_.provenance.get("nystrom") or {}
+        cutoff = float(record.get("cutoff", 1e-6))
         keep = values > 2 * max(cutoff, 1e-13) * values[-1]
         return vectors[:, keep] / np.sqrt(values[keep])
 
@@ -410,11 +413,12 @@ class Published:
     def _certificate(self, m: Machine, done: bool) -> dict[str, str]:
         stated, found = m.certificate, {}
         gap = stated.get("gap")
-        proves = gap is not None and not (np.isnan(gap) and stated.get("proved") is False)
+        proves = stated.get("proved", True) and gap is not None
         if self.spec.indefinite:
-            return {"indefinite with a gap": f"gap {gap}"} if proves else {}
+            claimed = proves or gap is not None and np.isfinite(gap)
+            return {"indefinite with a gap": f"gap {gap}"} if claimed else {}
         if not proves:
-            return {"nothing proved": f"{stated}"}
+            return {"nothing proved, nothing said": f"{stated}"} if done else {}
         for name in PROVED:
             if not np.isfinite(stated[name]):
                 found["not finite"] = f"{ {k: stated[k] for k in PROVED} }"
