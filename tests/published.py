@@ -24,7 +24,7 @@ SCORE, SUMMED = 2.0**-10, 1e-11
 """Part of a row's largest score that any of its scores may be off by, beside that of the sizes of
 what is summed up."""
 
-SOLVED = 90
+SOLVED = 60
 """Rows up to which the optimum of a machine on features is looked for."""
 
 PROVED = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
@@ -344,7 +344,7 @@ class Published:
         q = self._oracle(phi, s, y, box)
         try:
             with np.errstate(all="ignore"):
-                best = reference.solve(q)
+                best = reference.solve(q, 60)
         except np.linalg.LinAlgError:
             return None
         back = unit if times == 1.0 else 1 / unit
