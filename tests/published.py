@@ -18,7 +18,10 @@ import reference
 LONG = np.longdouble
 EPS = float(np.finfo(LONG).eps)
 ROUNDED = 2.0**-52
-"""Of a coefficient that was published in another scale."""
+"""A last digit of float64."""
+
+RESCALED = 2.0**-50
+"""Of coefficients that were published in another scale, and of their sum, by which it is found."""
 
 SCORE, SUMMED = 2.0**-10, 1e-11
 """Part of a row's largest score that any of its scores may be off by, beside that of the sizes of
@@ -218,7 +221,7 @@ class Published:
         size = np.abs(K) @ np.abs(coef)
         off = error @ np.abs(coef) + EPS * ((len(coef) + 4) * size + 4 * abs(b))
         if m.scale != 1:
-            off += ROUNDED * (size + abs(b))
+            off += RESCALED * (size + abs(b))
         return Value(K @ coef + b, off)
 
     def square(self, m: Machine, coef=None) -> Value:
@@ -227,7 +230,7 @@ class Published:
         coef = m.coef if coef is None else coef
         off = np.abs(coef) @ (error + EPS * (2 * len(coef) + 4) * np.abs(G)) @ np.abs(coef)
         if m.scale != 1:
-            off += 2 * ROUNDED * (np.abs(coef) @ np.abs(G) @ np.abs(coef))
+            off += 2 * RESCALED * (np.abs(coef) @ np.abs(G) @ np.abs(coef))
         return Value(coef @ G @ coef, off)
 
     def primal(self, m: Machine, coef=None, b=None) -> Value:
@@ -260,7 +263,7 @@ class Published:
         sums = EPS * (len(u) + 8) * (abs(total) + np.sum(np.abs(losses)) + abs(constant))
         error = 0.5 * w_sq.error + np.sum(m.box * off) + sums + EPS * 4 * b * b
         if self.problem == "one-class" and m.scale != 1:
-            error += ROUNDED * abs(b)
+            error += RESCALED * abs(b)
         return Value(total + constant + np.sum(losses), error)
 
     def _margin(self, m: Machine, margins, rho) -> tuple[np.ndarray, Any]:
