@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 from fractions import Fraction
 
+import certificate_cases
 import numpy as np
 import pytest
 import reference
@@ -21,6 +22,7 @@ from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
 from bigscreen.fleet_host import Host
 from bigscreen.kernels import Rbf, Side
 from bigscreen.point import Point
+from bigscreen.point_sums import Frame
 from bigscreen.problems import CSvc, Svr
 from bigscreen.problems_nu import OneClass
 from bigscreen.screening import bounds
@@ -221,3 +223,25 @@ def test_a_host_that_is_asked_twice_adopts_once(tmp_path):
     notes = sorted(path.read_text() for path in tmp_path.iterdir() if path.is_file())
     opened = "".join(notes).count("open:")
     assert opened == 3
+
+
+# -- sums of a coupling ----------------------------------------------------------------------------
+@pytest.mark.parametrize("noise", [-1e-16, 0.0, 1e-16])
+@pytest.mark.parametrize("side", [0, 1])
+def test_a_side_without_rows_is_nothing_whatever_its_sum_is_rounded_to(noise, side):
+    """Sums that rows left one by one end near 0, on either side of it."""
+    frame = Frame(False, np.zeros(1))
+    v = np.zeros((2, 3))
+    v[side] = noise
+    v[1 - side] = [0.4, -0.1, 0.35 if side else -0.35]
+    scales = frame.scales(v)
+    assert scales is not None and abs((scales @ v)[-1]) <= 1e-15
+
+
+def test_a_regression_whose_errors_lie_on_one_side_ends_in_a_model():
+    spec = certificate_cases.Spec(
+        2076, "LinearSVR", "linear", n=46, C=1.6553691910445507, epsilon=0.5, tol=5e-3,
+        single=True, offset=0.6083659723254149, seconds=60.0,
+    )  # fmt: skip
+    verdict = certificate_cases.tried(spec)
+    assert verdict.outcome == "fitted" and not verdict.found
