@@ -117,7 +117,8 @@ class Frame:
         out = np.concatenate([np.ones(self.buckets), np.zeros(self.lifts)])
         for g, total in enumerate(self.total):
             at = v.shape[1] - self.groups + g
-            more, less = v[2 * g, at], -v[2 * g + 1, at]
+            # No term of either has the other sign, but a sum that rows left again is rounded.
+            more, less = max(v[2 * g, at], 0.0), max(-v[2 * g + 1, at], 0.0)
             if abs(more - less - total) <= MET * total:
                 continue
             if more - less >= total:

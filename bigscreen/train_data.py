@@ -15,25 +15,42 @@ from bigscreen.design import tiles
 from bigscreen.errors import InputError, is_number
 from bigscreen.store import Rows
 
+CANCELLED = 2.0**-10
+"""Variance, as a part of the mean square, below which their difference has lost digits."""
+
 
 def gamma_scale(data: Rows, fleet: Any) -> float:
     """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
-    total = sum(fleet.each(_EntrySum(data), range(data.n_shards)))
-    squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in range(data.n_shards))
+    shards = range(data.n_shards)
+    squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in shards)
     entries = float(data.n_rows) * data.n_features
-    variance = squares / entries - (total / entries) ** 2
-    return 1.0 if variance <= 0 else 1.0 / (data.n_features * variance)
+    mean = sum(fleet.each(_EntrySum(data), shards)) / entries
+    variance = squares / entries - mean**2
+    if variance < CANCELLED * squares / entries:
+        variance = sum(fleet.each(_EntrySum(data, mean), shards)) / entries
+    # Entries that are all the same differ from their mean by its rounding.
+    same = variance <= (2.0**-50 * mean) ** 2
+    return 1.0 if same else 1.0 / (data.n_features * variance)
 
 
 @dataclass(frozen=True)
 class _EntrySum:
+    """The sum of a shard's entries, or of their squared distances from the mean."""
+
     data: Rows
+    mean: float | None = None
 
     def __call__(self, shard: int) -> float:
         total = 0.0
         start, stop = self.data.shard(shard)
         for a, b in tiles(stop - start, self.data.chunk_rows):
-            total += float(self.data.X(start + a, start + b).sum(dtype=np.float64))
+            X = self.data.X(start + a, start + b)
+            if self.mean is None:
+                total += float(X.sum(dtype=np.float64))
+                continue
+            stored = X if isinstance(X, np.ndarray) else X.data
+            total += float(np.sum(np.square(stored.astype(np.float64) - self.mean)))
+            total += (X.shape[0] * X.shape[1] - stored.size) * self.mean**2
         return total
 
 

@@ -506,3 +506,20 @@ def test_import_is_quick():
         assert name in dir(bigscreen)
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = bigscreen.nothing
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("shift", [0.0, 1e3, 1e6, -3e7])
+def test_gamma_is_scaled_by_the_spread_wherever_the_rows_are(form, shift):
+    rng = np.random.default_rng(0)
+    X = np.round(rng.normal(size=(60, 3)), 2) + shift
+    y = X[:, 0] > shift
+    gamma = NystroemSVC(n_components=5).fit(form(X), y).model_.kernel.gamma
+    held = X.astype(np.longdouble)
+    assert gamma == pytest.approx(float(1 / (3 * held.var())), rel=1e-8)
+
+
+def test_rows_that_are_all_the_same_have_no_scale():
+    X = np.full((20, 3), 0.1)
+    gamma = NystroemSVC(n_components=2).fit(X, np.arange(20) % 2).model_.kernel.gamma
+    assert gamma == 1.0

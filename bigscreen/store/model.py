@@ -12,10 +12,9 @@ from scipy.sparse import csr_array
 from bigscreen.errors import InputError
 from bigscreen.kernels import Compiled, Kernel, Side, kernel_from_dict
 from bigscreen.kernels_geometry import geometry
-from bigscreen.rows import as_rows
-from bigscreen.sides import sqnorms
 from bigscreen.store import model_votes
 from bigscreen.store.base import Rows
+from bigscreen.store.layout import sqnorms
 from bigscreen.store.model_file import SCHEMA, opened, packed, unpacked, write
 from bigscreen.store.model_gate import Gate, row_numbers
 from bigscreen.store.moved import Move, move_for
@@ -59,7 +58,7 @@ class _Machine:
         X = X if self.move is None else self.move(X)
         if self.entries is np.float64:
             return self._dots(X, self.coef, np.float64) + self.intercept
-        kernel, given = self.kernel, (sqnorms(as_rows(X)), self.longest, X.shape[1])
+        kernel, given = self.kernel, (sqnorms(X), self.longest, X.shape[1])
         error = kernel.relative_error(*given) if kernel.nonnegative else None
         columns = self.coef if error is None else np.column_stack([self.coef, self.spread])
         values = self._dots(X, columns, np.float32)
@@ -194,7 +193,7 @@ class Model:
         if self.part is None:
             rows, kernel = self.landmarks, self.kernel
             assert rows is not None
-            longest = float(sqnorms(as_rows(rows)).max(initial=0.0))
+            longest = float(sqnorms(rows).max(initial=0.0))
             move = move_for(kernel, rows, longest, False)
             if move is not None:
                 rows, kernel = move(rows), move.kernel(kernel)
