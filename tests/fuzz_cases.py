@@ -221,12 +221,14 @@ def of_path(path: Any) -> str:
     return digest(path.record, *(of_model(path.model(k)) for k in range(len(path))))
 
 
-def world(folder: Path) -> list[Target]:
-    """Everything that can be spoilt, and its twin made of other rows."""
+def world(folder: Path, names: str) -> list[Target]:
+    """Everything with this in its name that can be spoilt, and its twin made of other rows."""
     folder.mkdir(parents=True, exist_ok=True)
     targets = []
 
     def add(name: str, make: Callable[[Path, int], Any], use: Callable[[Path], str]) -> None:
+        if names not in name:
+            return
         places = [folder / f"{name}-{seed}" for seed in (1, 2)]
         for seed, place in zip((1, 2), places, strict=True):
             make(place, seed)
@@ -415,8 +417,7 @@ class Fuzz:
 
     def __init__(self, folder: Path, names: str = "") -> None:
         self.folder = folder
-        found = world(folder / "world")
-        self.targets = [target for target in found if names in target.name]
+        self.targets = world(folder / "world", names)
         self.known: dict[str, str] = {}
 
     def run(self, number: int) -> tuple[str, str, str]:
