@@ -13,6 +13,7 @@ are 0 change no sum.
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 from functools import cache
 from typing import NamedTuple
@@ -39,7 +40,12 @@ _UPPER = np.uint32(0xFFFF0000)
 
 @cache
 def available() -> bool:
-    """Whether this process may use the unit; asks the system for it (Linux, x86-64)."""
+    """Whether this process may use the unit; asks the system for it (Linux, x86-64).
+
+    ``BIGSCREEN_AMX=0`` in the environment switches it off.
+    """
+    if os.environ.get("BIGSCREEN_AMX") == "0":
+        return False
     if platform.system() != "Linux" or platform.machine() != "x86_64":
         return False
     features = binding.get_host_cpu_features()

@@ -30,7 +30,8 @@ def fit_record(model: Model) -> dict[str, Any]:
         or a function, how far it is known to be positive semidefinite (else None). nystrom: of
         landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
         tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and screening: rule,
-        rows fixed at either end, by pass.
+        rows fixed at either end, by pass; products: what computed them, the matrix unit or BLAS
+        (None of models of before).
     """
     known = model.provenance
     certificates = known["certificates"]
@@ -55,6 +56,7 @@ def fit_record(model: Model) -> dict[str, Any]:
         "rows": known["rows"],
         "rows_alive": max(alive.values(), default=None),
         **{name: known[name] for name in ("seconds", "peak_pss_bytes", "solver", "features")},
+        "products": known.get("versions", {}).get("products"),
         "strategy": model.strategy,
         "kernel_known": known.get("kernel_known"),
         "nystrom": known.get("nystrom"),
@@ -117,6 +119,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
             "screened": _screened(record["screening"]),
             "passes": _told(record),
             "solver, features": f"{record['solver']}, {record['features']}",
+            **({"products of rows by": record["products"]} if record["products"] else {}),
             "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
             "peak memory": report.size(record["peak_pss_bytes"]),
         },

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bigscreen import amx
 from bigscreen.design import tiles
 from bigscreen.errors import InputError, is_number
 from bigscreen.store import Rows
@@ -98,10 +99,11 @@ def total_weight(data: Rows) -> float:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions that can change a result's last bits."""
+    """Versions that can change a result's last bits, and what computes products of rows."""
     names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
     found = {name: importlib.metadata.version(name) for name in names}
-    return {**found, "python": platform.python_version()}
+    products = "matrix unit" if amx.available() else "BLAS"
+    return {**found, "python": platform.python_version(), "products": products}
 
 
 def check_rows(data: Rows, problem: str, classifies: bool) -> None:

@@ -1,6 +1,9 @@
 """Products on the matrix unit: as good as BLAS's, and the same bits in any company."""
 
+import os
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -208,3 +211,12 @@ def test_no_rows_or_no_columns(kernel, shape):
     assert found.shape == (n, 2) and np.all(np.isfinite(found))
     if m == 0:
         np.testing.assert_array_equal(found, 0.0)
+
+
+def test_the_unit_can_be_switched_off():
+    told = (
+        "from bigscreen import amx, kernels; print(amx.available(), kernels.on_matrix_unit('rbf'))"
+    )
+    off = {**os.environ, "BIGSCREEN_AMX": "0"}
+    shown = subprocess.run([sys.executable, "-c", told], env=off, capture_output=True, text=True)
+    assert shown.stdout.split() == ["False", "False"]
