@@ -214,9 +214,7 @@ def test_no_rows_or_no_columns(kernel, shape):
 
 
 def test_the_unit_can_be_switched_off():
-    told = (
-        "from bigscreen import amx, kernels; print(amx.available(), kernels.on_matrix_unit('rbf'))"
-    )
+    told = "from bigscreen import amx, unit; print(amx.available(), unit.multiplies('product'))"
     off = {**os.environ, "BIGSCREEN_AMX": "0"}
     shown = subprocess.run([sys.executable, "-c", told], env=off, capture_output=True, text=True)
     assert shown.stdout.split() == ["False", "False"]
