@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
 import time
 from collections.abc import Callable
@@ -33,6 +34,9 @@ WORKER_ENVIRONMENT = {
 
 STARTS = 3
 """Times to try: a worker may die while it starts."""
+
+START_SECONDS = 120.0
+"""How long a worker may take to start: one that is stopped just then would never."""
 
 SAME = ("bigscreen", "numba", "numpy", "distributed")
 """Packages whose versions must be those of this process, on every worker."""
@@ -106,6 +110,7 @@ def _started(workers: int, memory_limit: int | str | None, folder: str) -> Local
         "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
         "temporary-directory": folder,
     }
+    before = set(multiprocessing.active_children())
     for left in reversed(range(STARTS)):
         try:
             with dask.config.set(settings):
@@ -115,12 +120,15 @@ def _started(workers: int, memory_limit: int | str | None, folder: str) -> Local
                     memory_limit=memory_limit,
                     host="127.0.0.1",
                     security=Security.temporary(),
+                    death_timeout=START_SECONDS,
                     local_directory=folder,
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # HTTP, any free port
                     silence_logs=logging.CRITICAL,  # a worker's death is handled, not news
                 )
-        except (RuntimeError, OSError) as error:
+        except Exception as error:  # of many kinds, an AssertionError of Dask's own among them
+            for child in set(multiprocessing.active_children()) - before:
+                child.kill()
             if not left:
                 raise InputError(
                     f"{workers} worker processes were started {STARTS} times, and each time one "

@@ -18,7 +18,7 @@ from distributed import Client
 from fleet_programs import FEATURES, Gradient, Murderous, descend, kill_self, same, slow_square
 
 import bigscreen
-from bigscreen import fleet_dask, fleet_workers
+from bigscreen import fleet_dask, fleet_start, fleet_workers
 from bigscreen.errors import InputError
 from bigscreen.fleet import Inline
 from bigscreen.fleet_dask import Cluster
@@ -100,14 +100,16 @@ def test_a_step_that_kills_every_worker_ends(tmp_path):
         assert list(fleet.each(slow_square, range(3))) == [0, 1, 4]
 
 
-def test_a_worker_that_dies_while_the_cluster_starts():
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_lost_while_the_cluster_starts(monkeypatch, how):
+    monkeypatch.setattr(fleet_start, "START_SECONDS", 120.0 if how == signal.SIGKILL else 20.0)
     killed = []
 
     def first_child():
         while not killed:
             for child in psutil.Process().children(recursive=True):
                 if "spawn_main" in " ".join(child.cmdline()):
-                    child.kill()
+                    child.send_signal(how)
                     killed.append(child.pid)
                     return
             time.sleep(0.01)
