@@ -53,7 +53,7 @@ class Compiled(Kernel):
         if unit.serves(side, self.pairing, np.float32):
             side.packed(self.pairing)
         else:
-            _ = side.transposed if self.pairing == "manhattan" else side.centred
+            _ = side.transposed(np.float32) if self.pairing == "manhattan" else side.centred
 
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
         dtype = np.dtype(dtype)

@@ -120,14 +120,17 @@ class Side:
             return self.X
         return np.ascontiguousarray(self.X[:, self.position >= 0].toarray())
 
+    def transposed(self, dtype) -> np.ndarray:
+        """Columns of `dense`, moved, as rows, for entries of this type."""
+        return self._wide_columns if dtype == self.X.dtype == np.float64 else self._columns
+
     @cached_property
-    def transposed(self) -> dict[Any, np.ndarray]:
-        """Columns of `dense`, moved, as rows: rounded to float32, and as they are."""
-        narrow = np.ascontiguousarray(self.rounded("manhattan").T)
-        wide = narrow
-        if self.X.dtype == np.float64:
-            wide = np.ascontiguousarray((self.dense - self.origin).T)
-        return {np.dtype(np.float32): narrow, np.dtype(np.float64): wide}
+    def _columns(self) -> np.ndarray:
+        return np.ascontiguousarray(self.rounded("manhattan").T)
+
+    @cached_property
+    def _wide_columns(self) -> np.ndarray:
+        return np.ascontiguousarray((self.dense - self.origin).T)
 
     @cached_property
     def rare(self) -> Any:

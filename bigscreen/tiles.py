@@ -76,7 +76,7 @@ def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> 
             else:
                 values, first = out[r : r + count], c
             if manhattan:
-                _manhattan(a, side.transposed[np.dtype(dtype)], c, w, values, first)
+                _manhattan(a, side.transposed(dtype), c, w, values, first)
             else:
                 np.matmul(a, b.T, out=values[:, first : first + w])
             if indexed:

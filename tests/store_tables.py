@@ -50,7 +50,7 @@ def dense(X):
 
 
 def assert_same_features(found, expected):
-    assert found.dtype == np.float32 and found.shape == expected.shape
+    assert found.dtype == expected.dtype and found.shape == expected.shape
     if issparse(found):
         assert (found.indices.dtype, found.indptr.dtype) == (np.int32, np.int32)
         assert found.has_canonical_format

@@ -27,25 +27,27 @@ def test_round_trip(tmp_path_factory, data):
     shape = (n_rows, n_features)
     rng = np.random.default_rng(draw(st.integers(0, 99)))
     X = np.where(rng.random(shape) < draw(st.sampled_from([0, 0.3, 1])), rng.normal(size=shape), 0)
+    wide = draw(st.booleans()) and bool(X.any())
+    X = X if wide else X.astype(np.float32)
     X = csr_array(X) if draw(st.booleans()) else X
     y = rng.integers(-1, 3, n_rows)
     weight = rng.random(n_rows) if draw(st.booleans()) else None
-    grid = {"chunk_rows": 2 ** draw(st.integers(4, 6)), "shard_rows": 64}
+    grid = {"chunk_rows": 2 ** draw(st.integers(4, 6)), "shard_rows": 64, "wide": wide}
     folder = tmp_path_factory.mktemp("store")
     compress = draw(st.booleans())
     ids = np.arange(n_rows)
     disk = store(folder / "a", (X, y, weight, ids), compress=compress, **grid)
     disk.verify()
+    del grid["wide"]
     memory = MemoryDataset(X, y, LABELS, weight, **grid)
     assert disk.fingerprint == memory.fingerprint
     start = draw(st.integers(0, n_rows))
     stop = draw(st.integers(start, n_rows))
     picked = rng.integers(0, n_rows, draw(st.integers(0, 20)))
-    X32 = X.astype(np.float32)
-    norms = (dense(X32).astype(np.float64) ** 2).sum(axis=1)
+    norms = (dense(X).astype(np.float64) ** 2).sum(axis=1)
     for dataset in (disk, memory, pickle.loads(pickle.dumps(disk))):
-        assert_same_features(dataset.X(start, stop), X32[start:stop])
-        assert_same_features(dataset.rows(picked), X32[picked])
+        assert_same_features(dataset.X(start, stop), X[start:stop])
+        assert_same_features(dataset.rows(picked), X[picked])
         np.testing.assert_array_equal(dataset.y(start, stop), y[start:stop])
         expected = np.ones(n_rows) if weight is None else weight
         np.testing.assert_array_equal(dataset.weights(start, stop), expected[start:stop])

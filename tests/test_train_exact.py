@@ -57,7 +57,9 @@ def objectives(model, data, C=1.0):
     n = data.n_rows
     X, codes = data.X(0, n), data.y(0, n)
     scores = model.scores(X)
-    gram = model.kernel.block(model.landmarks, model._machines[0][0], dtype=np.float64)
+    gram = model.kernel.block(
+        model.landmarks, Side(model.landmarks, model.support), dtype=np.float64
+    )
     constant = model.provenance["parameters"]["intercept"] == "constant"
     out = []
     for k, (coef, b) in enumerate(zip(model.coef, model.intercept, strict=True)):

@@ -62,6 +62,7 @@ class MemoryDataset(Rows):
             weights=weights is not None,
             shard_rows=shard_rows,
             chunk_rows=chunk_rows,
+            wide=self._X.dtype == np.float64,
         )
         self.preparation = preparation or Preparation.none()
         self._y = as_stored(y, n_rows, self.layout.labels)
