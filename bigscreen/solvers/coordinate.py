@@ -254,12 +254,13 @@ class _Descent:
         save_alone(folder / PLACE, {**meta, "descent": record}, arrays)
 
     def restore(self, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-        """Go on from what ``save`` wrote."""
+        """Go on from what ``save`` wrote; ``meta`` is then what it was given."""
+        own = meta.pop("descent")
         self.alpha, self.w, self.fixed = arrays["alpha"], arrays["w"], arrays["fixed"]
         self.active, self.streak = ~self.fixed, arrays["streak"]
         self.counts = (int(arrays["counts"][0]), int(arrays["counts"][1]))
         self.passes = arrays["passes"]
-        self.epochs, self.violation = meta["descent"]["epochs"], meta["descent"]["violation"]
+        self.epochs, self.violation = own["epochs"], own["violation"]
         self.restored = True
 
     @property

@@ -27,10 +27,10 @@ def save(state: State, folder: Path, meta: dict[str, Any]) -> None:
 
 
 def restore(state: State, meta: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
-    """Go on from what ``save`` wrote."""
+    """Go on from what ``save`` wrote; ``meta`` is then what it was given."""
     for name in ARRAYS:
         setattr(state, name, arrays[name])
-    record = meta["pairs"]
+    record = meta.pop("pairs")
     for name in TALLIES:
         setattr(state, name, record[name])
     state.rows.entries = record["entries"]
