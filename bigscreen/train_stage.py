@@ -23,7 +23,7 @@ from bigscreen.path_stage import Stage
 from bigscreen.plan import BASE_BYTES, WORKER_BYTES, in_units, row_size
 from bigscreen.plan_exact import FEWEST
 from bigscreen.solvers.block import Block
-from bigscreen.store import Rows
+from bigscreen.store import Moved, Rows, moved
 from bigscreen.train_data import gamma_scale
 from bigscreen.train_options import TrainOptions
 
@@ -54,6 +54,8 @@ class Setting:
     features : ndarray or csr_array (n, r), or None
         What a machine's support rows are summed from where the models are to have coefficients of
         columns; None: they keep support rows.
+    ids : int64 (m,) or None
+        Rows that are landmarks.
     """
 
     stage: Stage
@@ -62,11 +64,12 @@ class Setting:
     data: Rows
     source: Design | None
     features: Any
+    ids: Any = None
 
     @property
     def landmarks(self) -> Any:
         """Those of a Nystrom machine, else None."""
-        return None if self.source is None else self.source.side.X
+        return None if self.source is None else self.data.rows(self.ids)
 
     def coef(self, machine: dict[str, Any]) -> FloatArray:
         """Coefficients of the models' columns, (m,) or (d,)."""
@@ -97,10 +100,13 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
     room = allowed - BASE_BYTES - others - data.n_rows * ROW_BYTES
     kernel = _kernel(data, options, fleet)
     constant = options.offset == "constant"
+    # Where float32 holds what the kernel sees of the rows; models have them where they are.
+    near = moved(data, kernel, False)
+    own = near.move.kernel(kernel) if isinstance(near, Moved) else kernel
     if options.exact:
-        stage, name = _exact(Design(data, kernel), constant, room, options, fleet)
+        stage, name = _exact(Design(near, own), constant, room, options, fleet)
         return Setting(stage, name, kernel, data, None, None)
-    source = None
+    source, ids = None, None
     if options.kernel == "linear":
         size = data.n_rows * row_size(data)
         _check(size, room, allowed, "rows", "a path reads them from memory")
@@ -115,16 +121,16 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
         )
         report({"event": "phase", "phase": "landmarks"})
         count = min(options.landmarks, data.n_rows)
-        side, _ = nystrom.landmarks(data, kernel, count, options.sampling, options.seed)
-        source = Design(data, kernel, side, nystrom.factor(kernel, side))
+        side, ids = nystrom.landmarks(near, own, count, options.sampling, options.seed)
+        source = Design(near, own, side, nystrom.factor(own, side))
         report({"event": "phase", "phase": "features"})
         features = nystrom.stored_features(source, fleet, None).data
         X = features.X(0, data.n_rows)
     if not options.coupled:
-        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X)
+        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X, ids)
     rows = data if source is None else features
     stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet)
-    return Setting(stage, name, kernel, data, source, X)
+    return Setting(stage, name, kernel, data, source, X, ids)
 
 
 def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
