@@ -81,7 +81,7 @@ class NystroemSVC(Classifier):
     ----------
     classes_ : ndarray (n_classes,)
     n_features_in_ : int
-    components_ : ndarray or csr_array (m, n_features), float32
+    components_ : ndarray or csr_array (m, n_features)
         The landmarks Z; None for a linear machine.
     dual_gap_, relative_gap_ : float
         ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all classes.

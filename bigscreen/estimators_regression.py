@@ -50,11 +50,11 @@ class SVR(_KernelRegressor):
     ----------
     support_ : int32 array (n_SV,)
         Rows of X whose coefficient is not 0, ascending.
-    support_vectors_ : float32 array or csr_array (n_SV, n_features)
+    support_vectors_ : array or csr_array (n_SV, n_features)
     n_support_ : int32 array (1,)
     dual_coef_ : float64 array (1, n_SV)
     intercept_ : float64 array (1,)
-    components_ : ndarray or csr_array (n_components, n_features), float32
+    components_ : ndarray or csr_array (n_components, n_features)
         The landmarks, where ``n_components`` is a number, in place of the four above.
     n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
         As in `SVC`; there is one certificate.

@@ -86,7 +86,8 @@ class SVC(_Voting):
     kernel's own phi, nothing approximated (but see ``n_components``), until the duality gap,
     summed over all rows in float64, is at most ``tol`` times the objective. The kernel matrix is
     never held: its columns are computed when they are needed, and kept while there is room. Rows
-    are float32. More than two classes are fitted one against one, as in scikit-learn.
+    of float64 stay that where float32 does not hold them. More than two classes are fitted one
+    against one, as in scikit-learn.
 
     For probabilities wrap it: ``CalibratedClassifierCV(SVC(...)).fit(X, y)``.
 
@@ -168,7 +169,7 @@ class SVC(_Voting):
     n_features_in_ : int
     support_ : int32 array (n_SV,)
         Rows of X with alpha away from 0, by class.
-    support_vectors_ : float32 array or csr_array (n_SV, n_features)
+    support_vectors_ : array or csr_array (n_SV, n_features)
         Empty if the kernel is precomputed.
     n_support_ : int32 array (n_classes,)
     dual_coef_ : float64 array (n_classes - 1, n_SV)
@@ -186,7 +187,7 @@ class SVC(_Voting):
         Blocks; the most of all pairs.
     history_ : list of dict
         Primal, dual, relative_gap, rows alive, kernel entries, seconds of every block.
-    components_ : ndarray or csr_array (n_components, n_features), float32
+    components_ : ndarray or csr_array (n_components, n_features)
         The landmarks, in place of ``support_``, ``support_vectors_``, ``n_support_`` and
         ``dual_coef_``, where ``n_components`` is a number; None for the linear kernel.
     model_ : Model

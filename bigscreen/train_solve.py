@@ -69,7 +69,7 @@ def solve(
     problem : Problem
         wang's general class is ``Sublinear(C, a, b, lower, upper)``.
     X : array or sparse array of shape (n, d)
-        Rows, float32 at heart.
+        Rows.
     y : array of shape (n,) or None
         Label codes for classifiers (``problem.positive`` is class +1), targets for regressions;
         ``OneClass`` and ``Sublinear`` do not look at it.

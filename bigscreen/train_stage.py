@@ -25,7 +25,7 @@ from bigscreen.path_stage import Stage
 from bigscreen.plan import BASE_BYTES, WORKER_BYTES, row_size
 from bigscreen.plan_exact import FEWEST
 from bigscreen.solvers.block import Block
-from bigscreen.store import Rows
+from bigscreen.store import Moved, Rows, moved
 from bigscreen.train_data import gamma_scale
 from bigscreen.train_options import TrainOptions
 
@@ -58,6 +58,8 @@ class Setting:
         columns; None: they keep support rows.
     factor : nystrom.Factor or None
         Of the landmarks.
+    ids : int64 (m,) or None
+        Rows that are landmarks.
     """
 
     stage: Stage
@@ -67,6 +69,7 @@ class Setting:
     source: Design | None
     features: Any
     factor: nystrom.Factor | None = None
+    ids: Any = None
 
     @property
     def definite(self) -> bool:
@@ -76,7 +79,7 @@ class Setting:
     @property
     def landmarks(self) -> Any:
         """Those of a Nystrom machine, else None."""
-        return None if self.source is None else self.source.side.X
+        return None if self.source is None else self.data.rows(self.ids)
 
     def coef(self, machine: dict[str, Any]) -> FloatArray:
         """Coefficients of the models' columns, (m,) or (d,)."""
@@ -112,10 +115,13 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
         report({"event": "progress", "phase": phase, "done": done, "total": total})
 
     matrix = partial(progress, "kernel matrix")
+    # Where float32 holds what the kernel sees of the rows; models have them where they are.
+    near = moved(data, kernel, False)
+    own = near.move.kernel(kernel) if isinstance(near, Moved) else kernel
     if options.exact:
-        stage, name = _exact(Design(data, kernel), constant, room, options, fleet, matrix)
+        stage, name = _exact(Design(near, own), constant, room, options, fleet, matrix)
         return Setting(stage, name, kernel, data, None, None)
-    source = factor = None
+    source = factor = ids = None
     if options.kernel == "linear":
         size = data.n_rows * row_size(data)
         _check(size, room, allowed, "rows", "a path reads them from memory")
@@ -130,18 +136,18 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
         )
         report({"event": "phase", "phase": "landmarks"})
         count = min(options.landmarks, data.n_rows)
-        side, _ = nystrom.landmarks(data, kernel, count, options.sampling, options.seed)
+        side, ids = nystrom.landmarks(near, own, count, options.sampling, options.seed)
         cutoff = nystrom.FULL if options.truncation is None else options.truncation
-        factor = nystrom.factored(kernel, side, cutoff)
-        source = Design(data, kernel, side, factor.matrix)
+        factor = nystrom.factored(own, side, cutoff)
+        source = Design(near, own, side, factor.matrix)
         report({"event": "phase", "phase": "features"})
         features = nystrom.stored_features(source, fleet, None, partial(progress, "features")).data
         X = features.X(0, data.n_rows)
     if not options.coupled:
-        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X, factor)
+        return Setting(ColumnsStage(X, constant), "columns", kernel, data, source, X, factor, ids)
     rows = data if source is None else features
     stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet, matrix)
-    return Setting(stage, name, kernel, data, source, X, factor)
+    return Setting(stage, name, kernel, data, source, X, factor, ids)
 
 
 def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:

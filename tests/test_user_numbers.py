@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bigscreen import SVC, LinearSVC, NystroemSVC
+from bigscreen import SVC, LinearSVC, NystroemSVC, svm_path
 from bigscreen.kernels import Polynomial, Rbf
 from bigscreen.solvers import block_shard
 from bigscreen.store.ingest import ingest
@@ -219,3 +219,16 @@ def test_scores_that_a_solver_has_wrong_are_computed_anew(monkeypatch):
     P += C * np.maximum(0, 1 - (2 * y - 1) * (scores + machine.intercept_[0])).sum()
     proved = machine.certificate_[0]
     assert abs(proved["primal"] - P) <= proved["primal_rounding"] + 1e-9 * P
+
+
+@pytest.mark.parametrize("components", [None, 30])
+def test_a_path_does_not_see_the_unit_of_its_rows(components):
+    given = {"kernel": "rbf", "tol": 1e-5, "n_components": components, "random_state": 0}
+    near = svm_path(PLAIN, Y, Cs=[0.1, 1.0], gamma=0.2, **given)
+    tiny = svm_path(PLAIN * 1e-19, Y, Cs=[0.1, 1.0], gamma=0.2e38, **given)
+    for one, other in zip(near.record["points"], tiny.record["points"], strict=True):
+        assert other[0]["primal"] == pytest.approx(one[0]["primal"], rel=2e-5)
+    rows = NEW[:5]
+    np.testing.assert_allclose(
+        tiny.model(1).scores(rows * 1e-19), near.model(1).scores(rows), atol=1e-2
+    )
