@@ -178,7 +178,9 @@ class _ShardSums:
                 part = dual[rows]
                 alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
                 alphas = list(alphas)
-                alpha[c:d] = weight @ np.stack(alphas) / weight.sum()
+                alpha[c:d] = 0.0  # where nothing was read off yet
+                for own, part_weight in zip(alphas, weight / weight.sum(), strict=False):
+                    alpha[c:d] += part_weight * own
                 self._tile(part, columns, scores, alphas, sums, parts)
                 if frame.groups:
                     every[rows] = scores

@@ -34,7 +34,8 @@ def met(record: Mapping[str, Any], tol: float) -> bool:
         return reached(record) <= tol
     if record["gap"] is None:
         return False
-    return proves(record["gap"], _rounding(record), record["primal"], tol)
+    proved = proves(record["gap"], _rounding(record), record["primal"], tol)
+    return bool(reached(record) <= tol and proved)
 
 
 def settled(record: Mapping[str, Any], tol: float) -> bool:
@@ -62,8 +63,11 @@ HOPELESS = 0.9
 
 
 def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
-    """Whether the relative gap is at most tol, whatever rounding has done to it."""
-    return gap + rounding <= tol * abs(primal)
+    """Whether the relative gap is at most tol, whatever rounding has done to it.
+
+    Where P is 0 to the last bit, and so are all its terms, no gap is small beside it: none is left.
+    """
+    return gap + rounding <= tol * abs(primal) or (primal == 0 and gap <= 0)
 
 
 def enough(rounding: float, primal: float, tol: float) -> float:

@@ -46,6 +46,7 @@ from bigscreen.train_path_options import PathOptions
 OUTCOMES = ("found", "harmless", "SILENT", "TRACEBACK")
 LABELS = ["a", "b", "c"]
 _EFFORT = ("seconds", "partition_seconds", "peak_pss_bytes", "kernel_entries")
+_EFFORT += ("full_passes", "partial_passes", "passes")
 """What a run has cost, in all: one that begins again pays twice for the same result."""
 
 

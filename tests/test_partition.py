@@ -227,7 +227,11 @@ def test_what_cannot_be_is_one_sentence(parts, largest, words, fleet):
     assert "\n" not in str(error.value)
 
 
-def test_rows_that_overflow_are_one_sentence(fleet):
-    data = MemoryDataset(np.full((20, 3), 1e30), np.zeros(20, np.int32), [0, 1])
-    with pytest.raises(InputError, match="scale the data"):
-        partition(Design(data), fleet, 2)
+def test_rows_whose_squares_float32_cannot_hold_are_parted_as_others_are(fleet):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(40, 3)).astype(np.float32) * np.float32(0.1)
+    X[::2] += 1.0
+    for scale in (1.0, 2.0**100):
+        data = MemoryDataset(X * np.float32(scale), np.zeros(40, np.int32), [0, 1])
+        found = partition(Design(data), fleet, 2).assign
+        assert len(set(found[::2])) == len(set(found[1::2])) == 1 and found[0] != found[1]
