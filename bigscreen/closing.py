@@ -179,8 +179,8 @@ class _ShardSums:
                 alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
                 alphas = list(alphas)
                 alpha[c:d] = 0.0  # where nothing was read off yet
-                for own, part_weight in zip(alphas, weight / weight.sum(), strict=False):
-                    alpha[c:d] += part_weight * own
+                for each, share in zip(alphas, weight / weight.sum(), strict=False):
+                    alpha[c:d] += share * each
                 self._tile(part, columns, scores, alphas, sums, parts)
                 if frame.groups:
                     every[rows] = scores
@@ -318,10 +318,10 @@ def close(
     constant = point.intercept if frame.constant else 0.0
     primal = loss + 0.5 * float(point.w @ point.w) + 0.5 * constant**2
     primal += float(np.dot(frame.total, multiplier))
-    best = list(multiplier)
+    best, passed = list(multiplier), 0.0
     for g, (at, total_g) in enumerate(zip(multiplier, frame.total.tolist(), strict=True)):
-        best[g], change = Kinks.joined(kinks[g] for kinks in near).best(at, total_g)
-        primal += change
+        best[g], change, weight = Kinks.joined(kinks[g] for kinks in near).best(at, total_g)
+        primal, passed = primal + change, passed + weight
     dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
     largest, eps = max(exact.column_bound, 1.0), 2.0**-53
@@ -334,7 +334,8 @@ def close(
     gap = float(primal - dual)
     # What was summed are float32 numbers; the machine that is published has float64 ones.
     seen_primal, seen_dual = sample.bounds(data.n_rows, gap)
-    own, other = own + seen_primal, other + seen_dual
+    # A kink that the multiplier has passed turns round what its row's error does to P.
+    own, other = own + seen_primal + 2.0 * passed * sample.far, other + seen_dual
     if certify == "float32" and own + other > DOUBTED * gap and sample.rows:
         return close(design, problem, point, fleet, "float64", source)
     found = Certificate(

@@ -170,8 +170,8 @@ class Sums:
         """The fewest rows without which rounding is a small part of the gap, ascending."""
         if not self.definite:
             worst = violation(self.dual, self.alpha, self.scores)
-            doubt = (self.box > 0) & (self.band > TOLD * worst) & ~self.exact
-            return np.flatnonzero(doubt)
+            rough = (self.box > 0) & (self.band > TOLD * worst) & ~self.exact
+            return np.flatnonzero(rough)
         found, doubt = self._sums()
         doubt[self.exact] = 0.0
         order = np.argsort(-doubt, kind="stable")

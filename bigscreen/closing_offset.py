@@ -79,8 +79,9 @@ class Kinks:
         most = sum(part.most for part in parts)
         return cls(values[keep], weights[keep], low, high, left, right, most)
 
-    def best(self, at: float, total: float) -> tuple[float, float]:
-        """The middle of the best interval, and by how much P changes on the way there from ``at``.
+    def best(self, at: float, total: float) -> tuple[float, float, float]:
+        """The middle of the best interval, by how much P changes on the way there from ``at``, and
+        the weight of the kinks passed or met.
 
         Where that is farther out than is told: as far as is.
         """
@@ -90,8 +91,8 @@ class Kinks:
         threshold = self.most - total
         found = middle(values, weights, threshold)
         if not np.isfinite(found):
-            return at, 0.0
+            return at, 0.0, 0.0
         slope = float(np.sum(weights[values <= at])) - threshold
-        between = (values > min(at, found)) & (values <= max(at, found))
+        between = (values >= min(at, found)) & (values <= max(at, found))
         turns = float(np.sum(weights[between] * np.abs(values[between] - found)))
-        return found, slope * (found - at) + turns
+        return found, slope * (found - at) + turns, float(np.sum(weights[between]))

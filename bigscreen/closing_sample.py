@@ -28,21 +28,24 @@ SLACK = 1.25
 @dataclass(frozen=True)
 class Sample:
     """Sums over rows of a sample: their number, what each moves P and D by (with its square), how
-    far their features in w(alpha) are moved, squared and as a vector (r,)."""
+    far their features in w(alpha) are moved, squared and as a vector (r,); the farthest that any
+    score is moved."""
 
     rows: float
     primal: FloatArray
     dual: FloatArray
     square: float
     moved: FloatArray
+    far: float
 
     @classmethod
     def none(cls, rank: int) -> Sample:
-        return cls(0.0, np.zeros(2), np.zeros(2), 0.0, np.zeros(rank))
+        return cls(0.0, np.zeros(2), np.zeros(2), 0.0, np.zeros(rank), 0.0)
 
     def __add__(self, other: Sample) -> Sample:
         names = ("rows", "primal", "dual", "square", "moved")
-        return Sample(*(getattr(self, name) + getattr(other, name) for name in names))
+        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Sample(**sums, far=max(self.far, other.far))
 
     def bounds(self, n: int, gap: float) -> tuple[float, float]:
         """How far P and D of n rows can be from those that were summed."""
@@ -101,7 +104,8 @@ def seen(
     signed = dual.sign * alpha
     along = signed * moved
     squares = float(signed**2 @ np.einsum("ij,ij->i", off, off))
-    return Sample(float(len(alpha)), _sums(primal), _sums(along), squares, signed @ off)
+    far = float(np.max(np.abs(moved), initial=0.0))
+    return Sample(float(len(alpha)), _sums(primal), _sums(along), squares, signed @ off, far)
 
 
 def _sums(values: FloatArray) -> FloatArray:

@@ -190,11 +190,11 @@ class _Nearest:
     design: Design
     centres: Centres
 
-    def __call__(self, shard: int) -> tuple[NDArray[np.int16], NDArray[np.float32]]:
+    def __call__(self, shard: int) -> tuple[NDArray[np.int16], FloatArray]:
         data, centres = self.design.data, self.centres
         start, stop = data.shard(shard)
         choice = np.empty((stop - start, min(CHOICES, len(centres))), np.int16)
-        loss = np.zeros(stop - start, np.float32)
+        loss = np.zeros(stop - start)
         for a, b in tiles(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
             ids = np.arange(start + a, start + b)

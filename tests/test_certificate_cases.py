@@ -78,7 +78,6 @@ def test_a_traceback_is_not_a_refusal(monkeypatch):
     assert verdict.outcome == "traceback" and verdict.found
 
 
-@pytest.mark.xfail(reason="float32 copies of float64 rows are not in the bounds yet")
 @pytest.mark.parametrize("part", range(6))
 def test_random_machines_state_what_is_so(part):
     size = CASES // 6

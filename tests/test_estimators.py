@@ -482,7 +482,7 @@ def test_bad_rows():
         fit(X, y, (y == 0).astype(float))
     with pytest.raises(ValueError, match="no row of any class"):
         fit(X, y, np.zeros(len(y)))
-    with pytest.raises(ValueError, match="too large for 32-bit"):
+    with pytest.raises(ValueError, match="too large for 64-bit"):
         fit(np.where(X == X[7, 3], 1e300, X), y)
     with pytest.raises(ValueError, match="X has 400 rows and y has 399 labels"):
         fit(da.from_array(X, chunks=100), y[1:])

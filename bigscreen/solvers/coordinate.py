@@ -213,7 +213,7 @@ class _Descent:
     def _count(self, rows: NDArray[np.bool_]) -> None:
         """Count a pass over these rows."""
         visited = np.count_nonzero(rows)
-        if visited:
+        if visited and not self.restored:  # the check after a checkpoint repeats the one before
             self.passes[int(visited < np.count_nonzero(~self.still))] += 1
 
     def screen(self, region: Ball) -> None:
