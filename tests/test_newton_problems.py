@@ -175,8 +175,9 @@ def test_the_closing_pass_of_any_point(name, fleet):
         a = world.mixed(point)
         world.is_feasible(a)
         assert found.dual == pytest.approx(world.dual(a), abs=1e-8 * size)
-        assert found.gap >= 0 and found.rounding_bound <= 1e-9 * size
+        assert found.gap >= 0 and found.rounding_bound <= 1e-5 * size  # of float32 columns
         wide = close(design, world.problem, point, fleet, "float64")
+        assert wide.rounding_bound <= 1e-9 * size
         assert wide.primal == pytest.approx(found.primal, rel=1e-4)
         assert wide.dual == pytest.approx(found.dual, rel=1e-3)
 
