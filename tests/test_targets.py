@@ -79,15 +79,14 @@ def test_stores_of_labels_are_what_they_were(tmp_path):
     bare = MemoryDataset(X, None, [])
     assert bare.fingerprint == "518405ba46318f9c81fcbe285ead6b52a4c263c7d3533b7df1331265e3e7f7fb"
     assert not bare.regression and bare.n_unlabelled == 10
-    for name, y, labels, schema in (
-        ("labels", np.arange(10) % 2, [0, 1], 1),
-        ("bare", None, [], 1),
-        ("targets", X[:, 0], None, 2),
+    for name, y, labels in (
+        ("labels", np.arange(10) % 2, [0, 1]),
+        ("bare", None, []),
+        ("targets", X[:, 0], None),
     ):
         data = write(tmp_path / name, X, y, labels)
         manifest = json.loads((tmp_path / name / "manifest.json").read_text())
-        assert manifest["schema"] == schema and ("targets" in manifest) == (schema == 2)
-        assert data.regression == (schema == 2)
+        assert ("targets" in manifest) == (labels is None) == data.regression
 
 
 def test_targets_count_in_the_fingerprint():
