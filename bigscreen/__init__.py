@@ -36,6 +36,7 @@ The house, from the ground up; every room imports only from rooms above it:
     cli/        the command line
 """
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,9 @@ if TYPE_CHECKING:
     from bigscreen.store.path_file import SolvedPath
     from bigscreen.train import TrainOptions
     from bigscreen.train_solve import solve
+
+if sys.platform == "win32":
+    raise ImportError("bigscreen runs on Linux and macOS; on Windows install and run it in WSL.")
 
 __all__ = [
     "Dataset",

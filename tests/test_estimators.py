@@ -508,6 +508,13 @@ def test_import_is_quick():
         _ = bigscreen.nothing
 
 
+def test_windows_is_refused_in_a_sentence():
+    code = "import sys; sys.platform = 'win32'; import bigscreen"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("ImportError: bigscreen runs on Linux and macOS")
+
+
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array])
 @pytest.mark.parametrize("shift", [0.0, 1e3, 1e6, -3e7])
 def test_gamma_is_scaled_by_the_spread_wherever_the_rows_are(form, shift):
