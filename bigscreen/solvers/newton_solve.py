@@ -9,6 +9,7 @@ import numpy as np
 from bigscreen import exact
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
+from bigscreen.errors import InputError
 from bigscreen.point import Point, Reading
 from bigscreen.point_sums import Frame
 from bigscreen.problems import Problem
@@ -297,7 +298,12 @@ class Solve:
         stack, totals = self.fleet.round({"kind": "middle"})
         v = exact.read(totals, "v", self.program.weight_bound * max(self.design.column_bound, 1.0))
         point = self._dual_point(v, stack.sum(axis=0))
-        assert point is not None, "the coupling can be met"
+        if point is None:  # the rows' weights have no digits left in sums that hold both
+            raise InputError(
+                f"a column reaches {self.design.column_bound:.2g}, and sums of such features and of "
+                "the rows' weights cannot be told apart: scale the data (StandardScaler, or "
+                "`--scale standard`)"
+            )
         frame, unit = self.algebra.frame, self.algebra.unit
         nothing = Reading(np.zeros(self.design.width), 0.0, unit, multiplier=(0.0,) * frame.groups)
         place.bundle.add(nothing, *point)
