@@ -300,8 +300,8 @@ class Solve:
         point = self._dual_point(v, stack.sum(axis=0))
         if point is None:  # the rows' weights have no digits left in sums that hold both
             raise InputError(
-                f"a column reaches {self.design.column_bound:.2g}, and sums of such features and of "
-                "the rows' weights cannot be told apart: scale the data (StandardScaler, or "
+                f"a feature reaches {self.design.column_bound:.2g}, and sums of such features and "
+                "of the rows' weights cannot be told apart: scale the data (StandardScaler, or "
                 "`--scale standard`)"
             )
         frame, unit = self.algebra.frame, self.algebra.unit
