@@ -93,6 +93,7 @@ class Kinks:
         if not np.isfinite(found):
             return at, 0.0, 0.0
         slope = float(np.sum(weights[values <= at])) - threshold
-        between = (values >= min(at, found)) & (values <= max(at, found))
+        between = (values > min(at, found)) & (values <= max(at, found))
         turns = float(np.sum(weights[between] * np.abs(values[between] - found)))
-        return found, slope * (found - at) + turns, float(np.sum(weights[between]))
+        met = between | (values == min(at, found))
+        return found, slope * (found - at) + turns, float(np.sum(weights[met]))
