@@ -42,13 +42,14 @@ class _Machine:
         coef: np.ndarray,
         intercept: np.ndarray,
         move: Move | None = None,
+        single: bool = True,
     ) -> None:
         self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
         self.coef = np.ascontiguousarray(coef.T)
         self.longest = float(side.sqnorms.max(initial=0.0))
         width = side.X.shape[1]
         # Other kernels' entries are given in float64, or for nothing.
-        single = isinstance(kernel, Compiled)
+        single = single and isinstance(kernel, Compiled)
         single = single and kernel.precision(self.longest, width) is np.float32
         self.entries = np.float32 if single else np.float64
         self.spread = _spread(side, self.coef) if single else np.zeros(0)
@@ -197,7 +198,10 @@ class Model:
             move = move_for(kernel, rows, longest, False)
             if move is not None:
                 rows, kernel = move(rows), move.kernel(kernel)
-            return [_Machine(kernel, Side(rows, self.support), self.coef, self.intercept, move)]
+            # Coefficients of small directions would amplify what float32 entries are rounded by.
+            fine = (self.provenance.get("nystrom") or {}).get("entries") == "float64"
+            side = Side(rows, self.support)
+            return [_Machine(kernel, side, self.coef, self.intercept, move, not fine)]
         assert self.gate is not None and self.landmarks is not None
         machines = []
         for p in range(self.gate.n_parts):
