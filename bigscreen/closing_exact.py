@@ -151,19 +151,24 @@ class Sums:
     def score(self, program: Scores, ids: NDArray[np.int64], fleet: Throughput) -> None:
         """Compute the scores of these rows, ascending."""
         data, exact = program.data, program.dtype is np.float64
-        constant = program.coef.sum() if self.problem.intercept == "constant" else 0.0
+        constant, rough = 0.0, 0.0
+        if self.problem.intercept == "constant":
+            constant = program.coef.sum()
+            # Of large coefficients that cancel, the sum has fewer digits than they.
+            rough = 2.0**-51 * float(np.sqrt(len(program.coef)) * np.abs(program.coef).sum())
         support = program.support.ids
         assert support is not None
         own = np.flatnonzero(np.isin(support, ids))
         if Crossed.worth(program, len(own)):
             crossed, rows = Crossed(program, own), support[own]
             scores, band = crossed.total(fleet.each(crossed, crossed.tasks))
-            self.scores[rows], self.band[rows], self.exact[rows] = scores + constant, band, exact
+            self.scores[rows], self.band[rows] = scores + constant, band + rough
+            self.exact[rows] = exact
             ids = np.setdiff1d(ids, rows)
         ends = np.searchsorted(ids, [data.shard(s)[1] for s in range(data.n_shards)])
         parts = [part for part in np.split(ids, ends[:-1]) if len(part)]
         for part, (scores, band) in zip(parts, fleet.each(program, parts), strict=True):
-            self.scores[part], self.band[part] = scores + constant, band
+            self.scores[part], self.band[part] = scores + constant, band + rough
             self.exact[part] = exact
 
     def doubtful(self) -> NDArray[np.int64]:

@@ -1,10 +1,12 @@
 """What a published model states is so; and the judge of it convicts what is not."""
 
+from dataclasses import replace
+
 import certificate_cases
 import numpy as np
 import published
 import pytest
-from certificate_cases import PROBLEMS, Rows, Spec, drawn, machine, tried
+from certificate_cases import PROBLEMS, SECONDS, Rows, Spec, drawn, machine, tried
 
 CASES = 300
 
@@ -81,5 +83,7 @@ def test_a_traceback_is_not_a_refusal(monkeypatch):
 @pytest.mark.parametrize("part", range(6))
 def test_random_machines_state_what_is_so(part):
     size = CASES // 6
-    verdicts = [tried(drawn(seed)) for seed in range(part * size, (part + 1) * size)]
+    seeds = range(part * size, (part + 1) * size)
+    # Without time budgets: where those end a fit, and whether it ends alike, is up to the clock.
+    verdicts = [tried(replace(drawn(seed), seconds=SECONDS)) for seed in seeds]
     assert not {str(v.spec): v.found for v in verdicts if v.found}
