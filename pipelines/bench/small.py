@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 
+import bench  # noqa: F401 (before numpy: it unsets OPENBLAS_CORETYPE)
 import numpy as np
 from sklearn.svm import SVC as Peer
 
