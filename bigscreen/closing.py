@@ -320,7 +320,8 @@ def close(
     primal += float(np.dot(frame.total, multiplier))
     best, passed = list(multiplier), 0.0
     for g, (at, total_g) in enumerate(zip(multiplier, frame.total.tolist(), strict=True)):
-        best[g], change, weight = Kinks.joined(kinks[g] for kinks in near).best(at, total_g)
+        joined = Kinks.joined(kinks[g] for kinks in near)
+        best[g], change, weight = joined.best(at, total_g, sample.far)
         primal, passed = primal + change, passed + weight
     dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
@@ -336,6 +337,8 @@ def close(
     seen_primal, seen_dual = sample.bounds(data.n_rows, gap)
     # A kink that the multiplier has passed turns round what its row's error does to P.
     own, other = own + seen_primal + 2.0 * passed * sample.far, other + seen_dual
+    lengths = (source or design).length_errors(np.stack([point.w, w_alpha], axis=1))
+    own, other = own + 0.5 * float(lengths[0]), other + 0.5 * float(lengths[1])
     if certify == "float32" and own + other > DOUBTED * gap and sample.rows:
         return close(design, problem, point, fleet, "float64", source)
     found = Certificate(

@@ -18,9 +18,10 @@ from bigscreen.closing_scores import Noise, Scores, phi_norms, spread
 from bigscreen.design import Design
 from bigscreen.dual import Dual, FloatArray, Mu
 from bigscreen.dual_violation import unit, violation
-from bigscreen.kernels import Side
+from bigscreen.kernels import Linear, Side
 from bigscreen.point import Point, relative
 from bigscreen.problems import Problem
+from bigscreen.store import Moved
 
 TOLD = 0.05
 """Part of the gap that float32 entries may have moved it by; rows are computed again until then."""
@@ -45,7 +46,7 @@ def close_exact(
     ----------
     design, problem, point
         What was solved, and where the solver stands: ``point.alpha`` (n,) is all that is used of
-        it, moved into the box where a rounding left it outside.
+        it, made feasible where rounding, or an early end, has left it beside (`published`).
     fleet : Throughput
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
@@ -83,20 +84,19 @@ def summed(
     data, kernel = design.data, design.kernel
     assert kernel is not None and point.alpha is not None
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-    alpha = np.clip(point.alpha, dual.lo, dual.hi)
+    alpha = published(design, dual, point.alpha)
     ids = np.flatnonzero(alpha)
     coef = (dual.sign * alpha)[ids]
     # Where the box holds nothing but 0 no score is needed.
     box = np.maximum(np.abs(dual.lo), np.abs(dual.hi))
     wide = certify == "float64" or design.precision is np.float64
-    farthest = float(np.sqrt(kernel.bound(data.max_sqnorm, data.max_sqnorm)))
-    sums = Sums(problem, dual, alpha, box, farthest, definite=design.definite)
+    sums = Sums(problem, dual, alpha, box, definite=design.definite)
     if not len(ids):
         return sums, certify
     support = Side(data.rows(ids), ids)
     norms = phi_norms(kernel, support)
-    sums.longest = float(np.max(norms))
-    noise = Noise(spread(design, support, coef), sums.longest, float(np.abs(coef) @ norms))
+    longest, size = float(np.max(norms)), float(np.abs(coef) @ norms)
+    noise = Noise(spread(design, support, coef), longest, size)
     program = Scores(data, kernel, support, coef, noise, np.float64 if wide else np.float32)
     live = np.arange(data.n_rows) if every else np.flatnonzero(box)
     # Every score anew: what a solver keeps is what is to be proved.
@@ -108,6 +108,30 @@ def summed(
             sums.score(exact, rows, fleet)
         sums.score(exact, sums.moving(), fleet)
     return sums, "float64" if wide else "float32"
+
+
+def published(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
+    """The alpha (n,) that is certified and published for a solver's: feasible, and near to it.
+
+    Rows at a bound stay there if the others can make the coupling hold. Where an inner product was
+    taken from another origin than 0, the coefficients add up to 0 to the last bit: what they were
+    off by would count with all of the origin's length in the machine for rows where they are.
+    """
+    alpha = np.clip(alpha, dual.lo, dual.hi)
+    if dual.coupling is None:
+        return alpha
+    for fixed in ((alpha == 0) | (alpha == dual.lo) | (alpha == dual.hi), alpha == 0, None):
+        try:
+            found = dual.feasible(alpha, fixed)
+            break
+        except ValueError:
+            if fixed is None:
+                raise
+    data = design.data
+    far = isinstance(data, Moved) and data.move.origin is not None
+    if far and isinstance(design.kernel, Linear):
+        return dual.balanced(found)
+    return found
 
 
 def bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
@@ -132,16 +156,14 @@ def bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
 class Sums:
     """P, D and what rounding can have put between them.
 
-    ``scores``, ``band``: without an offset, and how far each may be from the exact one.
-    ``longest``, ``farthest``: at least the longest feature of the support, and of all rows.
+    ``alpha`` is feasible. ``scores``, ``band``: without an offset, and how far each may be from
+    the exact one.
     """
 
     problem: Problem
     dual: Dual
     alpha: FloatArray
     box: FloatArray
-    farthest: float
-    longest: float = 0.0
     definite: bool = True
 
     def __post_init__(self) -> None:
@@ -222,21 +244,15 @@ class Sums:
         signed = dual.sign * alpha
         w_sq = float(signed @ scores)
         primal = dual.primal(scores, w_sq, mu)
-        # What makes alpha feasible is left out of w, as any w is good for P. The new ||w||^2 is
-        # known but for the square of what is taken, at most (sum |cut| ||phi||)^2.
-        cut, longest = self._excess()
-        size = float(np.sum(np.abs(cut)))
-        rest = (size * longest) ** 2 if size else 0.0
-        less = w_sq - 2.0 * float((dual.sign * cut) @ scores) + rest
-        value = dual.value(alpha - cut, less)
+        value = dual.value(alpha, w_sq)
         # A row certainly at its bound moves P and D alike; any other moves the gap by its slack.
         gradient = dual.gradient(scores, mu)
         at = np.abs(dual.spread_mu(mu))
         band = self.band + 2.0**-51 * (np.abs(dual.lin) + np.abs(scores) + at)
         ends = (_at(dual, gradient - band) - alpha, _at(dual, gradient + band) - alpha)
-        doubt = (np.maximum(*np.abs(ends)) + np.abs(cut)) * band
-        # dP / du = alpha / 2 less what is best, dD / du = alpha / 2 with what is cut off.
-        own = (np.maximum(*np.abs([end + 0.5 * alpha for end in ends])), np.abs(0.5 * alpha - cut))
+        doubt = np.maximum(*np.abs(ends)) * band
+        # dP / du = alpha / 2 less what is best, dD / du = alpha / 2.
+        own = np.maximum(*np.abs([end + 0.5 * alpha for end in ends])), 0.5 * np.abs(alpha)
         terms = np.abs(dual.losses(scores, mu)) + np.abs(dual.lin * alpha)
         terms += np.abs(signed * scores) + np.abs(alpha) * at
         gap = primal - value
@@ -256,17 +272,6 @@ class Sums:
             multiplier=() if dual.coupling is None else tuple(np.atleast_1d(mu).tolist()),
         )
         return certificate, doubt
-
-    def _excess(self) -> tuple[FloatArray, float]:
-        """What has to be taken from alpha for it to be feasible, and the longest feature of the
-        rows that it is taken from: those of the support if they will do."""
-        constant = float(self.problem.intercept == "constant")
-        try:
-            cut = self.alpha - self.dual.feasible(self.alpha, self.alpha == 0)
-            return cut, float(np.hypot(self.longest, constant))
-        except ValueError:
-            cut = self.alpha - self.dual.feasible(self.alpha)
-            return cut, float(np.hypot(self.farthest, constant))
 
 
 def _at(dual: Dual, gradient: FloatArray) -> FloatArray:

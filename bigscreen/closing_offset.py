@@ -79,9 +79,9 @@ class Kinks:
         most = sum(part.most for part in parts)
         return cls(values[keep], weights[keep], low, high, left, right, most)
 
-    def best(self, at: float, total: float) -> tuple[float, float, float]:
+    def best(self, at: float, total: float, far: float) -> tuple[float, float, float]:
         """The middle of the best interval, by how much P changes on the way there from ``at``, and
-        the weight of the kinks passed or met.
+        the weight of the kinks within ``far`` of the way.
 
         Where that is farther out than is told: as far as is.
         """
@@ -95,5 +95,5 @@ class Kinks:
         slope = float(np.sum(weights[values <= at])) - threshold
         between = (values > min(at, found)) & (values <= max(at, found))
         turns = float(np.sum(weights[between] * np.abs(values[between] - found)))
-        met = between | (values == min(at, found))
-        return found, slope * (found - at) + turns, float(np.sum(weights[met]))
+        near = (values >= min(at, found) - far) & (values <= max(at, found) + far)
+        return found, slope * (found - at) + turns, float(np.sum(weights[near]))

@@ -142,6 +142,21 @@ class Design:
         # ||T' k_i||^2 <= k_ii for exact columns; T can amplify what float32 ones err by.
         return np.sqrt(self.kernel.diag(X)) * (1 + 1e-6) + self._stretch * self._entry_error
 
+    def length_errors(self, w: FloatArray) -> FloatArray:
+        """How far ``||w||^2`` of each column of w (r, k) can be from that of the machine that is
+        published, ``c' K_ZZ c`` with ``c = T w``: T is as good as float64 makes it.
+
+        The difference itself, and what rounding can do to it where entries are float64.
+        """
+        if self.factor is None:
+            return np.zeros(w.shape[1])
+        assert self.kernel is not None
+        coefs = self.factor @ w
+        seen = np.einsum("ik,ik->k", coefs, self.dots(self.side.X, coefs, np.float64))
+        entry = FLOAT64 * self._entry_error + 2.0**-52 * self.column_bound
+        size = np.einsum("ik,ik->k", coefs, coefs)
+        return np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size
+
     @cached_property
     def _stretch(self) -> float:
         """At least ``||T' c|| / max |c_j|``."""

@@ -263,6 +263,26 @@ class Dual:
             moved = True
         return np.clip(self.coupling * x, self.lo, self.hi) if moved else alpha
 
+    def balanced(self, alpha: FloatArray) -> FloatArray:
+        """A feasible alpha as multiples of one power of two, so large that every sum of them is
+        exact: ``sum t alpha`` is 0 to the last bit. For a single coupling whose total is 0.
+
+        alpha itself, where no row has the room.
+        """
+        assert self.coupling is not None and self.group is None
+        largest = float(np.max(np.abs(alpha), initial=0.0))
+        unit = 2.0 ** (np.frexp(largest)[1] - 53 + len(alpha).bit_length())
+        ends = self.coupling * self.lo, self.coupling * self.hi
+        low, high = np.ceil(np.minimum(*ends) / unit), np.floor(np.maximum(*ends) / unit)
+        x = np.clip(np.rint(self.coupling * alpha / unit), low, high)
+        left = -float(np.sum(x))
+        room = high - x if left > 0 else x - low
+        # Rows that are far from both bounds first: no bound is met or left that need not be.
+        order = np.argsort(-np.minimum(high - x, x - low), kind="stable")
+        before = np.cumsum(room[order]) - room[order]
+        x[order] += np.sign(left) * np.clip(abs(left) - before, 0.0, room[order])
+        return self.coupling * x * unit if np.sum(x) == 0 else alpha
+
 
 def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:
     """x brought down by this much in sum, as far as low lets it; what is left to do."""

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
+from bigscreen.closing_exact import published
 from bigscreen.design import Design
 from bigscreen.divide_rows import load, pick
 from bigscreen.dual import FloatArray
@@ -24,7 +25,7 @@ from bigscreen.screening.dynamic import check_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
-from bigscreen.store import Moved, Rows
+from bigscreen.store import Moved
 from bigscreen.store.model import Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
 from bigscreen.train_job import Job, machine, records
@@ -85,7 +86,7 @@ class ExactJob(Job):
             with Inline(1) as alone:  # threads would wait for each other more than work
                 fitted = self._fit(design, binary, Pairs(), fleet=alone)
         assert fitted.point.alpha is not None
-        support, coef = self._support(design.data, binary, fitted.point.alpha)
+        support, coef = self._support(design, binary, fitted.point.alpha)
         if own is not None:
             support = ids[support]
         result = {
@@ -132,7 +133,7 @@ class ExactJob(Job):
                 "several levels part the rows by each problem's own support rows, and a model has "
                 "one partition; with more than two labels early needs one level"
             )
-        support, coef = self._support(self.data, binary, divided.alpha)
+        support, coef = self._support(self.design, binary, divided.alpha)
         return {
             "support": support,
             "coef": coef,
@@ -143,11 +144,12 @@ class ExactJob(Job):
         }
 
     def _support(
-        self, data: Rows, binary: Binary, alpha: FloatArray
+        self, design: Design, binary: Binary, alpha: FloatArray
     ) -> tuple[NDArray[np.int64], FloatArray]:
         """Support rows and their coefficients."""
+        data = design.data
         dual = binary.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-        signed = dual.sign * np.clip(alpha, dual.lo, dual.hi)
+        signed = dual.sign * published(design, dual, alpha)
         support = np.flatnonzero(signed)
         return support, signed[support]
 

@@ -1,5 +1,7 @@
 """The general dual record against the oracle: objectives, gap, multipliers, decisions."""
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 import reference
@@ -101,6 +103,22 @@ def test_the_multiplier_minimises_the_primal(kind, seed, ties):
     best = reference.primal(q, w, reference.best_multiplier(q, q.phi @ w))
     mine = reference.primal(q, w, record(q).multiplier(q.phi @ w))
     assert mine == pytest.approx(best, rel=1e-12, abs=1e-12)
+
+
+@given(seed=st.integers(0, 10**6), n=st.integers(2, 3000))
+@settings(max_examples=60, deadline=None)
+def test_a_balanced_alpha_adds_up_to_nothing(seed, n):
+    rng = np.random.default_rng(seed)
+    t, hi = np.where(np.arange(n) % 2, 1.0, -1.0), 10.0 ** rng.uniform(0, 9, n)
+    dual = Dual(t, np.ones(n), np.zeros(n), hi, t, 0.0)
+    start = hi * rng.choice([0.0, 1.0, rng.random()], n, p=[0.5, 0.3, 0.2])
+    alpha = dual.feasible(start)
+    mended = dual.balanced(alpha)
+    if not alpha.any():
+        return
+    np.testing.assert_allclose(mended, alpha, rtol=0, atol=n**2 * 2.0**-50 * alpha.max())
+    assert sum(map(Fraction, (t * mended).tolist())) == 0
+    assert np.all((mended >= 0) & (mended <= hi))
 
 
 @drawn

@@ -1,6 +1,7 @@
 """A certificate speaks of the numbers that were given, wherever float32 has no room for them."""
 
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -104,6 +105,17 @@ def test_a_linear_machine_with_its_own_offset_does_not_see_where_rows_are():
     np.testing.assert_allclose(
         machine.decision_function(NEW + 1e5), near.decision_function(NEW), atol=0.05
     )
+
+
+def test_coefficients_of_far_rows_add_up_to_nothing():
+    """What they were off by would count with the square of how far the rows are."""
+    X, weights = PLAIN + 1e5, 10.0 ** np.linspace(0, 4, len(PLAIN))
+    machine = SVC(kernel="linear", C=C, tol=1e-4).fit(X, SIGN, sample_weight=weights)
+    signed = machine.dual_coef_[0]
+    assert sum(map(Fraction, signed.tolist())) == 0 and np.abs(signed).max() > 1e3
+    w = signed @ (X[machine.support_] - X[0])
+    proved, D = machine.certificate_[0], np.abs(signed).sum() - 0.5 * w @ w
+    assert abs(proved["dual"] - D) <= proved["dual_rounding"] + 1e-9 * abs(D)
 
 
 def test_sparse_rows_keep_their_numbers():

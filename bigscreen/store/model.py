@@ -11,6 +11,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import Compiled, Kernel, Side, kernel_from_dict
+from bigscreen.kernels_base import SMALLEST
 from bigscreen.kernels_geometry import geometry
 from bigscreen.store import model_votes
 from bigscreen.store.base import Rows
@@ -46,6 +47,7 @@ class _Machine:
     ) -> None:
         self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
         self.coef = np.ascontiguousarray(coef.T)
+        self.size = float(np.max(np.sum(np.abs(coef), axis=1)))
         self.longest = float(side.sqnorms.max(initial=0.0))
         width = side.X.shape[1]
         # Other kernels' entries are given in float64, or for nothing.
@@ -71,6 +73,8 @@ class _Machine:
         else:
             # Of entries in [0, 1] the squares are no larger; what they err by together moves all.
             moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
+        # Entries that float32 takes for 0, or nearly, are none to float64.
+        moved = moved + SMALLEST * self.size
         rough = np.flatnonzero(~(moved <= ACCURATE * largest))
         if len(rough):
             scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
