@@ -87,3 +87,38 @@ def test_random_machines_state_what_is_so(part):
     # Without time budgets: where those end a fit, and whether it ends alike, is up to the clock.
     verdicts = [tried(replace(drawn(seed), seconds=SECONDS)) for seed in seeds]
     assert not {str(v.spec): v.found for v in verdicts if v.found}
+
+
+CAUGHT = {
+    "coupling broken by 5e-9": Spec(
+        30203, "SVC", "laplacian", n=70, d=7, C=2.604578623893498,
+        gamma=0.6543112306849546, tol=0.0004976159011062099, single=True,
+        huge=1.1696590911543172, weights="wide", solver="pairs", screening="f-safe",
+        start="nystrom",
+    ),
+    "weights of 0, rows at 1e13": Spec(
+        101924, "SVC", "linear", n=41, d=2, C=-1.937826337963111, suited=False,
+        tol=1.5021488866312745e-07, offset=2.6481845981078633, scale=10.829000632570725,
+        weights="zeros",
+    ),
+    "T of float64's last digits": Spec(
+        100852, "NystroemSVC", "poly", n=47, d=7, C=0.8491095195166913,
+        gamma=-1.2966000305310776, degree=1, coef0=3.0, intercept=True, tol=0.0032151438156048555,
+        components=7, sampling="rpcholesky", huge=3.899268675461201,
+    ),
+    "kinks beside the way of the offset": Spec(
+        101589, "NystroemSVC", "laplacian", n=19, d=8, C=-0.06533892930969731,
+        gamma=-1.429152885389409, tol=0.000680596733806696, components=26,
+        sampling="rpcholesky", weights="wide", class_weight="balanced",
+    ),
+    "entries that float32 takes for 0": Spec(
+        101082, "SVR", "rbf", n=69, d=7, C=-0.8822562731538501, epsilon=0.0,
+        gamma=-1.2297911251272019, intercept=False, tol=0.00037568637245276044, components=15,
+        sparse=True, huge=2.1708948209778622, weights="zeros", target=-5.169174041498189,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CAUGHT)
+def test_machines_that_once_stated_what_was_not_so(name):
+    assert not tried(CAUGHT[name]).found
