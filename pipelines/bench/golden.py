@@ -117,7 +117,8 @@ def estimators() -> dict[str, Callable[[], str]]:
         "NystroemSVC": (b.NystroemSVC(n_components=80, random_state=0), X, y),
         "NystroemSVC, rows far from 0": (b.NystroemSVC(n_components=80, random_state=0), wide, y),
         "NystroemSVC stored, cd": (
-            b.NystroemSVC(n_components=80, random_state=0, features="stored", solver="cd"), X, several,
+            b.NystroemSVC(n_components=80, random_state=0, features="stored", solver="cd"),
+            X, several,
         ),
     }  # fmt: skip
     return {name: (lambda case=case: told(*case)) for name, case in cases.items()}
