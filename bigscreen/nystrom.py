@@ -87,7 +87,8 @@ def pivots(kernel: Kernel, pool: Side, count: int, rng: np.random.Generator) -> 
     """
     n = len(pool)
     left = kernel.diag(pool.X).astype(np.float64)
-    floor = 1e-7 * float(left.max())
+    largest = float(left.max())
+    floor = 1e-7 * largest
     lower = np.empty((n, count), np.float32)
     chosen: list[int] = []
     block = max(16, count // 10)
@@ -98,8 +99,10 @@ def pivots(kernel: Kernel, pool: Side, count: int, rng: np.random.Generator) -> 
         side = Side(pool.X[proposals])
         known = lower[proposals, :k]
         residual = kernel.block(side, side, dtype=np.float64) - known @ known.T
-        taken, factor = _thin(residual, left[proposals], rng, count - k)
+        taken, factor = _thin(residual, left[proposals], rng, count - k, 1e-12 * largest)
         if not len(taken):
+            # What float32 steps have left of them is more than there is: else drawn for ever.
+            left[proposals] = np.minimum(left[proposals], np.maximum(np.diag(residual), 0.0))
             continue
         new = proposals[taken]
         columns = kernel.block(pool, Side(pool.X[new])) - lower[:, :k] @ lower[new, :k].T
@@ -115,9 +118,10 @@ def pivots(kernel: Kernel, pool: Side, count: int, rng: np.random.Generator) -> 
 
 
 def _thin(
-    residual: FloatArray, weight: FloatArray, rng: np.random.Generator, most: int
+    residual: FloatArray, weight: FloatArray, rng: np.random.Generator, most: int, least: float
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """Accept proposals one by one with what is left of them; the Cholesky factor of those taken."""
+    """Accept proposals one by one with what is left of them, more than ``least``; the Cholesky
+    factor of those taken."""
     size = len(residual)
     factor = np.zeros((size, size))
     left = np.diag(residual).copy()
@@ -125,7 +129,7 @@ def _thin(
     for i in range(size):
         if len(taken) == most:
             break
-        if rng.random() * weight[i] < left[i] and left[i] > 1e-12:
+        if rng.random() * weight[i] < left[i] and left[i] > least:
             k = len(taken)
             column = (residual[:, i] - factor[:, :k] @ factor[i, :k]) / np.sqrt(left[i])
             factor[:, k] = column

@@ -68,6 +68,18 @@ def test_rpcholesky_of_a_kernel_of_low_rank():
     assert len(set(ids.tolist())) == 20
 
 
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e4])
+def test_pivots_end_where_float32_has_more_left_than_there_is(scale):
+    """Rows far from 0 whose entries are tiny, twice each: drawn for ever, none of them taken."""
+    rng = np.random.default_rng(0)
+    X = scale * (1.0 + 1e-4 * rng.normal(size=(34, 3)))
+    X = np.concatenate([X, X])
+    data = MemoryDataset(X, np.arange(68) % 2, [0, 1])
+    made = make_kernel("polynomial", 0.02 / scale**2, 5, 0.0)
+    _, ids = nystrom.landmarks(data, made, 18, "rpcholesky", 0)
+    assert len(np.unique(ids)) == 18
+
+
 def test_rpcholesky_beats_uniform_on_clusters():
     """Small clusters are found: the trace that is left is smaller, on average over seeds."""
     rng = np.random.default_rng(0)
