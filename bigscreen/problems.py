@@ -6,6 +6,7 @@
 | SquaredSvc | y | 1 | 0 | [0, inf) | true offset: sum y alpha = 0 |
 | NuSvc | y | 0 | 0 | [0, c / mass] | sum alpha = nu; true offset: nu / 2 over each class |
 | OneClass | 1 | 0 | 0 | [0, c / (nu mass)] | sum alpha = 1 |
+| NuSvr (rows twice) | +-1 | s y | 0 | [0, C c] | sum alpha = C nu mass; true offset: half by s |
 | Lad | 1 | y | 0 | [-C c, C c] | true offset: sum alpha = 0 |
 | Svr | 1 | y | epsilon | [-C c, C c] | true offset: sum alpha = 0 |
 | SquaredSvr | 1 | y | epsilon | (-inf, inf) | true offset: sum alpha = 0 |
