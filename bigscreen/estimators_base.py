@@ -87,7 +87,11 @@ class Machine(BaseEstimator):
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 model = train(data, options, fleet, report)
         self._publish(model, numbers)
+        self._follow(X, y, sample_weight)
         return self
+
+    def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """What else a machine makes of the rows once it is fitted."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

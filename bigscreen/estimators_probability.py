@@ -9,7 +9,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,24 +48,20 @@ class Probable:
     probability: bool | str
     random_state: Any
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        super().fit(X, y, sample_weight)  # type: ignore[misc]
+    def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._probA = self._probB = np.empty(0)
         if self.probability == "deprecated":
-            return self
+            return
         name = type(self).__name__
         warnings.warn(
             "The `probability` parameter is deprecated, as scikit-learn 1.9 has deprecated it: "
             f"use `CalibratedClassifierCV({name}(), ensemble=False)` instead of "
             f"`{name}(probability=True)`",
             FutureWarning,
-            stacklevel=2,
+            stacklevel=3,
         )
         if self.probability:
             self._fit_sigmoids(X, y, sample_weight)
-        return self
-
-    fit.__doc__ = None  # that of the machine
 
     @available_if(_asked)
     def predict_proba(self, X: Any) -> FloatArray:
