@@ -150,8 +150,8 @@ def check_feasible(nu: float, positive: float, negative: float, intercept: str, 
         near = f"{most:.6g}"
         near = near if float(near) <= most * _ROUNDED else f"{most * (1 - 5e-6):.6g}"
         raise InputError(
-            f"the specified nu is infeasible{where}, {nu:.10g}: one class has too little weight to "
-            f"hold half of it; the largest feasible nu is {near}"
+            f"nu {nu:.10g} is infeasible{where}: one class has too little weight to hold half of "
+            f"it; the largest feasible nu is {near}"
         )
 
 
