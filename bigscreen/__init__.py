@@ -42,11 +42,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from bigscreen.errors import InputError
-    from bigscreen.estimators import LinearSVC, NystroemSVC
+    from bigscreen.estimators import NystroemSVC
+    from bigscreen.estimators_linear import LinearSVC, LinearSVR
     from bigscreen.estimators_one_class import OneClassSVM
     from bigscreen.estimators_path import nu_path, svm_path
     from bigscreen.estimators_path_cv import SVCPathCV
-    from bigscreen.estimators_regression import SVR, LADRegressor, LinearSVR, QuantileRegressor
+    from bigscreen.estimators_regression import SVR, LADRegressor, QuantileRegressor
     from bigscreen.estimators_svc import SVC, NuSVC
     from bigscreen.fleet import Inline
     from bigscreen.fleet_start import connect, local_cluster
@@ -91,8 +92,8 @@ _HOMES = {
     "InputError": "errors",
     "Inline": "fleet",
     "LADRegressor": "estimators_regression",
-    "LinearSVC": "estimators",
-    "LinearSVR": "estimators_regression",
+    "LinearSVC": "estimators_linear",
+    "LinearSVR": "estimators_linear",
     "MemoryDataset": "store",
     "Model": "store.model",
     "NuSVC": "estimators_svc",

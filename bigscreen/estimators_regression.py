@@ -1,18 +1,12 @@
-"""The regressions: `SVR`, `LADRegressor`, `QuantileRegressor` and `LinearSVR`."""
+"""The kernel regressions: `SVR`, `LADRegressor` and `QuantileRegressor`."""
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from bigscreen.estimators_kernel import KernelMachine
 from bigscreen.estimators_kinds import Regressor
-from bigscreen.store.model import Model
-from bigscreen.train import TrainOptions
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -136,54 +130,3 @@ class QuantileRegressor(_KernelRegressor):
 
     def _own(self) -> dict[str, Any]:
         return {**super()._own(), "tau": self.quantile}
-
-
-@dataclass(kw_only=True, eq=False, repr=False)
-class LinearSVR(Regressor):
-    """Linear epsilon-support vector regression for more rows than fit in memory.
-
-    Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, |y_i - <w, x_i> - b| - epsilon)`` until the
-    duality gap, summed over all rows, is at most ``tol`` times the objective.
-
-    Parameters
-    ----------
-    epsilon : float, default=0.0
-        Errors up to this cost nothing.
-    fit_intercept : {False, True, "true"}, default=True
-        As in `LinearSVC`; True is that of scikit-learn's LinearSVR.
-    C, tol, max_iter, time_budget, solver, screening, random_state, memory, n_jobs, scheduler, \
-    work, verbose
-        As in `LinearSVC`.
-
-    Attributes
-    ----------
-    coef_ : float64 array (n_features,)
-        Of the rows as the data set holds them (scaled, if it was scaled).
-    intercept_ : float64 array (1,)
-    n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
-        As in `SVR`.
-    """
-
-    _problem = "svr"
-
-    epsilon: float = 0.0
-    C: float = 1.0
-    tol: float = 1e-3
-    fit_intercept: bool | str = True
-    max_iter: int = 1000
-    time_budget: float | None = None
-    solver: str = "auto"
-    screening: str = "gap"
-    random_state: Any = None
-    memory: int | None = None
-    n_jobs: int | None = None
-    scheduler: str | None = None
-    work: str | os.PathLike[str] | None = None
-    verbose: int = 0
-
-    def _options(self) -> TrainOptions:
-        return self._shared_options(C=self.C, epsilon=self.epsilon, kernel="linear")
-
-    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
-        super()._publish(model, numbers)
-        self.coef_, self.intercept_ = model.coef[0], model.intercept

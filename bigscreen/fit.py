@@ -207,7 +207,7 @@ def _nothing(design: Design, problem: Problem) -> float:
 
 
 def _weight_bound(design: Design, problem: Problem) -> float:
-    """The sum over all rows of how far alpha can be from 0.
+    """The sum of all rows' reach.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def _weight_bound(design: Design, problem: Problem) -> float:
     for s in range(data.n_shards):
         start, stop = data.shard(s)
         dual = problem.dual(data.y(start, stop), data.weights(start, stop))
-        box = np.maximum(dual.hi, -dual.lo)
+        box = dual.reach
         check_box(box, partial(data.row_ids, start, stop))
         total += float(box.sum())
     return total

@@ -40,6 +40,8 @@ class NuSvc:
     code_weight: tuple[float, ...] = ()
     intercept: str = "none"
 
+    intercept_scaling = 1.0
+
     def __post_init__(self) -> None:
         _check_nu(self.nu, self.mass)
         if self.intercept not in INTERCEPTS:
@@ -95,6 +97,7 @@ class OneClass:
     mass: float
 
     intercept = "true"
+    intercept_scaling = 1.0
 
     def __post_init__(self) -> None:
         _check_nu(self.nu, self.mass)

@@ -53,6 +53,7 @@ class Spec:
     ``offset``, ``scale``, ``huge``, ``target``: log10 of what all columns are shifted by, of what
     they are multiplied with, of what one column has in addition, and of the targets' size.
     ``gamma``: log10, of what suits the rows. ``C``: log10, for a kernel of size 1 if ``suited``.
+    ``squared``: the squares of the losses. ``scaling``: log10, of the appended constant.
     """
 
     seed: int = 0
@@ -82,6 +83,8 @@ class Spec:
     indefinite: bool = False
     weights: str = "none"
     class_weight: str = "none"
+    squared: bool = False
+    scaling: float = 0.0
     target: float = 0.0
     solver: str = "auto"
     screening: str = "auto"
@@ -152,6 +155,10 @@ def drawn(seed: int) -> Spec:
         own["seconds"] = float(10.0 ** rng.uniform(-4, -1))
     if (machine not in EXACT or own.get("components")) and some(0.04):
         own["n"] = int(rng.integers(2000, 6000))  # more than the certificate takes a sample of
+    if machine not in EXACT:
+        own["squared"] = some(0.5)
+        if machine != "NystroemSVC" and own["intercept"] is True and some(0.3):
+            own["scaling"] = float(rng.uniform(-2, 3))
     unused = {
         "C": problem in ("nu-svc", "one-class"), "nu": problem not in ("nu-svc", "one-class"),
         "epsilon": problem != "svr", "quantile": problem != "quantile",
@@ -260,6 +267,11 @@ def machine(spec: Spec, rows: Rows) -> Any:
         how |= {"screening": spec.screening, "start": spec.start}
         if problem in CLASSIFIERS:
             how["decision_function_shape"] = "ovo"
+    if spec.machine not in EXACT:
+        loss = "epsilon_insensitive" if problem == "svr" else "hinge"
+        how["loss"] = f"squared_{loss}" if spec.squared else loss
+    if spec.machine.startswith("Linear"):
+        how["intercept_scaling"] = 10.0**spec.scaling
     if problem in CLASSIFIERS and spec.class_weight != "none":
         uneven = {int(label): 1.0 + label for label in np.unique(rows.y)}
         how["class_weight"] = "balanced" if spec.class_weight == "balanced" else uneven

@@ -88,6 +88,7 @@ class Published:
     def __init__(self, spec: Any, rows: Any, fitted: Any) -> None:
         self.spec, self.given, self.fitted = spec, rows, fitted
         self.problem, self.intercept = rows.problem, spec.intercept
+        self.scaling = LONG(getattr(fitted, "intercept_scaling", 1))
         self.X = rows.X.astype(LONG)
         self.exact = hasattr(fitted, "dual_coef_")
         self.landmarks = None if self.exact else getattr(fitted, "components_", None)
@@ -240,10 +241,11 @@ class Published:
         u, off, spec = f.value[m.rows], f.error[m.rows], self.spec
         total = 0.5 * w_sq.value
         if self.problem != "one-class" and self.intercept is True:
-            total = total + 0.5 * b * b
+            total = total + 0.5 * (b / self.scaling) ** 2
         constant = LONG(0)
         if self.problem == "c-svc":
-            losses = m.box * np.maximum(0, 1 - m.s * u)
+            lost = np.maximum(0, 1 - m.s * u)
+            losses = m.box * (lost**2 if spec.squared else lost)
         elif self.problem == "nu-svc":
             rho = None if self.exact else -LONG(np.mean(m.certificate["multiplier"]))
             losses, constant = self._margin(m, m.s * u, rho)
@@ -252,7 +254,8 @@ class Published:
         else:
             rest = m.y - u
             if self.problem == "svr":
-                losses = m.box * np.maximum(0, np.abs(rest) - LONG(self.fitted.epsilon))
+                lost = np.maximum(0, np.abs(rest) - LONG(self.fitted.epsilon))
+                losses = m.box * (lost**2 if spec.squared else lost)
             elif self.problem == "lad":
                 losses = m.box * np.abs(rest)
             else:
@@ -260,8 +263,10 @@ class Published:
                 losses = m.box * np.maximum(tau * rest, (tau - 1) * rest)
         # A row certainly without loss errs by nothing.
         off = off + EPS * 4 * (np.abs(u) + np.abs(m.y) + 1)
+        if spec.squared:
+            off = off * (2 * lost + off)
         sums = EPS * (len(u) + 8) * (abs(total) + np.sum(np.abs(losses)) + abs(constant))
-        error = 0.5 * w_sq.error + np.sum(m.box * off) + sums + EPS * 4 * b * b
+        error = 0.5 * w_sq.error + np.sum(m.box * off) + sums + EPS * 4 * (b / self.scaling) ** 2
         if self.problem == "one-class" and m.scale != 1:
             error += RESCALED * abs(b)
         return Value(total + constant + np.sum(losses), error)
@@ -343,7 +348,7 @@ class Published:
         width = phi.shape[1]
         phi = phi / unit
         if self.intercept is True and self.problem != "one-class":
-            phi = np.hstack([phi, np.full((len(phi), 1), 1 / unit)])
+            phi = np.hstack([phi, np.full((len(phi), 1), float(self.scaling) / unit)])
         q = self._oracle(phi, s, y, box)
         try:
             with np.errstate(all="ignore"):
@@ -353,7 +358,7 @@ class Published:
         back = unit if times == 1.0 else 1 / unit
         coef = (T @ (best.w[:width] * back)).astype(LONG)
         if self.intercept is True and self.problem != "one-class":
-            b = LONG(best.w[width] * back)
+            b = LONG(best.w[width] * back) * self.scaling
         elif self.intercept is False:
             b = LONG(0)
         else:
@@ -377,7 +382,8 @@ class Published:
         one, zero = np.ones(len(s)), np.zeros(len(s))
         true, spec = self.intercept == "true", self.spec
         if self.problem == "c-svc":
-            return reference.Problem(phi, s, one, zero, box, s if true else None)
+            q = reference.Problem(phi, s, one, zero, box, s if true else None)
+            return reference.squared(q) if spec.squared else q
         if self.problem == "nu-svc":
             if true:
                 group = (s > 0).astype(np.int64)
@@ -393,7 +399,8 @@ class Published:
         tube = np.full(len(s), self.fitted.epsilon) if self.problem == "svr" else None
         if tube is not None and not tube.any():
             tube = None
-        return reference.Problem(phi, one, y, low, high, t, 0.0, None, tube)
+        q = reference.Problem(phi, one, y, low, high, t, 0.0, None, tube)
+        return reference.squared(q) if spec.squared else q
 
     # -- the verdict -------------------------------------------------------------------------------
     def faults(self, decided: np.ndarray, predicted: np.ndarray, done: bool) -> dict[str, str]:

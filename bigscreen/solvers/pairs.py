@@ -15,7 +15,7 @@ from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.point import Point
-from bigscreen.problems import Problem
+from bigscreen.problems import Problem, refuse_uncommon
 from bigscreen.solvers.pairs_checkpoint import PLACE, restore, save
 from bigscreen.solvers.pairs_state import State
 from bigscreen.solvers.protocol import Check
@@ -98,10 +98,11 @@ class Pairs:
         ------
         InputError
             For landmarks (their features are no rows to take products of), single variables
-            and a coupling, or a coupling whose total no alpha within the box has.
+            and a coupling, a coupling whose total no alpha within the box has, or squared losses.
         """
         if design.landmarks is not None:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
+        refuse_uncommon(problem)
         found = None if resume is None else load_alone(resume / PLACE)
         begin = start if found is None else None
         state = State(design, problem, self.cache, self.whole, self.eps, begin)
