@@ -25,7 +25,7 @@ class _KernelRegressor(Regressor, KernelMachine):
     fit_intercept: bool | str = "true"
 
     def _own(self) -> dict[str, Any]:
-        return {"C": self.C}
+        return {"C": self._penalty(self.C)}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -40,6 +40,9 @@ loop, and a square of entries is cheaper than a call for each of its rows."""
 FIRST, STEPS = 100, 1000
 """Steps between the first checks, at least and at most."""
 
+SCANNED = 1 << 24
+"""Variables that the steps of one compiled loop look at: some ten milliseconds."""
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -130,7 +133,9 @@ class Pairs:
             # A check costs about a step, and sorts: check more rarely as time goes by.
             most = min(len(state.alive), STEPS) * min(50, max(1, state.checks // 4))
             if state.rows.whole is not None:
-                most = max(FIRST, most // 4)  # steps are cheap then, and few where classes are far
+                # Steps are cheap then, and few where classes are far; of many it is an eighth more.
+                longer = min(state.steps // 8, SCANNED // max(1, len(state.alive)))
+                most = max(FIRST, most // 4, longer)
         state.checks += 1
         if state.rows.whole is not None:
             self._within(state.rows.whole, state, most)
