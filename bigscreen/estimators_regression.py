@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import warnings
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +95,9 @@ class NuSVR(_KernelRegressor):
         As in `SVR`.
     kernel, degree, gamma, coef0, tol, max_iter, time_budget, solver, screening, start, cache, \
     memory, n_jobs, work, random_state, verbose
-        As in `SVC`; the kernel has a name or is a function.
+        As in `SVC`; the kernel has a name or is a function of rows.
+    n_components, sampling, truncation, scheduler
+        Not looked at or refused: the machine is exact, and its rows are in memory.
 
     Attributes
     ----------
@@ -106,16 +109,19 @@ class NuSVR(_KernelRegressor):
     _problem = "nu-svr"
 
     nu: float = 0.5
-    # An exact machine, whose rows are in memory: no parameters of it.
-    n_components: ClassVar[None] = None  # type: ignore[misc]
-    sampling: ClassVar[str] = "uniform"  # type: ignore[misc]
-    truncation: ClassVar[None] = None  # type: ignore[misc]
-    scheduler: ClassVar[None] = None  # type: ignore[misc]
+
+    _landmarks = None
 
     def _own(self) -> dict[str, Any]:
         return {**super()._own(), "nu": self.nu}
 
     def _options(self) -> TrainOptions:
+        if self.n_components is not None:
+            warnings.warn(
+                "NuSVR is exact: n_components is not looked at", UserWarning, stacklevel=3
+            )
+        if self.scheduler is not None:
+            raise InputError("NuSVR has its rows in memory; give no scheduler, or use SVR")
         if isinstance(self.kernel, str) and self.kernel == "precomputed":
             raise InputError(
                 "NuSVR takes its rows twice, and a precomputed matrix has each once; give a kernel "
@@ -127,6 +133,8 @@ class NuSVR(_KernelRegressor):
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
         data, numbers = super()._rows(X, y, sample_weight, owned)
+        if self._things is not None:
+            raise InputError("NuSVR takes rows of numbers; use SVR for a kernel of other things")
         if not isinstance(data, MemoryDataset) or not data.regression:
             raise InputError(
                 "NuSVR needs rows with targets as arrays in memory; use SVR for a stored data set"
