@@ -333,6 +333,16 @@ def test_paths_and_exact_solvers_refuse_them():
         SquaredSvc(1.0, 1, (), "true").dual(codes, np.ones(30)).multiplier(np.zeros(30))
 
 
+def test_coefficients_made_sparse():
+    X, codes, _, _ = rows()
+    machine = LinearSVC().fit(X, codes)
+    coef, scores = machine.coef_.copy(), machine.decision_function(X)
+    assert sparse.issparse(machine.sparsify().coef_)
+    np.testing.assert_array_equal(machine.decision_function(X), scores)
+    np.testing.assert_array_equal(machine.densify().coef_, coef)
+    np.testing.assert_array_equal(machine.densify().coef_, coef)
+
+
 def test_gamma_auto():
     X, codes, _, _ = rows()
     how = {"n_components": 30, "random_state": 0, "loss": "squared_hinge"}
