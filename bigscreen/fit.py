@@ -224,6 +224,6 @@ def _weight_bound(design: Design, problem: Problem) -> float:
         start, stop = data.shard(s)
         dual = problem.dual(data.y(start, stop), data.weights(start, stop))
         box = dual.reach
-        check_box(box, partial(data.row_ids, start, stop))
+        check_box(box if dual.curve is None else 0.5 * box, partial(data.row_ids, start, stop))
         total += float(box.sum())
     return total

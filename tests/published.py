@@ -504,7 +504,8 @@ class Published:
         for k, m in enumerate(self.machines):
             value, off = values[:, k], self.scores(m).error * m.scale
             size = (K @ np.abs(m.coef) + abs(m.b)) * m.scale
-            off = off + SCORE * largest + SUMMED * size
+            # (What is below the least of float64 is 0 there.)
+            off = off + SCORE * largest + SUMMED * size + np.finfo(np.float64).tiny
             wrong = np.abs(decided[:, k] - value) - off
             worst = int(np.argmax(wrong))
             if not np.all(wrong <= 0):
