@@ -143,20 +143,22 @@ class _ShardSums:
 
     def __call__(
         self, item: tuple[int, FloatArray | None]
-    ) -> tuple[FloatArray, FloatArray, list[Kinks], Sample]:
+    ) -> tuple[FloatArray, FloatArray, FloatArray, list[Kinks], Sample]:
         """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores).
 
-        Returns ([loss, box weight, rows, support, sum |alpha| by part...], one table a part of
-        alpha, a row of it a term of the frame: [D's linear part, V (m + extras)], the kinks of P
-        near the multiplier of every group, what float64 columns of some rows would have changed).
+        Returns ([loss, what a score's error moves it by, and half its square, rows, support, sum
+        |alpha| by part...], for every part of alpha the sums of its `Terms` and V (terms, m +
+        extras), the kinks of P near the multiplier of every group, what float64 columns of some
+        rows would have changed).
         """
         shard, given = item
         data, frame = self.exact.data, self.frame
         start, stop = data.shard(shard)
         dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
         n_parts = max(1, len(self.point.readings))
-        sums = np.zeros(4 + n_parts)
-        parts = np.zeros((n_parts, frame.terms, 1 + self.exact.width + frame.extras))
+        sums = np.zeros(5 + n_parts)
+        parts = np.zeros((n_parts, frame.terms, self.exact.width + frame.extras))
+        values = np.zeros((n_parts, frame.terms * (1 + frame.curved)))
         every = np.empty(stop - start if frame.groups else 0)
         weight = np.array([reading.weight for reading in self.point.readings] or [1.0])
         true = None if self.dtype is np.float64 else self.source or self.design
@@ -181,7 +183,7 @@ class _ShardSums:
                 alpha[c:d] = 0.0  # where nothing was read off yet
                 for each, share in zip(alphas, weight / weight.sum(), strict=False):
                     alpha[c:d] += share * each
-                self._tile(part, columns, scores, alphas, sums, parts)
+                self._tile(part, columns, scores, alphas, sums, values, parts)
                 if frame.groups:
                     every[rows] = scores
             if true is not None and true.kernel is not None:
@@ -191,8 +193,8 @@ class _ShardSums:
                 part = dual[a + some]
                 pair = own[some], X[some]
                 sample += seen(true, self.exact, pair, part, alpha[some], w, self.mu)
-        kinks = Kinks.near(dual, every, np.atleast_1d(self.mu)) if frame.groups else []
-        return sums, parts, kinks, sample
+        kinks = Kinks.near(dual, every, np.atleast_1d(self.mu)) if frame.kinked else []
+        return sums, values, parts, kinks, sample
 
     def _tile(
         self,
@@ -201,20 +203,25 @@ class _ShardSums:
         scores: FloatArray,
         alphas: Iterable[FloatArray],
         sums: FloatArray,
+        values: FloatArray,
         parts: FloatArray,
     ) -> None:
         sums[0] += dual.losses(scores, self.mu).sum()
-        sums[1] += np.maximum(np.abs(dual.lo), np.abs(dual.hi)).sum()
-        sums[2] += len(dual)
+        if dual.curve is None:
+            sums[1] += dual.reach.sum()
+        else:
+            sums[1] += np.abs(dual.best(dual.gradient(scores, self.mu))).sum()
+            sums[2] += dual.reach.sum()
+        sums[3] += len(dual)
         used = np.zeros(len(dual), np.bool_)
         border = self.frame.border(dual)
         for k, alpha in enumerate(alphas):
-            sums[4 + k] += np.abs(alpha).sum()
+            sums[5 + k] += np.abs(alpha).sum()
             terms = Terms(self.frame, dual, alpha)
-            parts[k, :, 0] += terms.lin
-            terms.add(slice(None), columns, border, parts[k, :, 1:])
+            values[k] += terms.sums
+            terms.add(slice(None), columns, border, parts[k])
             used |= alpha != 0
-        sums[3] += np.count_nonzero(used)
+        sums[4] += np.count_nonzero(used)
 
     @property
     def _constant(self) -> float:
@@ -289,46 +296,51 @@ def close(
         (s, None if alpha is None else alpha[slice(*data.shard(s))]) for s in range(data.n_shards)
     )
     theta = [reading.weight for reading in point.readings] or [1.0]
-    total = np.zeros(4 + len(theta))
-    parts = np.zeros((len(theta), frame.terms, 1 + exact.width + frame.extras))
+    total = np.zeros(5 + len(theta))
+    parts = np.zeros((len(theta), frame.terms, exact.width + frame.extras))
+    values = np.zeros((len(theta), frame.terms * (1 + frame.curved)))
     near: list[list[Kinks]] = []
     sample = Sample.none(exact.rank)
     program = _ShardSums(
         design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source
     )
-    for sums, shard_parts, kinks, shard_sample in fleet.each(program, items):
+    for sums, shard_values, shard_parts, kinks, shard_sample in fleet.each(program, items):
         total += sums
+        values += shard_values
         parts += shard_parts
         near.append(kinks)
         sample += shard_sample
-    loss, box, rows, support = total[:4]
+    loss, box, bend, rows, support = total[:5]
     # Each part of the mixture is made feasible by itself: so is their mixture.
     scales = [frame.scales(part) for part in parts]
     if all(scale is None for scale in scales):
         return close(design, problem, _with_middle(point), fleet, certify, source)
     theta = [w if scale is not None else 0.0 for w, scale in zip(theta, scales, strict=True)]
-    mixed = np.zeros(parts.shape[2])
-    for weight, scale, part in zip(theta, scales, parts, strict=True):
+    lin, v = 0.0, np.zeros(parts.shape[2])
+    for weight, scale, value, part in zip(theta, scales, values, parts, strict=True):
         if scale is not None:
-            mixed += weight / sum(theta) * (scale @ part)
-    lin, v = float(mixed[0]), mixed[1:]
+            lin += weight / sum(theta) * frame.value(scale, value)
+            v += weight / sum(theta) * (scale @ part)
     w_alpha = exact.features(v[: exact.width])
     b_alpha = float(v[exact.width]) if frame.constant else 0.0
-    size = float(np.dot(theta, total[4:]))
+    size = float(np.dot(theta, total[5:]))
     constant = point.intercept if frame.constant else 0.0
-    primal = loss + 0.5 * float(point.w @ point.w) + 0.5 * constant**2
+    primal = loss + 0.5 * float(point.w @ point.w)
+    if frame.constant:
+        primal += 0.5 * (constant / frame.constant) ** 2
     primal += float(np.dot(frame.total, multiplier))
     best, passed = list(multiplier), 0.0
-    for g, (at, total_g) in enumerate(zip(multiplier, frame.total.tolist(), strict=True)):
+    for g, total_g in enumerate(frame.total.tolist() if frame.kinked else []):
         joined = Kinks.joined(kinks[g] for kinks in near)
-        best[g], change, weight = joined.best(at, total_g, sample.far)
+        best[g], change, weight = joined.best(multiplier[g], total_g, sample.far)
         primal, passed = primal + change, passed + weight
     dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
-    largest, eps = max(exact.column_bound, 1.0), 2.0**-53
+    largest, eps = frame.largest(exact.column_bound), 2.0**-53
     terms, rows_summed = exact.width + exact.rank, data.shard_rows + data.n_shards
     offsets = abs(constant) + float(np.max(np.abs([*multiplier, *best]), initial=0.0))
-    own = eps * terms * box * largest * (exact.coef_size(point.w) + offsets)
+    error = eps * terms * largest * (exact.coef_size(point.w) + offsets)
+    own = (box + 0.5 * bend * error) * error
     own += eps * rows_summed * (abs(primal) + box)
     other = eps * (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
     other += eps * rows_summed * (abs(dual) + size)

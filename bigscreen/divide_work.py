@@ -127,6 +127,10 @@ class Shared:
     def intercept(self) -> str:
         return self.whole.intercept
 
+    @property
+    def intercept_scaling(self) -> float:
+        return self.whole.intercept_scaling
+
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``."""
         dual = self.whole.dual(y, weights, scale)

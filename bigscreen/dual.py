@@ -1,8 +1,9 @@
 """One record for every support vector machine, its objectives, gap and multipliers.
 
-Every problem is written as (MATH: ``s`` sign, ``p`` lin, ``e`` tube)
+Every problem is written as (MATH: ``s`` sign, ``p`` lin, ``e`` tube, ``q`` curve)
 
     min over alpha   1/2 || sum_i s_i alpha_i phi_i ||^2  -  p . alpha  +  e . |alpha|
+                     + 1/2 sum_i q_i alpha_i^2
     subject to       lo_i <= alpha_i <= hi_i   and, with a coupling,
                      sum_{i in g} t_i alpha_i = total_g   for every group g
 
@@ -10,8 +11,9 @@ with ``w(alpha) = sum_i s_i alpha_i phi_i`` and the reduced gradient
 ``G_i = p_i - s_i u_i - t_i mu_g``, ``u_i = <w, phi_i>`` the score, ``mu`` the multiplier.
 The tube is that of a regression that forgives small errors: one variable a row, the difference of
 the two that textbooks have (at the optimum one of them is 0), and ``lo_i <= 0 <= hi_i``. The loss
-of a row is ``max over a in the box of G_i a - e_i |a|``; the primal is
-``P(w, mu) = 1/2 ||w||^2 + mu . total + sum of losses``.
+of a row is ``max over a in the box of G_i a - e_i |a| - q_i a^2 / 2``; the primal is
+``P(w, mu) = 1/2 ||w||^2 + mu . total + sum of losses``. A curve makes squared losses: a row that
+counts has no bound then but 0, and its loss is ``max(0, G_i - e_i)^2 / (2 q_i)`` above the tube.
 
 Problems know no screening rule and no solver: a rule hands in intervals of scores, ``decide``
 turns them into variables that are certainly where they are.
@@ -52,6 +54,8 @@ class Dual:
         The group of every row, where each group has a coupling of its own; None: one group.
     tube : float64 array or None
         ``e``, not negative; None: all 0.
+    curve : float64 array or None
+        ``q``, positive; None: all 0. With it every end of a box is 0 or infinite.
     """
 
     sign: FloatArray
@@ -62,17 +66,34 @@ class Dual:
     total: Mu = 0.0
     group: NDArray[np.int8] | None = None
     tube: FloatArray | None = None
+    curve: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.sign)
 
     def __getitem__(self, rows: Any) -> Dual:
         """The part of these rows (a slice or an index array)."""
-        coupling, group, tube = (
-            None if each is None else each[rows] for each in (self.coupling, self.group, self.tube)
-        )
+        given = self.coupling, self.group, self.tube, self.curve
+        coupling, group, tube, curve = (None if each is None else each[rows] for each in given)
         box = self.lo[rows], self.hi[rows]
-        return Dual(self.sign[rows], self.lin[rows], *box, coupling, self.total, group, tube)
+        return Dual(self.sign[rows], self.lin[rows], *box, coupling, self.total, group, tube, curve)
+
+    @property
+    def reach(self) -> FloatArray:
+        """How far alpha can be from 0 (rows,); with a curve for each unit of the gradient."""
+        if self.curve is None:
+            return np.maximum(np.abs(self.lo), np.abs(self.hi))
+        # (Not 0 where the curve is too large for float64: such a row has a weight.)
+        with np.errstate(divide="ignore"):
+            steep = np.maximum(1.0 / self.curve, np.finfo(np.float64).tiny)
+        return np.where(self.hi > self.lo, steep, 0.0)
+
+    def best(self, gradient: FloatArray) -> FloatArray:
+        """The alpha that makes the loss at these gradients, where there is a curve (rows,)."""
+        assert self.curve is not None
+        over: Any = np.abs(gradient) if self.tube is None else np.abs(gradient) - self.tube
+        size = np.maximum(over, 0.0) / self.curve
+        return np.clip(np.copysign(size, gradient), self.lo, self.hi)
 
     def spread_mu(self, mu: Mu) -> Mu:
         """The multiplier of every row: a float, or with groups (rows,)."""
@@ -88,6 +109,9 @@ class Dual:
     def losses(self, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
         """The primal's loss of every row (the weighted hinge for a C-SVC)."""
         G = self.gradient(scores, mu)
+        if self.curve is not None:
+            # (Half of what the linear part is: the best alpha is where both slopes are the same.)
+            return self.bend(self.best(G))
         if self.tube is None:
             return np.maximum(self.hi * G, self.lo * G)
         return self.hi * np.maximum(G - self.tube, 0.0) + self.lo * np.minimum(G + self.tube, 0.0)
@@ -97,14 +121,32 @@ class Dual:
         return 0.5 * w_sq + float(np.sum(mu * self.total)) + float(np.sum(self.losses(scores, mu)))
 
     def value(self, alpha: FloatArray, w_sq: float) -> float:
-        """D(alpha) = p . alpha - e . |alpha| - 1/2 ||w(alpha)||^2."""
+        """D(alpha) = p . alpha - e . |alpha| - 1/2 q . alpha^2 - 1/2 ||w(alpha)||^2."""
         # Not np.dot: on long arrays BLAS wakes its threads for it, and then they wait for work.
-        tube = 0.0 if self.tube is None else float(np.sum(self.tube * np.abs(alpha)))
-        return float(np.sum(self.lin * alpha)) - tube - 0.5 * w_sq
+        value = float(np.sum(self.linear(alpha))) - 0.5 * w_sq
+        return value if self.curve is None else value - float(np.sum(self.bend(alpha)))
+
+    def linear(self, alpha: FloatArray) -> FloatArray:
+        """Every row's ``p alpha - e |alpha|`` (rows,)."""
+        value = self.lin * alpha
+        return value if self.tube is None else value - self.tube * np.abs(alpha)
+
+    def bend(self, alpha: FloatArray) -> FloatArray:
+        """Every row's ``q alpha^2 / 2``, where there is a curve (rows,)."""
+        assert self.curve is not None
+        return 0.5 * self.curve * alpha**2
 
     def slacks(self, alpha: FloatArray, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
         """Every row's part of the Frank-Wolfe gap (rows,), none of them negative."""
         G = self.gradient(scores, mu)
+        if self.curve is not None:
+            # What alpha leaves of G a - e |a| - q a^2 / 2, by the curve and by the slope at the
+            # best: no terms that cancel.
+            best = self.best(G)
+            tube: Any = 0.0 if self.tube is None else self.tube
+            slope = G - self.curve * best
+            flat = slope * (best - alpha) + tube * (np.abs(alpha) - np.abs(best))
+            return np.maximum(0.5 * self.curve * (best - alpha) ** 2 + flat, 0.0)
         if self.tube is None:
             up = np.maximum(G, 0.0) * (self.hi - alpha)
             return up + np.maximum(-G, 0.0) * (alpha - self.lo)
@@ -138,6 +180,8 @@ class Dual:
         """
         if self.coupling is None:
             raise ValueError("a problem without coupling has no multiplier")
+        if self.curve is not None:
+            raise ValueError("squared losses have no kinks")
         size, rest = np.abs(self.coupling), self.lin - self.sign * scores
         if self.tube is None:
             return rest / self.coupling, size * (self.hi - self.lo), self.group
@@ -211,7 +255,8 @@ class Dual:
         Returns
         -------
         int8 array (rows,): ``AT_HI`` where G* > e for certain, ``AT_LO`` where G* < -e for
-        certain, ``AT_ZERO`` where -e < G* < e for certain, else ``FREE``.
+        certain, ``AT_ZERO`` where -e < G* < e for certain, else ``FREE``, as rows are on their way
+        to an end that is not finite.
         """
         one, other = self.sign * lower, self.sign * upper
         g_low, g_high = self.lin - np.maximum(one, other), self.lin - np.minimum(one, other)
@@ -219,10 +264,13 @@ class Dual:
             one, other = (self.coupling * self.spread_mu(end) for end in mu)
             g_low, g_high = g_low - np.maximum(one, other), g_high - np.minimum(one, other)
         tube: Any = 0.0 if self.tube is None else self.tube
-        decided = np.where(g_low > tube, AT_HI, FREE)
+        over, under = g_low > tube, g_high < -tube
+        if self.curve is not None:
+            over, under = over & np.isfinite(self.hi), under & np.isfinite(self.lo)
+        decided = np.where(over, AT_HI, FREE)
         if self.tube is not None:
             decided = np.where((g_low > -tube) & (g_high < tube), AT_ZERO, decided)
-        return np.where(g_high < -tube, AT_LO, decided)
+        return np.where(under, AT_LO, decided)
 
     def settled(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
         """alpha with every decided variable where it belongs (which may break the coupling)."""
@@ -288,7 +336,8 @@ def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray,
     """x brought down by this much in sum, as far as low lets it; what is left to do."""
     for end in (np.minimum(np.maximum(low, 0.0), x), low):
         room = float(np.sum(x - end))
-        if excess > 0 and room > 0:
+        # (Without a bound no share of the room is anything: 0 as a total needs none.)
+        if excess > 0 and 0 < room < np.inf:
             part = min(1.0, excess / room)
             x = x - part * (x - end)
             excess -= part * room

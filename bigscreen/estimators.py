@@ -1,4 +1,4 @@
-"""The scikit-learn door: support vector machines as estimators.
+"""The scikit-learn door: support vector machines as estimators, and `NystroemSVC`.
 
 Wherever they take X it may be an array, a scipy sparse array, a Dask array (read block by block), a
 data set, or the path of a stored one, which brings its own labels and weights: y is left out then.
@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.estimators_kinds import Classifier
+from bigscreen.estimators_linear import HINGES, problem_of
 from bigscreen.store.model import Model
 from bigscreen.train import TrainOptions
 
@@ -21,17 +23,18 @@ from bigscreen.train import TrainOptions
 class NystroemSVC(Classifier):
     """Kernel support vector machine on Nystrom features, for more rows than fit in memory.
 
-    Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, phi(x_i)> + b))`` with
-    ``phi(x) = T' k(x, Z)``, ``T T' = k(Z, Z)^+``, Z being ``n_components`` of the rows, until the
-    duality gap, summed over all rows, is at most ``tol`` times the objective. More than two
-    classes are fitted one against the rest, over the same features.
+    Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, phi(x_i)> + b))``, or with the
+    squares of these losses, where ``phi(x) = T' k(x, Z)``, ``T T' = k(Z, Z)^+``, Z being
+    ``n_components`` of the rows, until the duality gap, summed over all rows, is at most ``tol``
+    times the objective. More than two classes are fitted one against the rest, over the same
+    features.
 
     Parameters
     ----------
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid", "linear"}, default="rbf"
         "linear" is a linear machine without landmarks.
-    gamma : float or "scale", default="scale"
-        "scale" is ``1 / (n_features * X.var())``.
+    gamma : {"scale", "auto"} or float, default="scale"
+        "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
     degree : int, default=3
     coef0 : float, default=0.0
         Of the polynomial and sigmoid kernels.
@@ -43,6 +46,7 @@ class NystroemSVC(Classifier):
         Directions of the landmarks whose eigenvalue is below this part of the largest are dropped,
         which ``certificate_`` counts (rank). None: what float64 does not carry (1e-12), or what
         float32 does not (1e-6) where features are recomputed.
+    loss : {"hinge", "squared_hinge"}, default="hinge"
     C : float, default=1.0
         Penalty of a row's violation of the margin.
     tol : float, default=1e-3
@@ -83,6 +87,10 @@ class NystroemSVC(Classifier):
     n_features_in_ : int
     components_ : ndarray or csr_array (m, n_features)
         The landmarks Z; None for a linear machine.
+    coef_ : float64 array (1, m), or (n_classes, m) with three classes or more
+        The decision function is ``k(X, components_) @ coef_.T + intercept_``; of a linear machine
+        ``X @ coef_.T + intercept_``.
+    intercept_ : float64 array (1,) or (n_classes,)
     dual_gap_, relative_gap_ : float
         ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all classes.
     certificate_ : list of dict
@@ -115,6 +123,7 @@ class NystroemSVC(Classifier):
         n_components: int = 1000,
         sampling: str = "uniform",
         truncation: float | None = None,
+        loss: str = "hinge",
         C: float = 1.0,
         tol: float = 1e-3,
         fit_intercept: bool | str = True,
@@ -138,6 +147,7 @@ class NystroemSVC(Classifier):
         self.n_components = n_components
         self.sampling = sampling
         self.truncation = truncation
+        self.loss = loss
         self.C = C
         self.tol = tol
         self.fit_intercept = fit_intercept
@@ -155,7 +165,7 @@ class NystroemSVC(Classifier):
         self.verbose = verbose
 
     def _options(self) -> TrainOptions:
-        return self._shared_options(
+        options = self._shared_options(
             C=self.C,
             kernel=self.kernel,
             gamma=self.gamma,
@@ -166,74 +176,9 @@ class NystroemSVC(Classifier):
             truncation=self.truncation,
             features=self.features,
         )
+        return replace(options, problem=problem_of(self.loss, HINGES))
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         super()._publish(model, numbers)
         self.components_ = model.landmarks
-
-
-class LinearSVC(Classifier):
-    """Linear support vector machine for more rows than fit in memory.
-
-    Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, x_i> + b))`` until the duality
-    gap, summed over all rows, is at most ``tol`` times the objective. More than two classes are
-    fitted one against the rest.
-
-    Parameters
-    ----------
-    C, tol, fit_intercept, class_weight, max_iter, time_budget, solver, screening
-        As in NystroemSVC. ``fit_intercept=True`` is scikit-learn's LinearSVC with
-        ``loss="hinge"`` and ``intercept_scaling=1``; ``"true"`` its SVC with ``kernel="linear"``.
-    random_state : int, RandomState or None, default=None
-        Of the order in which coordinate descent visits rows.
-    memory, n_jobs, scheduler, work, verbose
-        As in NystroemSVC.
-
-    Attributes
-    ----------
-    coef_ : float64 array (1, n_features), or (n_classes, n_features) with three classes or more
-        Of the rows as the data set holds them (scaled, if it was scaled).
-    intercept_ : float64 array (1,) or (n_classes,)
-    classes_, n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
-        As in NystroemSVC.
-    """
-
-    def __init__(
-        self,
-        C: float = 1.0,
-        *,
-        tol: float = 1e-3,
-        fit_intercept: bool | str = True,
-        class_weight: str | Mapping[Any, float] | None = None,
-        max_iter: int = 1000,
-        time_budget: float | None = None,
-        solver: str = "auto",
-        screening: str = "gap",
-        random_state: Any = None,
-        memory: int | None = None,
-        n_jobs: int | None = None,
-        scheduler: str | None = None,
-        work: str | os.PathLike[str] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.C = C
-        self.tol = tol
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.max_iter = max_iter
-        self.time_budget = time_budget
-        self.solver = solver
-        self.screening = screening
-        self.random_state = random_state
-        self.memory = memory
-        self.n_jobs = n_jobs
-        self.scheduler = scheduler
-        self.work = work
-        self.verbose = verbose
-
-    def _options(self) -> TrainOptions:
-        return self._shared_options(C=self.C, kernel="linear")
-
-    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
-        super()._publish(model, numbers)
         self.coef_, self.intercept_ = model.coef, model.intercept

@@ -30,6 +30,9 @@ from bigscreen.store.checks import as_features
 from bigscreen.store.model import Model, check_match
 from bigscreen.train import TrainOptions, plan, train
 
+UNLIMITED = 2**63 - 1
+"""What ``max_iter=-1`` stands for."""
+
 INTERCEPTS = {False: "none", True: "constant", "true": "true"}
 
 SMALL = 1 << 20
@@ -84,7 +87,11 @@ class Machine(BaseEstimator):
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 model = train(data, options, fleet, report)
         self._publish(model, numbers)
+        self._follow(X, y, sample_weight)
         return self
+
+    def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """What else a machine makes of the rows once it is fitted."""
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -210,7 +217,7 @@ class Machine(BaseEstimator):
             problem=self._problem,
             seed=self._seed(),
             tol=self.tol,
-            max_iter=self.max_iter,
+            max_iter=UNLIMITED if self.max_iter == -1 else self.max_iter,
             time_budget=self.time_budget,
             memory=self.memory,
             intercept=INTERCEPTS[given],
@@ -253,7 +260,7 @@ class Machine(BaseEstimator):
         self.dual_gap_ = max(part["gap"] for part in gaps)
         self.relative_gap_ = max(part["relative_gap"] for part in gaps)
         passes = Counter(event["class"] for event in self.history_).values()
-        self.n_iter_ = max(passes, default=0)
+        self.n_iter_: Any = max(passes, default=0)
 
 
 def _score(model: Model, X: Any) -> NDArray[np.float64]:

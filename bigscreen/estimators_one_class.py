@@ -39,7 +39,7 @@ class OneClassSVM(OutlierMixin, KernelMachine):
     support_, support_vectors_, n_support_, dual_coef_, intercept_, components_, n_features_in_, \
     dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
         As in `SVR`.
-    offset_ : float
+    offset_ : float64 array (1,)
         ``-intercept_``: ``decision_function = score_samples - offset_``.
 
     Examples
@@ -69,7 +69,7 @@ class OneClassSVM(OutlierMixin, KernelMachine):
 
     def predict(self, X: Any) -> NDArray[np.int64]:
         """1 for rows inside, -1 for others: array of shape (n_samples,)."""
-        return np.where(self.decision_function(X) >= 0, 1, -1)
+        return np.where(self.decision_function(X) > 0, 1, -1)
 
     def _own(self) -> dict[str, Any]:
         return {"nu": self.nu}
@@ -83,4 +83,4 @@ class OneClassSVM(OutlierMixin, KernelMachine):
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         super()._publish(model, numbers)
-        self.offset_ = -float(model.intercept[0])
+        self.offset_ = -self.intercept_

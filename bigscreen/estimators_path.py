@@ -22,7 +22,7 @@ from bigscreen.report_path import PathBar
 from bigscreen.store import MemoryDataset, Rows
 from bigscreen.store.checks import check_weights
 from bigscreen.store.path_file import SolvedPath
-from bigscreen.train_options import CLASSIFIERS, REGRESSIONS, TrainOptions
+from bigscreen.train_options import CLASSIFIERS, TrainOptions
 from bigscreen.train_path import train_path
 from bigscreen.train_path_folds import Folds, checked_folds
 from bigscreen.train_path_options import PathOptions
@@ -92,7 +92,7 @@ def svm_path(
         Before any kernel work: a grid that is not ascending, folds that would have one class only,
         parameters or data that cannot be used.
     """
-    if problem not in ("c-svc", *REGRESSIONS):
+    if problem not in ("c-svc", "lad", "svr", "quantile"):
         raise InputError(f"svm_path solves c-svc, lad, svr and quantile, not {problem!r}")
     return _path(X, y, Cs, problem, **how)
 

@@ -74,7 +74,7 @@ class Given:
 
     def __post_init__(self) -> None:
         if not self.n_kept:
-            raise InputError("every row has the weight zero, and a fit needs rows that count")
+            raise InputError(_NO_WEIGHT)
 
     @property
     def n_kept(self) -> int:
@@ -172,11 +172,7 @@ class Labelled(Given):
         weights, keep = _weights(sample_weight, len(y))
         classes, codes = np.unique(y if keep is None else y[keep], return_inverse=True)
         if len(classes) < 2:
-            raise InputError(
-                "a classifier needs rows of two classes, and y has "
-                + (f"only one class, {classes[0]}" if len(classes) else "no row of any class")
-                + ("" if keep is None else " once rows of weight zero are left out")
-            )
+            raise InputError(_too_few(classes, keep is not None))
         return cls(X, codes, plain_labels(classes), weights, keep, square, classes)
 
 
@@ -227,6 +223,19 @@ class Unlabelled(Given):
         return cls(X, None, [], weights, keep, square)
 
 
+def _too_few(classes: NDArray[Any], weighted: bool) -> str:
+    if not weighted:
+        found = f"only one class, {classes[0]}" if len(classes) else "no row of any class"
+        return f"a classifier needs rows of two classes, and y has {found}"
+    if not len(classes):
+        return _NO_WEIGHT
+    return (
+        "Invalid input - all samples with positive weights belong to the same class, "
+        f"{classes[0]}; a classifier needs rows of two classes"
+    )
+
+
+_NO_WEIGHT = "Invalid input - all samples have zero or negative weights."
 _UNKNOWN_ROWS = "X does not know how many rows it has; call X.compute_chunk_sizes() first"
 
 

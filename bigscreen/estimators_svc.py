@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.validation import check_is_fitted
 
 from bigscreen.errors import InputError
 from bigscreen.estimators_kernel import KernelMachine
 from bigscreen.estimators_kinds import Classifier
+from bigscreen.estimators_probability import Probable
 from bigscreen.store.model import Model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class _Voting(Classifier, KernelMachine):
+class _Voting(Probable, Classifier, KernelMachine):
     """Classifiers whose classes are fitted one against one."""
 
+    probability: bool | str = "deprecated"
     class_weight: str | Mapping[Any, float] | None = None
     fit_intercept: bool | str = "true"
     decision_function_shape: str = "ovr"
@@ -43,11 +47,14 @@ class _Voting(Classifier, KernelMachine):
         if scores.shape[1] == 1:
             return scores[:, 0]
         if self.decision_function_shape == "ovo":
-            return -scores
+            return self._outward(scores)
         return self.model_.decision_values(scores)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
+        check_is_fitted(self)
+        if self.break_ties and self.decision_function_shape == "ovo":
+            raise InputError("break_ties must be False when decision_function_shape is 'ovo'")
         scores = self._scores(X)
         if self.break_ties and scores.shape[1] > 1:
             return self.classes_[np.argmax(self.model_.decision_values(scores), axis=1)]
@@ -58,14 +65,17 @@ class _Voting(Classifier, KernelMachine):
             raise InputError(
                 f"decision_function_shape must be ovr or ovo, got {self.decision_function_shape!r}"
             )
-        if self.break_ties and self.decision_function_shape == "ovo":
-            raise InputError("break_ties must be False when decision_function_shape is 'ovo'")
         return {"strategy": "one"}
+
+    def _outward(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        # A pair's score is above 0 for its second class here, for its first in scikit-learn.
+        return values if len(self.classes_) == 2 else -values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         super()._publish(model, numbers)
-        # A pair's score is above 0 for its second class here, for its first in scikit-learn.
-        self.intercept_ = model.intercept if len(model.coef) == 1 else -model.intercept
+        made = Counter(event["class"] for event in self.history_)
+        names = [part["label"] for part in self.certificate_ or [{"label": None}] * len(model.coef)]
+        self.n_iter_ = np.array([made[name] for name in names], np.int32)
 
     def _publish_support(self, model: Model) -> None:
         assert model.support is not None
@@ -75,7 +85,7 @@ class _Voting(Classifier, KernelMachine):
         code = code[order]
         self._support_of(model, order)
         self.n_support_ = np.bincount(code, minlength=len(self.classes_)).astype(np.int32)
-        self.dual_coef_ = _one_against_one(model.coef[:, order], code, len(self.classes_))
+        self._coefficients(_one_against_one(model.coef[:, order], code, len(self.classes_)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -209,7 +219,7 @@ class SVC(_Voting):
 
     def _own(self) -> dict[str, Any]:
         divided = {"parts": self.parts, "levels": self.levels, "early": self.early}
-        return {**super()._own(), "C": self.C, "f": self.f, **divided}
+        return {**super()._own(), "C": self._penalty(self.C), "f": self.f, **divided}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -161,8 +161,8 @@ class Monitor:
             self._resumed = False
             return
         # D of any feasible alpha bounds the optimum: the best one so far does.
-        known = [before["dual"] for before in self.history] if self.definite else []
-        dual = max([point.dual, *known[-1:]])
+        known = [self.history[-1]["dual"]] if self.definite and self.history else []
+        dual = max([point.dual, *known])
         event: dict[str, Any] = {
             "event": "pass",
             "pass": len(self.history) + 1,

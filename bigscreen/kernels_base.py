@@ -23,6 +23,10 @@ SMALLEST = 2.0**-126
 FLOAT64 = 2.0**-28
 """Error of a float64 entry as a part of that of a float32 one, with room."""
 
+FEW = 512
+"""Rows with which entries are computed in float64 because that costs nothing beside the rest: then
+dense and sparse rows, a kernel and its matrix, give the same machine to the last digits."""
+
 COARSE = 2.0**-7
 """Error of an entry, as a part of the largest entry, from which float32 no longer carries it."""
 

@@ -143,6 +143,8 @@ class Custom(Kernel):
             )
         out = room(X, B, out, np.dtype(dtype))
         found = self.function(X.astype(np.float64), B.X.astype(np.float64))
+        if sparse.issparse(found):
+            found = found.toarray()
         try:
             entries = np.asarray(found, dtype=np.float64)
         except (TypeError, ValueError) as error:

@@ -20,7 +20,7 @@ from bigscreen.dual import FREE, Dual, FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit import BEYOND, arithmetic, check_box
 from bigscreen.path_stage import Solved, Stage
-from bigscreen.problems import Problem
+from bigscreen.problems import Problem, refuse_uncommon
 from bigscreen.screening.past import Past
 from bigscreen.screening.path import PathRule, Screened, screen
 
@@ -129,6 +129,7 @@ class Walk:
         values: FloatArray,
         manner: Manner,
     ) -> None:
+        refuse_uncommon(problem)
         self.stage, self.problem, self.manner = stage, problem, manner
         self.y, self.weights, self.values = y, weights, values
         self.before: Step | None = None

@@ -78,7 +78,12 @@ def enough(rounding: float, primal: float, tol: float) -> float:
 
 
 def read_off(dual: Dual, gradient: FloatArray, h: float) -> FloatArray:
-    """The smoothed loss's own alpha (rows,): how steep it is at these gradients."""
+    """The smoothed loss's own alpha (rows,): how steep it is at these gradients.
+
+    A squared loss needs no smoothing, and has none.
+    """
+    if dual.curve is not None:
+        return dual.best(gradient)
     if dual.tube is None:
         return dual.lo + (dual.hi - dual.lo) * np.clip((gradient + h) / (2 * h), 0.0, 1.0)
     more = dual.hi * np.clip((gradient - dual.tube + h) / (2 * h), 0.0, 1.0)

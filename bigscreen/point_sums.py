@@ -31,30 +31,49 @@ class Frame:
 
     Parameters
     ----------
-    constant : bool
-        Whether a 1 is appended to phi.
+    constant : float
+        What is appended to phi (1 unless the problem scales it), 0 without it.
     total : float64 (groups,)
         The coupling's right-hand sides; empty without a coupling.
+    curved : bool
+        Whether losses are squared: then D has a part that is quadratic, row by row.
     """
 
-    constant: bool
+    constant: float
     total: FloatArray
+    curved: bool = False
 
     @classmethod
     def of(cls, problem: Problem, data: Any) -> Frame:
         """The frame of a problem over these rows."""
         dual = problem.dual(data.y(0, 0), data.weights(0, 0))
         total = np.empty(0) if dual.coupling is None else np.atleast_1d(dual.total)
-        return cls(problem.intercept == "constant", total.astype(np.float64))
+        curved = dual.curve is not None
+        constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
+        return cls(constant, total.astype(np.float64), curved)
 
     @property
     def groups(self) -> int:
         return len(self.total)
 
     @property
+    def kinked(self) -> bool:
+        """Whether P has multipliers and, as a function of them, kinks."""
+        return self.groups > 0 and not self.curved
+
+    @property
     def extras(self) -> int:
         """Numbers that a machine has beside w: the constant's coefficient, then the multipliers."""
-        return self.constant + self.groups
+        return self.first + self.groups
+
+    @property
+    def first(self) -> int:
+        """The place of the first multiplier among the extras."""
+        return int(self.constant != 0)
+
+    def largest(self, bound: float) -> float:
+        """At least every entry of ``[c, border]`` where no entry of c is above this."""
+        return max(bound, self.constant, 1.0)
 
     @property
     def buckets(self) -> int:
@@ -70,20 +89,25 @@ class Frame:
     def terms(self) -> int:
         return self.buckets + self.lifts
 
+    def value(self, scales: FloatArray, sums: FloatArray) -> float:
+        """D less ``1/2 ||w||^2`` of `Terms.sums`, every term multiplied by its scale."""
+        linear = float(scales @ sums[: self.terms])
+        return linear - float(scales**2 @ sums[self.terms :]) if self.curved else linear
+
     def mu(self, extras: FloatArray) -> Mu:
         """The multiplier among the extras: a float, or (groups,); 0 without a coupling."""
-        mu = extras[self.constant :]
+        mu = extras[self.first :]
         return mu if self.groups > 1 else float(np.sum(mu))
 
     def border(self, dual: Dual) -> FloatArray:
         """What rows have beside their columns: float64 (rows, extras)."""
         out = np.zeros((len(dual), self.extras))
         if self.constant:
-            out[:, 0] = 1.0
+            out[:, 0] = self.constant
         if dual.coupling is not None:
             for g in range(self.groups):
                 own = 1.0 if dual.group is None else dual.group == g
-                out[:, self.constant + g] = dual.sign * dual.coupling * own
+                out[:, self.first + g] = dual.sign * dual.coupling * own
         return out
 
     def bucket(self, dual: Dual, alpha: FloatArray) -> NDArray[np.int8]:
@@ -150,15 +174,17 @@ class Terms:
         self.frame = frame
         bucket = frame.bucket(dual, alpha)
         self.parts = [(dual.sign * alpha, bucket)]
-        lin = [by_term(bucket, linear(dual, alpha), frame.buckets)]
+        lin = [by_term(bucket, dual.linear(alpha), frame.buckets)]
         if frame.lifts:
             zone = (alpha > dual.lo) & (alpha < dual.hi)
             rise = np.where(zone, frame.rise(dual, alpha), 0.0)
             group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
             self.parts.append((dual.sign * rise, frame.buckets + group))
-            lin.append(by_term(group, linear(dual, rise), frame.lifts))
-        self.lin = np.concatenate(lin)
-        """D's linear part by term (terms,)."""
+            lin.append(by_term(group, dual.linear(rise), frame.lifts))
+        if frame.curved:
+            lin.append(by_term(bucket, dual.bend(alpha), frame.terms))
+        self.sums = np.concatenate(lin)
+        """D's linear part by term (terms,), and where there is one its quadratic part after it."""
 
     def add(self, rows: slice, columns: Any, border: FloatArray, v: FloatArray) -> None:
         """Add ``sum s alpha [c, border]`` of these rows to the terms v."""
@@ -170,12 +196,6 @@ def by_term(term: NDArray[Any], values: FloatArray, terms: int) -> FloatArray:
     """Sums of the rows' values by term (terms,)."""
     # (Of no rows numpy makes integers.)
     return np.bincount(term, values, terms).astype(np.float64)
-
-
-def linear(dual: Dual, alpha: FloatArray) -> FloatArray:
-    """Every row's ``p alpha - e |alpha|`` (rows,)."""
-    value = dual.lin * alpha
-    return value if dual.tube is None else value - dual.tube * np.abs(alpha)
 
 
 @njit(cache=True, nogil=True)

@@ -3,16 +3,20 @@
 | recipe | s | p | e | box | coupling |
 |---|---|---|---|---|---|
 | CSvc | y | 1 | 0 | [0, C c] | true offset: sum y alpha = 0 |
+| SquaredSvc | y | 1 | 0 | [0, inf) | true offset: sum y alpha = 0 |
 | NuSvc | y | 0 | 0 | [0, c / mass] | sum alpha = nu; true offset: nu / 2 over each class |
 | OneClass | 1 | 0 | 0 | [0, c / (nu mass)] | sum alpha = 1 |
+| NuSvr (rows twice) | +-1 | s y | 0 | [0, C c] | sum alpha = C nu mass; true offset: half by s |
 | Lad | 1 | y | 0 | [-C c, C c] | true offset: sum alpha = 0 |
 | Svr | 1 | y | epsilon | [-C c, C c] | true offset: sum alpha = 0 |
+| SquaredSvr | 1 | y | epsilon | (-inf, inf) | true offset: sum alpha = 0 |
 | Quantile | 1 | y | 0 | [C (tau - 1) c, C tau c] | true offset: sum alpha = 0 |
 | Sublinear | -sgn a | b / abs(a) | 0 | [C lower abs(a) c, C upper abs(a) c] | none |
 
 ``c`` is the weight of a row (sample weight times class weight), ``mass`` the sum of ``c`` over all
-rows, ``y`` the class (+-1) or the target of a regression. Multiplying a row's weight by k is the
-same as having it k times, in every problem.
+rows, ``y`` the class (+-1) or the target of a regression. The squared ones have the curve
+``q = 1 / (2 C c)``, the others none; their boxes are points where c is 0. Multiplying a row's
+weight by k is the same as having it k times, in every problem.
 
 yang's bounded nu-SVC asks for ``sum alpha >= nu``. Its objective is ``1/2 ||w(alpha)||^2`` alone,
 which scaling alpha down does not raise, so the equality has the same optimal w.
@@ -40,6 +44,10 @@ class Problem(Protocol):
         """ "none"; "constant": a 1 is appended to every phi; "true": there is a coupling, whose
         multiplier is (or gives) the offset."""
 
+    @property
+    def intercept_scaling(self) -> float:
+        """What is appended in place of the 1."""
+
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """The dual of rows with these labels (codes) or targets, and these sample weights.
 
@@ -61,6 +69,7 @@ class _Offset:
     """The offset is the multiplier itself: scores enter G as ``p - s (u + mu)``, ``s = t``."""
 
     intercept: str
+    intercept_scaling = 1.0
 
     def offset(self, mu: Mu) -> float:
         return float(np.sum(mu)) if self.intercept == "true" else 0.0
@@ -77,6 +86,11 @@ class _Penalised(_Offset):
             raise InputError(f"C must be a positive finite number, got {self.C!r}")
         if self.intercept not in INTERCEPTS:
             raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
+        if not (is_number(self.intercept_scaling) and self.intercept_scaling > 0):
+            raise InputError(
+                "intercept_scaling must be a positive finite number, got "
+                f"{self.intercept_scaling!r}"
+            )
 
     def at(self, value: float) -> Self:
         return replace(self, C=value)
@@ -100,11 +114,14 @@ class CSvc(_Penalised):
     intercept : {"none", "constant", "true"}
         No offset; a constant 1 appended to phi (penalised); or LIBSVM's unpenalised offset, which
         is the coupling ``sum y_i alpha_i = 0``.
+    intercept_scaling : float
+        The constant, in place of 1: the larger, the less the offset is penalised.
     """
 
     positive: int
     code_weight: tuple[float, ...] = ()
     intercept: str = "none"
+    intercept_scaling: float = 1.0
 
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; ``y`` are label codes."""
@@ -113,6 +130,19 @@ class CSvc(_Penalised):
         hi = self.C * scale * rows_weights(y, weights, self.code_weight)
         coupling = sign if self.intercept == "true" else None
         return Dual(sign, constant(1.0, n), constant(0.0, n), hi, coupling)
+
+
+@dataclass(frozen=True)
+class SquaredSvc(CSvc):
+    """The C-SVC with squared losses: ``C c max(0, 1 - y u)^2``; parameters as `CSvc` has them."""
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are label codes."""
+        return _squared(super().dual(y, weights, scale))
+
+    def factor(self, other: Self) -> float | None:
+        """None: C is in the curve."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -132,10 +162,14 @@ class Lad(_Penalised):
 
 @dataclass(frozen=True)
 class Svr(_Penalised):
-    """epsilon-SVR: loss ``C c max(0, |y - u| - epsilon)``; one variable a row (see ``dual``)."""
+    """epsilon-SVR: loss ``C c max(0, |y - u| - epsilon)``; one variable a row (see ``dual``).
+
+    ``intercept`` and ``intercept_scaling`` as for ``CSvc``.
+    """
 
     epsilon: float
     intercept: str = "none"
+    intercept_scaling: float = 1.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,6 +181,19 @@ class Svr(_Penalised):
         hi = self.C * scale * weights
         tube = constant(self.epsilon, len(y)) if self.epsilon else None
         return replace(_residual(y, -hi, hi, self.intercept), tube=tube)
+
+
+@dataclass(frozen=True)
+class SquaredSvr(Svr):
+    """epsilon-SVR with squared losses: ``C c max(0, |y - u| - epsilon)^2``."""
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets."""
+        return _squared(super().dual(y, weights, scale))
+
+    def factor(self, other: Self) -> float | None:
+        """None: C is in the curve."""
+        return None
 
 
 @dataclass(frozen=True)
@@ -228,6 +275,26 @@ class Sublinear(_Penalised):
         return self.C / other.C if same else None
 
 
+def refuse_uncommon(problem: Problem) -> None:
+    """Refuse what the solvers of exact kernel machines and of paths do not know.
+
+    Raises
+    ------
+    InputError
+        For squared losses, and an appended constant other than 1.
+    """
+    if isinstance(problem, (SquaredSvc, SquaredSvr)):
+        raise InputError(
+            "squared losses are solved on explicit features alone: use the newton solver or "
+            "coordinate descent on a linear machine or landmarks, or losses that are not squared"
+        )
+    if problem.intercept == "constant" and problem.intercept_scaling != 1:
+        raise InputError(
+            "intercept_scaling is for the newton solver and coordinate descent on explicit "
+            "features; leave it at 1"
+        )
+
+
 def classes(codes: NDArray[Any], positive: int) -> FloatArray:
     """+1 for the positive class, -1 for every other."""
     sign = (codes == positive).astype(np.float64)
@@ -248,6 +315,17 @@ def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -
     one = constant(1.0, len(y))
     coupling = one if intercept == "true" else None
     return Dual(one, np.asarray(y, dtype=np.float64), lo, hi, coupling)
+
+
+def _squared(dual: Dual) -> Dual:
+    """The same with squared losses: what was the box's end is half of what alpha may grow by for
+    each unit of the gradient."""
+    # (0 or infinite where the weight is next to everything or nothing: see `Dual.reach`.)
+    with np.errstate(over="ignore"):
+        steep = 2.0 * dual.hi
+        curve = np.divide(1.0, steep, out=np.ones(len(dual)), where=steep > 0)
+    free = np.where(steep > 0, np.inf, 0.0)
+    return replace(dual, lo=np.where(dual.lo < 0, -free, 0.0), hi=free, curve=curve)
 
 
 def constant(value: float, n: int) -> FloatArray:

@@ -20,6 +20,11 @@ CANCELLED = 2.0**-10
 """Variance, as a part of the mean square, below which their difference has lost digits."""
 
 
+def named_gamma(name: str, data: Rows, fleet: Any) -> float:
+    """The gamma that "scale" or "auto" stands for."""
+    return gamma_scale(data, fleet) if name == "scale" else 1.0 / data.n_features
+
+
 def gamma_scale(data: Rows, fleet: Any) -> float:
     """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
     shards = range(data.n_shards)

@@ -26,7 +26,7 @@ from bigscreen.solvers.protocol import Solver
 from bigscreen.store import Moved, Rows, moved
 from bigscreen.store.dataset import MANIFEST
 from bigscreen.store.model import Model
-from bigscreen.train_data import check_rows, gamma_scale, versions
+from bigscreen.train_data import check_rows, named_gamma, versions
 from bigscreen.train_options import TrainOptions
 from bigscreen.train_problems import Binary, problems, published
 from bigscreen.work import owned
@@ -134,8 +134,8 @@ class Job:
         gamma = options.gamma
         if name in ("linear", "precomputed"):
             gamma = 1.0
-        elif gamma == "scale":
-            gamma = gamma_scale(self.data, self.fleet)
+        elif isinstance(gamma, str):
+            gamma = named_gamma(gamma, self.data, self.fleet)
         return make_kernel(name, float(gamma), options.degree, options.coef0)
 
     def _prepare(self) -> None:

@@ -12,9 +12,9 @@ import numpy as np
 from bigscreen.errors import InputError
 from bigscreen.kernels import make_kernel
 from bigscreen.screening.dynamic import check_rule
-from bigscreen.train_values import CLASSIFIERS, PARAMETERS, REGRESSIONS, check_values
+from bigscreen.train_values import CLASSIFIERS, PARAMETERS, SQUARED, check_values
 
-__all__ = ["CLASSIFIERS", "PARAMETERS", "REGRESSIONS", "TrainOptions", "coupled"]
+__all__ = ["CLASSIFIERS", "PARAMETERS", "SQUARED", "TrainOptions", "coupled"]
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,24 @@ class TrainOptions:
 
     Parameters
     ----------
-    problem : {"c-svc", "nu-svc", "one-class", "lad", "svr", "quantile"}
+    problem : {"c-svc", "squared-svc", "nu-svc", "one-class", "lad", "svr", "squared-svr", \
+"quantile"}
         Classifiers; the machine that tells rows like those it has seen from others; regressions by
-        least absolute deviations, by epsilon-SVR, and of a quantile (`bigscreen.problems`).
+        least absolute deviations, by epsilon-SVR, and of a quantile (`bigscreen.problems`). The
+        squared ones are for linear machines and landmarks; "nu-svr" is for exact machines on rows
+        that are there twice (`store.Mirrored`).
     nu : float
         In (0, 1], of nu-svc and one-class: the part of the rows' weight that is inside the margin
         (at most) and supports it (at least).
     epsilon : float
-        Of svr: errors up to this cost nothing.
+        Of svr and squared-svr: errors up to this cost nothing.
     tau : float
         Of quantile: the quantile, strictly between 0 and 1.
     kernel : {"rbf", "linear", "polynomial", "laplacian", "sigmoid"}
         An exact machine also takes "precomputed" (rows in memory, a square matrix of entries) and
         a function ``f(A, B)`` that returns the entries between two sets of rows.
-    gamma : float or "scale"
-        "scale" is ``1 / (n_features * X.var())``.
+    gamma : {"scale", "auto"} or float
+        "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
     degree, coef0
         Of the polynomial and sigmoid kernels.
     exact : bool
@@ -70,6 +73,9 @@ class TrainOptions:
         less is left or needed. No result depends on it.
     intercept : {"constant", "true", "none"}
         A one-class machine's offset is its own; this is not looked at.
+    intercept_scaling : float
+        What a constant offset appends to the rows in place of 1: of c-svc, svr and the squared
+        ones on linear machines and landmarks.
     solver : {"auto", "newton", "cd", "block", "pairs"}
         "block" and "pairs" are those of exact machines: "auto" is "pairs" up to 1,024 rows, else
         "block". "cd" moves one variable at a time: it solves problems without a coupling, which
@@ -121,6 +127,7 @@ class TrainOptions:
     memory: int | None = None
     cache: int | None = None
     intercept: str = "constant"
+    intercept_scaling: float = 1.0
     solver: str = "auto"
     features: str = "auto"
     screening: str = "auto"
@@ -147,6 +154,8 @@ class TrainOptions:
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         if callable(self.kernel):
             fields["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
+        if self.intercept_scaling == 1:
+            del fields["intercept_scaling"]  # as it was before there was any
         if isinstance(self.class_weight, Mapping):
             fields["class_weight"] = {str(k): _plain(v) for k, v in self.class_weight.items()}
         return {
@@ -193,6 +202,16 @@ class TrainOptions:
         own = PARAMETERS[self.problem]
         if self.lam is not None and "C" not in own:
             raise InputError(f"lambda stands for C, which {self.problem} has not; use nu")
+        if self.problem in SQUARED:
+            self._check_squared()
+        if self.problem == "nu-svr" and not (self.exact and not self.early):
+            raise InputError("nu-svr is for exact machines, not for landmarks or early ends")
+        common = self.exact or self.solver == "pairs" or self.problem in ("lad", "quantile")
+        if self.intercept_scaling != 1 and self.intercept == "constant" and common:
+            raise InputError(
+                "intercept_scaling is for c-svc, svr and squared losses on linear machines or "
+                "landmarks, by newton or cd; leave it at 1"
+            )
         for name, given in (
             ("class_weight", self.class_weight is not None),
             ("strategy one", self.strategy == "one"),
@@ -200,6 +219,20 @@ class TrainOptions:
             if given and not self.classifies:
                 raise InputError(
                     f"{name} is for classifiers and {self.problem} knows no classes; leave it out"
+                )
+
+    def _check_squared(self) -> None:
+        plain = self.problem.replace("squared", "c" if self.classifies else "").lstrip("-")
+        for name, asked in (
+            ("an exact machine", self.exact),
+            ("solver pairs", self.solver == "pairs"),
+            ("divide and conquer", self.divided),
+            ("start nystrom", self.start == "nystrom"),
+        ):
+            if asked:
+                raise InputError(
+                    f"{name} does not solve {self.problem}, whose losses are squared: ask for a "
+                    f"linear machine or landmarks, solver newton or cd, or for {plain}"
                 )
 
     def _check_solver(self) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from bigscreen.errors import InputError
-from bigscreen.train_options import PARAMETERS, TrainOptions
+from bigscreen.train_options import PARAMETERS, SQUARED, TrainOptions
 
 FREE_OPTIONS = ("memory", "cache", "max_iter", "time_budget", "C", "nu", "lam", "screening", "f")
 """Options of a fit on which no path depends."""
@@ -60,6 +60,8 @@ class PathOptions:
         return "nu" if "nu" in PARAMETERS[self.fit.problem] else "C"
 
     def __post_init__(self) -> None:
+        if self.fit.problem in (*SQUARED, "nu-svr"):
+            raise InputError(f"a path does not solve {self.fit.problem}: fit each value by itself")
         given = self.rules or ()
         for k, name in enumerate(given):
             if name in given[:k]:

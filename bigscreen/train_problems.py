@@ -10,9 +10,9 @@ import numpy as np
 
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
-from bigscreen.problems import CSvc, Lad, Problem, Quantile, Svr
-from bigscreen.problems_nu import NuSvc, OneClass, check_feasible
-from bigscreen.store import Rows
+from bigscreen.problems import CSvc, Lad, Problem, Quantile, SquaredSvc, SquaredSvr, Svr
+from bigscreen.problems_nu import NuSvc, NuSvr, OneClass, check_feasible
+from bigscreen.store import Mirrored, Rows
 from bigscreen.train_data import class_weights, label_totals, total_weight
 from bigscreen.train_options import TrainOptions
 
@@ -50,10 +50,15 @@ def _single(data: Rows, options: TrainOptions) -> Problem:
             raise InputError("every row has the weight zero, and a fit needs rows that count")
         return OneClass(options.nu, mass)
     C, intercept = _penalty(data, options), options.intercept
+    if options.problem == "nu-svr":
+        if not isinstance(data, Mirrored):
+            raise InputError("nu-svr needs its rows twice, in memory; use the estimator NuSVR")
+        return NuSvr(C, options.nu, 0.5 * total_weight(data), intercept)
     if options.problem == "lad":
         return Lad(C, intercept)
-    if options.problem == "svr":
-        return Svr(C, options.epsilon, intercept)
+    if options.problem in ("svr", "squared-svr"):
+        regression = Svr if options.problem == "svr" else SquaredSvr
+        return regression(C, options.epsilon, intercept, options.intercept_scaling)
     return Quantile(C, options.tau, intercept)
 
 
@@ -80,8 +85,10 @@ def _classifier(
 ) -> Problem:
     """The problem of one label against those others that have any weight."""
     by_code = tuple(weights.tolist()) if np.any(weights != 1.0) else ()
-    if options.problem == "c-svc":
-        return CSvc(_penalty(data, options), positive, by_code, options.intercept)
+    if options.problem in ("c-svc", "squared-svc"):
+        classifier = CSvc if options.problem == "c-svc" else SquaredSvc
+        offset = options.intercept, options.intercept_scaling
+        return classifier(_penalty(data, options), positive, by_code, *offset)
     totals = label_totals(data) * weights
     one, rest = float(totals[positive]), float(np.sum(np.delete(totals, positive)))
     check_feasible(options.nu, one, rest, options.intercept, where)

@@ -26,7 +26,7 @@ from bigscreen.plan import BASE_BYTES, WORKER_BYTES, row_size
 from bigscreen.plan_exact import FEWEST
 from bigscreen.solvers.block import Block
 from bigscreen.store import Moved, Rows, moved
-from bigscreen.train_data import gamma_scale
+from bigscreen.train_data import named_gamma
 from bigscreen.train_options import TrainOptions
 
 ROW_BYTES = 400
@@ -164,8 +164,8 @@ def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
         )
     if name in ("linear", "precomputed"):
         gamma = 1.0
-    elif gamma == "scale":
-        gamma = gamma_scale(data, fleet)
+    elif isinstance(gamma, str):
+        gamma = named_gamma(gamma, data, fleet)
     made = make_kernel(name, float(gamma), options.degree, options.coef0)
     return examined(made, data) if isinstance(made, Precomputed) else made
 

@@ -8,15 +8,18 @@ from typing import Any
 
 from bigscreen.errors import InputError, is_number
 
-CLASSIFIERS = ("c-svc", "nu-svc")
-REGRESSIONS = ("lad", "svr", "quantile")
+CLASSIFIERS = ("c-svc", "squared-svc", "nu-svc")
+SQUARED = ("squared-svc", "squared-svr")
 
 PARAMETERS = {
     "c-svc": ("C",),
+    "squared-svc": ("C",),
     "nu-svc": ("nu",),
     "one-class": ("nu",),
+    "nu-svr": ("C", "nu"),
     "lad": ("C",),
     "svr": ("C", "epsilon"),
+    "squared-svr": ("C", "epsilon"),
     "quantile": ("C", "tau"),
 }
 """What every problem is a function of."""
@@ -52,6 +55,7 @@ def _part(value: float) -> bool:
 NUMBERS: dict[str, tuple[str, Callable[[float], bool], str]] = {
     **{name: (name, _positive, "be a positive finite number") for name in ("tol", "C", "gamma")},
     "lam": ("lambda", _positive, "be a positive finite number"),
+    "intercept_scaling": ("intercept_scaling", _positive, "be a positive finite number"),
     "nu": ("nu", lambda value: 0 < value <= 1, "lie in (0, 1]"),
     "epsilon": ("epsilon", lambda value: value >= 0, "be a finite number, 0 or more"),
     "truncation": ("truncation", lambda value: 0 < value < 1, "lie strictly between 0 and 1"),
@@ -89,7 +93,7 @@ def check_values(options: Any) -> None:
             raise InputError(f"{name} must be a whole number, at least {least}, got {value!r}")
     for name, (called, fits, must) in NUMBERS.items():
         value = getattr(options, name)
-        named = isinstance(value, str) and name == "gamma" and value == "scale"
+        named = isinstance(value, str) and name == "gamma" and value in ("scale", "auto")
         if not (named or is_number(value) and fits(value) or value is None and name in OPTIONAL):
             raise InputError(f"{called} must {must}, got {value!r}")
     if not (callable(options.kernel) or isinstance(options.kernel, str)):

@@ -35,11 +35,20 @@ import bigscreen
 from bigscreen.errors import InputError
 
 PROBLEMS = {
-    "SVC": "c-svc", "NuSVC": "nu-svc", "SVR": "svr", "LADRegressor": "lad",
-    "QuantileRegressor": "quantile", "OneClassSVM": "one-class", "LinearSVC": "c-svc",
-    "LinearSVR": "svr", "NystroemSVC": "c-svc",
-}  # fmt: skip
-EXACT = ("SVC", "NuSVC", "SVR", "LADRegressor", "QuantileRegressor", "OneClassSVM")
+    "SVC": "c-svc",
+    "NuSVC": "nu-svc",
+    "SVR": "svr",
+    "LADRegressor": "lad",
+    "QuantileRegressor": "quantile",
+    "OneClassSVM": "one-class",
+    "LinearSVC": "c-svc",
+    "LinearSVR": "svr",
+    "NystroemSVC": "c-svc",
+}
+DRAWN = tuple(PROBLEMS)
+PROBLEMS["NuSVR"] = "nu-svr"
+# fmt: skip
+EXACT = ("SVC", "NuSVC", "NuSVR", "SVR", "LADRegressor", "QuantileRegressor", "OneClassSVM")
 KERNELS = ("rbf", "linear", "poly", "laplacian", "precomputed")
 CLASSIFIERS = ("c-svc", "nu-svc")
 SECONDS = 1.0
@@ -53,6 +62,7 @@ class Spec:
     ``offset``, ``scale``, ``huge``, ``target``: log10 of what all columns are shifted by, of what
     they are multiplied with, of what one column has in addition, and of the targets' size.
     ``gamma``: log10, of what suits the rows. ``C``: log10, for a kernel of size 1 if ``suited``.
+    ``squared``: the squares of the losses. ``scaling``: log10, of the appended constant.
     """
 
     seed: int = 0
@@ -82,6 +92,8 @@ class Spec:
     indefinite: bool = False
     weights: str = "none"
     class_weight: str = "none"
+    squared: bool = False
+    scaling: float = 0.0
     target: float = 0.0
     solver: str = "auto"
     screening: str = "auto"
@@ -103,7 +115,7 @@ class Spec:
 def drawn(seed: int) -> Spec:
     """The case of this number."""
     rng = np.random.default_rng([seed, 0xCE27])
-    own: dict[str, Any] = {"seed": seed, "machine": str(rng.choice(list(PROBLEMS)))}
+    own: dict[str, Any] = {"seed": seed, "machine": str(rng.choice(DRAWN))}
     machine, problem = own["machine"], PROBLEMS[own["machine"]]
 
     def some(chance: float) -> bool:
@@ -152,8 +164,17 @@ def drawn(seed: int) -> Spec:
         own["seconds"] = float(10.0 ** rng.uniform(-4, -1))
     if (machine not in EXACT or own.get("components")) and some(0.04):
         own["n"] = int(rng.integers(2000, 6000))  # more than the certificate takes a sample of
+    if machine not in EXACT:
+        own["squared"] = some(0.5)
+        if machine != "NystroemSVC" and own["intercept"] is True and some(0.3):
+            own["scaling"] = float(rng.uniform(-2, 3))
+    if machine == "SVR" and own["kernel"] != "precomputed" and own.get("components") is None:
+        # (Drawn so, the cases of other machines stay what they were.)
+        machine = own["machine"] = str(rng.choice(["SVR", "NuSVR"]))
+        problem = PROBLEMS[machine]
     unused = {
-        "C": problem in ("nu-svc", "one-class"), "nu": problem not in ("nu-svc", "one-class"),
+        "C": problem in ("nu-svc", "one-class"),
+        "nu": problem not in ("nu-svc", "nu-svr", "one-class"),
         "epsilon": problem != "svr", "quantile": problem != "quantile",
         "suited": own["kernel"] not in ("linear", "precomputed"),
         "degree": own["kernel"] != "poly", "coef0": own["kernel"] != "poly",
@@ -241,9 +262,9 @@ def machine(spec: Spec, rows: Rows) -> Any:
     how: dict[str, Any] = {"tol": spec.tol, "time_budget": spec.seconds, "n_jobs": 1}
     how |= {"random_state": spec.seed, "solver": spec.solver}
     problem = rows.problem
-    if problem in ("nu-svc", "one-class"):
+    if problem in ("nu-svc", "nu-svr", "one-class"):
         how["nu"] = spec.nu
-    else:
+    if problem not in ("nu-svc", "one-class"):
         how["C"] = rows.penalty()
     if problem == "svr":
         how["epsilon"] = spec.epsilon * 10.0**spec.target
@@ -253,13 +274,20 @@ def machine(spec: Spec, rows: Rows) -> Any:
         how["fit_intercept"] = spec.intercept
     if not spec.machine.startswith("Linear"):
         how |= {"kernel": spec.kernel, "gamma": rows.gamma(), "degree": spec.degree}
-        how |= {"coef0": spec.coef0, "sampling": spec.sampling}
+        how |= {"coef0": spec.coef0}
+        if spec.machine != "NuSVR":
+            how["sampling"] = spec.sampling
         if spec.machine == "NystroemSVC" or spec.components is not None:
             how["n_components"] = min(spec.components or spec.n, spec.n // 2)
     if spec.machine in EXACT:
         how |= {"screening": spec.screening, "start": spec.start}
         if problem in CLASSIFIERS:
             how["decision_function_shape"] = "ovo"
+    if spec.machine not in EXACT:
+        loss = "epsilon_insensitive" if problem == "svr" else "hinge"
+        how["loss"] = f"squared_{loss}" if spec.squared else loss
+    if spec.machine.startswith("Linear"):
+        how["intercept_scaling"] = 10.0**spec.scaling
     if problem in CLASSIFIERS and spec.class_weight != "none":
         uneven = {int(label): 1.0 + label for label in np.unique(rows.y)}
         how["class_weight"] = "balanced" if spec.class_weight == "balanced" else uneven

@@ -91,6 +91,7 @@ class Published:
     def __init__(self, spec: Any, rows: Any, fitted: Any) -> None:
         self.spec, self.given, self.fitted = spec, rows, fitted
         self.problem, self.intercept = rows.problem, spec.intercept
+        self.scaling = LONG(getattr(fitted, "intercept_scaling", 1))
         self.X = rows.X.astype(LONG)
         self.exact = hasattr(fitted, "dual_coef_")
         self.landmarks = None if self.exact else getattr(fitted, "components_", None)
@@ -243,10 +244,11 @@ class Published:
         u, off, spec = f.value[m.rows], f.error[m.rows], self.spec
         total = 0.5 * w_sq.value
         if self.problem != "one-class" and self.intercept is True:
-            total = total + 0.5 * b * b
+            total = total + 0.5 * (b / self.scaling) ** 2
         constant = LONG(0)
         if self.problem == "c-svc":
-            losses = m.box * np.maximum(0, 1 - m.s * u)
+            lost = np.maximum(0, 1 - m.s * u)
+            losses = m.box * (lost**2 if spec.squared else lost)
         elif self.problem == "nu-svc":
             rho = None if self.exact else -LONG(np.mean(m.certificate["multiplier"]))
             losses, constant = self._margin(m, m.s * u, rho)
@@ -255,7 +257,10 @@ class Published:
         else:
             rest = m.y - u
             if self.problem == "svr":
-                losses = m.box * np.maximum(0, np.abs(rest) - LONG(self.fitted.epsilon))
+                lost = np.maximum(0, np.abs(rest) - LONG(self.fitted.epsilon))
+                losses = m.box * (lost**2 if spec.squared else lost)
+            elif self.problem == "nu-svr":
+                losses, constant = self._tube(m, np.abs(rest))
             elif self.problem == "lad":
                 losses = m.box * np.abs(rest)
             else:
@@ -263,8 +268,10 @@ class Published:
                 losses = m.box * np.maximum(tau * rest, (tau - 1) * rest)
         # A row certainly without loss errs by nothing.
         off = off + EPS * 4 * (np.abs(u) + np.abs(m.y) + 1)
+        if spec.squared:
+            off = off * (2 * lost + off)
         sums = EPS * (len(u) + 8) * (abs(total) + np.sum(np.abs(losses)) + abs(constant))
-        error = 0.5 * w_sq.error + np.sum(m.box * off) + sums + EPS * 4 * b * b
+        error = 0.5 * w_sq.error + np.sum(m.box * off) + sums + EPS * 4 * (b / self.scaling) ** 2
         if self.problem == "one-class" and m.scale != 1:
             error += RESCALED * abs(b)
         return Value(total + constant + np.sum(losses), error)
@@ -280,6 +287,15 @@ class Published:
         k = int(np.argmin(-nu * x + x * below - weighed))
         return m.box * np.maximum(0, x[k] - margins), -nu * x[k]
 
+    def _tube(self, m: Machine, size) -> tuple[np.ndarray, Any]:
+        """Losses and ``nu epsilon sum box`` at the best epsilon: 0, or one of the errors."""
+        total = LONG(self.spec.nu) * np.sum(m.box)
+        order = np.argsort(-size)
+        x, h = size[order], m.box[order]
+        k = int(np.argmin(total * x + np.cumsum(h * x) - np.cumsum(h) * x))
+        at = min((x[k], LONG(0)), key=lambda e: total * e + np.sum(h * np.maximum(0, x - e)))
+        return m.box * np.maximum(0, size - at), total * at
+
     def dual(self, m: Machine) -> tuple[Value, str]:
         """D of the published alpha, and what is wrong with alpha."""
         support, c = self.fitted.support_, m.coef
@@ -294,7 +310,7 @@ class Published:
         alpha = s * c
         low, high = {
             "c-svc": (0, box), "nu-svc": (0, box), "one-class": (0, box), "svr": (-box, box),
-            "lad": (-box, box),
+            "lad": (-box, box), "nu-svr": (-box, box),
             "quantile": ((LONG(self.spec.quantile) - 1) * box, LONG(self.spec.quantile) * box),
         }[self.problem]  # fmt: skip
         beyond = np.maximum(alpha - high, low - alpha) / np.where(box > 0, box, 1)
@@ -320,10 +336,23 @@ class Published:
         elif self.intercept == "true" and self.problem != "nu-svc":
             wanted = [(np.ones(len(c), bool), LONG(0))]
         signed = c if self.problem not in ("nu-svc", "one-class") else alpha
+        # (Of a nu-SVR both sides of a row can be large, and what is published is their difference.)
+        most = LONG(0)
+        if self.problem == "nu-svr":
+            most, beyond = LONG(self.spec.nu) * np.sum(m.box), np.sum(np.abs(alpha))
+            if beyond > most * (1 + 1e-9):
+                return Value(
+                    0, 0
+                ), f"alpha outside of the tube's share: {float(beyond / most):.12g}"
+            error += (
+                (max(beyond - most, 0) + EPS * len(c) * most)
+                * 4
+                * (np.max(np.abs(f)) + np.max(np.abs(m.y)))
+            )
         for group, total in wanted:
             excess = abs(signed[group].sum() - total)
             whole = np.abs(signed[group]).sum()
-            if excess > 1e-9 * (whole + abs(total)):
+            if excess > 1e-9 * (whole + abs(total) + most):
                 return Value(0, 0), f"the coupling is broken by {float(excess / whole):.2g}"
             slope = np.max(np.abs(f)) + np.max(np.abs(m.y)) + (self.problem == "c-svc")
             longest = np.sqrt(np.max(np.diag(self.gram[0]), initial=0))
@@ -346,7 +375,7 @@ class Published:
         width = phi.shape[1]
         phi = phi / unit
         if self.intercept is True and self.problem != "one-class":
-            phi = np.hstack([phi, np.full((len(phi), 1), 1 / unit)])
+            phi = np.hstack([phi, np.full((len(phi), 1), float(self.scaling) / unit)])
         q = self._oracle(phi, s, y, box)
         try:
             with np.errstate(all="ignore"):
@@ -356,7 +385,7 @@ class Published:
         back = unit if times == 1.0 else 1 / unit
         coef = (T @ (best.w[:width] * back)).astype(LONG)
         if self.intercept is True and self.problem != "one-class":
-            b = LONG(best.w[width] * back)
+            b = LONG(best.w[width] * back) * self.scaling
         elif self.intercept is False:
             b = LONG(0)
         else:
@@ -380,7 +409,8 @@ class Published:
         one, zero = np.ones(len(s)), np.zeros(len(s))
         true, spec = self.intercept == "true", self.spec
         if self.problem == "c-svc":
-            return reference.Problem(phi, s, one, zero, box, s if true else None)
+            q = reference.Problem(phi, s, one, zero, box, s if true else None)
+            return reference.squared(q) if spec.squared else q
         if self.problem == "nu-svc":
             if true:
                 group = (s > 0).astype(np.int64)
@@ -396,7 +426,8 @@ class Published:
         tube = np.full(len(s), self.fitted.epsilon) if self.problem == "svr" else None
         if tube is not None and not tube.any():
             tube = None
-        return reference.Problem(phi, one, y, low, high, t, 0.0, None, tube)
+        q = reference.Problem(phi, one, y, low, high, t, 0.0, None, tube)
+        return reference.squared(q) if spec.squared else q
 
     # -- the verdict -------------------------------------------------------------------------------
     def faults(self, decided: np.ndarray, predicted: np.ndarray, done: bool) -> dict[str, str]:

@@ -12,10 +12,11 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Problem:
-    """``min 1/2 ||phi' (s alpha)||^2 - p . alpha + e . |alpha|``, box ``[lo, hi]``.
+    """``min 1/2 ||phi' (s alpha)||^2 - p . alpha + e . |alpha| + 1/2 q . alpha^2`` in a box.
 
     One row of phi a variable. ``t . alpha = total``, over each group if there are groups; ``t`` is
-    None without a coupling, ``tube`` (e) without a tube.
+    None without a coupling, ``tube`` (e) without a tube, ``curve`` (q) without squared losses,
+    whose box is ``[0, inf)`` or all numbers; a row that does not count has the box ``[0, 0]``.
     """
 
     phi: np.ndarray
@@ -27,6 +28,7 @@ class Problem:
     total: float | np.ndarray = 0.0
     group: np.ndarray | None = None
     tube: np.ndarray | None = None
+    curve: np.ndarray | None = None
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,14 @@ def c_svc(phi, codes, hi, intercept="none") -> Problem:
         phi = np.hstack([phi, np.ones((len(phi), 1))])
     t = s if intercept == "true" else None
     return Problem(phi, s, np.ones(len(s)), np.zeros(len(s)), hi, t)
+
+
+def squared(q: Problem) -> Problem:
+    """The same with the squares of its losses: what is the box becomes the curve."""
+    most = np.maximum(q.hi, -q.lo)
+    curve = 1 / (2 * np.where(most > 0, most, 0.5))
+    ends = [np.where(end < 0, -np.inf, np.where(end > 0, np.inf, 0.0)) for end in (q.lo, q.hi)]
+    return Problem(q.phi, q.s, q.p, *ends, q.t, q.total, q.group, q.tube, curve)
 
 
 def split(q: Problem) -> Problem:
@@ -87,8 +97,13 @@ def gradient(q: Problem, scores, mu=0.0):
 
 
 def losses(q: Problem, scores, mu=0.0):
-    """max over a in the box of G a - e |a|."""
+    """max over a in the box of G a - e |a| - q a^2 / 2."""
     g = gradient(q, scores, mu)
+    if q.curve is not None:
+        e = 0.0 if q.tube is None else q.tube
+        above = np.where(q.hi > 0, np.maximum(g - e, 0), 0)
+        below = np.where(q.lo < 0, np.maximum(-g - e, 0), 0)
+        return (above**2 + below**2) / (2 * q.curve)
     if q.tube is None:
         return np.where(g > 0, q.hi * g, q.lo * g)
     ends = [q.hi * g - q.tube * q.hi, q.lo * g + q.tube * q.lo, 0 * g]
@@ -102,7 +117,8 @@ def primal(q: Problem, w, mu=0.0):
 def dual(q: Problem, alpha):
     w = w_of(q, alpha)
     tube = 0.0 if q.tube is None else q.tube @ np.abs(alpha)
-    return q.p @ alpha - tube - 0.5 * w @ w
+    curve = 0.0 if q.curve is None else 0.5 * q.curve @ alpha**2
+    return q.p @ alpha - tube - curve - 0.5 * w @ w
 
 
 def best_multiplier(q: Problem, scores):
@@ -152,7 +168,9 @@ def solve(q: Problem, rounds: int = 200) -> Optimum:
     Converges to the analytic centre of the optimal set, so a variable that may leave its bound in
     any optimum does so in this one.
     """
-    if q.tube is not None:
+    if q.curve is not None:
+        alpha, mu = _curved(q, rounds)
+    elif q.tube is not None:
         both = solve(split(q), rounds)
         n = len(q.s)
         alpha, mu = both.alpha[:n] - both.alpha[n:], both.mu
@@ -166,10 +184,41 @@ def solve(q: Problem, rounds: int = 200) -> Optimum:
                 alpha[live], mu = _interior(q, live, rounds)
     w = w_of(q, alpha)
     scores = q.phi @ w
-    if q.t is not None:
+    if q.t is not None and q.curve is None:
         mu = min((mu, best_multiplier(q, scores)), key=lambda one: primal(q, w, one))
     g = gradient(q, scores, mu)
     return Optimum(alpha, w, mu, scores, g, primal(q, w, mu), dual(q, alpha))
+
+
+def _curved(q: Problem, rounds):
+    """alpha and mu of squared losses: Newton's steps on P, which is quadratic but for the rows
+    that cross their kink, halved until P falls."""
+    Z = q.phi * q.s[:, None]
+    if q.t is not None:
+        Z = np.hstack([Z, q.t[:, None]])
+    flat = np.ones(Z.shape[1])
+    flat[q.phi.shape[1] :] = 0.0
+    e = 0.0 if q.tube is None else q.tube
+
+    def at(x):
+        g = q.p - Z @ x
+        bent = np.where(((q.hi > 0) & (g > e)) | ((q.lo < 0) & (g < -e)), 1 / q.curve, 0)
+        alpha = bent * np.sign(g) * (np.abs(g) - e)
+        return alpha, bent, 0.5 * flat @ x**2 + 0.5 * q.curve @ alpha**2
+
+    x = np.zeros(Z.shape[1])
+    for _ in range(rounds):
+        alpha, bent, value = at(x)
+        slope = flat * x - Z.T @ alpha
+        H = np.diag(flat) + (Z * bent[:, None]).T @ Z
+        step = -np.linalg.lstsq(H, slope, rcond=1e-15)[0]
+        length = 1.0
+        while at(x + length * step)[2] > value and length > 1e-12:
+            length /= 2
+        x = x + length * step
+        if length * np.abs(step).max() <= 1e-15 * np.abs(x).max():
+            break
+    return at(x)[0], 0.0 if q.t is None else float(x[-1])
 
 
 def _interior(q: Problem, live, rounds):

@@ -43,11 +43,13 @@ def test_the_command_line_and_python_agree(tmp_path):
     succeed("ingest", tmp_path / "rows.csv", store, "--weight", "weight")
     assert Dataset.open(store).has_weights
     succeed("fit", store, model, "--kernel", "linear", "--class-weight", "balanced", "--tol", 1e-6)
-    machine = LinearSVC(class_weight="balanced", tol=1e-6, fit_intercept=True).fit(store)
+    machine = LinearSVC(loss="hinge", class_weight="balanced", tol=1e-6, fit_intercept=True).fit(
+        store
+    )
     fitted = Model.load(model)
     np.testing.assert_array_equal(fitted.coef, machine.model_.coef)
     data = Dataset.open(store)
-    unpacked = LinearSVC(class_weight="balanced", tol=1e-6).fit(
+    unpacked = LinearSVC(loss="hinge", class_weight="balanced", tol=1e-6).fit(
         data.X(0, 300), data.y(0, 300), data.weights(0, 300)
     )
     np.testing.assert_allclose(unpacked.model_.coef, fitted.coef, rtol=1e-6)

@@ -96,7 +96,9 @@ def reach(machine, X, factor=1.0):
 def test_linear_optimum(classes, solver, fit_intercept):
     X, y = rows(classes)
     y = np.array(["lion", "ant", "yak", "bee"])[y]
-    mine = LinearSVC(tol=1e-4, C=0.3, fit_intercept=fit_intercept, solver=solver).fit(X, y)
+    mine = LinearSVC(loss="hinge", tol=1e-4, C=0.3, fit_intercept=fit_intercept, solver=solver).fit(
+        X, y
+    )
     assert mine.model_.provenance["solver"] == solver
     theirs = reference(X, y, C=0.3, fit_intercept=fit_intercept)
     assert mine.coef_.shape == theirs.coef_.shape
@@ -117,13 +119,13 @@ def test_linear_optimum(classes, solver, fit_intercept):
 def test_true_offset_optimum():
     X, y = rows()
     X = X + 3.0  # far from the origin, where a penalised offset would cost
-    mine = LinearSVC(tol=1e-5, fit_intercept="true").fit(X, y)
+    mine = LinearSVC(loss="hinge", tol=1e-5, fit_intercept="true").fit(X, y)
     theirs = svm.SVC(kernel="linear", tol=1e-8).fit(X, y)
     P = linear_objectives(mine, X, y, constant=False)
     best = linear_objectives(theirs, X, y, constant=False)
     assert np.all(P <= best + mine.dual_gap_ + 1e-6 * best)
     assert np.all(best <= P * (1 + 1e-6))
-    penalised = linear_objectives(LinearSVC(tol=1e-5).fit(X, y), X, y, constant=False)
+    penalised = linear_objectives(LinearSVC(loss="hinge", tol=1e-5).fit(X, y), X, y, constant=False)
     assert np.all(penalised > best * (1 + 1e-4))
 
 
@@ -336,13 +338,13 @@ def test_class_weights_are_sample_weights(given):
     X, y = rows(3)
     y = np.array(["x", "x", "y", "z"])[y * (1 + (np.arange(len(y)) % 3 > 0)) % 4]
     full = given if given == "balanced" else {"z": 1.0, **given}
-    mine = LinearSVC(tol=1e-4, class_weight=given).fit(X, y)
+    mine = LinearSVC(loss="hinge", tol=1e-4, class_weight=given).fit(X, y)
     C = compute_sample_weight(full, y)
     theirs = reference(X, y, class_weight=full)
     P, best = linear_objectives(mine, X, y, C), linear_objectives(theirs, X, y, C)
     assert np.all(P <= best + mine.dual_gap_)
     assert np.all(best <= P * (1 + 1e-6))
-    weighted = LinearSVC(tol=1e-4).fit(X, y, sample_weight=C)
+    weighted = LinearSVC(loss="hinge", tol=1e-4).fit(X, y, sample_weight=C)
     np.testing.assert_allclose(linear_objectives(weighted, X, y, C), P, rtol=1e-4)
 
 

@@ -72,7 +72,7 @@ def test_entries_to_rows_left_out_are_left_out(kind):
         (np.where(Y == Y[7], "much", "1"), None, "row 7 of y: the target 'much' is not a number"),
         (Y, -WEIGHT, "row 1: the weight -1.0 must be a finite number, not negative"),
         (Y, WEIGHT[:-1], "500 weights are needed"),
-        (Y, 0 * WEIGHT, "every row has the weight zero"),
+        (Y, 0 * WEIGHT, "all samples have zero or negative weights"),
     ],
 )
 def test_bad_targets(y, weight, said):

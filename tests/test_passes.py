@@ -26,7 +26,7 @@ def test_a_newton_counts_every_pass(offset, monkeypatch):
         return found
 
     monkeypatch.setattr(Inline, "round", counted)
-    machine = bigscreen.LinearSVC(C=100.0, fit_intercept=offset).fit(X, y)
+    machine = bigscreen.LinearSVC(loss="hinge", C=100.0, fit_intercept=offset).fit(X, y)
     made = machine.certificate_[0]["passes"]
     assert [made["full"], made["partial"]] == seen and made["full"] >= 1 <= made["partial"]
     assert made["closing"] >= 1 and machine.n_iter_ <= sum(seen)
@@ -37,7 +37,7 @@ def test_a_newton_counts_every_pass(offset, monkeypatch):
 
 def test_descent_counts_epochs_and_looks():
     X, y = rows(500)
-    machine = bigscreen.LinearSVC(solver="cd", screening="none", tol=1e-6).fit(X, y)
+    machine = bigscreen.LinearSVC(loss="hinge", solver="cd", screening="none", tol=1e-6).fit(X, y)
     first, last = machine.history_[0], machine.history_[-1]
     assert (first["full_passes"], first["partial_passes"]) == (2, 0)  # an epoch, and its check
     assert last["full_passes"] >= machine.n_iter_ and last["partial_passes"] > 0

@@ -60,4 +60,4 @@ def test_one_machine_says_what_it_always_said():
     _, told = fitted(bigscreen.SVC(C=1e6, tol=1e-9, max_iter=1), X, y)
     assert len(told) == 1 and "missed tol 1e-09; allow more passes" in told[0]
     with pytest.warns(ConvergenceWarning, match="3 of 3 classifiers missed tol"):
-        bigscreen.LinearSVC(C=1e3, tol=1e-9, max_iter=1).fit(*hard(3))
+        bigscreen.LinearSVC(loss="hinge", C=1e3, tol=1e-9, max_iter=1).fit(*hard(3))

@@ -64,7 +64,7 @@ def test_a_warning_says_that_rounding_is_why():
     X = rng.normal(size=(80, 2))
     y = (X[:, 0] + np.sin(50 * X[:, 1]) > 0).astype(int)
     with pytest.warns(ConvergenceWarning, match="rounding"):
-        machine = bigscreen.LinearSVC(C=1e3, tol=1e-15, max_iter=200).fit(X, y)
+        machine = bigscreen.LinearSVC(loss="hinge", C=1e3, tol=1e-15, max_iter=200).fit(X, y)
     (proof,) = machine.certificate_
     assert not proves(proof["gap"], proof["rounding_bound"], proof["primal"], 1e-15)
 
@@ -79,7 +79,9 @@ def test_a_closer_tolerance_never_ends_worse(seed, C, noise):
     for tol in (1e-6, 1e-8, 1e-10, 1e-12, 1e-14):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            machine = bigscreen.LinearSVC(C=C, tol=tol, solver="newton", max_iter=300).fit(X, y)
+            machine = bigscreen.LinearSVC(
+                loss="hinge", C=C, tol=tol, solver="newton", max_iter=300
+            ).fit(X, y)
         gaps.append(machine.relative_gap_)
         assert machine.n_iter_ < 100
     for wider, closer in zip(gaps, gaps[1:], strict=False):

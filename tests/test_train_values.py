@@ -78,7 +78,7 @@ def test_estimators(machine, message):
 def test_bytes_may_be_written_as_floats():
     X = np.random.default_rng(0).normal(size=(40, 2))
     y = (X[:, 0] > 0).astype(int)
-    machine = SVC(memory=4e9, cache=1e6).fit(X, y)
+    machine = SVC(memory=4e9, cache_size=1).fit(X, y)
     np.testing.assert_array_equal(machine.dual_coef_, SVC().fit(X, y).dual_coef_)
 
 

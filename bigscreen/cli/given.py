@@ -19,14 +19,15 @@ _USED_BY = {
     "coef0": ("polynomial", "sigmoid"),
 }
 _OF_LANDMARKS = ("landmarks", "sampling", "truncation", "features")
+_PENALISED = ("c-svc", "squared-svc", "lad", "svr", "squared-svr", "quantile")
 # The options that only some problems have a use for; `lam` is `--lambda`.
 _ASKED_BY = {
-    **dict.fromkeys(("C", "lam"), ("c-svc", "lad", "svr", "quantile")),
+    **dict.fromkeys(("C", "lam"), _PENALISED),
     "nu": ("nu-svc", "one-class"),
-    "epsilon": ("svr",),
+    "epsilon": ("svr", "squared-svr"),
     "tau": ("quantile",),
-    **dict.fromkeys(("class_weight", "strategy"), ("c-svc", "nu-svc")),
-    **dict.fromkeys(("intercept", "no_intercept"), ("c-svc", "nu-svc", "lad", "svr", "quantile")),
+    **dict.fromkeys(("class_weight", "strategy"), ("c-svc", "squared-svc", "nu-svc")),
+    **dict.fromkeys(("intercept", "no_intercept"), (*_PENALISED, "nu-svc")),
 }
 
 # The options that `TrainOptions` takes as they are.

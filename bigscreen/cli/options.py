@@ -10,12 +10,16 @@ from bigscreen.cli.common import Bytes, Number, Seconds, threads_option
 _OPTIONS = [
     click.option(
         "--problem",
-        type=click.Choice(["c-svc", "nu-svc", "one-class", "svr", "lad", "quantile"]),
+        type=click.Choice(
+            ["c-svc", "squared-svc", "nu-svc", "one-class"]
+            + ["svr", "squared-svr", "lad", "quantile"]
+        ),
         default="c-svc",
         show_default=True,
         help="What to find. c-svc, nu-svc: which label a row has; svr, lad, quantile: which number "
         "(errors up to --epsilon free; every error counts; --tau of the rows below it); one-class: "
-        "whether a row is like those of STORE.",
+        "whether a row is like those of STORE. squared-svc, squared-svr: errors count by their "
+        "squares.",
     ),
     click.option(
         "--nu",
@@ -32,7 +36,7 @@ _OPTIONS = [
         metavar="E",
         default=0.1,
         show_default=True,
-        help="Of svr: errors up to this size cost nothing.",
+        help="Of svr and squared-svr: errors up to this size cost nothing.",
     ),
     click.option(
         "--tau",

@@ -16,7 +16,7 @@ from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.point import Point
-from bigscreen.problems import Problem
+from bigscreen.problems import Problem, refuse_uncommon
 from bigscreen.solvers.block_open import open_at, open_cold, refine
 from bigscreen.solvers.block_screen import revive, screen
 from bigscreen.solvers.block_solve import Solve
@@ -67,10 +67,11 @@ class Block:
         Raises
         ------
         InputError
-            For a design with columns: it has better solvers.
+            For a design with columns: it has better solvers; for squared losses.
         """
         if not design.exact:
             raise InputError("the block solver needs an exact kernel; use newton or cd")
+        refuse_uncommon(problem)
         solve = Solve(self, design, problem, fleet)
         meta = None if resume is None else fleet.load(resume)
         if resume is not None and meta is not None:

@@ -94,7 +94,7 @@ class _Descent:
     def __init__(self, design: Design, problem: Problem, resident: bool, box: float) -> None:
         data = design.data
         self.design, self.data, self.box = design, data, box
-        self.constant = problem.intercept == "constant"
+        self.constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
         self.shards = [data.shard(s) for s in range(data.n_shards)]
         self.duals = [problem.dual(data.y(a, b), data.weights(a, b)) for a, b in self.shards]
         if any(dual.coupling is not None for dual in self.duals):
@@ -102,8 +102,9 @@ class _Descent:
                 "coordinate descent moves one variable at a time, which a coupling (an unpenalised "
                 "offset, or nu) does not allow; use the newton, block or pairs solver"
             )
-        self.sqnorms = [data.sqnorms(a, b) + self.constant for a, b in self.shards]
+        self.sqnorms = [data.sqnorms(a, b) + self.constant**2 for a, b in self.shards]
         self.X = [data.X(a, b) for a, b in self.shards] if resident else None
+        self.curved = any(dual.curve is not None for dual in self.duals)
         # Rows that cannot move cost nothing after this.
         self.still = np.concatenate([dual.hi <= dual.lo for dual in self.duals])
         self.fixed = self.still.copy()
@@ -122,7 +123,7 @@ class _Descent:
     def begin(self, alpha: FloatArray) -> None:
         """Start at this alpha, or what of it is within the box: one pass for its w."""
         self.alpha = np.array(alpha, dtype=np.float64)
-        self.w = np.zeros(self.data.n_features + self.constant)
+        self.w = np.zeros(self.data.n_features + (self.constant != 0))
         for s, (a, b) in enumerate(self.shards):
             dual = self.duals[s]
             self.alpha[a:b] = dual.feasible(self.alpha[a:b])
@@ -161,6 +162,7 @@ class _Descent:
                     self.constant,
                     threshold,
                     self.active[a:b],
+                    dual.curve,
                 )
                 self.violation = max(self.violation, violation)
         self.epochs += 1
@@ -168,6 +170,8 @@ class _Descent:
     def point(self) -> Point:
         """The point with its Frank-Wolfe gap over the free rows (fixed rows have none)."""
         gap = value = 0.0
+        error = self.design.score_error(self.w[: self.data.n_features])
+        box = self.box * error if self.curved else self.box
         self._count(~self.fixed)
         for s, (a, b) in enumerate(self.shards):
             free = np.flatnonzero(~self.fixed[a:b])
@@ -178,10 +182,14 @@ class _Descent:
                 row_scores(as_rows(self._rows(s)), self.w, free, self.constant, scores)
                 self.scores[a + free] = scores
                 gap += dual[free].frank_wolfe_gap(self.alpha[a + free], scores)
+                if dual.curve is not None:
+                    # How far alpha reaches: of it as it is, and as the scores want it.
+                    own = dual[free]
+                    wanted = np.abs(own.best(own.gradient(scores))).sum()
+                    box += max(wanted, np.abs(self.alpha[a + free]).sum())
         self.active[:] = ~self.fixed
         value -= 0.5 * float(self.w @ self.w)
         w = self.w[: self.data.n_features].copy()
-        error = 3 * self.box * self.design.score_error(w)
         return Point(
             w,
             w,
@@ -190,7 +198,7 @@ class _Descent:
             value,
             paired=True,
             alpha=self.alpha.copy(),
-            rounding=error,
+            rounding=3 * box * error,
         )
 
     def stats(self) -> dict[str, Any]:
@@ -265,7 +273,7 @@ class _Descent:
 
     @property
     def _offset(self) -> float:
-        return float(self.w[-1]) if self.constant else 0.0
+        return self.constant * float(self.w[-1]) if self.constant else 0.0
 
     def _rows(self, s: int) -> Any:
         return self.X[s] if self.X is not None else self.data.X(*self.shards[s])

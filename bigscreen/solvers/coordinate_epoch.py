@@ -4,13 +4,15 @@ from bigscreen.rows import njit, row_axpy, row_dot
 
 
 @njit(nogil=True, cache=True)
-def epoch(X, sqnorms, sign, lin, lo, hi, tube, alpha, w, order, constant, threshold, active):
+def epoch(
+    X, sqnorms, sign, lin, lo, hi, tube, alpha, w, order, constant, threshold, active, curve=None
+):
     """One exact step on every row of `order`, of the dual that `dual` describes, uncoupled.
 
     Hsieh et al. 2008, algorithm 1, for any box, sign and tube: with the reduced gradient
-    ``G_i = p_i - s_i <w, phi_i>`` and ``q_i = ||phi_i||^2``,
-    ``alpha_i <- clip(soft(alpha_i + G_i / q_i, e_i / q_i), lo_i, hi_i)`` and ``w`` follows; soft
-    takes e_i / q_i off its argument's size, as far as 0. A fresh random `order` for every epoch is
+    ``G_i = p_i - q_i alpha_i - s_i <w, phi_i>`` and ``k_i = ||phi_i||^2 + q_i``,
+    ``alpha_i <- clip(soft(alpha_i + G_i / k_i, e_i / k_i), lo_i, hi_i)`` and ``w`` follows; soft
+    takes e_i / k_i off its argument's size, as far as 0. A fresh random `order` for every epoch is
     the caller's.
 
     Parameters
@@ -21,13 +23,15 @@ def epoch(X, sqnorms, sign, lin, lo, hi, tube, alpha, w, order, constant, thresh
     alpha : float64 (n,), within the box; updated
     w : float64 (d,) or (d + 1,), sum_i s_i alpha_i phi_i; updated
     order : int64, rows to visit
-    constant : bool
-        phi is the row with a 1 appended; the last component of w belongs to it.
+    constant : bool or float
+        phi is the row with this appended, unless it is 0; the last component of w belongs to it.
     threshold : float
         A row that its gradient holds at a bound, or at the tube's 0, by more than this becomes
         inactive.
     active : bool (n,)
         Rows worth a visit; updated.
+    curve : float64 (n,) or None
+        The q of the dual; None: all 0.
 
     Returns
     -------
@@ -40,9 +44,12 @@ def epoch(X, sqnorms, sign, lin, lo, hi, tube, alpha, w, order, constant, thresh
     for i in order:
         score = row_dot(X, i, w)
         if constant:
-            score += w[last]
+            score += constant * w[last]
+        old, width, square = alpha[i], tube[i], sqnorms[i]
         gradient = lin[i] - sign[i] * score
-        old, width = alpha[i], tube[i]
+        if curve is not None:
+            square += curve[i]
+            gradient -= curve[i] * old
         # The slope of the objective on the side of 0 that the row is on, or is drawn to.
         if old > 0.0 or (old == 0.0 and gradient > width):
             slope = gradient - width
@@ -56,26 +63,26 @@ def epoch(X, sqnorms, sign, lin, lo, hi, tube, alpha, w, order, constant, thresh
                 active[i] = slope <= threshold
                 continue
             # A row of zeros has a linear objective: its optimum is at the bound, or at the tube.
-            new = hi[i] if sqnorms[i] <= 0.0 else min(hi[i], old + slope / sqnorms[i])
+            new = hi[i] if square <= 0.0 else min(hi[i], old + slope / square)
         else:
             if old <= lo[i] or slope == 0.0:
                 active[i] = -slope <= threshold
                 continue
-            new = lo[i] if sqnorms[i] <= 0.0 else max(lo[i], old + slope / sqnorms[i])
+            new = lo[i] if square <= 0.0 else max(lo[i], old + slope / square)
         if width > 0.0 and old * new < 0.0:
             # Past 0 the slope is another, by twice the tube.
             other = gradient - width if old < 0.0 else gradient + width
             if slope * other <= 0.0:
                 new = 0.0
-            elif sqnorms[i] > 0.0:
-                new = old + other / sqnorms[i]
+            elif square > 0.0:
+                new = old + other / square
                 new = max(0.0, min(hi[i], new)) if old < 0.0 else min(0.0, max(lo[i], new))
         violation = max(violation, abs(slope))
         alpha[i] = new
         step = sign[i] * (new - old)
         row_axpy(X, i, step, w)
         if constant:
-            w[last] += step
+            w[last] += constant * step
     return len(order), violation
 
 
@@ -85,7 +92,7 @@ def row_scores(X, w, rows, constant, out):
     for k in range(len(rows)):
         out[k] = row_dot(X, rows[k], w)
         if constant:
-            out[k] += w[-1]
+            out[k] += constant * w[-1]
 
 
 @njit(nogil=True, cache=True)
@@ -94,4 +101,4 @@ def row_add(X, rows, coef, constant, w):
     for i in rows:
         row_axpy(X, i, coef[i], w)
         if constant:
-            w[-1] += coef[i]
+            w[-1] += constant * coef[i]

@@ -72,7 +72,7 @@ class Newton:
         Parameters
         ----------
         weight_bound : float
-            At least the sum of ``max(|lo|, |hi|)`` over all rows.
+            At least the sum of all rows' reach.
         resident : bool
             Keep rows in memory between passes.
         resume : Path or None

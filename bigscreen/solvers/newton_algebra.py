@@ -26,7 +26,7 @@ class Algebra:
         self.design, self.frame = design, frame
         self.metric = np.ones(design.rank + frame.extras)
         self.linear = np.zeros(design.rank + frame.extras)
-        self.free = slice(design.rank + frame.constant, None)
+        self.free = slice(design.rank + frame.first, None)
         self.metric[self.free] = 0.0
         self.linear[self.free] = frame.total
         self.size = len(self.metric)
@@ -67,11 +67,12 @@ class Algebra:
         entry stands for no point: rows never scored (``ref = -1``) read it.
         """
         travel, shift = np.zeros(len(past) + 1), np.zeros(len(past) + 1)
+        border = np.where(np.arange(self.frame.extras) < self.frame.first, self.frame.constant, 1.0)
         rank = self.design.rank
         for k, point in enumerate(past):
             moved = [np.abs(point - end) for end in ends]
             travel[k] = max(float(np.linalg.norm(move[:rank])) for move in moved)
-            shift[k] = errors[k] + max(float(np.sum(move[rank:])) for move in moved)
+            shift[k] = errors[k] + max(float(border @ move[rank:]) for move in moved)
         return {"travel": travel, "shift": shift}
 
     def damping(self, gradient: FloatArray) -> FloatArray:

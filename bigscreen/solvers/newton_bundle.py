@@ -2,7 +2,8 @@
 
 Every Newton pass gives a feasible alpha, but alpha jumps where w zigzags. The feasible set is
 convex, so any mixture of past alphas is feasible too, and D of a mixture needs only the sums that
-each pass already has: ``D(theta) = sum theta_k lin_k - 1/2 ||sum theta_k v_k||^2``.
+each pass already has: ``D(theta) = sum theta_k lin_k - 1/2 ||sum theta_k v_k||^2``. (A quadratic
+part of D, which squared losses have, is in lin; it is concave, so a mixture has more of it.)
 """
 
 from __future__ import annotations

@@ -98,6 +98,9 @@ def within_reach(solve: Solve, place: Place, h: float, t: float | None = None) -
     """
     if not place.local or solve.algebra.size < LEAST_SIZE:
         return 0.0
+    # Squared losses bend everywhere above their kink: no few rows are all that matter.
+    if solve.algebra.frame.curved:
+        return 0.0
     # Features are float32 here; a subsample is left early, and a start has its h to find first.
     if solve.options.tol < LEAST_TOL:
         return 0.0

@@ -40,7 +40,7 @@ class Place:
     """Where the Newton is, x = (w, extras), what it found there, and how it got there."""
 
     x: FloatArray
-    h: float  # 0: as wide as the rows' gradients are at w = 0
+    h: float  # 0: as wide as the rows' gradients are at w = 0; of squared losses always
     bundle: Bundle
     past: list[FloatArray] = field(default_factory=list)
     errors: list[float] = field(default_factory=list)

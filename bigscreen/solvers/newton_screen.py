@@ -19,11 +19,13 @@ def screen(solve: Solve, place: Place, region: Ball) -> tuple[int, int]:
     Returns the rows newly fixed at hi, and elsewhere.
     """
     frame, design = solve.algebra.frame, solve.design
+    if frame.curved and frame.groups:
+        return 0, 0  # no interval of scores bounds the multiplier: P has no kinks in it
     coef, extras = solve.algebra.coef(place.x)
     message: dict[str, Any] = {
         "region": region,
         "slack": design.score_error(coef),
-        "multipliers": np.where(np.arange(len(extras)) < frame.constant, 0.0, extras),
+        "multipliers": np.where(np.arange(len(extras)) < frame.first, 0.0, extras),
         **solve.algebra.travel(place.past, place.errors, [place.x]),
     }
     reach = float(np.linalg.norm(place.x)) + region.radius + float(np.max(message["travel"][:-1]))

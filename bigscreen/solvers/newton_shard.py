@@ -22,15 +22,15 @@ from bigscreen import exact
 from bigscreen.design import Design, tiles
 from bigscreen.dual import FREE, Dual, FloatArray
 from bigscreen.point import read_off
-from bigscreen.point_sums import Frame, Terms, add_rows, by_term, linear
+from bigscreen.point_sums import Frame, Terms, add_rows, by_term
 from bigscreen.problems import Problem
 from bigscreen.solvers.newton_loss import (
+    curvature,
     off_kink,
     segment_losses,
     side_value,
     sides,
     tube_of,
-    zone_widths,
 )
 from bigscreen.solvers.newton_moment import entries, second_moment
 from bigscreen.solvers.newton_near import TILE, add_near, nearby
@@ -62,7 +62,8 @@ class NewtonProgram:
     lazy : bool
         Skip rows that provably stay on their side; False visits every row alive in every pass.
     weight_bound : float
-        Upper bound of ``sum max(|lo|, |hi|)`` over all rows (sizes the exact sums).
+        Upper bound of the rows' reach in all (sizes the exact sums; those of alpha, where losses
+        are squared, by the ``box`` of a message).
     """
 
     design: Design
@@ -109,14 +110,21 @@ class NewtonProgram:
             below=np.zeros(max(1, frame.groups)),
         )
 
+    def most_alpha(self, message: dict[str, Any]) -> float:
+        """At least ``sum |alpha|``: of squared losses as the coordinator knows it from P."""
+        return message["box"] if self.frame.curved else self.weight_bound
+
     def moment_bound(self, message: dict[str, Any]) -> float:
         """At least every entry of the zone's second moment, rows near the zone included."""
+        largest = self.frame.largest(self.design.largest_norm)
+        if self.frame.curved:
+            return message["stride"] * self.weight_bound * largest**2
         curvature = message["stride"] / (2 * message["h"])
         if message["wide"] > message["h"]:
             thinned = max(1, self.design.data.shard_rows // self.most_near)
             curvature += thinned / (2 * message["wide"])
         # A box is at most twice as wide as its further end is from 0.
-        return 2 * self.weight_bound * max(self.design.largest_norm, 1.0) ** 2 * curvature
+        return 2 * self.weight_bound * largest**2 * curvature
 
     def add_moment(
         self,
@@ -188,6 +196,7 @@ class NewtonProgram:
             h,
             steps,
             losses,
+            part.curve,
         )
         losses += ends[0] + steps * (ends[1] - ends[0])
         return losses.ravel()
@@ -212,13 +221,13 @@ class NewtonProgram:
         V comes by the frame's terms, and once more, as its last row, with alpha of the zone's rows
         as it is in the middle of the zone: the coordinator has V for the same zone at any other h.
 
-        Returns [D's linear part by term..., zone rows, zone weight].
+        Returns [the sums of `Terms`..., zone rows, zone weight].
         """
         h, wide, stride = message["h"], message["wide"], message["stride"]
         zone = np.flatnonzero(state.side == FREE)
         rows = state.dual[zone]
         z = rows.lin - rows.sign * state.scores[zone]
-        width, middle = zone_widths(rows, z, h)
+        bend, width, middle = curvature(rows, z, h)
         terms = Terms(self.frame, rows, read_off(rows, z, h))
         v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
         dtype = entries(len(zone), len(state.dual))
@@ -234,21 +243,22 @@ class NewtonProgram:
             # Strided from the zone's own numbering, so tiles do not change the choice; other rows
             # in every pass.
             part = slice((message["turn"] - a) % stride, None, stride)
-            weight = np.sqrt(width[tile][part] / (2 * h)) * np.sqrt(stride)
+            weight = np.sqrt(bend[tile][part]) * np.sqrt(stride)
             if len(weight):
                 self.add_moment(totals, message, columns[part], border[part], weight)
         if stride and wide > h:
             add_near(self, state, message, totals)
         v[: self.frame.buckets] += state.side_sum
         v[-1] += state.side_sum.sum(axis=0)
-        exact.add(totals, "v", v, self.weight_bound * max(self.design.column_bound, 1.0))
-        terms.lin[: self.frame.buckets] += state.side_lin
-        return np.array([*terms.lin, len(zone), float(np.sum(width))])
+        largest = self.frame.largest(self.design.column_bound)
+        exact.add(totals, "v", v, self.most_alpha(message) * largest)
+        terms.sums[: self.frame.buckets] += state.side_lin
+        return np.array([*terms.sums, len(zone), float(np.sum(width))])
 
     def _middle(self, state: State, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
         """V of all rows with alpha in the middle of the box, by the frame's terms.
 
-        Returns D's linear part by term.
+        Returns the sums of `Terms`.
         """
         dual = state.dual
         terms = Terms(self.frame, dual, 0.5 * (dual.lo + dual.hi))
@@ -256,8 +266,8 @@ class NewtonProgram:
         for a, b in tiles(len(dual), TILE):
             columns = self.design.columns(self.rows(state, np.arange(a, b)), np.float32)
             terms.add(slice(a, b), columns, self.frame.border(dual[a:b]), v)
-        exact.add(totals, "v", v, self.weight_bound * max(self.design.column_bound, 1.0))
-        return terms.lin
+        exact.add(totals, "v", v, self.weight_bound * self.frame.largest(self.design.column_bound))
+        return terms.sums
 
     def _move_sides(self, state: State, part: Dual, side: NDArray[np.int8]) -> None:
         """Update V and H for the visited rows whose contribution from a side has changed."""
@@ -270,7 +280,7 @@ class NewtonProgram:
         changes = [(-1.0, before[moved]), (1.0, after[moved])]
         buckets = [frame.bucket(part, alpha) for _, alpha in changes]
         for (factor, alpha), bucket in zip(changes, buckets, strict=True):
-            state.side_lin += factor * by_term(bucket, linear(part, alpha), frame.buckets)
+            state.side_lin += factor * by_term(bucket, part.linear(alpha), frame.buckets)
         for a, b in tiles(len(moved), TILE):
             columns = self.design.columns(self.rows(state, need[moved[a:b]]), dtype)
             border = frame.border(part[a:b])

@@ -118,7 +118,7 @@ class Solve:
 
         ``growth``: how many times as many rows it has as the program before.
         """
-        place.h = place.h or self.algebra.unit
+        place.h = 0.0 if self.algebra.frame.curved else place.h or self.algebra.unit
         place.zone = int(place.zone * growth)
         place.past, place.errors, place.bundle = [], [], Bundle(self.algebra.metric)
         place.average = None
@@ -187,13 +187,13 @@ class Solve:
                 place.wide = min(place.wide * 2, 16.0)
             elif place.t >= 1.0:
                 place.wide = max(place.wide / (4 if place.t > 1.0 else 2), 1.0)
-        message = self._gradient_message(place, moment)
+        message = self._gradient_message(place, trial.primal, moment)
         stack, totals = self.fleet.round(
             {**message, "kind": "accept", "t": place.t, "ref": len(place.past) - 1}
         )
         self._finish(place, message, stack, totals, trial.primal)
 
-    def _gradient_message(self, place: Place, moment: bool = True) -> dict[str, Any]:
+    def _gradient_message(self, place: Place, primal: float, moment: bool = True) -> dict[str, Any]:
         most = self.options.zone_rows * self.design.width
         place.zone_asked = place.zone
         return {
@@ -202,7 +202,15 @@ class Solve:
             "wide": place.wide * place.h,
             "stride": max(1, round(place.zone / most)) if moment else 0,
             "turn": place.average.passes if place.average else 0,
+            **({"box": self._box(primal)} if self.algebra.frame.curved else {}),
         }
+
+    def _box(self, primal: float) -> float:
+        """At least ``sum |alpha|`` at a place where P, of squared losses, is this."""
+        reach = self.program.weight_bound
+        # alpha^2 / (2 reach) is a row's loss, so the sum is at most this (Cauchy and Schwarz); and
+        # what rounding of scores can have taken from P.
+        return float(np.sqrt(2.0 * reach * max(primal, 0.0))) * 1.001 + 1e-9 * reach * self.largest
 
     def _finish(
         self,
@@ -218,8 +226,9 @@ class Solve:
         ``known``: the bundle holds this dual point already (a checkpoint's).
         """
         program, h = self.program, place.h
-        largest = max(self.design.column_bound, 1.0)
-        v = exact.read(totals, "v", program.weight_bound * largest)
+        largest = self.algebra.frame.largest(self.design.column_bound)
+        box = program.most_alpha(message)
+        v = exact.read(totals, "v", box * largest)
         found = stack.sum(axis=0)
         place.zone, place.zone_weight = int(found[-2]), float(found[-1])
 
@@ -246,6 +255,7 @@ class Solve:
         error = self.design.score_error(coef) + 2 * self.design.score_error(
             self.design.coef(w_alpha[: self.design.rank])
         )
+        curved = program.weight_bound if self.algebra.frame.curved else 0.0
         place.point = Point(
             coef,
             place.x[: self.design.rank],
@@ -254,7 +264,7 @@ class Solve:
             dual,
             paired=False,
             readings=readings,
-            rounding=program.weight_bound * error,
+            rounding=(box + curved * error) * error,
             multiplier=multiplier,
             apart=float(np.sqrt(2 * self.algebra.quadratic(place.x - w_alpha))),
         )
@@ -273,7 +283,7 @@ class Solve:
             place.average = averaged(place.before, inner, h, message["stride"])
             inner = place.average.moment
         place.step, place.decrement = self.algebra.newton_step(inner, gradient)
-        place.next_h = next_h(place, self.options.tol)
+        place.next_h = next_h(place, self.options.tol) if h else h
         if place.next_h < h:
             # The zone's rows as they are, at the next h: alpha is linear in z within the zone, so
             # this is the exact step of the path in h while no row enters or leaves the zone.
@@ -282,21 +292,24 @@ class Solve:
             place.step, _ = self.algebra.newton_step(ratio * inner, gradient)
 
     def _offsets(self, extras: FloatArray) -> tuple[float, tuple[float, ...]]:
-        """The constant's coefficient (0 without one), and the multipliers."""
-        first = self.algebra.frame.constant
-        return float(np.sum(extras[:first])), tuple(extras[first:].tolist())
+        """What the constant adds to scores (0 without one), and the multipliers."""
+        frame = self.algebra.frame
+        constant = frame.constant * float(np.sum(extras[: frame.first]))
+        return constant, tuple(extras[frame.first :].tolist())
 
-    def _dual_point(self, v: FloatArray, lin: FloatArray) -> tuple[float, FloatArray] | None:
-        """D's linear part and w(alpha) of a feasible alpha with these terms, if there is one."""
+    def _dual_point(self, v: FloatArray, sums: FloatArray) -> tuple[float, FloatArray] | None:
+        """D less ``1/2 ||w||^2`` and w(alpha) of a feasible alpha with these terms, if there is
+        one."""
         scales = self.algebra.frame.scales(v)
         if scales is None:
             return None
-        return float(scales @ lin), self.algebra.features(scales @ v)
+        return self.algebra.frame.value(scales, sums), self.algebra.features(scales @ v)
 
     def _add_middle(self, place: Place) -> None:
         """A dual point to begin with where too few rows are in the zone: what w = 0 reads."""
         stack, totals = self.fleet.round({"kind": "middle"})
-        v = exact.read(totals, "v", self.program.weight_bound * max(self.design.column_bound, 1.0))
+        largest = self.algebra.frame.largest(self.design.column_bound)
+        v = exact.read(totals, "v", self.program.weight_bound * largest)
         point = self._dual_point(v, stack.sum(axis=0))
         if point is None:  # the rows' weights have no digits left in sums that hold both
             raise InputError(
@@ -311,7 +324,7 @@ class Solve:
     def _steer(self, place: Place) -> None:
         """The step over all rows, from a place whose second moment was not summed."""
         assert place.point is not None
-        message = self._gradient_message(place)
+        message = self._gradient_message(place, place.point.primal)
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, place.point.primal, known=True)
 
@@ -335,7 +348,7 @@ class Solve:
         self.zero = saved.get("zero", False)
         self.passes = list(saved.get("passes", [0, 0]))  # checkpoints of before have none
         place = Place.from_dict(self.algebra.metric, saved, meta.get("moment"))
-        message = self._gradient_message(place, saved["stepped"])
+        message = self._gradient_message(place, saved["primal"], saved["stepped"])
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, saved["primal"], known=True)
         return place

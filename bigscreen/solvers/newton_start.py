@@ -20,10 +20,12 @@ def start_at(solve: Solve, alpha: FloatArray) -> Place:
     data = design.data
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
     sums = design_sums.weighted_columns(design, dual.sign * alpha, fleet)
-    w, constant = design.features(sums[:-1]), sums[-1:] if frame.constant else np.empty(0)
+    w, constant = design.features(sums[:-1]), frame.constant * sums[-1:][: frame.first]
     mu = np.empty(0)
     if frame.groups:
-        scores = design_sums.scores(design, design.coef(w), fleet) + float(np.sum(constant))
+        scores = design_sums.scores(design, design.coef(w), fleet) + frame.constant * float(
+            np.sum(constant)
+        )
         mu = np.atleast_1d(dual.multiplier(scores))
     x = np.concatenate([w, constant, mu])
     place = solve.origin()

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import AT_HI, FREE, Dual, FloatArray
-from bigscreen.point_sums import Frame, by_term, linear
+from bigscreen.point_sums import Frame, by_term
 from bigscreen.solvers.newton_loss import side_value, tube_of
 
 UNSET = np.int8(-1)
@@ -82,13 +82,13 @@ def span(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
 
 
 def sizes(state: State) -> FloatArray:
-    """What rows are measured by, weighted by how far alpha can be from 0.
+    """What rows are measured by, weighted by their reach.
 
     Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, how far alpha = 0
     is from its box, the most that ``sum t alpha`` can be in every group...].
     """
     dual = state.dual
-    weight, lin = np.maximum(np.abs(dual.lo), np.abs(dual.hi)), np.abs(dual.lin)
+    weight, lin = dual.reach, np.abs(dual.lin)
     sums = np.sum(weight), np.sum(weight * lin), np.sum(weight * state.norms**2)
     out = np.max(np.maximum(dual.lo, -dual.hi), initial=0.0)
     return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), out, *state.most])
@@ -102,7 +102,7 @@ def moved_since(state: State, message: dict[str, Any]) -> FloatArray:
 
 def intervals(state: State, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
     """Intervals of every row's optimal score, widened by what lazy rows have moved."""
-    norms = np.sqrt(state.norms**2 + state.frame.constant)
+    norms = np.sqrt(state.norms**2 + state.frame.constant**2)
     # The multipliers have an interval of their own.
     scores = state.scores - state.frame.border(state.dual) @ message["multipliers"]
     slack = moved_since(state, message) + message["slack"]
@@ -156,6 +156,6 @@ def side_loss(state: State, coefs: FloatArray, extras: FloatArray) -> FloatArray
     """
     part = state.visited
     bound = side_value(part, state.side[state.need])
-    visited = np.sum(linear(part, bound)) - (bound * part.sign) @ state.trial
+    visited = np.sum(part.linear(bound)) - (bound * part.sign) @ state.trial
     v, width = state.side_sum.sum(axis=0), len(coefs)
     return state.side_lin.sum() - (v[:width] @ coefs + v[width:] @ extras) - visited

@@ -15,7 +15,7 @@ from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.point import Point
-from bigscreen.problems import Problem
+from bigscreen.problems import Problem, refuse_uncommon
 from bigscreen.solvers.pairs_checkpoint import PLACE, restore, save
 from bigscreen.solvers.pairs_state import State
 from bigscreen.solvers.protocol import Check
@@ -39,6 +39,9 @@ loop, and a square of entries is cheaper than a call for each of its rows."""
 
 FIRST, STEPS = 100, 1000
 """Steps between the first checks, at least and at most."""
+
+SCANNED = 1 << 24
+"""Variables that the steps of one compiled loop look at: some ten milliseconds."""
 
 
 @dataclass(frozen=True)
@@ -95,10 +98,11 @@ class Pairs:
         ------
         InputError
             For landmarks (their features are no rows to take products of), single variables
-            and a coupling, or a coupling whose total no alpha within the box has.
+            and a coupling, a coupling whose total no alpha within the box has, or squared losses.
         """
         if design.landmarks is not None:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
+        refuse_uncommon(problem)
         found = None if resume is None else load_alone(resume / PLACE)
         begin = start if found is None else None
         state = State(design, problem, self.cache, self.whole, self.eps, begin)
@@ -129,7 +133,9 @@ class Pairs:
             # A check costs about a step, and sorts: check more rarely as time goes by.
             most = min(len(state.alive), STEPS) * min(50, max(1, state.checks // 4))
             if state.rows.whole is not None:
-                most = max(FIRST, most // 4)  # steps are cheap then, and few where classes are far
+                # Steps are cheap then, and few where classes are far; of many it is an eighth more.
+                longer = min(state.steps // 8, SCANNED // max(1, len(state.alive)))
+                most = max(FIRST, most // 4, longer)
         state.checks += 1
         if state.rows.whole is not None:
             self._within(state.rows.whole, state, most)

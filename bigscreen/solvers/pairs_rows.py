@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bigscreen.dual import FloatArray
 from bigscreen.kernels import Kernel, Side
+from bigscreen.kernels_base import FEW
 
 FEWEST = 3  # rows kept however small the cache: a pair of them, and one to come
 
@@ -62,6 +63,8 @@ class KernelRows:
         self.side = Side(X, self.alive)
         self.sqnorms = self.side.sqnorms
         self.dtype = kernel.precision(float(np.max(self.sqnorms, initial=0.0)), X.shape[1])
+        if X.shape[0] <= FEW:
+            self.dtype = np.float64
         self.diag = kernel.diag(self.side) + float(constant)
         self._ways: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._lack: tuple[int, Side] | None = None

@@ -11,7 +11,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import Compiled, Kernel, Side, kernel_from_dict
-from bigscreen.kernels_base import SMALLEST
+from bigscreen.kernels_base import FEW, SMALLEST
 from bigscreen.kernels_geometry import geometry
 from bigscreen.store import model_votes
 from bigscreen.store.base import Rows
@@ -204,6 +204,8 @@ class Model:
                 rows, kernel = move(rows), move.kernel(kernel)
             # Coefficients of small directions would amplify what float32 entries are rounded by.
             fine = (self.provenance.get("nystrom") or {}).get("entries") == "float64"
+            # Of an exact machine of few support rows float64 entries cost nothing.
+            fine = fine or self.support is not None and rows.shape[0] <= FEW
             side = Side(rows, self.support)
             return [_Machine(kernel, side, self.coef, self.intercept, move, not fine)]
         assert self.gate is not None and self.landmarks is not None
@@ -269,15 +271,15 @@ class Model:
     def decide(self, scores: np.ndarray) -> np.ndarray:
         """Label codes, (rows,) int64, that follow from `scores`, (rows, k).
 
-        Of labels with as many votes, or as high a score, the first is taken. What a regressor
-        decides are its predictions, (rows,) float64.
+        Of labels with as many votes, or as high a score, the first is taken; a pair's score of 0
+        is its second label's. What a regressor decides are its predictions, (rows,) float64.
         """
         if self.kind == "regressor":
             return scores[:, 0]
+        if self.strategy == "one":
+            return model_votes.decide(scores, len(self.labels))
         if scores.shape[1] == 1:
             return (scores[:, 0] > 0).astype(np.int64)
-        if self.strategy == "one":
-            scores = model_votes.votes(scores, len(self.labels))
         return np.argmax(scores, axis=1).astype(np.int64)
 
     def decision_values(self, scores: np.ndarray) -> np.ndarray:
