@@ -105,6 +105,7 @@ def run(one: Experiment, out: Path, quick: bool) -> dict[str, Any]:
     print(f"   {words}{report.seconds(seconds)}", flush=True)
     return {
         "command": f"python pipelines/{one.name}.py {' '.join(options)}".strip(),
+        "trial": bool(options),
         "seconds": seconds,
         "code": done.returncode,
         "complaint": done.stderr[-2000:] if done.returncode else "",
@@ -164,6 +165,8 @@ def written(out: Path, runs: dict[str, dict[str, Any]]) -> str:
     failed = [name for name, one in runs.items() if one["code"]]
     if failed:
         parts.append(f'<p class="failed">Failed: {_text(", ".join(failed))}</p>')
+    if any(one.get("trial") for one in runs.values()):
+        parts.append("<p>A trial on few rows: it does not say what is reproduced.</p>")
     missed = [
         f'<li><a href="#{name}">{name}</a>: {_text(line)}</li>'
         for name in runs

@@ -97,7 +97,10 @@ def arguments(description: str, sets: list[str], coarse: Grid) -> argparse.Argum
     powers = " ".join(map(str, coarse.powers))
     quick = "the paper's where that takes less than a minute, else"
     parser.add_argument("--step", type=float, help=f"of nu [{quick} {coarse.step:g}]")
-    parser.add_argument("--powers", type=int, nargs="+", help=f"sigma = 2^i [{quick} {powers}]")
+    if coarse.powers:
+        parser.add_argument("--powers", type=int, nargs="+", help=f"sigma = 2^i [{quick} {powers}]")
+    else:
+        parser.set_defaults(powers=None)
     return parser
 
 

@@ -92,7 +92,7 @@ def main() -> None:
         title = f"{name.capitalize()}: digits {digits[0]} and {digits[1]}, {data.n_rows:,} rows"
         paper = PAPER if name == "table 1" and given.rows is None else {}
         record["tables"].append(show(title, runs, paper))
-        record["not_reproduced"] += missed(title, runs)
+        record["not_reproduced"] += [] if given.rows else missed(title, runs)
     figures = {"figure-1": figure(record["figure 1"])} if given.out else {}
     paper_paths.keep(given.out, "zimmert", record, figures)
 

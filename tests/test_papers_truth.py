@@ -208,6 +208,8 @@ def test_the_page_begins_with_what_is_not_reproduced(tmp_path: Path) -> None:
     first, second = (m.start() for m in re.finditer("a ratio of &lt;73&gt;", page))
     assert page.index("<h2>Not reproduced</h2>") < first < page.index("<h3") < second
     assert page.index("NOT reproduced: ") < page.index("a note")
+    trial = papers.written(tmp_path, {"zimmert": {**runs["zimmert"], "trial": True}})
+    assert "A trial" in trial and "A trial" not in page
 
 
 def test_nothing_claims_all_of_the_papers() -> None:
