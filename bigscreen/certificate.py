@@ -30,8 +30,8 @@ def fit_record(model: Model) -> dict[str, Any]:
         or a function, how far it is known to be positive semidefinite (else None). nystrom: of
         landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
         tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and screening: rule,
-        rows fixed at either end, by pass; products: what computed them, the matrix unit or BLAS
-        (None of models of before).
+        rows fixed at either end, by pass; products: what computed those of rows, the matrix unit
+        or BLAS (None of models of before).
     """
     known = model.provenance
     certificates = known["certificates"]

@@ -313,23 +313,30 @@ class Dual:
 
     def balanced(self, alpha: FloatArray) -> FloatArray:
         """A feasible alpha as multiples of one power of two, so large that every sum of them is
-        exact: ``sum t alpha`` is 0 to the last bit. For a single coupling whose total is 0.
+        exact: ``sum t alpha`` of every group is its total, rounded to such a multiple; 0 is 0.
 
         alpha itself, where no row has the room.
         """
-        assert self.coupling is not None and self.group is None
+        assert self.coupling is not None
         largest = float(np.max(np.abs(alpha), initial=0.0))
         unit = 2.0 ** (np.frexp(largest)[1] - 53 + len(alpha).bit_length())
         ends = self.coupling * self.lo, self.coupling * self.hi
         low, high = np.ceil(np.minimum(*ends) / unit), np.floor(np.maximum(*ends) / unit)
         x = np.clip(np.rint(self.coupling * alpha / unit), low, high)
-        left = -float(np.sum(x))
-        room = high - x if left > 0 else x - low
-        # Rows that are far from both bounds first: no bound is met or left that need not be.
-        order = np.argsort(-np.minimum(high - x, x - low), kind="stable")
-        before = np.cumsum(room[order]) - room[order]
-        x[order] += np.sign(left) * np.clip(abs(left) - before, 0.0, room[order])
-        return self.coupling * x * unit if np.sum(x) == 0 else alpha
+        for g, total in enumerate(np.rint(np.atleast_1d(self.total) / unit).tolist()):
+            own: Any = slice(None) if self.group is None else np.flatnonzero(self.group == g)
+            down, up = x[own] - low[own], high[own] - x[own]
+            left = total - float(np.sum(x[own]))
+            room = np.minimum(up if left > 0 else down, abs(left))
+            # Rows far from both bounds first: no bound is met or left that need not be.
+            order = np.argsort(-np.minimum(up, down), kind="stable")
+            before = np.cumsum(room[order]) - room[order]
+            step = np.empty(len(room))
+            step[order] = np.sign(left) * np.clip(abs(left) - before, 0.0, room[order])
+            x[own] += step
+            if float(np.sum(x[own])) != total:
+                return alpha
+        return self.coupling * x * unit
 
 
 def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:

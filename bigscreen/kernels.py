@@ -31,6 +31,7 @@ __all__ = [
     "Sigmoid",
     "kernel_from_dict",
     "make_kernel",
+    "multiplied_by",
     "on_matrix_unit",
 ]
 
@@ -50,7 +51,7 @@ class Compiled(Kernel):
         raise NotImplementedError
 
     def prepare(self, side: Side) -> None:
-        if unit.serves(side, self.pairing, np.float32):
+        if unit.serves(side, self.pairing, np.float32, written=True):
             side.packed(self.pairing)
         else:
             _ = side.transposed(np.float32) if self.pairing == "manhattan" else side.centred
@@ -58,7 +59,7 @@ class Compiled(Kernel):
     def block(self, A, B: Side, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
         dtype = np.dtype(dtype)
         out, terms = room(A, B, out, dtype), self.terms(dtype)
-        if unit.serves(B, self.pairing, dtype):
+        if unit.serves(B, self.pairing, dtype, written=True):
             unit.block(terms, A, B, self.pairing, out)
             return out
         for tile in tiles(A, B, self.pairing, dtype, out):
@@ -70,7 +71,7 @@ class Compiled(Kernel):
         check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
         out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
-        if unit.serves(B, self.pairing, dtype):
+        if unit.serves(B, self.pairing, dtype, written=False):
             unit.dots(terms, A, B, self.pairing, VT, out)
             return out
         for values, first, row, column, half_a, half_b in tiles(A, B, self.pairing, dtype):
@@ -234,10 +235,28 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
     return _KINDS[name](**{key: given[key] for key in given if key in own})
 
 
-def on_matrix_unit(name: str) -> bool:
-    """Whether float32 entries of this kernel between dense rows are computed by the matrix unit."""
+def on_matrix_unit(name: str, d: int, written: bool = True) -> bool:
+    """Whether the matrix unit computes float32 entries of this kernel between dense rows of so many
+    columns: those that are written down, or those that are multiplied with vectors at once."""
     kind = _KINDS.get(name)
-    return kind is not None and issubclass(kind, Compiled) and unit.multiplies(kind.pairing)
+    if kind is None or not issubclass(kind, Compiled):
+        return False
+    return unit.worth_it(kind.pairing, d, written)
+
+
+def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
+    """What computes the products of rows in float32 entries; None: a machine without a kernel."""
+    if isinstance(kernel, (Custom, Precomputed)):
+        return "the kernel given"
+    if kernel is None or isinstance(kernel, Laplacian):
+        return "compiled loops"
+    if not on_matrix_unit(kernel.name, d, written=False):
+        return "BLAS"
+    if is_sparse:
+        return "matrix unit, or BLAS where columns are rare"
+    if not on_matrix_unit(kernel.name, d):
+        return f"matrix unit, or BLAS for entries written down (fewer than {unit.NARROW} columns)"
+    return "matrix unit"
 
 
 def kernel_from_dict(record: dict[str, Any]) -> Kernel:

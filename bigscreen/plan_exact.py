@@ -45,8 +45,10 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     classifiers = request.classifiers(len(data.labels))
     column = 4 * n
     base = request.base_bytes
-    on_unit = not data.is_sparse and on_matrix_unit(request.kernel)
-    wanted = amx.row_bytes(d) if on_unit else row_bytes
+    # The closing pass, which writes no entries down, has its rows packed in any case.
+    packed = not data.is_sparse and on_matrix_unit(request.kernel, d, written=False)
+    on_unit = packed and on_matrix_unit(request.kernel, d)
+    wanted = amx.row_bytes(d) if packed else row_bytes
     rows = int(n * ((COPIES - 1 + pairs) * row_bytes + wanted))
     states = n * ROW_BYTES
     block = min(WHOLE, n)

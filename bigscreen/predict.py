@@ -18,6 +18,7 @@ from bigscreen.store.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _TEXT_ROWS = 1 << 16
+_ZEROS = 1 << 20
 
 
 def check_suffix(out: str | os.PathLike[str]) -> str:
@@ -110,7 +111,13 @@ def _reserve(file: IO[bytes], layout: np.dtype[Any], rows: int) -> np.memmap:
     """
     file.flush()
     offset = file.tell()
-    os.posix_fallocate(file.fileno(), offset, max(rows * layout.itemsize, 1))
+    size = max(rows * layout.itemsize, 1)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), offset, size)
+    else:  # macOS: the room is there once something has been written to it
+        for start in range(0, size, _ZEROS):
+            file.write(bytes(min(_ZEROS, size - start)))
+        file.flush()
     return np.memmap(file, dtype=layout, mode="r+", offset=offset, shape=(rows,))
 
 

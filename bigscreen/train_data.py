@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen import amx
 from bigscreen.design import tiles
 from bigscreen.errors import InputError, is_number
+from bigscreen.kernels import Kernel, multiplied_by
 from bigscreen.store import Rows
 
 CANCELLED = 2.0**-10
@@ -104,11 +104,17 @@ def total_weight(data: Rows) -> float:
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions that can change a result's last bits, and what computes products of rows."""
+    """Versions that can change a result's last bits."""
     names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
     found = {name: importlib.metadata.version(name) for name in names}
-    products = "matrix unit" if amx.available() else "BLAS"
-    return {**found, "python": platform.python_version(), "products": products}
+    return {**found, "python": platform.python_version()}
+
+
+def computed_with(kernel: Kernel, exact: bool, data: Rows) -> dict[str, str]:
+    """The same, and what computes products of rows."""
+    raw = kernel.name == "linear" and not exact  # w itself, and no entries
+    products = multiplied_by(None if raw else kernel, data.n_features, data.is_sparse)
+    return {**versions(), "products": products}
 
 
 def check_rows(data: Rows, problem: str, classifies: bool) -> None:

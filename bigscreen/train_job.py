@@ -26,7 +26,7 @@ from bigscreen.solvers.protocol import Solver
 from bigscreen.store import Moved, Rows, moved
 from bigscreen.store.dataset import MANIFEST
 from bigscreen.store.model import Model
-from bigscreen.train_data import check_rows, named_gamma, versions
+from bigscreen.train_data import check_rows, computed_with, named_gamma
 from bigscreen.train_options import TrainOptions
 from bigscreen.train_problems import Binary, problems, published
 from bigscreen.work import owned
@@ -287,7 +287,7 @@ class Job:
     def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
         starts = [result["start"] for result in results if result.get("start")]
         return {
-            "versions": versions(),
+            "versions": computed_with(self.kernel, self.options.exact, self.data),
             "fingerprint": self._fingerprint(),
             "index_base": getattr(self.data, "manifest", {}).get("extra", {}).get("index_base"),
             "parameters": {**self.options.record, "kernel": self.kernel.to_dict()},

@@ -11,7 +11,7 @@ from bigscreen.store import Rows
 from bigscreen.store.model_file import packed
 from bigscreen.store.path_file import SolvedPath
 from bigscreen.store.path_folder import Arrays
-from bigscreen.train_data import versions
+from bigscreen.train_data import computed_with
 from bigscreen.train_options import TrainOptions
 from bigscreen.train_problems import published
 from bigscreen.train_stage import Setting
@@ -99,7 +99,7 @@ def _provenance(
 ) -> dict[str, Any]:
     stored = data.path is not None or fit.work is not None
     return {
-        "versions": versions(),
+        "versions": computed_with(setting.kernel, fit.exact, data),
         # Hashing takes longer than a quick path: only what somebody can look up again.
         "fingerprint": data.fingerprint if stored else None,
         "index_base": getattr(data, "manifest", {}).get("extra", {}).get("index_base"),

@@ -18,14 +18,30 @@ LOADED_ENTRIES = 1 << 18
 """Of the left side at once: of narrow rows many, since every piece takes its turn at Python."""
 
 
+NARROW = amx.CHUNK
+"""Columns below which rows leave a tile of the unit partly empty. Entries between such rows that
+are written down go through BLAS: with the unit an exact fit took no less time (ijcnn1, 22 columns:
+.28 of a peer's with it, .25 without). Those that are summed at once stay with it (SUSY, 18 columns,
+Nystrom: 13.4 s with it, 15.7 s without)."""
+
+
 def multiplies(pairing: str) -> bool:
     """Whether this process has the unit, and values of this kind are products."""
     return pairing != "manhattan" and amx.available()
 
 
-def serves(side: Side, pairing: str, dtype: Any) -> bool:
+def worth_it(pairing: str, d: int, written: bool) -> bool:
+    """Whether the unit is used for rows of d columns whose entries are written down, or summed.
+
+    All that it depends on is the same on every worker with a unit.
+    """
+    return multiplies(pairing) and not (written and d < NARROW)
+
+
+def serves(side: Side, pairing: str, dtype: Any, written: bool) -> bool:
     """Whether the unit computes entries to this right side."""
-    return dtype == np.float32 and multiplies(pairing) and side.rare is None
+    d = side.X.shape[1]
+    return dtype == np.float32 and worth_it(pairing, d, written) and side.rare is None
 
 
 def block(terms: Any, A: Any, side: Side, pairing: str, out: np.ndarray) -> None:

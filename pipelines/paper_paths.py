@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,12 @@ from bigscreen.path import Manner, Step, Walk
 from bigscreen.path_stage import Stage
 from bigscreen.problems import Problem
 from bigscreen.screening.path import PathRule, Screened, screen
+
+BEYOND = "beyond warm starts"
+"""Heads the column of: seconds of the warm-started path without a rule over those with it."""
+
+SHORT = 0.8
+"""Part of a printed ratio below which it counts as not reproduced."""
 
 
 def arguments(
@@ -35,10 +42,34 @@ def arguments(
     return parser
 
 
+class CloseEnds(Walk):
+    """A walk whose first and last point are solved to a gap of their own."""
+
+    def __init__(self, *given: Any, tol: float) -> None:
+        super().__init__(*given)
+        self.tol = tol
+
+    def _solve(self, k: int) -> Step:
+        asked = self.manner
+        if k in (0, len(self.values) - 1):
+            self.manner = replace(asked, tol=self.tol)
+        try:
+            return super()._solve(k)
+        finally:
+            self.manner = asked
+
+
 def walked(
-    stage: Stage, problem: Problem, y: np.ndarray, values: np.ndarray, manner: Manner
+    stage: Stage,
+    problem: Problem,
+    y: np.ndarray,
+    values: np.ndarray,
+    manner: Manner,
+    ends: float | None = None,
 ) -> dict[str, Any]:
     """Walk a path; its points, and where its seconds went.
+
+    ``ends``: relative gap of the first and the last point, where it is not that of the others.
 
     Returns
     -------
@@ -49,7 +80,8 @@ def walked(
     weights = np.ones(len(y))
     with threadpool_limits(1, "blas"):
         began = time.perf_counter()
-        walk = Walk(stage, problem, y, weights, values, manner)
+        given = stage, problem, y, weights, values, manner
+        walk = Walk(*given) if ends is None else CloseEnds(*given, tol=ends)
         steps = [walk.step(k) for k in range(len(values))]
         total = time.perf_counter() - began
     points = [step.record for step in steps]

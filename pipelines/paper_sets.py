@@ -129,35 +129,35 @@ TARGET = "columns standardised, the target as it is: the paper does not say, but
 
 # -- yang ------------------------------------------------------------------------------------------
 def abalone() -> Rows:
-    return _mat("abalone")
+    return _mat(FILES["Abalone"])
 
 
 def winequality() -> Rows:
     """White wines of quality 7 or more: 1,060 positive rows, as the paper has."""
-    table = _table(path("winequality/winequality-white.csv"))
+    table = _table(path(FILES["Winequality"]))
     y = np.where(table[:, -1] >= 7, 1.0, -1.0)
     return Rows("Winequality", table[:, :-1], y, "positive: quality 7 or more")
 
 
 def sonar() -> Rows:
-    table = _arff("small/sonar.arff")
+    table = _arff(FILES["Sonar"])
     return Rows("Sonar", table[:, :-1].astype(float), _nominal(table[:, -1], "Rock"))
 
 
 def breast_cancer() -> Rows:
-    cells = np.array([line.split(",") for line in _text(path("small/wdbc.data")) if line])
+    cells = np.array([line.split(",") for line in _text(path(FILES["BreastCancer569"])) if line])
     X = cells[:, 2:].astype(np.float64)
     return Rows("BreastCancer569", X, _nominal(cells[:, 1], "B"))
 
 
 def pima() -> Rows:
-    table = _arff("small/diabetes.arff")
+    table = _arff(FILES["Pima"])
     return Rows("Pima", table[:, :-1].astype(float), _nominal(table[:, -1], "tested_negative"))
 
 
 def adult() -> Rows:
     """a9a: Adult with its columns as 123 zeros and ones, kept as they are."""
-    with lzma.open(path("a9a/a9a.xz")) as lines:
+    with lzma.open(path(FILES["Adult"])) as lines:
         X, y = load_svmlight_file(lines, n_features=123)
     return Rows("Adult", X.toarray(), y, "a9a: 32,561 rows, 123 binary columns")
 
@@ -189,7 +189,7 @@ ARTIFICIAL = {
 
 def artificial(name: str) -> Rows:
     """One of the six toy sets of figure 4, as published."""
-    return replace(_mat(ARTIFICIAL[name]), name=name)
+    return replace(_mat(f"nusvm/{ARTIFICIAL[name]}.mat"), name=name)
 
 
 def normals(negative: float, rows: int = 1000, seed: int = 0) -> Rows:
@@ -207,6 +207,42 @@ SUPERVISED: dict[str, Callable[[], Rows]] = {
     "Abalone": abalone,
     "Winequality": winequality,
 }
+
+FILES = {
+    "Sonar": "small/sonar.arff",
+    "BreastCancer569": "small/wdbc.data",
+    "Pima": "small/diabetes.arff",
+    "Abalone": "nusvm/abalone.mat",
+    "Winequality": "winequality/winequality-white.csv",
+    "Adult": "a9a/a9a.xz",
+}
+"""Where the sets of Yang's tables are, as far as something here reads them."""
+
+LARGER = (
+    *("Banknote", "HCV-Egy", "CMC", "Yeast", "Wifi-localization", "CTG", "Abalone"),
+    *("Winequality", "ShillBidding", "Musk", "Electrical", "Epiletic", "Nursery"),
+)
+BENCHMARK = (
+    *("Hepatitis", "Fertility", "Planning Relax", "Sonar", "SpectHeart", "Haberman"),
+    *("LiverDisorder", "Monks", "BreastCancer569", "BreastCancer683", "Australian", "Pima"),
+    *("Biodegration", *LARGER),
+)
+TABLES = {
+    "IV": LARGER,
+    "V": BENCHMARK,
+    "VI": BENCHMARK,
+    "VII": BENCHMARK,
+    "VIII": ("Epiletic", "Nursery", "credit card", "Accelerometer", "Adult"),
+}
+"""The sets of Yang's tables as it prints them."""
+
+
+def there(table: str) -> str:
+    """How many of a table's sets are in the data folder, and which."""
+    names = TABLES[table]
+    found = [name for name in names if name in FILES and (folder() / FILES[name]).exists()]
+    which = f": {', '.join(found)}" if found else ""
+    return f"table {table}: {len(found)} of the paper's {len(names)} data sets are here{which}"
 
 
 # -- reading ---------------------------------------------------------------------------------------
@@ -238,7 +274,7 @@ def _nominal(column: np.ndarray, positive: str) -> np.ndarray:
 
 
 def _mat(name: str) -> Rows:
-    found = loadmat(path(f"nusvm/{name}.mat"))
+    found = loadmat(path(name))
     X = found["X"].astype(np.float64)
     y = np.where(found["Y"].ravel() > 0, 1.0, -1.0)
-    return Rows(name.capitalize(), X, y)
+    return Rows(Path(name).stem.capitalize(), X, y)

@@ -1,10 +1,11 @@
-"""Every experiment of the papers in one command, and one page with what came out.
+"""The papers' experiments, as far as their data are here, and one page with what came out.
 
     python pipelines/papers.py --out FOLDER [--quick] [--only wang_toys ...]
 
 Each runs as a process of its own, one after the other; what it prints is kept in FOLDER. The page,
-FOLDER/papers.html, holds everything there is a record of, figures included; an experiment that
-failed is on it with what it said, and the command ends with 1.
+FOLDER/papers.html, holds everything there is a record of, figures included, and begins with what of
+the papers is not reproduced; an experiment that failed is on it with what it said, and the command
+ends with 1.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen import report
+from bigscreen.fleet import Inline
 
 HERE = Path(__file__).resolve().parent
 
@@ -103,6 +105,7 @@ def run(one: Experiment, out: Path, quick: bool) -> dict[str, Any]:
     print(f"   {words}{report.seconds(seconds)}", flush=True)
     return {
         "command": f"python pipelines/{one.name}.py {' '.join(options)}".strip(),
+        "trial": bool(options),
         "seconds": seconds,
         "code": done.returncode,
         "complaint": done.stderr[-2000:] if done.returncode else "",
@@ -113,10 +116,11 @@ def machine() -> dict[str, Any]:
     """What times depend on besides the code."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
+    names_of_cpu = [line for line in lines if "model name" in line]
     names = ("bigscreen", "numpy", "scipy", "scikit-learn", "numba")
     return {
-        "cpu": next((line.split(":")[1].strip() for line in lines if "model name" in line), ""),
-        "cores": len(os.sched_getaffinity(0)),
+        "cpu": names_of_cpu[0].split(":")[1].strip() if names_of_cpu else platform.processor(),
+        "cores": Inline().workers,
         "load": round(os.getloadavg()[0], 1),
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in names},
@@ -154,12 +158,22 @@ def written(out: Path, runs: dict[str, dict[str, Any]]) -> str:
         f"<title>The papers' experiments</title><style>{STYLE}</style>",
         "<h1>The papers' experiments, repeated</h1>",
         "<p>Numbers in brackets, or in a line of their own, are the paper's. Their times are of "
-        "other machines: only ratios compare.</p>",
+        "other machines: only ratios compare. The papers' experiments are here as far as their "
+        "data are; every table of Yang et al. says how many of its data sets that is.</p>",
         f'<p class="small">{_text(facts)}</p>',
     ]
     failed = [name for name, one in runs.items() if one["code"]]
     if failed:
         parts.append(f'<p class="failed">Failed: {_text(", ".join(failed))}</p>')
+    if any(one.get("trial") for one in runs.values()):
+        parts.append("<p>A trial on few rows: it does not say what is reproduced.</p>")
+    missed = [
+        f'<li><a href="#{name}">{name}</a>: {_text(line)}</li>'
+        for name in runs
+        for line in read(out / f"{name}.json").get("not_reproduced", ())
+    ]
+    if missed:
+        parts.append(f"<h2>Not reproduced</h2><ul>{''.join(missed)}</ul>")
     for section, experiments in SECTIONS.items():
         shown = [one.name for one in experiments if one.name in runs]
         if shown:
@@ -187,7 +201,8 @@ def _experiment(out: Path, name: str, own: dict[str, Any]) -> list[str]:
         image = base64.b64encode((out / figure["file"]).read_bytes()).decode()
         title = _text(figure["title"])
         parts.append(f'<p><img alt="{title}" src="data:image/png;base64,{image}"><br>{title}</p>')
-    notes = "".join(f"<li>{_text(note)}</li>" for note in record.get("notes", ()))
+    told = [f"NOT reproduced: {line}" for line in record.get("not_reproduced", ())]
+    notes = "".join(f"<li>{_text(note)}</li>" for note in (*told, *record.get("notes", ())))
     if notes:
         parts.append(f"<ul>{notes}</ul>")
     return parts

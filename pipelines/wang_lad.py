@@ -34,6 +34,7 @@ def main() -> None:
             *wang.notes(sets),
             "the paper rejects about 90 % of magic, nearly all of computer and houses",
         ],
+        "not_reproduced": [] if given.rows else wang.missed(sets, printed),
         "tables": [wang.times("Table 3: 100 values of C", sets, printed)],
         "sets": sets,
     }

@@ -1,4 +1,4 @@
-"""Is SRBO faster than no screening, over all experiments? (Yang, table XII)
+"""Is SRBO faster than no screening, over the experiments at hand? (Yang, table XII)
 
     python pipelines/yang_wilcoxon.py --out FOLDER
 
@@ -109,7 +109,8 @@ def samples(folder: Path, missing: list[str]) -> list[tuple[str, list, list, lis
         plain, ruled = (
             [run[way]["seconds"] for run in runs] for way in (solver, f"{solver} + SRBO")
         )
-        out.append((f"solvers, {solver}", plain, [], ruled))
+        warm = [run[f"{solver}, warm"]["seconds"] for run in runs if f"{solver}, warm" in run]
+        out.append((f"solvers, {solver}", plain, warm, ruled))
     return out
 
 

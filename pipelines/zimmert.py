@@ -7,7 +7,8 @@ Table 1 (MNIST digits 0 and 7): the duality gap at which a rule has removed a ha
 stopping rule holds over all rows; figure 1 (digits 3 and 5): the gap against kernel evaluations.
 C = 1, sigma = 6 (gamma = 1/72), no offset, working sets of size one; the paper does not say how
 pixels are scaled: pixels / 255 is assumed, nor how often its rules look: after every step here.
-The paper's numbers stand beside ours.
+The paper's numbers stand beside ours. Its headline, that f-safe shrinking spares evaluations, is
+not reproduced: bringing rows back at the end costs what leaving them out has saved.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ from bigscreen.store import MemoryDataset
 
 EVERY = 1
 """Steps between looks of a rule."""
+
+SPARED = 0.8
+"""Part of the evaluations without a rule, and with Joachims's, that would be a saving."""
 
 REMOVED = (0.5, 0.75, 0.875, 0.938)
 
@@ -76,6 +80,7 @@ def main() -> None:
             "255 and after every step are assumed",
             *([f"the first {given.rows:,} rows of the two digits"] if given.rows else []),
         ],
+        "not_reproduced": [],
         "tables": [],
         "eps": given.eps,
         "every": EVERY,
@@ -87,6 +92,7 @@ def main() -> None:
         title = f"{name.capitalize()}: digits {digits[0]} and {digits[1]}, {data.n_rows:,} rows"
         paper = PAPER if name == "table 1" and given.rows is None else {}
         record["tables"].append(show(title, runs, paper))
+        record["not_reproduced"] += [] if given.rows else missed(title, runs)
     figures = {"figure-1": figure(record["figure 1"])} if given.out else {}
     paper_paths.keep(given.out, "zimmert", record, figures)
 
@@ -107,7 +113,8 @@ def digit_pair(folder: Path, one: int, other: int, rows: int | None) -> MemoryDa
 
 def one(data: MemoryDataset, rule: Rule | None, eps: float) -> dict[str, Any]:
     """One solve by LIBSVM's rule; its history, and what the rule did."""
-    solver = Pairs("second", 1, cache=4 * data.n_rows**2, eps=eps, every=EVERY)
+    # No matrix of the rows alive at once: evaluations are counted, those that steps ask for.
+    solver = Pairs("second", 1, cache=4 * data.n_rows**2, whole=0, eps=eps, every=EVERY)
     limits = Limits(0.0, 10**6, restarts=10**6)
     began = time.monotonic()
     with Inline(1) as fleet:
@@ -158,6 +165,21 @@ def show(title: str, runs: dict[str, dict[str, Any]], paper: dict[str, tuple[Any
         )
         lines.append((name, *cells, *rest, f"{run['seconds']:.1f}"))
     return paper_paths.table(title, HEADS, lines)
+
+
+def missed(title: str, runs: dict[str, dict[str, Any]]) -> list[str]:
+    """The paper's headline beside what these runs took, where no rule f-safe takes much less."""
+    plain, joachims = (runs[rule]["kernel_entries"] for rule in ("unscreened", "Joachims"))
+    safe = {rule: run["kernel_entries"] for rule, run in runs.items() if rule.startswith("f = ")}
+    if min(safe.values()) < SPARED * min(plain, joachims):
+        return []
+    printed = ", ".join(f"{rule} {PAPER[rule][-1]:.2g}" for rule in ("Joachims", "safe", *safe))
+    ours = ", ".join(f"{rule} {entries:.2g}" for rule, entries in safe.items())
+    return [
+        f"f-safe shrinking spares kernel evaluations (digits 0 and 7 as printed: {printed}). "
+        f"{title}: unscreened {plain:.2g}, safe {runs['safe']['kernel_entries']:.2g}, {ours}, "
+        f"Joachims {joachims:.2g}"
+    ]
 
 
 def figure(runs: dict[str, dict[str, Any]]) -> Any:

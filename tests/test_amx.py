@@ -11,7 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bigscreen import amx, sides
-from bigscreen.kernels import Linear, Polynomial, Rbf, Side, Sigmoid
+from bigscreen import unit as matrix_unit
+from bigscreen.kernels import (
+    Laplacian,
+    Linear,
+    Polynomial,
+    Precomputed,
+    Rbf,
+    Side,
+    Sigmoid,
+    multiplied_by,
+    on_matrix_unit,
+)
 from bigscreen.kernels_base import product_error
 
 unit = pytest.mark.skipif(not amx.available(), reason="this processor has no matrix unit (AMX)")
@@ -184,7 +195,7 @@ KERNELS = [Linear(), Rbf(0.01), Polynomial(0.1, 3, 0.5), Sigmoid(0.01, 0.1)]
 
 @unit
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
-@pytest.mark.parametrize("shape", [(70, 529, 40), (530, 1030, 20), (33, 1100, 1050), (40, 3, 5100)])
+@pytest.mark.parametrize("shape", [(70, 529, 40), (530, 1030, 32), (33, 1100, 1050), (40, 3, 5100)])
 def test_a_pair_alone_is_the_pair_in_any_place(kernel, shape):
     """Past the ends of panels, strips and K-blocks; written down, and multiplied at once."""
     n, m, d = shape
@@ -211,6 +222,52 @@ def test_no_rows_or_no_columns(kernel, shape):
     assert found.shape == (n, 2) and np.all(np.isfinite(found))
     if m == 0:
         np.testing.assert_array_equal(found, 0.0)
+
+
+@unit
+@pytest.mark.parametrize("d", [1, 18, 31])
+def test_narrow_rows_are_summed_as_exactly(d):
+    A, B = rows("floats", 530, d, 2), rows("bytes", 700, d, 3) / 8
+    V, kernel = np.random.default_rng(4).standard_normal((700, 3)), Rbf(0.05 / d)
+    side = Side(B)
+    squares = [float((X.astype(np.float64) ** 2).sum(axis=1).max()) for X in (A, B)]
+    allowed = np.abs(V).sum(axis=0) * kernel.entry_error(*squares, d)
+    error = np.abs(kernel.dots(A, side, V) - kernel.dots(A, side, V, dtype=np.float64))
+    assert np.all(error <= allowed)
+
+
+def served(monkeypatch, kernel, d):
+    """What of a kernel's entries between rows of d columns a unit would be handed, if there was."""
+    calls = []
+    monkeypatch.setattr(amx, "available", lambda: True)
+    monkeypatch.setattr(matrix_unit, "block", lambda *_: calls.append("written"))
+    monkeypatch.setattr(matrix_unit, "dots", lambda *_: calls.append("summed"))
+    side = Side(rows("floats", 40, d, 5))
+    kernel.block(side, side)
+    kernel.dots(side, side, np.ones((40, 1)))
+    return calls
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.parametrize(("d", "written"), [(1, False), (22, False), (31, False), (32, True)])
+def test_narrow_rows_leave_the_unit_where_it_brings_nothing(kernel, d, written, monkeypatch):
+    """By columns and use alone, which are the same on every worker."""
+    expected = ["written", "summed"] if written else ["summed"]
+    assert served(monkeypatch, kernel, d) == expected
+    assert on_matrix_unit(kernel.name, d) == written
+    assert on_matrix_unit(kernel.name, d, written=False)
+    told = multiplied_by(kernel, d, False)
+    assert told == "matrix unit" if written else told.startswith("matrix unit, or BLAS for entries")
+
+
+def test_the_unit_serves_products_alone(monkeypatch):
+    assert served(monkeypatch, Laplacian(0.1), 40) == []
+    assert multiplied_by(Laplacian(0.1), 40, False) == "compiled loops"
+    assert multiplied_by(None, 40, False) == "compiled loops"
+    assert multiplied_by(Rbf(0.1), 40, True) == "matrix unit, or BLAS where columns are rare"
+    assert multiplied_by(Precomputed(), 40, False) == "the kernel given"
+    monkeypatch.setattr(amx, "available", lambda: False)
+    assert multiplied_by(Rbf(0.1), 40, False) == multiplied_by(Rbf(0.1), 2, True) == "BLAS"
 
 
 def test_the_unit_can_be_switched_off():

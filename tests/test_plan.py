@@ -18,9 +18,9 @@ from bigscreen.train import TrainOptions, plan, train
 UNITS = {"MiB": 2**20, "GiB": 2**30}
 
 
-def rows(n=600):
+def rows(n=600, d=3):
     rng = np.random.default_rng(0)
-    X = rng.normal(size=(n, 3)).astype(np.float32)
+    X = rng.normal(size=(n, d)).astype(np.float32)
     return MemoryDataset(X, (X[:, 0] > 0).astype(int), [0, 1])
 
 
@@ -92,10 +92,12 @@ def test_columns_that_are_quickly_computed_again_take_little(monkeypatch):
     n, options = 20_000, TrainOptions(exact=True, memory=2**33)
     for unit, most in ((True, 2**28), (False, 4 * n * n)):
         monkeypatch.setattr(amx, "available", lambda unit=unit: unit)
-        assert plan(rows(n), options).cache_bytes == most
+        assert plan(rows(n, 40), options).cache_bytes == most
     monkeypatch.setattr(amx, "available", lambda: True)
     other = replace(options, kernel="laplacian")
-    assert plan(rows(n), other).cache_bytes == 4 * n * n
+    assert plan(rows(n, 40), other).cache_bytes == 4 * n * n
+    # So narrow that the unit does not write them.
+    assert plan(rows(n), options).cache_bytes == 4 * n * n
 
 
 def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):

@@ -134,6 +134,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "features": model.n_features,
         "labels": model.labels,
         "scaling": model.preparation.scaling,
+        "products": _products(model.provenance),
         "provenance": model.provenance,
     }
 
@@ -166,13 +167,20 @@ def path_facts(record: dict[str, Any]) -> dict[str, str]:
     from bigscreen.report import count
 
     labels = {"labels": ", ".join(map(str, record["labels"]))} if record["labels"] else {}
+    products = _products(record["provenance"])
     return {
         "problem": record["problem"],
         "kernel": _kernel(record),
         "features": count(record["n_features"]),
         **labels,
+        **({"products of rows by": products} if products else {}),
         "fitted on": _fitted_on(record),
     }
+
+
+def _products(provenance: dict[str, Any]) -> str | None:
+    """What computed products of rows; models of before do not say."""
+    return provenance.get("versions", {}).get("products")
 
 
 def _kernel(record: dict[str, Any]) -> str:

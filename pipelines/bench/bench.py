@@ -31,7 +31,7 @@ def machine() -> dict[str, Any]:
     """What a figure depends on besides the code."""
     names = ("bigscreen", "numpy", "scipy", "scikit-learn", "numba", "zarr", "dask")
     return {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": _cores(),
         "cpu": _cpu(),
         "load_average": os.getloadavg()[0],
         "OPENBLAS_CORETYPE": f"unset (was {OPENBLAS_CORETYPE})" if OPENBLAS_CORETYPE else "unset",
@@ -41,6 +41,11 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "versions": {name: importlib.metadata.version(name) for name in names},
     }
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _cpu() -> str:
