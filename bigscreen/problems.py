@@ -21,6 +21,7 @@ which scaling alpha down does not raise, so the equality has the same optimal w.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -250,6 +251,7 @@ def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -
     return Dual(one, np.asarray(y, dtype=np.float64), lo, hi, coupling)
 
 
+@lru_cache(maxsize=64)
 def constant(value: float, n: int) -> FloatArray:
     """A read-only array of one value that takes no memory."""
     return np.broadcast_to(np.float64(value), (n,))
