@@ -33,9 +33,10 @@ def close_few(
     Those who ask for float64 get sums that share nothing with the solver.
     """
     data, square = design.data, design.square
-    dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-    served = square is not None and covers(dual) and problem.intercept != "constant"
-    if square is None or not served or not design.definite or certify == "float64":
+    if square is None or not design.definite or certify == "float64":
+        return close_exact(design, problem, point, fleet, certify)
+    dual = design.dual(problem)
+    if problem.intercept == "constant" or not covers(dual):
         return close_exact(design, problem, point, fleet, certify)
     assert design.kernel is not None and point.alpha is not None
     parts = arrays(dual)

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.dual import FloatArray
+from bigscreen.dual import Dual, FloatArray
 from bigscreen.kernels import Kernel, Linear, Side
 from bigscreen.kernels_base import FLOAT64
 from bigscreen.kernels_square import Square
 from bigscreen.rows import njit
 
 if TYPE_CHECKING:
+    from bigscreen.problems import Problem
     from bigscreen.store import Rows
 
 
@@ -50,6 +51,21 @@ class Design:
     landmarks: Side | None = None
     factor: FloatArray | None = None
     square: Square | None = field(default=None, repr=False, compare=False)
+
+    def dual(self, problem: Problem) -> Dual:
+        """The dual of all rows, not to be written to; with a square it is made once."""
+        made = self._made
+        if not made or made[0] is not problem:
+            data = self.data
+            made[:] = problem, problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        dual: Dual = made[1]
+        if self.square is None:
+            made.clear()
+        return dual
+
+    @cached_property
+    def _made(self) -> list[Any]:
+        return []
 
     @property
     def exact(self) -> bool:

@@ -222,7 +222,10 @@ def _weight_bound(design: Design, problem: Problem) -> float:
     total = 0.0
     for s in range(data.n_shards):
         start, stop = data.shard(s)
-        dual = problem.dual(data.y(start, stop), data.weights(start, stop))
+        if data.n_shards == 1:
+            dual = design.dual(problem)
+        else:
+            dual = problem.dual(data.y(start, stop), data.weights(start, stop))
         box = np.maximum(dual.hi, -dual.lo)
         check_box(box, partial(data.row_ids, start, stop))
         total += float(box.sum())

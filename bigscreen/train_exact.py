@@ -24,7 +24,7 @@ from bigscreen.screening.dynamic import check_rule
 from bigscreen.solvers.block import Block
 from bigscreen.solvers.pairs import Pairs
 from bigscreen.solvers.protocol import Solver
-from bigscreen.store import Moved, Rows
+from bigscreen.store import Moved
 from bigscreen.store.model import Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
 from bigscreen.train_job import Job, machine, records
@@ -88,7 +88,7 @@ class ExactJob(Job):
             design = own
             fitted = self._fit(design, binary, Pairs(), fleet=self.alone)
         assert fitted.point.alpha is not None
-        support, coef = self._support(design.data, binary, fitted.point.alpha)
+        support, coef = self._support(design, binary, fitted.point.alpha)
         if isinstance(design.data, Slices):
             support = design.data.ids[support]
         result = {
@@ -150,7 +150,7 @@ class ExactJob(Job):
                 "several levels part the rows by each problem's own support rows, and a model has "
                 "one partition; with more than two labels early needs one level"
             )
-        support, coef = self._support(self.data, binary, divided.alpha)
+        support, coef = self._support(self.design, binary, divided.alpha)
         return {
             "support": support,
             "coef": coef,
@@ -161,10 +161,10 @@ class ExactJob(Job):
         }
 
     def _support(
-        self, data: Rows, binary: Binary, alpha: FloatArray
+        self, design: Design, binary: Binary, alpha: FloatArray
     ) -> tuple[NDArray[np.int64], FloatArray]:
         """Support rows and their coefficients."""
-        dual = binary.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        dual = design.dual(binary.problem)
         signed = dual.sign * np.clip(alpha, dual.lo, dual.hi)
         support = np.flatnonzero(signed)
         return support, signed[support]

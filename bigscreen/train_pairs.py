@@ -55,7 +55,9 @@ class Slices(Rows):
     ) -> None:
         self.base, self.ids, self.side = base, ids, Side(X, np.arange(len(ids)))
         self._codes, self._weights = codes, weights
-        self.layout = replace(base.layout, n_rows=len(ids), n_features=X.shape[1])
+        grid = 1 << max(0, len(ids) - 1).bit_length()  # one shard
+        sizes = {"n_rows": len(ids), "n_features": X.shape[1]}
+        self.layout = replace(base.layout, **sizes, shard_rows=grid, chunk_rows=grid)
         self.preparation = base.preparation
 
     def X(self, start: int, stop: int) -> Any:

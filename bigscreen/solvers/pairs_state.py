@@ -62,7 +62,7 @@ class State:
         data = design.data
         n = data.n_rows
         self.design, self.problem, self.eps = design, problem, eps
-        self.dual: Dual = problem.dual(data.y(0, n), data.weights(0, n))
+        self.dual: Dual = design.dual(problem)
         self.coupled = self.dual.coupling is not None
         self.constant = problem.intercept == "constant"
         kernel = Linear() if design.kernel is None else design.kernel
