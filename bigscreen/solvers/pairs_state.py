@@ -41,6 +41,8 @@ class State:
     alive : int64 (rows,)
         Numbers of the rows looked at; arrays beside it follow it.
     x, F, low, high : float64 (rows,)
+    since : float64 (2, rows)
+        x and F at the last check, once not all rows are alive.
     group, tube : arrays (rows,) or None
     side : int8 (n,)
         AT_HI, AT_LO, AT_ZERO for screened rows, FREE for all others.
@@ -108,8 +110,9 @@ class State:
         if self.constant:
             # Of entries that are given, the constant's 1 is what rounds them.
             errors = np.maximum(errors, U32 * (1.0 + self.norms * float(np.max(self.norms))))
-        self.errors = np.broadcast_to(errors, self.norms.shape)
-        self.relative = np.broadcast_to(0.0 if relative is None else relative, self.norms.shape)
+        nothing = np.zeros(len(self.norms))
+        self.errors = nothing + errors
+        self.relative = nothing if relative is None else nothing + relative
         square = self.design.square
         self.alike = alike(rows.X) if square is None else square.alike
 
@@ -167,15 +170,18 @@ class State:
         there is more to do.
         """
         self.alpha[self.alive] = self.own * self.x + 0.0
-        # D is quadratic: what steps add to it follows from the gradients before and after.
-        x, F = self.since
-        self.value += 0.5 * float((self.x - x) @ (F + self.F))
+        some = len(self.alive) < len(self.movable)
+        if some:
+            # D is quadratic: what steps add to it follows from the gradients before and after.
+            x, F = self.since
+            self.value += 0.5 * float((self.x - x) @ (F + self.F))
         gap, doubt = self._look()
         met = self.design.definite and relative(gap, self.value + gap) <= target
         if not (met and self.violation > self.tolerated) and self._coarse(gap, doubt):
             self._refine()
             gap, doubt = self._look()
-        self.since = np.stack([self.x, self.F])
+        if some:
+            self.since = np.stack([self.x, self.F])
         if self.constant:
             offset = float(self.dual.sign @ self.alpha)
         else:
@@ -303,7 +309,7 @@ class State:
     def _keep(self, keep: NDArray[np.bool_]) -> None:
         self.alive = self.alive[keep]
         self.x, self.F = self.x[keep], self.F[keep]
-        self.since = self.since[:, keep]
+        self.since = np.stack([self.x, self.F])
         self.bounds()
         self.rows.look_at(self.alive)
 
