@@ -230,3 +230,14 @@ def test_any_number_of_threads() -> None:
     np.testing.assert_array_equal(one.intercept_, two.intercept_)
     for a, b in zip(one.certificate_, two.certificate_, strict=True):
         assert a["primal"] == b["primal"] and a["dual"] == b["dual"]
+
+
+@pytest.mark.parametrize("how", [{"start": "divide", "parts": 3}, {"screening": "gap"}])
+def test_parts_and_screening(how: dict[str, Any]) -> None:
+    """Parts of the rows, and rows alive, have entries of their own."""
+    X = rows(300, 6)
+    y = np.random.default_rng(0).integers(0, 2, 300)
+    plain, other = SVC(C=2.0, tol=1e-6).fit(X, y), SVC(C=2.0, tol=1e-6, **how).fit(X, y)
+    assert other.relative_gap_ <= 1e-6
+    one, two = plain.certificate_[0], other.certificate_[0]
+    assert abs(one["dual"] - two["dual"]) <= one["gap"] + two["gap"] + 1e-9 * one["primal"]
