@@ -7,7 +7,7 @@ computed again, alpha is read off (or handed in), and the sums are float64.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -107,7 +107,7 @@ class Certificate:
 
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values; None stands for numbers that there are not."""
-        fields = {**asdict(self), "multiplier": list(self.multiplier)}
+        fields = {**vars(self), "multiplier": list(self.multiplier)}
         return {**fields, **{name: _known(fields[name]) for name in NUMBERS}}
 
     @classmethod

@@ -49,10 +49,11 @@ class Scores:
             start, stop = self.data.chunk(int(k))
             X, own = self.data.X(start, stop), ids[part]
             rows = X if len(own) == stop - start else take(X, own - start)
-            scores[part], band[part] = self._rows(Side(rows, own))
+            scores[part], band[part] = self.of(Side(rows, own))
         return scores, band
 
-    def _rows(self, rows: Side) -> tuple[FloatArray, FloatArray]:
+    def of(self, rows: Side) -> tuple[FloatArray, FloatArray]:
+        """(score, band) of these rows."""
         # Entries of one sign: the sum that the errors follow comes with the scores.
         columns = [self.coef, self.noise.spread] if self._summed(rows) else [self.coef]
         values = self.kernel.dots(rows, self.support, np.stack(columns, axis=1), self.dtype)
@@ -67,7 +68,7 @@ class Scores:
         return self.bands(scores, rows.sqnorms, norms, weight)
 
     def _summed(self, rows: Side) -> bool:
-        return self.kernel.nonnegative and self._relative(rows.sqnorms) is not None
+        return self.kernel.nonnegative and self._relative(rows.sqnorms[:1]) is not None
 
     def bands(
         self, scores: FloatArray, sqnorms: FloatArray, norms: FloatArray, weight: FloatArray

@@ -8,19 +8,21 @@ need to be stored, and ``||w(alpha)|| = ||T' v||`` with ``v = sum_i s_i alpha_i 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.dual import FloatArray
+from bigscreen.dual import Dual, FloatArray
 from bigscreen.kernels import Kernel, Linear, Side
 from bigscreen.kernels_base import FLOAT64
+from bigscreen.kernels_square import Square
 from bigscreen.rows import njit
 
 if TYPE_CHECKING:
+    from bigscreen.problems import Problem
     from bigscreen.store import Rows
 
 
@@ -39,12 +41,31 @@ class Design:
         has no columns: its solvers compute kernel entries between rows.
     factor : float64 (m, r) or None
         ``T``; None is the identity.
+    square : Square or None
+        Of an exact kernel machine of few rows the entries between them, which solver and closing
+        pass share; it does not travel.
     """
 
     data: Rows
     kernel: Kernel | None = None
     landmarks: Side | None = None
     factor: FloatArray | None = None
+    square: Square | None = field(default=None, repr=False, compare=False)
+
+    def dual(self, problem: Problem) -> Dual:
+        """The dual of all rows, not to be written to; with a square it is made once."""
+        made = self._made
+        if not made or made[0] is not problem:
+            data = self.data
+            made[:] = problem, problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        dual: Dual = made[1]
+        if self.square is None:
+            made.clear()
+        return dual
+
+    @cached_property
+    def _made(self) -> list[Any]:
+        return []
 
     @property
     def exact(self) -> bool:
@@ -114,7 +135,8 @@ class Design:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be made again."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**known, "square": None}
 
     def columns(self, X: Any, dtype: type = np.float32) -> NDArray[Any]:
         """The columns of rows X, dense, shape (len X, m), float32 or float64 entries.

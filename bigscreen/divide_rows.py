@@ -103,7 +103,8 @@ def pick(
 ) -> Design:
     """The design of these rows alone, read where they lie."""
     columns = isinstance(design.kernel, Precomputed)
-    return replace(design, data=Picked(design.data, ids, codes, weights, columns))
+    data = Picked(design.data, ids, codes, weights, columns)
+    return replace(design, data=data, square=None)  # (that of all rows)
 
 
 def load(design: Design) -> Design:
@@ -111,4 +112,4 @@ def load(design: Design) -> Design:
     data = design.data
     n = data.n_rows
     rows = MemoryDataset(data.X(0, n), data.y(0, n), data.layout.labels, data.weights(0, n))
-    return replace(design, data=rows)
+    return replace(design, data=rows, square=None)

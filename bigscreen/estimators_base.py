@@ -83,7 +83,8 @@ class Machine(BaseEstimator):
             data, numbers = self._rows(X, y, sample_weight, owned)
             options = self._suited(options, data)
             with self._fleet(data.n_rows * self._columns(options, data)) as fleet:
-                if plan(data, options, fleet.workers, self.scheduler is not None).disk_bytes:
+                how = fleet.workers, self.scheduler is not None
+                if not options.exact and plan(data, options, *how).disk_bytes:
                     options = replace(options, work=self._folder(owned))
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 model = train(data, options, fleet, report)

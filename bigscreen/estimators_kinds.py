@@ -71,7 +71,9 @@ class Classifier(ClassifierMixin, Machine):
         if isinstance(weights, Mapping):
             labels = dict(zip(self.classes_.tolist(), data.labels, strict=True))
             weights = {labels.get(key, key): weight for key, weight in weights.items()}
-        return super()._suited(replace(options, class_weight=weights), data)
+        if weights is not None:
+            options = replace(options, class_weight=weights)
+        return super()._suited(options, data)
 
 
 class Regressor(RegressorMixin, Machine):

@@ -98,9 +98,9 @@ class SVC(_Voting):
     Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, phi(x_i)> + b))`` for the
     kernel's own phi, nothing approximated (but see ``n_components``), until the duality gap,
     summed over all rows in float64, is at most ``tol`` times the objective. The kernel matrix is
-    never held: its columns are computed when they are needed, and kept while there is room. Rows
-    of float64 stay that where float32 does not hold them. More than two classes are fitted one
-    against one, as in scikit-learn.
+    never held, but of few rows: its columns are computed when they are needed, and kept while there
+    is room. Rows of float64 stay that where float32 does not hold them. More than two classes are
+    fitted one against one, as in scikit-learn.
 
     For probabilities wrap it: ``CalibratedClassifierCV(SVC(...)).fit(X, y)``. Of parameters that
     scikit-learn has, only ``tol`` and ``max_iter`` mean something else here; rows of weight 0 or

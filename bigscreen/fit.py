@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bigscreen.checkpoint import check_owner
 from bigscreen.closing import Certificate, Throughput, close
-from bigscreen.closing_exact import close_exact
+from bigscreen.closing_few import close_few
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
@@ -41,6 +41,8 @@ LARGEST = 1e100
 
 def check_box(box: FloatArray, ids: Callable[[], NDArray[np.int64]]) -> None:
     """Refuse bounds of variables, of rows with these numbers, that float64 cannot reckon with."""
+    if len(box) and 1 / LARGEST <= box.min() and box.max() <= LARGEST:
+        return
     fine = (box == 0) | ((box >= 1 / LARGEST) & (box <= LARGEST))  # a nan is neither
     if not fine.all():
         k = int(np.argmin(fine))
@@ -132,7 +134,7 @@ def fit(
 
     def certified(point: Point) -> Certificate:
         if design.exact:
-            return close_exact(design, problem, point, fleet, certify)
+            return close_few(design, problem, point, fleet, certify)
         return close(design, problem, point, fleet, certify, source)
 
     monitor = Monitor(
@@ -198,10 +200,12 @@ def _nothing(design: Design, problem: Problem) -> float:
     telling: without a total to meet alpha = 0 says it, or P is all loss, as a nu-SVR's is."""
     data, kernel = design.data, design.kernel
     total = float(np.sum(problem.dual(data.y(0, 1), data.weights(0, 1)).total))
+    if not total > 0:
+        return 0.0
     largest = data.max_sqnorm
     if kernel is not None:
         largest = kernel.bound(largest, largest) if kernel.psd else np.inf
-    if not (total > 0 and np.isfinite(largest)):
+    if not np.isfinite(largest):
         return 0.0
     for s in range(data.n_shards):
         start, stop = data.shard(s)
@@ -222,7 +226,10 @@ def _weight_bound(design: Design, problem: Problem) -> float:
     total = 0.0
     for s in range(data.n_shards):
         start, stop = data.shard(s)
-        dual = problem.dual(data.y(start, stop), data.weights(start, stop))
+        if data.n_shards == 1:
+            dual = design.dual(problem)
+        else:
+            dual = problem.dual(data.y(start, stop), data.weights(start, stop))
         box = dual.reach
         check_box(box if dual.curve is None else 0.5 * box, partial(data.row_ids, start, stop))
         total += float(box.sum())

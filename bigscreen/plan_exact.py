@@ -20,6 +20,8 @@ ROW_BYTES = 320
 COPIES = 2
 """Of the rows: as they are, and as products want them (columns and an index, or centred; the matrix
 unit wants a larger one)."""
+BY_LABEL = 3
+"""Copies more where pairs of labels are solved on their own rows: by label, and in float64."""
 SHARD_INDEX_BYTES, PAIR_INDEX_BYTES = 12, 16
 """A feature of sparse rows in the index of a shard, and in what pair steps hold beside it."""
 THREAD_BYTES = 2**26
@@ -50,6 +52,8 @@ def outline_exact(data: Rows, request: Request) -> Plan:
     on_unit = packed and on_matrix_unit(request.kernel, d)
     wanted = amx.row_bytes(d) if packed else row_bytes
     rows = int(n * ((COPIES - 1 + pairs) * row_bytes + wanted))
+    if request.strategy == "one" and classifiers > 1 and not request.cluster:
+        rows += BY_LABEL * int(n * row_bytes)
     states = n * ROW_BYTES
     block = min(WHOLE, n)
     pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES

@@ -25,6 +25,7 @@ which scaling alpha down does not raise, so the equality has the same optimal w.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -328,6 +329,7 @@ def _squared(dual: Dual) -> Dual:
     return replace(dual, lo=np.where(dual.lo < 0, -free, 0.0), hi=free, curve=curve)
 
 
+@lru_cache(maxsize=64)
 def constant(value: float, n: int) -> FloatArray:
     """A read-only array of one value that takes no memory."""
     return np.broadcast_to(np.float64(value), (n,))

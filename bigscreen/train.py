@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import psutil
@@ -47,7 +48,7 @@ def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = Fa
         options.solver,
         options.features,
         options.offset,
-        int(options.memory or 0.8 * psutil.virtual_memory().total),
+        int(options.memory or 0.8 * _machine_memory()),
         workers,
         cluster,
         options.strategy,
@@ -55,6 +56,12 @@ def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = Fa
         options.problem,
     )
     return outline_exact(data, request) if options.exact else outline(data, request)
+
+
+@functools.cache
+def _machine_memory() -> int:
+    """Bytes that there are."""
+    return int(psutil.virtual_memory().total)
 
 
 def train(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,6 @@ from scipy import sparse
 
 from bigscreen.closing_exact import published
 from bigscreen.design import Design
-from bigscreen.divide_rows import load, pick
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.fit import Fitted
@@ -29,6 +29,7 @@ from bigscreen.store import Moved
 from bigscreen.store.model import Model
 from bigscreen.store.model_gate import NO_CERTIFICATE
 from bigscreen.train_job import Job, machine, records
+from bigscreen.train_pairs import ByLabel, Slices, squared
 from bigscreen.train_problems import Binary
 from bigscreen.train_start import Start, solve_parts, starting_point
 
@@ -67,7 +68,10 @@ class ExactJob(Job):
         return found
 
     def _prepare(self) -> None:
-        self.design = self._design(self.kernel)
+        design = self._design(self.kernel)
+        if self.plan.solver == "pairs" and not hasattr(self.fleet, "address"):
+            design = squared(design)
+        self.design = design
         check_rule(self.options.rule, self.design.definite)
 
     def _result(self, binary: Binary) -> dict[str, Any]:
@@ -82,13 +86,12 @@ class ExactJob(Job):
             start = starting_point(self, design, binary)
             fitted = self._fit(design, binary, self._solver(), start.alpha)
         else:
-            design, ids = own
-            with Inline(1) as alone:  # threads would wait for each other more than work
-                fitted = self._fit(design, binary, Pairs(), fleet=alone)
+            design = own
+            fitted = self._fit(design, binary, Pairs(), fleet=self.alone)
         assert fitted.point.alpha is not None
         support, coef = self._support(design, binary, fitted.point.alpha)
-        if own is not None:
-            support = ids[support]
+        if isinstance(design.data, Slices):
+            support = design.data.ids[support]
         result = {
             "support": support,
             **machine(coef, fitted, binary, self.data, self._offset(support, coef, fitted)),
@@ -97,21 +100,36 @@ class ExactJob(Job):
         }
         return self._finish(binary, result)
 
-    def _own_rows(self, binary: Binary) -> tuple[Design, NDArray[np.int64]] | None:
-        """The rows of one pair of labels and their numbers, where they are few.
+    def _own_rows(self, binary: Binary) -> Design | None:
+        """The design of the rows of one pair of labels, where they are few.
 
         All others have no part in that problem (weight 0), but every sum would pass over them.
         """
-        data, options = self.data, self.options
+        options = self.options
         free = options.solver == "auto" and options.start in ("auto", "cold")
         if binary.codes is None or not free or hasattr(self.fleet, "address"):
             return None
-        if int(np.sum(data.label_counts[list(binary.codes)])) > FEW_ROWS:
+        if self.counts[list(binary.codes)].sum() > FEW_ROWS:
             return None
-        y = data.y(0, data.n_rows)
-        ids = np.flatnonzero(np.isin(y, binary.codes))
-        own = pick(self.design, ids, y[ids], data.weights(0, data.n_rows)[ids])
-        return load(own), ids
+        return self.by_label.pair(binary.codes)
+
+    @cached_property
+    def counts(self) -> NDArray[np.int64]:
+        """Rows of every label."""
+        return self.data.label_counts
+
+    @cached_property
+    def by_label(self) -> ByLabel:
+        """The rows by label: made once for all pairs of labels."""
+        both = np.add.outer(self.counts, self.counts)
+        both = both[np.triu_indices(len(both), 1)]
+        return ByLabel(self.design, int(np.max(both[both <= FEW_ROWS])))
+
+    @cached_property
+    def alone(self) -> Inline:
+        """One thread, for problems so small that several would wait for each other more than
+        work."""
+        return self._held.enter_context(Inline(1))
 
     def _offset(self, support: NDArray[np.int64], coef: FloatArray, fitted: Fitted) -> float:
         """The offset for rows where they are."""
@@ -147,8 +165,7 @@ class ExactJob(Job):
         self, design: Design, binary: Binary, alpha: FloatArray
     ) -> tuple[NDArray[np.int64], FloatArray]:
         """Support rows and their coefficients."""
-        data = design.data
-        dual = binary.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        dual = design.dual(binary.problem)
         signed = dual.sign * published(design, dual, alpha)
         support = np.flatnonzero(signed)
         return support, signed[support]

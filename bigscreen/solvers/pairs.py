@@ -20,6 +20,7 @@ from bigscreen.solvers.pairs_checkpoint import PLACE, restore, save
 from bigscreen.solvers.pairs_state import State
 from bigscreen.solvers.protocol import Check
 from bigscreen.solvers.smo import (
+    Matrix,
     free_partner,
     free_step,
     free_units,
@@ -29,7 +30,7 @@ from bigscreen.solvers.smo import (
     pair_partner,
     pair_step,
     pair_update,
-    smo,
+    steps,
     tubes,
 )
 
@@ -132,31 +133,36 @@ class Pairs:
         if most is None:
             # A check costs about a step, and sorts: check more rarely as time goes by.
             most = min(len(state.alive), STEPS) * min(50, max(1, state.checks // 4))
-            if state.rows.whole is not None:
+            if state.rows.matrix is not None:
                 # Steps are cheap then, and few where classes are far; of many it is an eighth more.
                 longer = min(state.steps // 8, SCANNED // max(1, len(state.alive)))
                 most = max(FIRST, most // 4, longer)
         state.checks += 1
-        if state.rows.whole is not None:
-            self._within(state.rows.whole, state, most)
+        if state.rows.matrix is not None:
+            self._within(state.rows.matrix, state, most)
             return
         advance = _pairs if state.coupled else _singles
         advance(self, state, most, check)
 
-    def _within(self, K: NDArray[Any], state: State, most: int) -> None:
+    def _within(self, matrix: Matrix, state: State, most: int) -> None:
         """The same steps on a matrix that is there, in one compiled loop."""
-        r, sign = state.r[state.alive], state.dual.sign[state.alive]
-        alpha, G = r * state.x, r * state.F
-        low, high = state.low, state.high
-        box = np.where(r > 0, low, -high), np.where(r > 0, high, -low)
-        t = r if state.coupled else np.zeros(len(r))
-        steps, state.violation = smo(
-            K, sign, t, *box, alpha, G, state.tolerated, most,
-            self.selection == "second", self.working_set != 1, state.group, state.tube,
-        )  # fmt: skip
-        state.x, state.F = r * alpha, r * G
-        state.steps += steps
-        if steps < most:  # nothing is left to do, or nothing that the last digit would show
+        x, F, group, order = state.x, state.F, state.group, None
+        taken: Any = [state.low, state.high, x, F, state.tube, state.flip, group]
+        if state.coupled and group is not None and np.any(np.diff(group) < 0):
+            order = np.argsort(group, kind="stable")  # rows of a group together
+            assert state.rows.whole is not None
+            matrix = Matrix(state.rows.whole, order)
+            taken = [None if each is None else each[order] for each in taken]
+        low, high, own, slope, tube, flip, group = taken
+        how = state.tolerated, most, self.selection == "second", self.working_set != 1
+        done, state.violation = steps(
+            matrix, low, high, own, slope, tube, flip, group, state.coupled, *how
+        )
+        if order is not None:
+            x[order], F[order] = own, slope
+        state.rows.count()
+        state.steps += done
+        if done < most:  # nothing is left to do, or nothing that the last digit would show
             state.violation = 0.0
 
 

@@ -33,7 +33,7 @@ def restore(state: State, meta: dict[str, Any], arrays: dict[str, NDArray[Any]])
     record = meta.pop("pairs")
     for name in TALLIES:
         setattr(state, name, record[name])
-    state.rows.entries = record["entries"]
+    state.rows.computed = record["entries"]
     if record["wide"]:
         state.rows.refine()
     state.bounds()

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from bigscreen.dual import FloatArray
 from bigscreen.kernels import Kernel, Side
 from bigscreen.kernels_base import FEW
+from bigscreen.kernels_square import Square
+from bigscreen.solvers.smo import Matrix
 
 FEWEST = 3  # rows kept however small the cache: a pair of them, and one to come
 
@@ -42,6 +44,8 @@ class KernelRows:
         Bytes of rows that are kept.
     most : int
         Bytes of the matrix of the rows alive up to which it is computed as a whole.
+    square : Square or None
+        Entries between all rows, shared with whoever needs them too: used while all are alive.
 
     Attributes
     ----------
@@ -49,26 +53,51 @@ class KernelRows:
         Numbers of the rows looked at, ascending. Rows that are kept follow it: entries of rows
         that are gone are kept with them, of rows that have come back only the unknown are computed.
     diag : float64 (n,), ``k(x, x)``
-    entries : int
-        Kernel entries computed so far.
     """
 
-    def __init__(self, kernel: Kernel, X: Any, constant: bool, cache: int, most: int = 0) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Any,
+        constant: bool,
+        cache: int,
+        most: int = 0,
+        square: Square | None = None,
+    ) -> None:
         self.kernel, self.X, self.constant, self.cache = kernel, X, constant, cache
-        self.most = most
-        self.entries, self.bytes, self.generation = 0, 0, 0
+        self.most, self.square = most, None if constant else square
+        self.computed, self.bytes, self.generation = 0, 0, 0
         self.kept: OrderedDict[int, _Row] = OrderedDict()
         self.past: dict[int, NDArray[np.int64]] = {}
         self.alive = np.arange(X.shape[0])
-        self.side = Side(X, self.alive)
+        self.side = Side(X, self.alive) if self.square is None else self.square.side
         self.sqnorms = self.side.sqnorms
-        self.dtype = kernel.precision(float(np.max(self.sqnorms, initial=0.0)), X.shape[1])
-        if X.shape[0] <= FEW:
-            self.dtype = np.float64
-        self.diag = kernel.diag(self.side) + float(constant)
+        if self.square is None:
+            self.dtype = kernel.precision(float(np.max(self.sqnorms, initial=0.0)), X.shape[1])
+            if X.shape[0] <= FEW:
+                self.dtype = np.float64
+            self.diag = kernel.diag(self.side) + float(constant)
+        else:
+            self.dtype, self.diag = self.square.dtype, self.square.diag
         self._ways: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._lack: tuple[int, Side] | None = None
         self._whole: NDArray[Any] | None = None
+        self._matrix: Matrix | None = None
+
+    @property
+    def entries(self) -> int:
+        """Kernel entries computed so far."""
+        return self.computed + (0 if self.square is None else self.square.entries)
+
+    @property
+    def matrix(self) -> Matrix | None:
+        """The matrix of the rows alive for compiled steps; None where it is too large."""
+        if self._matrix is None:
+            if self.square is not None:
+                self._matrix = Matrix(self.square)
+            elif (whole := self.whole) is not None:
+                self._matrix = Matrix(whole)
+        return self._matrix
 
     @property
     def whole(self) -> NDArray[Any] | None:
@@ -76,8 +105,10 @@ class KernelRows:
         n = len(self.alive)
         if n * n * np.dtype(self.dtype).itemsize > self.most:
             return None
+        if self.square is not None:
+            return self.square.whole
         if self._whole is None:
-            self.entries += n * n
+            self.computed += n * n
             self._whole = self.kernel.block(self.side, self.side, dtype=self.dtype)
             if self.constant:
                 self._whole += self.dtype(1)
@@ -85,6 +116,7 @@ class KernelRows:
 
     def look_at(self, alive: NDArray[np.int64]) -> None:
         """Change which rows are alive."""
+        self._leave()
         if self._whole is not None:
             place = np.searchsorted(self.alive, alive).clip(0, len(self.alive) - 1)
             known = np.array_equal(self.alive[place], alive)
@@ -100,9 +132,24 @@ class KernelRows:
 
     def refine(self) -> None:
         """Entries in float64 from here on."""
+        if self.dtype is np.float64:
+            return
+        self._leave()
         self.dtype = np.float64
         self.kept.clear()
         self.bytes, self._whole = 0, None
+
+    def count(self) -> None:
+        """Count what compiled steps have computed."""
+        if self.square is not None:
+            self.square.count()
+
+    def _leave(self) -> None:
+        """Use no matrix any more that is not of these rows and this precision."""
+        self._matrix = None
+        if self.square is not None:
+            self.computed += self.square.entries
+            self.square = None
 
     def __getitem__(self, place: int) -> NDArray[Any]:
         """Row ``alive[place]`` of the kernel matrix, columns ``alive``; not to be written to."""
@@ -144,7 +191,7 @@ class KernelRows:
             found += c * self[place][where]
         rest, coef = support[~kept], coef[~kept]
         if len(rest):
-            self.entries += len(rows) * len(rest)
+            self.computed += len(rows) * len(rest)
             sides = self._side(rows), self._side(rest)
             found += self.kernel.dots(*sides, coef[:, None], dtype or self.dtype)[:, 0]
         return found + self.constant * coef.sum()
@@ -153,7 +200,7 @@ class KernelRows:
         return Side(self.X[rows], rows)
 
     def _computed(self, number: int, side: Side) -> NDArray[Any]:
-        self.entries += len(side)
+        self.computed += len(side)
         one = self._side(np.array([number]))
         row = self.kernel.block(one, side, dtype=self.dtype)[0]
         return row + self.dtype(1) if self.constant else row

@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 from bigscreen.design import Design
 from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual, FloatArray, Mu
 from bigscreen.dual_rounding import sensitivity
+from bigscreen.dual_sums import arrays, measure
 from bigscreen.dual_violation import violation
 from bigscreen.errors import InputError
 from bigscreen.kernels import Linear
 from bigscreen.kernels_base import FLOAT64, U32
+from bigscreen.kernels_square import alike
 from bigscreen.point import Point, relative
 from bigscreen.problems import Problem
 from bigscreen.screening.regions import Ball
@@ -39,6 +41,8 @@ class State:
     alive : int64 (rows,)
         Numbers of the rows looked at; arrays beside it follow it.
     x, F, low, high : float64 (rows,)
+    since : float64 (2, rows)
+        x and F at the last check, once not all rows are alive.
     group, tube : arrays (rows,) or None
     side : int8 (n,)
         AT_HI, AT_LO, AT_ZERO for screened rows, FREE for all others.
@@ -60,11 +64,11 @@ class State:
         data = design.data
         n = data.n_rows
         self.design, self.problem, self.eps = design, problem, eps
-        self.dual: Dual = problem.dual(data.y(0, n), data.weights(0, n))
+        self.dual: Dual = design.dual(problem)
         self.coupled = self.dual.coupling is not None
         self.constant = problem.intercept == "constant"
         kernel = Linear() if design.kernel is None else design.kernel
-        self.rows = KernelRows(kernel, data.X(0, n), self.constant, cache, whole)
+        self.rows = KernelRows(kernel, data.X(0, n), self.constant, cache, whole, design.square)
         if design.kernel is None:
             # What w is computed from later on in float64; float32 sums would differ from it.
             self.rows.refine()
@@ -83,6 +87,8 @@ class State:
         self.mu: Mu = 0.0
         self.fine_at = np.inf
         self.restored = False
+        self._largest: float | None = None
+        """The largest of F, as the last look at it found it."""
         # Rows whose box is the point 0 have no gap and no part in w.
         self.movable = np.flatnonzero((self.dual.hi > self.dual.lo) | (self.dual.lo != 0))
         if len(self.movable) < n:
@@ -104,40 +110,48 @@ class State:
         if self.constant:
             # Of entries that are given, the constant's 1 is what rounds them.
             errors = np.maximum(errors, U32 * (1.0 + self.norms * float(np.max(self.norms))))
-        self.errors = np.broadcast_to(errors, self.norms.shape)
-        self.relative = np.broadcast_to(0.0 if relative is None else relative, self.norms.shape)
-        mark = np.random.default_rng(0).normal(size=(d, 1))
-        keys = Design(self.design.data).dots(rows.X, mark)[:, 0]
-        self.equal = np.unique(keys, return_inverse=True)[1]
+        nothing = np.zeros(len(self.norms))
+        self.errors = nothing + errors
+        self.relative = nothing if relative is None else nothing + relative
+        square = self.design.square
+        self.alike = alike(rows.X) if square is None else square.alike
+
+    @property
+    def least(self) -> float:
+        """See ``least_curvature``."""
+        return float(least_curvature(self.diag))
 
     # -- the variables of the rows alive ---------------------------------------------------------
     def _begin(self, scores: FloatArray) -> None:
         """Look at all rows that can move, whose scores these are."""
         self.alive = self.movable
-        r, dual = self.r[self.alive], self._part
-        self.x = r * self.alpha[self.alive]
-        self.F = r * (dual.lin - dual.sign * scores)
         self.bounds()
+        self.x = self.own * self.alpha[self.alive]
+        self.F = self.own * (self.part.lin - self.part.sign * scores)
         self.since = np.stack([self.x, self.F])
 
     def bounds(self) -> None:
-        """What follows from who is alive: box, diagonal, factors."""
-        part, r = self._part, self.r[self.alive]
-        self.low = np.where(r > 0, part.lo, -part.hi)
-        self.high = np.where(r > 0, part.hi, -part.lo)
+        """What follows from who is alive: their part of the dual, box, diagonal, factors."""
+        self.part = part = self._part_of(self.alive)
+        self.parts = arrays(part)
+        self.own = self.r[self.alive]
+        self.low = np.where(self.own > 0, part.lo, -part.hi)
+        self.high = np.where(self.own > 0, part.hi, -part.lo)
         self.diag = self.rows.diag[self.alive]
-        self.least = least_curvature(self.diag)
-        self.flip = flips(r * part.sign)
+        self.flip = flips(self.own * part.sign)
         self.group, self.tube = part.group, part.tube
+        fine = FLOAT64 if self.rows.dtype is np.float64 else 1.0
+        self.rough = fine * self.relative[self.alive], fine * self.errors[self.alive]
 
-    @property
-    def _part(self) -> Dual:
+    def _part_of(self, rows: NDArray[np.int64]) -> Dual:
         """The dual of the rows alive; the coupling asks of them what the others leave."""
-        part = self.dual[self.alive]
+        if len(rows) == len(self.dual):
+            return self.dual
+        part = self.dual[rows]
         if self.dual.coupling is None:
             return part
         others = np.ones(len(self.alpha), np.bool_)
-        others[self.alive] = False
+        others[rows] = False
         theirs = self.r[others] * self.alpha[others]
         if self.dual.group is None:
             return replace(part, total=self.dual.total - float(np.sum(theirs)))
@@ -155,25 +169,23 @@ class State:
         Entries become float64 once float32 begins to tell, unless ``target`` is met already and
         there is more to do.
         """
-        r, part = self.r[self.alive], self._part
-        self.alpha[self.alive] = r * self.x + 0.0
-        # D is quadratic: what steps add to it follows from the gradients before and after.
-        x, F = self.since
-        self.value += 0.5 * float((self.x - x) @ (F + self.F))
-        gap = self._look(part)
+        self.alpha[self.alive] = self.own * self.x + 0.0
+        some = len(self.alive) < len(self.movable)
+        if some:
+            # D is quadratic: what steps add to it follows from the gradients before and after.
+            x, F = self.since
+            self.value += 0.5 * float((self.x - x) @ (F + self.F))
+        gap, doubt = self._look()
         met = self.design.definite and relative(gap, self.value + gap) <= target
-        if not (met and self.violation > self.tolerated) and self._coarse(part, gap):
-            self.rows.refine()
-            self.violation = np.inf  # that of the entries before says nothing now
-            self.F = r * (part.lin - part.sign * self._scores_of(self.alive))
-            gap = self._look(part)
-        self.since = np.stack([self.x, self.F])
+        if not (met and self.violation > self.tolerated) and self._coarse(gap, doubt):
+            self._refine()
+            gap, doubt = self._look()
+        if some:
+            self.since = np.stack([self.x, self.F])
         if self.constant:
             offset = float(self.dual.sign @ self.alpha)
         else:
             offset = self.problem.offset(self.mu)
-        slack = self._slack(self.alive, self.scores)
-        rounding = float(self._room(part, slack) @ slack)
         w = self._weights() if self.design.kernel is None else np.empty(0)
         return Point(
             w,
@@ -183,58 +195,71 @@ class State:
             self.value,
             paired=True,
             alpha=self.alpha.copy(),
-            rounding=rounding,
+            rounding=doubt,
             multiplier=tuple(np.atleast_1d(self.mu).tolist()) if self.coupled else (),
-            violation=np.nan if self.design.definite else self._violation(part),
+            violation=np.nan if self.design.definite else self._violation(),
         )
 
-    def _look(self, part: Dual) -> float:
-        """Scores, the best multiplier for them and the gap; D itself while all rows are alive."""
-        alpha = self.alpha[self.alive]
-        self.scores = part.sign * (part.lin - self.r[self.alive] * self.F)
+    def _look(self) -> tuple[float, float]:
+        """Scores, the best multiplier for them, the gap and what rounding of scores can have moved
+        it by; D itself while all rows are alive."""
+        parts, alpha = self.parts, self.alpha[self.alive]
+        self._largest = None
+        self.scores = np.empty(len(alpha))
+        errors = *self.rough, self._spread()
+        value, mu, gap, doubt = measure(
+            self.part, parts, alpha, self.F, self.own, errors, self.scores
+        )
         if len(self.alive) == len(self.movable):
-            self.value = self.dual.value(self.alpha, float((part.sign * alpha) @ self.scores))
-        self.mu = part.multiplier(self.scores) if self.coupled else 0.0
-        return part.frank_wolfe_gap(alpha, self.scores, self.mu)
+            self.value = value
+        self.mu = mu if self.part.group is not None else float(mu.sum())
+        return gap, doubt
 
-    def _violation(self, part: Dual) -> float:
-        return violation(part, self.alpha[self.alive], self.scores)
+    def _refine(self) -> None:
+        """Entries in float64 from here on, and the gradient of them."""
+        self.rows.refine()
+        self.bounds()
+        self.violation = np.inf  # that of the entries before says nothing now
+        part = self.part
+        self.F = self.own * (part.lin - part.sign * self._scores_of(self.alive))
 
-    def _coarse(self, part: Dual, gap: float) -> bool:
+    def _violation(self) -> float:
+        return violation(self.part, self.alpha[self.alive], self.scores)
+
+    def _coarse(self, gap: float, doubt: float) -> bool:
         """Whether float32 entries begin to tell in the gap, or in the violation where that is all
         there is."""
         if self.rows.dtype is np.float64:
             return False
         if not self.design.definite:
             slack = self._slack(self.alive, self.scores)
-            return float(np.max(slack, initial=0.0)) > TOLD * self._violation(part)
-        if gap > 0.5 * self.fine_at:
-            return False
-        bound = self._slack(self.alive, self.scores)
-        if float(self._room(part, bound) @ bound) <= TOLD * gap:
+            return float(np.max(slack, initial=0.0)) > TOLD * self._violation()
+        if gap > 0.5 * self.fine_at or doubt <= TOLD * gap:
             return False
         # The bound is that of the worst pair of rows: see what the error of some scores really is.
         self.fine_at = gap
         some = np.linspace(0, len(self.alive) - 1, PROBED).astype(np.int64)
         exact = self._scores_of(self.alive[some], np.float64)
-        error = np.full(len(self.alive), np.sqrt(np.mean((self.scores[some] - exact) ** 2)))
-        return float(self._room(part, 3 * error) @ error) > TOLD * gap
+        error = float(np.sqrt(np.mean((self.scores[some] - exact) ** 2)))
+        gradient = self.part.gradient(self.scores, self.mu)
+        room = sensitivity(self.part, self.alpha[self.alive], gradient, 3 * error)
+        return float(np.sum(room)) * error > TOLD * gap
 
-    def _room(self, part: Dual, slack: FloatArray) -> FloatArray:
-        """By how much of an error of its score a row moves the gap."""
-        gradient = part.gradient(self.scores, self.mu)
-        return sensitivity(part, self.alpha[self.alive], gradient, slack)
-
-    def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
-        """Bounds on the errors of these scores of these rows (MATH sec. 4).
+    def _spread(self) -> float:
+        """Independent errors of entries add up to their bound times this.
 
         The errors of a row's entries are taken as independent, but for what they have in common,
         which moves the score as a whole, and for equal rows, whose entries err alike.
         """
-        together = np.bincount(self.equal, self.dual.sign * self.alpha)
-        apart = np.bincount(self.equal, self.alpha**2)
-        spread = float(np.sqrt(np.sum(np.maximum(together**2, apart))))
-        error = self.relative[rows] * np.abs(scores) + self.errors[rows] * spread
+        if self.alike is None:
+            return float(np.sqrt(self.alpha @ self.alpha))
+        together = np.bincount(self.alike, self.dual.sign * self.alpha)
+        apart = np.bincount(self.alike, self.alpha**2)
+        return float(np.sqrt(np.sum(np.maximum(together**2, apart))))
+
+    def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
+        """Bounds on the errors of these scores of these rows (MATH sec. 4)."""
+        error = self.relative[rows] * np.abs(scores) + self.errors[rows] * self._spread()
         return error * (FLOAT64 if self.rows.dtype is np.float64 else 1.0)
 
     def _weights(self) -> FloatArray:
@@ -246,7 +271,9 @@ class State:
     @property
     def tolerated(self) -> float:
         """The violation at which nothing is left to do: what float64 cannot tell from none."""
-        return max(self.eps, EXACT * max(1.0, float(np.max(np.abs(self.F), initial=0.0))))
+        if self._largest is None:
+            self._largest = float(np.max(np.abs(self.F), initial=0.0))
+        return max(self.eps, EXACT * max(1.0, self._largest))
 
     def stats(self) -> dict[str, Any]:
         """What the last steps and the last screening did."""
@@ -265,7 +292,7 @@ class State:
     # -- screening -------------------------------------------------------------------------------
     def screen(self, region: Ball) -> None:
         """Drop rows that are, and by the region stay, at a bound (or in a tube, at 0)."""
-        part, alpha = self._part, self.alpha[self.alive]
+        part, alpha = self.part, self.alpha[self.alive]
         slack = self._slack(self.alive, self.scores)
         lower, upper = region.intervals(self.scores, self.norms[self.alive], slack)
         decided = part.decide(lower, upper, self._multipliers(lower, upper))
@@ -282,13 +309,13 @@ class State:
     def _keep(self, keep: NDArray[np.bool_]) -> None:
         self.alive = self.alive[keep]
         self.x, self.F = self.x[keep], self.F[keep]
-        self.since = self.since[:, keep]
+        self.since = np.stack([self.x, self.F])
         self.bounds()
         self.rows.look_at(self.alive)
 
     def _multipliers(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
         """An interval that holds the optimal multiplier: that of the rows alive."""
-        return self._part.multiplier_interval(lower, upper) if self.coupled else (0.0, 0.0)
+        return self.part.multiplier_interval(lower, upper) if self.coupled else (0.0, 0.0)
 
     def take_back(self) -> None:
         """Free every row again, scores computed anew; count those that had been wrongly out."""
@@ -325,7 +352,7 @@ def _first(dual: Dual) -> FloatArray:
     is not 0 costs a row of the kernel matrix.
     """
     alpha = np.clip(np.zeros(len(dual)), dual.lo, dual.hi)
-    if dual.coupling is None:
+    if dual.coupling is None or not (np.any(dual.total) or alpha.any()):
         return alpha
     t = dual.coupling
     x, most = t * alpha, np.maximum(t * dual.lo, t * dual.hi)

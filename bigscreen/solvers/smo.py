@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.dual import FloatArray
+from bigscreen.kernels_square import Square, row_of
 from bigscreen.rows import njit
 from bigscreen.solvers.smo_scans import (
     free_partner,
@@ -46,6 +47,7 @@ __all__ = [
     "pair_step",
     "pair_update",
     "smo",
+    "steps",
     "tubes",
 ]
 
@@ -55,7 +57,8 @@ class Matrix:
 
     Parameters
     ----------
-    K : float32 or float64 (n, n), C-contiguous
+    K : float32 or float64 (n, n), C-contiguous; or Square
+        Of a square each row is computed when a step first needs it (and `order` is None).
     order : int64 (q,) or None
         The rows that matter, those of a group together; None: all of them as they are. A row is
         then copied when a step first needs it: a solve that moves few variables never touches most
@@ -66,12 +69,17 @@ class Matrix:
 
     def __init__(
         self,
-        K: NDArray[Any],
+        K: NDArray[Any] | Square,
         order: NDArray[np.int64] | None = None,
         room: NDArray[Any] | None = None,
     ) -> None:
         self.order = order
-        self.rows: tuple[Any, Any, Any, Any] = (K, None, None, None)
+        if isinstance(K, Square):
+            recipe, copies, there = K.table
+            self.rows: tuple[Any, Any, Any, Any] = (recipe, None, copies, there)
+            self.diag = K.diag
+            return
+        self.rows = (K, None, None, None)
         self.diag = np.diagonal(K).astype(np.float64)
         if order is not None:
             q = len(order)
@@ -148,16 +156,36 @@ def smo(
     r = t if coupled else sign
     x, F = r * alpha, r * G
     low, high = np.where(r > 0, lo, -hi), np.where(r > 0, hi, -lo)
-    common = (K.diag, low, high, x, F, *tubes(tube, x), tol, max_steps, second_order)
-    if coupled:
-        ends = None
-        if group is not None and len(x) and group[0] != group[-1]:
-            ends = np.searchsorted(group, np.arange(int(group[-1]) + 2))
-        found = _coupled(*K.rows, ends, flips(r * sign), *common)
-    else:
-        found = _free(*K.rows, *common, pairs)
+    flip = flips(r * sign) if coupled else None
+    limits = tol, max_steps, second_order, pairs
+    done = steps(K, low, high, x, F, tube, flip, group, coupled, *limits)
     alpha[:], G[:] = r * x + 0.0, r * F  # no -0.0 for those who compare bits
-    return found
+    return done
+
+
+def steps(
+    K: Matrix,
+    low: FloatArray,
+    high: FloatArray,
+    x: FloatArray,
+    F: FloatArray,
+    tube: FloatArray | None,
+    flip: NDArray[np.float32] | None,
+    group: NDArray[np.int8] | None,
+    coupled: bool,
+    tol: float,
+    max_steps: int,
+    second_order: bool = True,
+    pairs: bool = True,
+) -> tuple[int, float]:
+    """The same in the variables of the steps themselves: x and F are updated."""
+    common = (K.diag, low, high, x, F, *tubes(tube, x), tol, max_steps, second_order)
+    if not coupled:
+        return _free(*K.rows, *common, pairs)  # type: ignore[no-any-return]
+    ends = None
+    if group is not None and len(x) and group[0] != group[-1]:
+        ends = np.searchsorted(group, np.arange(int(group[-1]) + 2))
+    return _coupled(*K.rows, ends, flip, *common)  # type: ignore[no-any-return]
 
 
 def flips(f: FloatArray) -> NDArray[np.float32] | None:
@@ -180,7 +208,7 @@ def tubes(
 def _row(K, order, copies, copied, i):
     """Row i of a ``Matrix``."""
     if order is None:
-        return K[i]
+        return row_of(K, copies, copied, i)
     if not copied[i]:
         copied[i] = True
         source = K[order[i]]
@@ -232,7 +260,7 @@ def _coupled(
         if i < 0 or not violation > tol or steps >= most:
             break
         f_i, f_j = (1.0, 1.0) if flip is None else (flip[i], flip[j])
-        cross = K[i, j] if order is None else K[order[i], order[j]]
+        cross = _row(K, order, copies, copied, i)[j]
         curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * cross
         step = pair_step(i, j, curvature, least, low, high, x, F, moves, tube, up, down)
         if step == 0.0:  # below the last digit of x

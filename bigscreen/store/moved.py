@@ -87,7 +87,7 @@ def move_for(kernel: Kernel | None, sample: Any, longest: float, balanced: bool)
 def moved(data: Rows, kernel: Kernel | None, balanced: bool) -> Rows:
     """The rows as this kernel is best shown them: a `Moved`, or ``data`` itself."""
     n = min(data.n_rows, SAMPLE)
-    if data.path is None:
+    if data.path is None and data.n_rows > n:
         sample = data.rows(np.linspace(0, data.n_rows - 1, n).astype(np.int64))
     else:
         sample = data.X(0, n)

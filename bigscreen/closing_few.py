@@ -1,0 +1,137 @@
+"""The closing pass of an exact kernel machine of few rows, whose kernel entries are there.
+
+The same sums as `closing_exact`'s, from the entries that the solver's `Square` has of the support
+rows, in compiled loops. Where those are float32, rows in doubt are computed again in float64.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.closing import Certificate, Throughput
+from bigscreen.closing_exact import SUM, TOLD, Sums, close_exact
+from bigscreen.closing_scores import Noise, Scores, spread
+from bigscreen.design import Design
+from bigscreen.dual import FloatArray
+from bigscreen.dual_sums import Arrays, Proof, arrays, covers, prove
+from bigscreen.kernels import Side
+from bigscreen.kernels_square import sums
+from bigscreen.point import Point, relative
+from bigscreen.problems import Problem
+
+
+def close_few(
+    design: Design, problem: Problem, point: Point, fleet: Throughput, certify: str = "float32"
+) -> Certificate:
+    """Certify the alpha of an exact kernel machine: `close_exact`, quicker where the entries of few
+    rows are there.
+
+    Those who ask for float64 get sums that share nothing with the solver.
+    """
+    data, square = design.data, design.square
+    if square is None or not design.definite or certify == "float64":
+        return close_exact(design, problem, point, fleet, certify)
+    dual = design.dual(problem)
+    if problem.intercept == "constant" or not covers(dual):
+        return close_exact(design, problem, point, fleet, certify)
+    assert design.kernel is not None and point.alpha is not None
+    parts = arrays(dual)
+    alpha = np.minimum(np.maximum(point.alpha, parts.lo), parts.hi)
+    ids = np.flatnonzero(alpha)
+    if not len(ids):
+        return close_exact(design, problem, point, fleet, certify)
+    coef = (parts.sign * alpha)[ids]
+    support = Side(square.side.X[ids], ids)
+    norms = np.sqrt(np.maximum(square.diag, 0.0))
+    own = norms[ids]
+    weights = coef**2 if square.alike is None else spread(design, support, coef)
+    noise = Noise(weights, float(np.max(own)), float(np.abs(coef) @ own))
+    program = Scores(data, design.kernel, support, coef, noise, square.dtype)
+    scores, weight = sums(square, ids, coef, weights)
+    box = np.maximum(np.abs(parts.lo), np.abs(parts.hi))
+    farthest = float(np.sqrt(design.kernel.bound(data.max_sqnorm, data.max_sqnorm)))
+    few = Few(problem, dual, alpha, box, farthest, noise.longest, parts=parts)
+    band = program.banded(square.side, scores, weight)
+    live = box > 0
+    few.scores, few.band = np.where(live, scores, 0.0), np.where(live, band, 0.0)
+    wide = square.dtype is np.float64
+    if wide:
+        few.exact[:] = True
+    else:
+        few.mend(replace(program, dtype=np.float64), square.side.X)
+    return few.certificate("float64" if wide else "float32")
+
+
+@dataclass
+class Few(Sums):
+    """The sums of `closing_exact.Sums`, remembered until scores change.
+
+    ``parts``: the dual as compiled loops take it.
+    """
+
+    parts: Arrays | None = None
+
+    _found: tuple[Certificate, FloatArray] | None = None
+
+    def mend(self, program: Scores, X: Any) -> None:
+        """Compute the scores of rows in doubt again, in the precision of the program."""
+        while len(rows := self.doubtful()):
+            self._again(program, X, rows)
+        if len(rows := self.moving()):
+            self._again(program, X, rows)
+
+    def _again(self, program: Scores, X: Any, rows: NDArray[np.int64]) -> None:
+        self.scores[rows], self.band[rows] = program.of(Side(X[rows], rows))
+        self.exact[rows], self._found = True, None
+
+    def doubtful(self) -> NDArray[np.int64]:
+        found, doubt = self._sums()
+        if float(np.sum(doubt[~self.exact])) <= TOLD * max(found.gap, 0.0):
+            return np.empty(0, np.int64)
+        return super().doubtful()
+
+    def _sums(self) -> tuple[Certificate, FloatArray]:
+        if self._found is None:
+            self._found = self._summed()
+        return self._found[0], self._found[1].copy()
+
+    def _summed(self) -> tuple[Certificate, FloatArray]:
+        dual, parts = self.dual, self.parts
+        assert parts is not None
+        n = len(dual)
+        cut, longest, doubt = np.zeros(n), 0.0, np.empty(n)
+        given = self.scores, self.band, doubt
+        feasible, mu, found = prove(parts, self.alpha, cut, *given)
+        if not feasible:
+            cut, longest = self._excess()
+            _, mu, found = prove(parts, self.alpha, cut, *given)
+        found = Proof(*found)
+        primal = 0.5 * found.w_sq + float(np.sum(mu * parts.total)) + found.losses
+        less = found.w_sq
+        if longest:
+            # As any w is good for P, what makes alpha feasible is left out of w: the new ||w||^2
+            # is known but for the square of what is taken.
+            less += (float(np.sum(np.abs(cut))) * longest) ** 2
+            less -= 2.0 * float((parts.sign * cut) @ self.scores)
+        value = found.linear - 0.5 * less
+        gap = primal - value
+        rounded = max(SUM, 2.0**-52 * n) * found.terms
+        certificate = Certificate(
+            primal=primal,
+            dual=value,
+            gap=gap,
+            relative_gap=relative(gap, primal),
+            rounding_bound=found.doubt + rounded,
+            primal_rounding=found.primal + rounded,
+            dual_rounding=found.dual + rounded,
+            certified_in="",
+            rows=n,
+            support=int(np.count_nonzero(self.alpha)),
+            intercept=self.problem.offset(mu if dual.group is not None else float(mu.sum())),
+            multiplier=tuple(mu.tolist()),
+        )
+        return certificate, doubt
