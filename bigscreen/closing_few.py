@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.closing import Certificate, Throughput
-from bigscreen.closing_exact import SUM, TOLD, Sums, close_exact
+from bigscreen.closing_exact import SUM, TOLD, Sums, close_exact, published
 from bigscreen.closing_scores import Noise, Scores, spread
 from bigscreen.design import Design
 from bigscreen.dual import FloatArray
@@ -40,7 +40,7 @@ def close_few(
         return close_exact(design, problem, point, fleet, certify)
     assert design.kernel is not None and point.alpha is not None
     parts = arrays(dual)
-    alpha = np.minimum(np.maximum(point.alpha, parts.lo), parts.hi)
+    alpha = published(design, dual, point.alpha)
     ids = np.flatnonzero(alpha)
     if not len(ids):
         return close_exact(design, problem, point, fleet, certify)
@@ -53,8 +53,7 @@ def close_few(
     program = Scores(data, design.kernel, support, coef, noise, square.dtype)
     scores, weight = sums(square, ids, coef, weights)
     box = np.maximum(np.abs(parts.lo), np.abs(parts.hi))
-    farthest = float(np.sqrt(design.kernel.bound(data.max_sqnorm, data.max_sqnorm)))
-    few = Few(problem, dual, alpha, box, farthest, noise.longest, parts=parts)
+    few = Few(problem, dual, alpha, box, parts=parts)
     band = program.banded(square.side, scores, weight)
     live = box > 0
     few.scores, few.band = np.where(live, scores, 0.0), np.where(live, band, 0.0)
@@ -102,22 +101,11 @@ class Few(Sums):
     def _summed(self) -> tuple[Certificate, FloatArray]:
         dual, parts = self.dual, self.parts
         assert parts is not None
-        n = len(dual)
-        cut, longest, doubt = np.zeros(n), 0.0, np.empty(n)
-        given = self.scores, self.band, doubt
-        feasible, mu, found = prove(parts, self.alpha, cut, *given)
-        if not feasible:
-            cut, longest = self._excess()
-            _, mu, found = prove(parts, self.alpha, cut, *given)
-        found = Proof(*found)
+        n, doubt = len(dual), np.empty(len(dual))
+        mu, sums = prove(parts, self.alpha, self.scores, self.band, doubt)
+        found = Proof(*sums)
         primal = 0.5 * found.w_sq + float(np.sum(mu * parts.total)) + found.losses
-        less = found.w_sq
-        if longest:
-            # As any w is good for P, what makes alpha feasible is left out of w: the new ||w||^2
-            # is known but for the square of what is taken.
-            less += (float(np.sum(np.abs(cut))) * longest) ** 2
-            less -= 2.0 * float((parts.sign * cut) @ self.scores)
-        value = found.linear - 0.5 * less
+        value = found.linear - 0.5 * found.w_sq
         gap = primal - value
         rounded = max(SUM, 2.0**-52 * n) * found.terms
         certificate = Certificate(

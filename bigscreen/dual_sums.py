@@ -257,9 +257,9 @@ class Proof(NamedTuple):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def prove(parts, alpha, cut, scores, bands, doubts):  # type: ignore[no-untyped-def]
-    """Whether alpha keeps the coupling, the best multiplier, and the sums behind a certificate of
-    alpha less ``cut``: a tuple of what `Proof` names.
+def prove(parts, alpha, scores, bands, doubts):  # type: ignore[no-untyped-def]
+    """The best multiplier, and the sums behind a certificate of a feasible alpha: a tuple of what
+    `Proof` names.
 
     ``bands`` are how far rounding can have moved each score; each row's part of the doubt is
     written to ``doubts``.
@@ -279,19 +279,18 @@ def prove(parts, alpha, cut, scores, bands, doubts):  # type: ignore[no-untyped-
         signed = sign[i] * a * u
         w_sq += signed
         losses += loss
-        left = a - cut[i]
-        linear += lin[i] * left - e * abs(left)
+        linear += lin[i] * a - e * abs(a)
         at = abs(at)
         band = bands[i] + 2.0**-51 * (abs(lin[i]) + abs(u) + at)
         low = _best(G - band, lo[i], hi[i], e) - a
         high = _best(G + band, lo[i], hi[i], e) - a
-        row = (max(abs(low), abs(high)) + abs(cut[i])) * band
+        row = max(abs(low), abs(high)) * band
         doubts[i] = row
         doubt += row
         primal += max(abs(low + 0.5 * a), abs(high + 0.5 * a)) * band
-        dual += abs(0.5 * a - cut[i]) * band
+        dual += 0.5 * abs(a) * band
         terms += abs(loss) + abs(lin[i] * a) + abs(signed) + abs(a) * at
-    return kept(parts, alpha), mu, (w_sq, losses, linear, doubt, primal, dual, terms)
+    return mu, (w_sq, losses, linear, doubt, primal, dual, terms)
 
 
 @njit(cache=True, nogil=True)
