@@ -1,12 +1,12 @@
 """Support vector machines on data larger than memory, each with a proved duality gap.
 
 What a person needs is here: scikit-learn estimators, the classifiers `SVC`, `NuSVC`, `LinearSVC`
-and `NystroemSVC`, the regressions `SVR`, `LinearSVR`, `LADRegressor` and `QuantileRegressor`, and
-`OneClassSVM`; `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a grid in one call) and
-`SolvedPath`; `solve` (any problem that can be written down, with an exact kernel); `ingest` (files
-and arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`, `TrainOptions` (of
-`bigscreen.train.train`, the same fit without scikit-learn), `Inline`, `connect` and `local_cluster`
-(where it runs) and `InputError`. They are imported when first used.
+and `NystroemSVC`, the regressions `SVR`, `NuSVR`, `LinearSVR`, `LADRegressor` and
+`QuantileRegressor`, `OneClassSVM`; `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a grid
+in one call) and `SolvedPath`; `solve` (any problem that can be written down, with an exact kernel);
+`ingest` (files and arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`,
+`TrainOptions` (of `bigscreen.train.train`, the same fit without scikit-learn), `Inline`, `connect`
+and `local_cluster` (where it runs) and `InputError`. They are imported when first used.
 
 The house, from the ground up; every room imports only from rooms above it:
 
@@ -17,7 +17,7 @@ The house, from the ground up; every room imports only from rooms above it:
     exact       sums of floats that come out the same in every order
     kernels     the kernels (with tiles: blocks of them, entries: one value)
     dual        one record for every machine's dual problem: objectives, gap, multipliers
-    problems    the recipes: C-SVC, nu-SVC, one-class, LAD, epsilon-SVR, quantile, sublinear losses
+    problems    the recipes: C- and nu-SVC, one-class, SVRs, LAD, quantile, sublinear losses
     store/      data sets, their preparation, fitted models; readers of every file format; ingest
     design      what a solver multiplies with: raw rows, stored features, kernel columns, entries
     screening/  which rows need no further look, and why that is safe
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from bigscreen.estimators_one_class import OneClassSVM
     from bigscreen.estimators_path import nu_path, svm_path
     from bigscreen.estimators_path_cv import SVCPathCV
-    from bigscreen.estimators_regression import SVR, LADRegressor, QuantileRegressor
+    from bigscreen.estimators_regression import SVR, LADRegressor, NuSVR, QuantileRegressor
     from bigscreen.estimators_svc import SVC, NuSVC
     from bigscreen.fleet import Inline
     from bigscreen.fleet_start import connect, local_cluster
@@ -71,6 +71,7 @@ __all__ = [
     "MemoryDataset",
     "Model",
     "NuSVC",
+    "NuSVR",
     "NystroemSVC",
     "OneClassSVM",
     "QuantileRegressor",
@@ -97,6 +98,7 @@ _HOMES = {
     "MemoryDataset": "store",
     "Model": "store.model",
     "NuSVC": "estimators_svc",
+    "NuSVR": "estimators_regression",
     "NystroemSVC": "estimators",
     "OneClassSVM": "estimators_one_class",
     "QuantileRegressor": "estimators_regression",

@@ -83,7 +83,10 @@ class Dual:
         """How far alpha can be from 0 (rows,); with a curve for each unit of the gradient."""
         if self.curve is None:
             return np.maximum(np.abs(self.lo), np.abs(self.hi))
-        return np.where(self.hi > self.lo, 1.0 / self.curve, 0.0)
+        # (Not 0 where the curve is too large for float64: such a row has a weight.)
+        with np.errstate(divide="ignore"):
+            steep = np.maximum(1.0 / self.curve, np.finfo(np.float64).tiny)
+        return np.where(self.hi > self.lo, steep, 0.0)
 
     def best(self, gradient: FloatArray) -> FloatArray:
         """The alpha that makes the loss at these gradients, where there is a curve (rows,)."""

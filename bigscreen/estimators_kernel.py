@@ -67,9 +67,9 @@ class KernelMachine(Machine):
             )
         if not isinstance(self.shrinking, (bool, np.bool_)):
             raise InputError(f"shrinking must be True or False, got {self.shrinking!r}")
-        landmarks = {} if self.n_components is None else {"landmarks": self.n_components}
+        landmarks = {} if self._landmarks is None else {"landmarks": self._landmarks}
         return self._shared_options(
-            exact=self.n_components is None,
+            exact=self._landmarks is None,
             kernel=self.kernel,
             gamma="scale" if self.gamma == "auto" else self.gamma,
             degree=self.degree,
@@ -81,6 +81,11 @@ class KernelMachine(Machine):
             **landmarks,
             **self._own(),
         )
+
+    @property
+    def _landmarks(self) -> int | None:
+        """None: the machine is exact."""
+        return self.n_components
 
     def _own(self) -> dict[str, Any]:
         """The options that only some machines have."""
@@ -154,7 +159,7 @@ class KernelMachine(Machine):
         return values
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
-        exact = self.n_components is None
+        exact = self._landmarks is None
         if exact and numbers is not None:
             model = _renumbered(model, numbers, self.n_features_in_)
         super()._publish(model, numbers)

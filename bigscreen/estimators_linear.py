@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
 
 from bigscreen.errors import InputError
 from bigscreen.estimators_kinds import Classifier, Regressor
@@ -141,6 +143,19 @@ class LinearSVC(Classifier):
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         super()._publish(model, numbers)
         self.coef_, self.intercept_ = model.coef, model.intercept
+
+    def densify(self) -> Self:
+        """``coef_`` as an array, as ``fit`` leaves it; what scores is ``model_`` either way."""
+        check_is_fitted(self)
+        if sparse.issparse(self.coef_):
+            self.coef_ = self.coef_.toarray()
+        return self
+
+    def sparsify(self) -> Self:
+        """``coef_`` as a sparse matrix."""
+        check_is_fitted(self)
+        self.coef_ = sparse.csr_matrix(self.coef_)
+        return self
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

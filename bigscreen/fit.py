@@ -195,7 +195,7 @@ def _passes(monitor: Monitor) -> dict[str, int]:
 
 def _nothing(design: Design, problem: Problem) -> float:
     """The least ``1/2 ||w*||^2`` that rows of float32 can tell from 0; 0 where w* = 0 needs no
-    telling: without a total to meet alpha = 0 says it, or P is all loss."""
+    telling: without a total to meet alpha = 0 says it, or P is all loss, as a nu-SVR's is."""
     data, kernel = design.data, design.kernel
     total = float(np.sum(problem.dual(data.y(0, 1), data.weights(0, 1)).total))
     largest = data.max_sqnorm
@@ -203,6 +203,10 @@ def _nothing(design: Design, problem: Problem) -> float:
         largest = kernel.bound(largest, largest) if kernel.psd else np.inf
     if not (total > 0 and np.isfinite(largest)):
         return 0.0
+    for s in range(data.n_shards):
+        start, stop = data.shard(s)
+        if np.any(problem.dual(data.y(start, stop), data.weights(start, stop)).lin):
+            return 0.0
     return 0.5 * (2.0**-24 * total) ** 2 * (largest + float(problem.intercept == "constant"))
 
 
@@ -220,6 +224,6 @@ def _weight_bound(design: Design, problem: Problem) -> float:
         start, stop = data.shard(s)
         dual = problem.dual(data.y(start, stop), data.weights(start, stop))
         box = dual.reach
-        check_box(box, partial(data.row_ids, start, stop))
+        check_box(box if dual.curve is None else 0.5 * box, partial(data.row_ids, start, stop))
         total += float(box.sum())
     return total

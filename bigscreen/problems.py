@@ -6,6 +6,7 @@
 | SquaredSvc | y | 1 | 0 | [0, inf) | true offset: sum y alpha = 0 |
 | NuSvc | y | 0 | 0 | [0, c / mass] | sum alpha = nu; true offset: nu / 2 over each class |
 | OneClass | 1 | 0 | 0 | [0, c / (nu mass)] | sum alpha = 1 |
+| NuSvr (rows twice) | +-1 | s y | 0 | [0, C c] | sum alpha = C nu mass; true offset: half by s |
 | Lad | 1 | y | 0 | [-C c, C c] | true offset: sum alpha = 0 |
 | Svr | 1 | y | epsilon | [-C c, C c] | true offset: sum alpha = 0 |
 | SquaredSvr | 1 | y | epsilon | (-inf, inf) | true offset: sum alpha = 0 |
@@ -319,8 +320,10 @@ def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -
 def _squared(dual: Dual) -> Dual:
     """The same with squared losses: what was the box's end is half of what alpha may grow by for
     each unit of the gradient."""
-    steep = 2.0 * dual.hi
-    curve = np.divide(1.0, steep, out=np.ones(len(dual)), where=steep > 0)
+    # (0 or infinite where the weight is next to everything or nothing: see `Dual.reach`.)
+    with np.errstate(over="ignore"):
+        steep = 2.0 * dual.hi
+        curve = np.divide(1.0, steep, out=np.ones(len(dual)), where=steep > 0)
     free = np.where(steep > 0, np.inf, 0.0)
     return replace(dual, lo=np.where(dual.lo < 0, -free, 0.0), hi=free, curve=curve)
 

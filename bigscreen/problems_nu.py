@@ -61,10 +61,7 @@ class NuSvc:
 
     def offset(self, mu: Mu) -> float:
         """``b``: half the difference of LIBSVM's two multipliers, 0 for the bounded machine."""
-        if self.intercept != "true":
-            return 0.0
-        minus, plus = np.asarray(mu, dtype=np.float64)
-        return 0.5 * float(plus - minus)
+        return _difference(mu) if self.intercept == "true" else 0.0
 
     def rho(self, mu: Mu) -> float:
         """The margin: rows with ``y f(x) < rho`` are inside of it."""
@@ -76,6 +73,62 @@ class NuSvc:
     def factor(self, other: Self) -> float | None:
         """None: the box of a nu-SVC does not depend on nu."""
         return None
+
+
+@dataclass(frozen=True)
+class NuSvr:
+    """LIBSVM's nu-SVR: ``C sum c_i (nu epsilon + max(0, |y - u| - epsilon))``, epsilon found too.
+
+    Every row is there twice, once for either side of the tube (`store.Mirrored`): ``alpha_i <=
+    C c_i``, and the two sides share ``sum alpha = C nu mass``, half of it each where the offset is
+    unpenalised. The multipliers (of the lower side, the upper side) are ``epsilon -+ b`` then, else
+    the one is epsilon.
+
+    Parameters
+    ----------
+    C : float
+    nu : float
+        In (0, 1]: at most this share of the weight is outside of the tube.
+    mass : float
+        ``sum c`` over ALL rows, each counted once.
+    intercept : {"none", "constant", "true"}
+    """
+
+    C: float
+    nu: float
+    mass: float
+    intercept: str = "none"
+
+    intercept_scaling = 1.0
+
+    def __post_init__(self) -> None:
+        _check_nu(self.nu, self.mass)
+        if not (is_number(self.C) and self.C > 0):
+            raise InputError(f"C must be a positive finite number, got {self.C!r}")
+        if self.intercept not in INTERCEPTS:
+            raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets and sides (rows, 2)."""
+        n = len(y)
+        sign = np.ascontiguousarray(y[:, 1])
+        total: Any = self.C * self.nu * self.mass
+        group = None
+        if self.intercept == "true":
+            group, total = (sign > 0).astype(np.int8), np.full(2, 0.5 * total)
+        box = constant(0.0, n), self.C * scale * weights
+        return Dual(sign, sign * y[:, 0], *box, constant(1.0, n), total, group)
+
+    def offset(self, mu: Mu) -> float:
+        """``b``: half the difference of the two multipliers."""
+        return _difference(mu) if self.intercept == "true" else 0.0
+
+    def at(self, value: float) -> Self:
+        return replace(self, C=value)
+
+    def factor(self, other: Self) -> float | None:
+        """``C / C of other``: the totals scale with the box."""
+        return self.C / other.C if replace(other, C=self.C) == self else None
 
 
 @dataclass(frozen=True)
@@ -156,6 +209,11 @@ def check_feasible(nu: float, positive: float, negative: float, intercept: str, 
             f"nu {nu:.10g} is infeasible{where}: one class has too little weight to hold half of "
             f"it; the largest feasible nu is {near}"
         )
+
+
+def _difference(mu: Mu) -> float:
+    minus, plus = np.asarray(mu, dtype=np.float64)
+    return 0.5 * float(plus - minus)
 
 
 def _check_nu(nu: float, mass: float) -> None:

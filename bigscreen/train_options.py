@@ -27,7 +27,8 @@ class TrainOptions:
 "quantile"}
         Classifiers; the machine that tells rows like those it has seen from others; regressions by
         least absolute deviations, by epsilon-SVR, and of a quantile (`bigscreen.problems`). The
-        squared ones are for linear machines and landmarks.
+        squared ones are for linear machines and landmarks; "nu-svr" is for exact machines on rows
+        that are there twice (`store.Mirrored`).
     nu : float
         In (0, 1], of nu-svc and one-class: the part of the rows' weight that is inside the margin
         (at most) and supports it (at least).
@@ -203,6 +204,8 @@ class TrainOptions:
             raise InputError(f"lambda stands for C, which {self.problem} has not; use nu")
         if self.problem in SQUARED:
             self._check_squared()
+        if self.problem == "nu-svr" and not (self.exact and not self.early):
+            raise InputError("nu-svr is for exact machines, not for landmarks or early ends")
         common = self.exact or self.solver == "pairs" or self.problem in ("lad", "quantile")
         if self.intercept_scaling != 1 and self.intercept == "constant" and common:
             raise InputError(

@@ -60,11 +60,8 @@ class PathOptions:
         return "nu" if "nu" in PARAMETERS[self.fit.problem] else "C"
 
     def __post_init__(self) -> None:
-        if self.fit.problem in SQUARED:
-            raise InputError(
-                f"a path does not solve {self.fit.problem}, whose losses are squared: fit each "
-                "value by itself"
-            )
+        if self.fit.problem in (*SQUARED, "nu-svr"):
+            raise InputError(f"a path does not solve {self.fit.problem}: fit each value by itself")
         given = self.rules or ()
         for k, name in enumerate(given):
             if name in given[:k]:

@@ -11,8 +11,8 @@ import numpy as np
 from bigscreen.dual import FloatArray
 from bigscreen.errors import InputError
 from bigscreen.problems import CSvc, Lad, Problem, Quantile, SquaredSvc, SquaredSvr, Svr
-from bigscreen.problems_nu import NuSvc, OneClass, check_feasible
-from bigscreen.store import Rows
+from bigscreen.problems_nu import NuSvc, NuSvr, OneClass, check_feasible
+from bigscreen.store import Mirrored, Rows
 from bigscreen.train_data import class_weights, label_totals, total_weight
 from bigscreen.train_options import TrainOptions
 
@@ -50,6 +50,10 @@ def _single(data: Rows, options: TrainOptions) -> Problem:
             raise InputError("every row has the weight zero, and a fit needs rows that count")
         return OneClass(options.nu, mass)
     C, intercept = _penalty(data, options), options.intercept
+    if options.problem == "nu-svr":
+        if not isinstance(data, Mirrored):
+            raise InputError("nu-svr needs its rows twice, in memory; use the estimator NuSVR")
+        return NuSvr(C, options.nu, 0.5 * total_weight(data), intercept)
     if options.problem == "lad":
         return Lad(C, intercept)
     if options.problem in ("svr", "squared-svr"):

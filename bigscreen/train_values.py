@@ -16,6 +16,7 @@ PARAMETERS = {
     "squared-svc": ("C",),
     "nu-svc": ("nu",),
     "one-class": ("nu",),
+    "nu-svr": ("C", "nu"),
     "lad": ("C",),
     "svr": ("C", "epsilon"),
     "squared-svr": ("C", "epsilon"),

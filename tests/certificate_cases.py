@@ -35,11 +35,20 @@ import bigscreen
 from bigscreen.errors import InputError
 
 PROBLEMS = {
-    "SVC": "c-svc", "NuSVC": "nu-svc", "SVR": "svr", "LADRegressor": "lad",
-    "QuantileRegressor": "quantile", "OneClassSVM": "one-class", "LinearSVC": "c-svc",
-    "LinearSVR": "svr", "NystroemSVC": "c-svc",
-}  # fmt: skip
-EXACT = ("SVC", "NuSVC", "SVR", "LADRegressor", "QuantileRegressor", "OneClassSVM")
+    "SVC": "c-svc",
+    "NuSVC": "nu-svc",
+    "SVR": "svr",
+    "LADRegressor": "lad",
+    "QuantileRegressor": "quantile",
+    "OneClassSVM": "one-class",
+    "LinearSVC": "c-svc",
+    "LinearSVR": "svr",
+    "NystroemSVC": "c-svc",
+}
+DRAWN = tuple(PROBLEMS)
+PROBLEMS["NuSVR"] = "nu-svr"
+# fmt: skip
+EXACT = ("SVC", "NuSVC", "NuSVR", "SVR", "LADRegressor", "QuantileRegressor", "OneClassSVM")
 KERNELS = ("rbf", "linear", "poly", "laplacian", "precomputed")
 CLASSIFIERS = ("c-svc", "nu-svc")
 SECONDS = 1.0
@@ -106,7 +115,7 @@ class Spec:
 def drawn(seed: int) -> Spec:
     """The case of this number."""
     rng = np.random.default_rng([seed, 0xCE27])
-    own: dict[str, Any] = {"seed": seed, "machine": str(rng.choice(list(PROBLEMS)))}
+    own: dict[str, Any] = {"seed": seed, "machine": str(rng.choice(DRAWN))}
     machine, problem = own["machine"], PROBLEMS[own["machine"]]
 
     def some(chance: float) -> bool:
@@ -159,8 +168,13 @@ def drawn(seed: int) -> Spec:
         own["squared"] = some(0.5)
         if machine != "NystroemSVC" and own["intercept"] is True and some(0.3):
             own["scaling"] = float(rng.uniform(-2, 3))
+    if machine == "SVR" and own["kernel"] != "precomputed" and own.get("components") is None:
+        # (Drawn so, the cases of other machines stay what they were.)
+        machine = own["machine"] = str(rng.choice(["SVR", "NuSVR"]))
+        problem = PROBLEMS[machine]
     unused = {
-        "C": problem in ("nu-svc", "one-class"), "nu": problem not in ("nu-svc", "one-class"),
+        "C": problem in ("nu-svc", "one-class"),
+        "nu": problem not in ("nu-svc", "nu-svr", "one-class"),
         "epsilon": problem != "svr", "quantile": problem != "quantile",
         "suited": own["kernel"] not in ("linear", "precomputed"),
         "degree": own["kernel"] != "poly", "coef0": own["kernel"] != "poly",
@@ -248,9 +262,9 @@ def machine(spec: Spec, rows: Rows) -> Any:
     how: dict[str, Any] = {"tol": spec.tol, "time_budget": spec.seconds, "n_jobs": 1}
     how |= {"random_state": spec.seed, "solver": spec.solver}
     problem = rows.problem
-    if problem in ("nu-svc", "one-class"):
+    if problem in ("nu-svc", "nu-svr", "one-class"):
         how["nu"] = spec.nu
-    else:
+    if problem not in ("nu-svc", "one-class"):
         how["C"] = rows.penalty()
     if problem == "svr":
         how["epsilon"] = spec.epsilon * 10.0**spec.target
@@ -260,7 +274,9 @@ def machine(spec: Spec, rows: Rows) -> Any:
         how["fit_intercept"] = spec.intercept
     if not spec.machine.startswith("Linear"):
         how |= {"kernel": spec.kernel, "gamma": rows.gamma(), "degree": spec.degree}
-        how |= {"coef0": spec.coef0, "sampling": spec.sampling}
+        how |= {"coef0": spec.coef0}
+        if spec.machine != "NuSVR":
+            how["sampling"] = spec.sampling
         if spec.machine == "NystroemSVC" or spec.components is not None:
             how["n_components"] = min(spec.components or spec.n, spec.n // 2)
     if spec.machine in EXACT:

@@ -256,6 +256,8 @@ class Published:
             if self.problem == "svr":
                 lost = np.maximum(0, np.abs(rest) - LONG(self.fitted.epsilon))
                 losses = m.box * (lost**2 if spec.squared else lost)
+            elif self.problem == "nu-svr":
+                losses, constant = self._tube(m, np.abs(rest))
             elif self.problem == "lad":
                 losses = m.box * np.abs(rest)
             else:
@@ -282,6 +284,15 @@ class Published:
         k = int(np.argmin(-nu * x + x * below - weighed))
         return m.box * np.maximum(0, x[k] - margins), -nu * x[k]
 
+    def _tube(self, m: Machine, size) -> tuple[np.ndarray, Any]:
+        """Losses and ``nu epsilon sum box`` at the best epsilon: 0, or one of the errors."""
+        total = LONG(self.spec.nu) * np.sum(m.box)
+        order = np.argsort(-size)
+        x, h = size[order], m.box[order]
+        k = int(np.argmin(total * x + np.cumsum(h * x) - np.cumsum(h) * x))
+        at = min((x[k], LONG(0)), key=lambda e: total * e + np.sum(h * np.maximum(0, x - e)))
+        return m.box * np.maximum(0, size - at), total * at
+
     def dual(self, m: Machine) -> tuple[Value, str]:
         """D of the published alpha, and what is wrong with alpha."""
         support, c = self.fitted.support_, m.coef
@@ -296,7 +307,7 @@ class Published:
         alpha = s * c
         low, high = {
             "c-svc": (0, box), "nu-svc": (0, box), "one-class": (0, box), "svr": (-box, box),
-            "lad": (-box, box),
+            "lad": (-box, box), "nu-svr": (-box, box),
             "quantile": ((LONG(self.spec.quantile) - 1) * box, LONG(self.spec.quantile) * box),
         }[self.problem]  # fmt: skip
         beyond = np.maximum(alpha - high, low - alpha) / np.where(box > 0, box, 1)
@@ -322,10 +333,23 @@ class Published:
         elif self.intercept == "true" and self.problem != "nu-svc":
             wanted = [(np.ones(len(c), bool), LONG(0))]
         signed = c if self.problem not in ("nu-svc", "one-class") else alpha
+        # (Of a nu-SVR both sides of a row can be large, and what is published is their difference.)
+        most = LONG(0)
+        if self.problem == "nu-svr":
+            most, beyond = LONG(self.spec.nu) * np.sum(m.box), np.sum(np.abs(alpha))
+            if beyond > most * (1 + 1e-9):
+                return Value(
+                    0, 0
+                ), f"alpha outside of the tube's share: {float(beyond / most):.12g}"
+            error += (
+                (max(beyond - most, 0) + EPS * len(c) * most)
+                * 4
+                * (np.max(np.abs(f)) + np.max(np.abs(m.y)))
+            )
         for group, total in wanted:
             excess = abs(signed[group].sum() - total)
             whole = np.abs(signed[group]).sum()
-            if excess > 1e-9 * (whole + abs(total)):
+            if excess > 1e-9 * (whole + abs(total) + most):
                 return Value(0, 0), f"the coupling is broken by {float(excess / whole):.2g}"
             slope = np.max(np.abs(f)) + np.max(np.abs(m.y)) + (self.problem == "c-svc")
             longest = np.sqrt(np.max(np.diag(self.gram[0]), initial=0))
@@ -480,7 +504,8 @@ class Published:
         for k, m in enumerate(self.machines):
             value, off = values[:, k], self.scores(m).error * m.scale
             size = (K @ np.abs(m.coef) + abs(m.b)) * m.scale
-            off = off + SCORE * largest + SUMMED * size
+            # (What is below the least of float64 is 0 there.)
+            off = off + SCORE * largest + SUMMED * size + np.finfo(np.float64).tiny
             wrong = np.abs(decided[:, k] - value) - off
             worst = int(np.argmax(wrong))
             if not np.all(wrong <= 0):

@@ -8,6 +8,7 @@ import warnings
 import numpy as np
 import pytest
 from scipy import optimize, sparse
+from scipy.spatial.distance import cdist
 from sklearn import svm
 from sklearn.base import clone
 from sklearn.datasets import make_classification
@@ -25,9 +26,13 @@ from bigscreen import (
     MemoryDataset,
     Model,
     NuSVC,
+    NuSVR,
     OneClassSVM,
     QuantileRegressor,
+    TrainOptions,
 )
+from bigscreen.fleet import Inline
+from bigscreen.train import train
 
 SQUARE_ROOT = "compares scores to 1e-7; a relative gap g determines them to sqrt(2 g P) only"
 EXPECTED_FAILURES = {
@@ -42,7 +47,7 @@ REFUSED = {
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @parametrize_with_checks(
-    [NuSVC(), OneClassSVM(), SVR(), LinearSVR()],
+    [NuSVC(), OneClassSVM(), SVR(), NuSVR(), LinearSVR()],
     expected_failed_checks=lambda one: REFUSED if isinstance(one, NuSVC) else EXPECTED_FAILURES,
 )
 def test_scikit_learn(estimator, check):
@@ -365,3 +370,82 @@ def test_bad_parameters(machine, message):
     with pytest.raises(InputError, match=message) as error:
         machine.fit(X, y if isinstance(machine, NuSVC) else targets(X))
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+@pytest.mark.parametrize(("C", "nu"), [(0.01, 0.43), (1.0, 0.13), (1.0, 0.87), (30.0, 0.41)])
+def test_nu_svr_is_scikit_learns(kernel, C, nu):
+    X, _ = rows()
+    y = targets(X)
+    weights = np.random.default_rng(0).integers(0, 3, len(y)).astype(float)
+    own = {"kernel": kernel, "gamma": 0.2, "C": C, "nu": nu, "tol": 1e-8}
+    for given in (None, weights):
+        mine, theirs = NuSVR(**own).fit(X, y, given), svm.NuSVR(**own).fit(X, y, given)
+        dense = mine.dual_coef_[0]
+        entries = X[mine.support_] @ X[mine.support_].T
+        if kernel == "rbf":
+            entries = np.exp(-0.2 * cdist(X[mine.support_], X[mine.support_], "sqeuclidean"))
+        value = dense @ y[mine.support_] - 0.5 * dense @ entries @ dense
+        assert value == pytest.approx(mine.certificate_[0]["dual"], rel=1e-6)
+        np.testing.assert_allclose(mine.predict(X), theirs.predict(X), atol=2e-3)
+        np.testing.assert_allclose(mine.intercept_, theirs.intercept_, atol=2e-3)
+        weight = np.ones(len(y)) if given is None else given
+        # LIBSVM's constraints; the tube holds all but a share nu of the weight.
+        assert np.abs(dense.sum()) <= 1e-9 * C * len(y)
+        assert np.abs(dense).sum() <= C * nu * weight.sum() * (1 + 1e-9)
+        assert np.all(np.abs(dense) <= C * weight[mine.support_] * (1 + 1e-12))
+        if given is None:  # (scikit-learn's support_ counts the rows that have weight)
+            assert mine.n_support_.tolist() == [len(mine.support_)]
+            both = np.zeros((2, len(y)))
+            both[0, mine.support_], both[1, theirs.support_] = dense, theirs.dual_coef_[0]
+            np.testing.assert_allclose(*both, atol=0.02 * C)
+
+
+def test_nu_svr_of_many_rows_sparse_rows_and_no_offset():
+    """The block solver's; CSR; a machine without an offset; epsilon is its multiplier."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(1500, 4)).astype(np.float32)
+    y = np.sin(X[:, 0]) + 0.3 * rng.normal(size=1500)
+    mine = NuSVR(gamma=0.3, nu=0.3, tol=1e-6, solver="block").fit(X, y)
+    theirs = svm.NuSVR(gamma=0.3, nu=0.3, tol=1e-6).fit(X, y)
+    np.testing.assert_allclose(mine.predict(X), theirs.predict(X), atol=1e-2)
+    lower, upper = mine.certificate_[0]["multiplier"]
+    error, epsilon = np.abs(y - mine.predict(X)), 0.5 * (lower + upper)
+    assert np.mean(error > epsilon + 1e-2) <= 0.3 <= np.mean(error > epsilon - 1e-2)
+    thin = NuSVR(gamma=0.3, nu=0.3, tol=1e-6).fit(sparse.csr_array(X[:300]), y[:300])
+    full = NuSVR(gamma=0.3, nu=0.3, tol=1e-6).fit(X[:300], y[:300])
+    np.testing.assert_allclose(thin.predict(X[:50]), full.predict(X[:50]), atol=1e-3)
+    for offset in (False, True):
+        machine = NuSVR(gamma=0.3, nu=0.3, tol=1e-6, fit_intercept=offset).fit(X[:300], y[:300])
+        assert machine.relative_gap_ <= 1e-6 and len(machine.certificate_[0]["multiplier"]) == 1
+        assert (machine.intercept_[0] != 0) == offset
+
+
+@pytest.mark.parametrize(
+    ("machine", "words"),
+    [
+        (NuSVR(nu=0), r"nu must lie in \(0, 1\]"),
+        (NuSVR(C=-1), "C must be a positive"),
+        (NuSVR(kernel="precomputed"), "NuSVR takes its rows twice"),
+        (NuSVR(scheduler="tcp://HOST:1"), "NuSVR has its rows in memory"),
+    ],
+)
+def test_what_nu_svr_refuses(machine, words):
+    X, _ = rows()
+    with pytest.raises(InputError, match=words):
+        machine.fit(X[:, :3], targets(X))
+
+
+def test_nu_svr_needs_rows_in_memory():
+    X, _ = rows()
+    data = MemoryDataset(X, targets(X), None)
+    with pytest.raises(InputError, match="use the estimator NuSVR"):
+        with Inline() as fleet:
+            train(data, TrainOptions(problem="nu-svr", exact=True, intercept="true"), fleet)
+    with pytest.raises(InputError, match="nu-svr is for exact machines"):
+        TrainOptions(problem="nu-svr")
+    fitted = NuSVR(gamma=0.2).fit(data)
+    np.testing.assert_array_equal(fitted.predict(X), NuSVR(gamma=0.2).fit(X, targets(X)).predict(X))
+    codes = MemoryDataset(X, (targets(X) > 0).astype(int), [0, 1])
+    with pytest.raises(InputError, match="needs rows with targets as arrays"):
+        NuSVR().fit(codes)

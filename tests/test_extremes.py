@@ -84,7 +84,11 @@ def test_numbers_at_the_ends_of_float64(name):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_the_sentences_say_which_number():
     X, y = rows()
-    for machine in (SVC(C=1e300), NystroemSVC(C=1e300, n_components=9), LinearSVC(C=1e-320)):
+    for machine in (
+        SVC(C=1e300),
+        NystroemSVC(C=1e300, n_components=9),
+        LinearSVC("l2", "hinge", C=1e-320),
+    ):
         with pytest.raises(InputError, match="C .* times the weight of row 0 is 1e"):
             machine.fit(X, y)
     with pytest.raises(InputError, match="times the weight of row 3 is 1e"):

@@ -5,6 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import reference
+from cli_world import bigscreen as command
 from cli_world import succeed
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -317,6 +318,18 @@ def test_what_knows_no_squares_says_so(given):
         TrainOptions(problem="lad", kernel="linear", intercept_scaling=2.0)
 
 
+@pytest.mark.parametrize("C", [1e-320, 1e-150, 1e150, 1e308])
+@pytest.mark.parametrize("solver", ["newton", "cd"])
+def test_weights_that_float64_cannot_reckon_with(C, solver):
+    X, codes, y, weights = rows()
+    for machine, outcome in (
+        (LinearSVC(C=C, solver=solver), codes),
+        (LinearSVR(C=C, solver=solver, loss="squared_epsilon_insensitive"), y),
+    ):
+        with pytest.raises(InputError, match="C .* times the weight of row"):
+            machine.fit(X, outcome, weights)
+
+
 def test_paths_and_exact_solvers_refuse_them():
     with pytest.raises(InputError, match="a path does not solve squared-svc"):
         PathOptions(TrainOptions(problem="squared-svc", kernel="linear"), [1.0, 2.0])
@@ -331,6 +344,16 @@ def test_paths_and_exact_solvers_refuse_them():
         refuse_uncommon(fine)
     with pytest.raises(ValueError, match="no kinks"):
         SquaredSvc(1.0, 1, (), "true").dual(codes, np.ones(30)).multiplier(np.zeros(30))
+
+
+def test_coefficients_made_sparse():
+    X, codes, _, _ = rows()
+    machine = LinearSVC().fit(X, codes)
+    coef, scores = machine.coef_.copy(), machine.decision_function(X)
+    assert sparse.issparse(machine.sparsify().coef_)
+    np.testing.assert_array_equal(machine.decision_function(X), scores)
+    np.testing.assert_array_equal(machine.densify().coef_, coef)
+    np.testing.assert_array_equal(machine.densify().coef_, coef)
 
 
 def test_gamma_auto():
@@ -353,7 +376,11 @@ def test_command_line(tmp_path):
         target = ["--regression"] if kind == "squared-svr" else []
         succeed("ingest", file, store, "--label", "label", *target)
         machine = ["--problem", kind, "--kernel", "linear", "--tol", 1e-8]
+        succeed("plan", store, *machine)
         succeed("fit", store, model, *machine, *(["--epsilon", 0.3] if target else []))
+        for refused in (["fit", "--exact"], ["path", "--C", "1,2"]):
+            said = command(refused[0], store, tmp_path / "no", *refused[1:], "--problem", kind)
+            assert said.exit_code == 2 and f"solve {kind}" in said.output
         fitted = Model.load(model)
         assert fitted.provenance["parameters"]["problem"] == kind
         stored = bigscreen.Dataset.open(store)

@@ -109,7 +109,7 @@ def test_what_auto_is():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"problem": "svm"}, "problem must be one of c-svc, nu-svc"),
+        ({"problem": "svm"}, "problem must be one of c-svc, squared-svc, nu-svc"),
         ({"nu": 0}, r"nu must lie in \(0, 1\], got 0"),
         ({"nu": float("nan")}, r"nu must lie in \(0, 1\]"),
         ({"epsilon": -0.1}, "epsilon must be a finite number"),

@@ -34,6 +34,8 @@ class Told:
     intercept: str
     whole: Dual | None = None
 
+    intercept_scaling = 1.0
+
     def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
         """See ``Problem``; of all rows."""
         if self.whole is not None:

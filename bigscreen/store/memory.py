@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array, issparse
+from scipy.sparse import csr_array, issparse, vstack
 
 from bigscreen.store.base import Rows
 from bigscreen.store.checks import as_features, check_weights
@@ -114,3 +114,30 @@ class MemoryDataset(Rows):
             )
         summary = {"max_sqnorm": self.max_sqnorm, **describe(self._y, self.n_labels)}
         return self.layout.fingerprint(digests, self.preparation.fingerprint, summary)
+
+
+class Mirrored(MemoryDataset):
+    """Rows with targets, every one twice: of problems with two variables a row.
+
+    ``y`` has two columns, the target and the side: 1 for the first ``n_rows / 2`` rows, -1 for the
+    same rows again.
+
+    Parameters
+    ----------
+    data : MemoryDataset
+        What is taken twice.
+    """
+
+    def __init__(self, data: MemoryDataset) -> None:
+        X, n = data.X(0, data.n_rows), data.n_rows
+        twice = vstack([X, X], format="csr") if data.is_sparse else np.concatenate([X, X])
+        weights = np.tile(data.weights(0, n), 2) if data.has_weights else None
+        super().__init__(twice, np.tile(data.y(0, n), 2), None, weights)
+
+    @cached_property
+    def targets(self) -> dict[str, Any]:
+        return dict(describe(self._y, 0)["targets"])
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        side = np.where(np.arange(start, stop) < self.n_rows // 2, 1.0, -1.0)
+        return np.stack([super().y(start, stop), side], axis=1)
