@@ -59,7 +59,8 @@ class Machine(BaseEstimator):
             regression targets, finite numbers; left out if X is a data set, and not looked at by a
             one-class machine.
         sample_weight : array of shape (n_samples,), optional
-            Not negative; k is the same as the row k times. Left out if X is a data set.
+            k is the same as the row k times, and 0 as no row; below 0 is refused, but by kernel
+            machines taken for 0, as LIBSVM has it. Left out if X is a data set.
 
         Returns
         -------

@@ -53,7 +53,9 @@ class KernelMachine(Machine):
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.pairwise = self.kernel == "precomputed" or self._things is not None
+        tags.input_tags.pairwise = (
+            self.kernel == "precomputed" or getattr(self, "_things", None) is not None
+        )
         return tags
 
     # -- parameters ------------------------------------------------------------------------------
@@ -116,11 +118,9 @@ class KernelMachine(Machine):
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
+        # Of a kernel function rows that are no numbers, which all others are compared with.
         self._things = X if callable(self.kernel) and _no_numbers(X) else None
         return super()._rows(self._compared(X), y, _counted(sample_weight), owned)
-
-    _things: Any = None
-    """Of a kernel function rows that are no numbers, which all others are compared with."""
 
     def _compared(self, X: Any) -> Any:
         """X, or the kernel's entries between rows that are no numbers and those fitted on."""
@@ -131,6 +131,7 @@ class KernelMachine(Machine):
         return found.toarray() if sparse.issparse(found) else np.asarray(found, np.float64)
 
     def _scores(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self)
         return super()._scores(self._compared(X))
 
     # -- what was found --------------------------------------------------------------------------

@@ -29,9 +29,9 @@ class OneClassSVM(OutlierMixin, KernelMachine):
     nu : float, default=0.5
         In (0, 1]: at most this part of the rows' weight is outside, and at least this part supports
         the boundary.
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, max_iter, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
     time_budget, solver, \
-    screening, start, cache, memory, n_jobs, scheduler, work, random_state, verbose
+    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 
     Attributes

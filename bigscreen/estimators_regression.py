@@ -44,9 +44,9 @@ class SVR(_KernelRegressor):
         Errors up to this cost nothing.
     fit_intercept : {False, True, "true"}, default="true"
         As in `SVC`: none, a penalised constant, or the unpenalised offset of scikit-learn.
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, max_iter, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
     time_budget, solver, \
-    screening, start, cache, memory, n_jobs, scheduler, work, random_state, verbose
+    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 
     Attributes
@@ -55,11 +55,15 @@ class SVR(_KernelRegressor):
         Rows of X whose coefficient is not 0, ascending.
     support_vectors_ : array or csr_array (n_SV, n_features)
     n_support_ : int32 array (1,)
-    dual_coef_ : float64 array (1, n_SV)
+    dual_coef_ : float64 array, or csr_array if X is sparse, (1, n_SV)
+    coef_ : array or csr_array (1, n_features)
+        Of a linear kernel: weights of the features.
     intercept_ : float64 array (1,)
+    n_iter_ : int
+        What ``max_iter`` counts.
     components_ : ndarray or csr_array (n_components, n_features)
         The landmarks, where ``n_components`` is a number, in place of the four above.
-    n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+    n_features_in_, dual_gap_, relative_gap_, certificate_, fit_status_, history_, model_
         As in `SVC`; there is one certificate.
 
     Examples
@@ -164,9 +168,9 @@ class LADRegressor(_KernelRegressor):
         Penalty of an error.
     fit_intercept : {False, True, "true"}, default="true"
         As in `SVR`.
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, max_iter, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
     time_budget, solver, \
-    screening, start, cache, memory, n_jobs, scheduler, work, random_state, verbose
+    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 
     Attributes
@@ -196,9 +200,9 @@ class QuantileRegressor(_KernelRegressor):
         Penalty of an error.
     fit_intercept : {False, True, "true"}, default="true"
         As in `SVR`.
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, max_iter, \
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
     time_budget, solver, \
-    screening, start, cache, memory, n_jobs, scheduler, work, random_state, verbose
+    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 
     Attributes

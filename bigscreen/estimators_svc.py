@@ -65,6 +65,9 @@ class _Voting(Probable, Classifier, KernelMachine):
             raise InputError(
                 f"decision_function_shape must be ovr or ovo, got {self.decision_function_shape!r}"
             )
+        asked = self.probability
+        if not (isinstance(asked, (bool, np.bool_)) or asked == "deprecated"):
+            raise InputError(f"probability must be True or False, got {asked!r}")
         return {"strategy": "one"}
 
     def _outward(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -99,16 +102,20 @@ class SVC(_Voting):
     of float64 stay that where float32 does not hold them. More than two classes are fitted one
     against one, as in scikit-learn.
 
-    For probabilities wrap it: ``CalibratedClassifierCV(SVC(...)).fit(X, y)``.
+    For probabilities wrap it: ``CalibratedClassifierCV(SVC(...)).fit(X, y)``. Of parameters that
+    scikit-learn has, only ``tol`` and ``max_iter`` mean something else here; rows of weight 0 or
+    below are left out, as LIBSVM has it, and ``support_`` has the numbers that the others have in
+    X.
 
     Parameters
     ----------
     C : float, default=1.0
-        Penalty of a row's violation of the margin.
+        Penalty of a row's violation of the margin; infinite: none may violate it (as C = 1e10).
     kernel : str or callable, default="rbf"
         "rbf", "poly", "linear", "sigmoid" or "laplacian"; "precomputed", with X the square matrix
         of entries between rows; or ``f(A, B)``, which returns the entries between the rows of two
-        float64 arrays (CSR arrays where X is sparse) and may be called from several threads.
+        float64 arrays (CSR arrays where X is sparse) and may be called from several threads; of
+        rows that are no numbers between those of X and others.
     degree : int, default=3
     gamma : {"scale", "auto"} or float, default="scale"
         "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
@@ -126,6 +133,11 @@ class SVC(_Voting):
         itself (scikit-learn's is the violation of a KKT condition, and so is this one where the
         kernel is not positive semidefinite: sigmoid, poly with ``coef0`` below 0, a matrix or
         function that the rows prove to be none).
+    shrinking : bool, default=True
+        Taken because scikit-learn takes it: ``screening`` is what leaves rows out here.
+    probability : bool, default=False
+        Deprecated, as scikit-learn has deprecated it: adds ``predict_proba``, at the price of five
+        more fits.
     class_weight : None, "balanced" or dict, default=None
         Multiplies C by class.
     fit_intercept : {False, True, "true"}, default="true"
@@ -136,8 +148,9 @@ class SVC(_Voting):
         each pair of classes.
     break_ties : bool, default=False
         With "ovr": of classes with as many votes predict that of the largest value, not the first.
-    max_iter : int, default=10000
-        Blocks of rows to solve; passes over them with ``n_components``.
+    max_iter : int, default=-1
+        Blocks of rows to solve, or looks at the gap between hundreds of pairs; passes over the rows
+        with ``n_components``. -1: as many as it takes.
     time_budget : float or None, default=None
         Seconds, after which the best point so far is certified and kept.
     solver : {"auto", "block", "pairs", "newton", "cd"}, default="auto"
@@ -158,8 +171,8 @@ class SVC(_Voting):
     early : bool, default=False
         Stop after the parts: fast, each row is scored by the machine of its part, and NOTHING IS
         PROVED.
-    cache : int or None, default=None
-        Bytes of kernel columns to keep; None: 0.3 of the memory at most.
+    cache_size : float or None, default=None
+        Megabytes of kernel columns to keep; None: 0.3 of the memory at most.
     memory : int or None, default=None
         Bytes that the fit may use; None: 0.8 of the machine's.
     n_jobs : int or None, default=None
@@ -170,8 +183,8 @@ class SVC(_Voting):
         Folder that a scheduler's workers share, for the rows; emptied after the fit.
     random_state : int, RandomState or None, default=None
         Of the first block, landmarks and clusters; None is 0: the same fit every time.
-    verbose : int, default=0
-        Anything but 0 shows the gap as it falls.
+    verbose : bool or int, default=False
+        Shows the gap as it falls.
 
     Attributes
     ----------
@@ -182,10 +195,12 @@ class SVC(_Voting):
     support_vectors_ : array or csr_array (n_SV, n_features)
         Empty if the kernel is precomputed.
     n_support_ : int32 array (n_classes,)
-    dual_coef_ : float64 array (n_classes - 1, n_SV)
+    dual_coef_ : float64 array, or csr_array if X is sparse, (n_classes - 1, n_SV)
         In scikit-learn's layout: with two classes ``y_i alpha_i``; with more, row j - 1 has the
         coefficients of class i's rows against class j, row i those of class j's against i < j.
     intercept_ : float64 array (1,) or (n_classes * (n_classes - 1) / 2,)
+    coef_ : array or csr_array (n_classes * (n_classes - 1) / 2, n_features)
+        Of a linear kernel: weights of the features, (1, n_features) of two classes.
     dual_gap_, relative_gap_ : float
         ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all pairs (NaN
         after ``early``, and where the kernel is not positive semidefinite: the fit then ends at
@@ -193,8 +208,10 @@ class SVC(_Voting):
     certificate_ : list of dict
         Of every pair: label, primal, dual, gap, relative_gap, rounding_bound, proved, violation (of
         the KKT conditions, where nothing is proved), and so on; None after ``early``.
-    n_iter_ : int
-        Blocks; the most of all pairs.
+    n_iter_ : int32 array (n_classes * (n_classes - 1) / 2,)
+        What ``max_iter`` counts, of every pair.
+    fit_status_ : int
+        0, or 1 where the fit ended before ``tol`` was met.
     history_ : list of dict
         Primal, dual, relative_gap, rows alive, kernel entries, seconds of every block.
     components_ : ndarray or csr_array (n_components, n_features)
@@ -240,17 +257,17 @@ class NuSVC(_Voting):
         kernel entry is computed, with the largest feasible nu.
     class_weight : None, "balanced" or dict, default=None
         Multiplies the weights by class (LIBSVM looks away).
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, fit_intercept, \
-    decision_function_shape, break_ties, max_iter, time_budget, solver, screening, start, cache, \
-    memory, n_jobs, scheduler, work, random_state, verbose
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, \
+    probability, fit_intercept, decision_function_shape, break_ties, max_iter, time_budget, \
+    solver, screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
         As in `SVC`.
 
     Attributes
     ----------
     classes_, n_features_in_, support_, support_vectors_, n_support_, components_, model_, \
-    dual_gap_, relative_gap_, n_iter_, history_
+    dual_gap_, relative_gap_, n_iter_, fit_status_, history_
         As in `SVC`.
-    dual_coef_, intercept_ : float64 arrays
+    dual_coef_, intercept_, coef_ : arrays
         As in `SVC`, divided by rho.
     certificate_ : list of dict
         As in `SVC`: of the problem above, before anything is divided.

@@ -356,6 +356,7 @@ def test_a_cluster_is_inline(tmp_path):
         ({"start": "divide", "parts": 10_000}, "10000 parts were asked for"),
         ({"cache_size": 0}, "cache_size must be a positive number of megabytes"),
         ({"shrinking": "yes"}, "shrinking must be True or False"),
+        ({"probability": "yes"}, "probability must be True or False"),
         ({"max_iter": 0}, "max_iter must be a whole number, at least 1"),
         ({"memory": 10_000}, "memory allowed is 0 MiB"),
         ({"kernel": "precomputed"}, "square"),
