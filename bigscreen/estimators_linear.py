@@ -147,8 +147,8 @@ class LinearSVC(Classifier):
     def densify(self) -> Self:
         """``coef_`` as an array, as ``fit`` leaves it; what scores is ``model_`` either way."""
         check_is_fitted(self)
-        if sparse.issparse(self.coef_):
-            self.coef_ = self.coef_.toarray()
+        coef: Any = self.coef_
+        self.coef_ = coef.toarray() if sparse.issparse(coef) else coef
         return self
 
     def sparsify(self) -> Self:

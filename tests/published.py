@@ -205,7 +205,8 @@ class Published:
         fitted = self.fitted
         if not self.exact:
             turned = -1 if len(order) == 2 else 1
-            if hasattr(fitted, "coef_"):
+            # (Of pairs of labels coef_ is in scikit-learn's layout, and turned.)
+            if hasattr(fitted, "coef_") and not hasattr(fitted, "decision_function_shape"):
                 coef, b = np.atleast_2d(fitted.coef_)[k], fitted.intercept_[k]
             else:
                 coef, b = fitted.model_.coef[k], fitted.model_.intercept[k]
