@@ -32,7 +32,7 @@ GRIDS = {
     ("BreastCancer569", "RBF"): yang.FEWER,
     ("Pima", "RBF"): yang.FEWER,
 }
-"""As far as they take less than a minute of a processor; the others are COARSE."""
+"""As far as they take a minute of a processor at most, or so; the others are COARSE."""
 
 LONG = ("Winequality", "linear")
 """Of all its rows, whose columns are of very different sizes, C-SVMs take minutes: left out."""
