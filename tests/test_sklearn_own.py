@@ -77,10 +77,6 @@ DIFFERENT: dict[str, list[str]] = {
         "test_svm::test_linearsvc_crammer_singer[42]",
         "test_svm::test_crammer_singer_binary[42]",
     ],
-    "has no sparsify": [
-        "test_sparse::test_linearsvc_iris[csr_matrix]",
-        "test_sparse::test_linearsvc_iris[csr_array]",
-    ],
     "warns of max_iter=2 in a sentence of its own, with the gap that was reached": [
         "test_svm::test_linear_svm_convergence_warnings[42]",
     ],
