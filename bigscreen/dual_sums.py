@@ -224,38 +224,6 @@ def _measured(parts, alpha, F, r, relative, errors, spread, scores):  # type: ig
     return value, mu, gap, doubt
 
 
-@njit(cache=True, nogil=True)
-def kept(parts, alpha):  # type: ignore[no-untyped-def]
-    """Whether this alpha keeps every coupling as far as `Dual.feasible` asks for it."""
-    t, group, total = parts[4], parts[6], parts[7]
-    for g in range(len(total)):
-        excess, size = -total[g], 0.0
-        for i in range(len(alpha)):
-            if group[i] == g:
-                excess += t[i] * alpha[i]
-                size += abs(alpha[i])
-        if abs(excess) > 2.0**-50 * size:
-            return False
-    return True
-
-
-class Proof(NamedTuple):
-    """Sums of a certificate.
-
-    ``w_sq``: ``||w||^2``. ``losses``, ``linear``: of P and of D. ``doubt``, ``primal``, ``dual``:
-    what rounding of scores can have moved the gap, P and D by. ``terms``: the sizes of all that was
-    added up.
-    """
-
-    w_sq: float
-    losses: float
-    linear: float
-    doubt: float
-    primal: float
-    dual: float
-    terms: float
-
-
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def prove(parts, alpha, scores, bands, doubts):  # type: ignore[no-untyped-def]
     """The best multiplier, and the sums behind a certificate of a feasible alpha: a tuple of what

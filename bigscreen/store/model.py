@@ -26,7 +26,7 @@ __all__ = ["INLIER", "OUTLIER", "SCHEMA", "Gate", "Model"]
 KINDS = ("classifier", "regressor", "one-class")
 OUTLIER, INLIER = -1, 1
 
-ACCURATE = 2.0**-10
+ACCURATE = 2.0**-12
 """Part of a row's largest score that float32 entries may have moved any of its scores by; the
 scores of other rows come from float64 entries."""
 
