@@ -224,6 +224,23 @@ def _measured(parts, alpha, F, r, relative, errors, spread, scores):  # type: ig
     return value, mu, gap, doubt
 
 
+class Proof(NamedTuple):
+    """Sums of a certificate.
+
+    ``w_sq``: ``||w||^2``. ``losses``, ``linear``: of P and of D. ``doubt``, ``primal``, ``dual``:
+    what rounding of scores can have moved the gap, P and D by. ``terms``: the sizes of all that was
+    added up.
+    """
+
+    w_sq: float
+    losses: float
+    linear: float
+    doubt: float
+    primal: float
+    dual: float
+    terms: float
+
+
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def prove(parts, alpha, scores, bands, doubts):  # type: ignore[no-untyped-def]
     """The best multiplier, and the sums behind a certificate of a feasible alpha: a tuple of what
