@@ -37,6 +37,9 @@ __all__ = [
 
 _LOG2E = math.log2(math.e)
 
+TOLD = 2.0**-36
+"""Error of a float64 exponent from which distances are summed column by column."""
+
 
 class Compiled(Kernel):
     """A kernel whose entry is a compiled function of one number a pair of rows.
@@ -50,6 +53,10 @@ class Compiled(Kernel):
         """Constants of the compiled `entries.entry`, in the type of the entries."""
         raise NotImplementedError
 
+    def values(self, side: Side, dtype: np.dtype) -> str:
+        """What is computed for a pair of rows where entries are of this type."""
+        return self.pairing
+
     def prepare(self, side: Side) -> None:
         if unit.serves(side, self.pairing, np.float32, written=True):
             side.packed(self.pairing)
@@ -62,7 +69,7 @@ class Compiled(Kernel):
         if unit.serves(B, self.pairing, dtype, written=True):
             unit.block(terms, A, B, self.pairing, out)
             return out
-        for tile in tiles(A, B, self.pairing, dtype, out):
+        for tile in tiles(A, B, self.values(B, dtype), dtype, out):
             entries.finish(terms, tile.values, tile.first, tile.half_a, tile.half_b)
         return out
 
@@ -74,7 +81,8 @@ class Compiled(Kernel):
         if unit.serves(B, self.pairing, dtype, written=False):
             unit.dots(terms, A, B, self.pairing, VT, out)
             return out
-        for values, first, row, column, half_a, half_b in tiles(A, B, self.pairing, dtype):
+        found = tiles(A, B, self.values(B, dtype), dtype)
+        for values, first, row, column, half_a, half_b in found:
             part = out[row : row + len(values)]
             entries.finish_dots(terms, values, first, half_a, half_b, VT, column, part)
         return out
@@ -110,6 +118,15 @@ class Rbf(Compiled):
 
     def terms(self, dtype) -> NamedTuple:
         return entries.RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
+
+    def values(self, side: Side, dtype: np.dtype) -> str:
+        dense = dtype == np.float64 and side.rare is None
+        return "apart" if dense and self.coarse(side.halves) else self.pairing
+
+    def coarse(self, halves: np.ndarray) -> bool:
+        """Whether distances as differences of these half squared norms and products would tell in
+        float64 entries: one column is huge beside what the kernel looks at."""
+        return 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0)) > TOLD
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         # A row longer than every row of B is at least this far from all of them.

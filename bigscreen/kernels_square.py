@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bigscreen.dual import FloatArray
 from bigscreen.entries import entry
-from bigscreen.kernels import Compiled
+from bigscreen.kernels import Compiled, Rbf
 from bigscreen.kernels_base import FEW
 from bigscreen.rows import as_rows, njit, overload, row_dot
 from bigscreen.sides import Side
@@ -128,11 +128,21 @@ def projected(X, mark, out):  # type: ignore[no-untyped-def]
 
 def recipe(kernel: Compiled, X: NDArray[Any]) -> Recipe:
     """What float64 entries between dense rows are computed from."""
+    rows = _centred(X) if kernel.pairing == "distance" else X.astype(np.float64)
+    terms = kernel.terms(np.dtype(np.float64))
+    return Recipe(terms, np.ascontiguousarray(rows.T), _halves(rows))
+
+
+def _centred(X: NDArray[Any]) -> NDArray[np.float64]:
+    """Rows less their mean: norms and products no larger than the rows are apart."""
     rows = X.astype(np.float64)
-    if kernel.pairing == "distance":
-        rows -= rows.mean(axis=0)  # norms and products no larger than the rows are apart
-    half = 0.5 * np.einsum("ij,ij->i", rows, rows)
-    return Recipe(kernel.terms(np.dtype(np.float64)), np.ascontiguousarray(rows.T), half)
+    rows -= rows.mean(axis=0)
+    return rows
+
+
+def _halves(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    half: NDArray[np.float64] = 0.5 * np.einsum("ij,ij->i", rows, rows)
+    return half
 
 
 def lazy(kernel: Compiled, X: Any) -> bool:
@@ -143,7 +153,9 @@ def lazy(kernel: Compiled, X: Any) -> bool:
 def narrow(kernel: Compiled, X: Any) -> bool:
     """Whether they would be if the rows were few enough."""
     dense = isinstance(X, np.ndarray) and X.shape[1] <= NARROW
-    return dense and kernel.pairing in ("distance", "product")
+    if not dense or kernel.pairing not in ("distance", "product"):
+        return False
+    return not (isinstance(kernel, Rbf) and kernel.coarse(_halves(_centred(X))))
 
 
 def row_of(K, copies, there, i):  # type: ignore[no-untyped-def]

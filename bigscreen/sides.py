@@ -221,8 +221,8 @@ class Side:
 
     def moved(self, pairing: str) -> np.ndarray:
         """What to take off rows before values between them are computed: (frequent,)."""
-        # L1 distances need it of rows that are still to be rounded.
-        rounds = pairing == "manhattan" and self.X.dtype == np.float64
+        # Differences need it of rows that are still to be rounded.
+        rounds = pairing in ("manhattan", "apart") and self.X.dtype == np.float64
         if pairing == "distance" or rounds:
             return self.origin
         return np.zeros(self.dense.shape[1], self.X.dtype)

@@ -42,8 +42,9 @@ def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> 
     """Values between the rows of A and of `side`, in a fixed order of tiles.
 
     pairing: "product" <a, b>; "distance" <a, b> of rows moved to side.origin, to be reduced by
-    half_a and half_b; "manhattan" ||a - b||_1. With `out` (len A, len side) the values are written
-    there, else into this thread's buffer, which the next tile overwrites.
+    half_a and half_b; "apart" the same reduced already, from differences of every column (not of
+    rows with an index); "manhattan" ||a - b||_1. With `out` (len A, len side) the values are
+    written there, else into this thread's buffer, which the next tile overwrites.
 
     The bits of an entry may depend on the shape of its tile (BLAS chooses its loop by shape), never
     on the thread: equal cuts of A give equal bits.
@@ -62,7 +63,7 @@ def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> 
     origin = side.moved(pairing)
     for c in range(0, m, width):
         w = min(width, m - c)
-        if not manhattan:
+        if not manhattan and pairing != "apart":
             b = side.columns(pairing, c, w, dtype)
         half_b = side.halves[c : c + w] if pairing == "distance" else np.zeros(w)
         for r in range(0, n, height):
@@ -77,6 +78,8 @@ def tiles(A, side: Side, pairing: str, dtype, out: np.ndarray | None = None) -> 
                 values, first = out[r : r + count], c
             if manhattan:
                 _manhattan(a, side.transposed(dtype), c, w, values, first)
+            elif pairing == "apart":
+                _apart(a, side.transposed(dtype), c, w, values, first)
             else:
                 np.matmul(a, b.T, out=values[:, first : first + w])
             if indexed:
@@ -116,6 +119,18 @@ def _manhattan(A, BT, c, w, out, first):
             b0, a0 = BT[k, c : c + w], a[k]
             for j in range(w):
                 row[j] += abs(a0 - b0[j])
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _apart(A, BT, c, w, out, first):
+    """out[i, first + j] = -||A_i - B_(c + j)||^2 / 2."""
+    for i in range(len(A)):
+        row = out[i, first : first + w]
+        row[:] = 0
+        for k in range(A.shape[1]):
+            b, a = BT[k, c : c + w], A[i, k]
+            for j in range(w):
+                row[j] -= 0.5 * (a - b[j]) ** 2
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})

@@ -118,6 +118,22 @@ def test_coefficients_of_far_rows_add_up_to_nothing():
     assert abs(proved["dual"] - D) <= proved["dual_rounding"] + 1e-9 * abs(D)
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("layout", [np.asarray, sparse.csr_array])
+def test_one_huge_column_does_not_blur_the_others_in_scores(dtype, layout):
+    """Products of 1e18 have no digits left for distances of 1: they are summed as differences."""
+    X = PLAIN.copy()
+    X[:, 0] = 1e9 * np.round(3 * X[:, 0])  # rows that agree there are near, all others far
+    X = layout(X.astype(dtype))
+    machine = quiet(SVC(C=C, gamma=0.3), X)
+    rows = X if isinstance(X, np.ndarray) else X.toarray()
+    apart = rows.astype(np.float64)[:, None] - rows[machine.support_]
+    K = np.exp(-0.3 * np.einsum("ijk,ijk->ij", apart, apart))
+    signed = machine.dual_coef_ if isinstance(X, np.ndarray) else machine.dual_coef_.toarray()
+    expected = K @ signed[0] + machine.intercept_[0]
+    np.testing.assert_allclose(machine.decision_function(X), expected, atol=1e-3 * C)
+
+
 def test_sparse_rows_keep_their_numbers():
     X = one_large(PLAIN) * (np.abs(PLAIN) > 0.5)
     machine = quiet(SVC(kernel="poly", gamma=1e-12, coef0=1.0, C=C), sparse.csr_array(X))
