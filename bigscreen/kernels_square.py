@@ -69,7 +69,8 @@ class Square:
         self.kernel, self.side, self._room, self._alike = kernel, side, room, alike
         self.lazy, self._recipe = lazy(kernel, side.X), recipe
         self.entries = 0
-        self.diag = kernel.diag(side)
+        # (Of a CSR row the same sum in the same order: either layout ends at the same machine.)
+        self.diag = kernel.diag(Side(_dense(side.X)) if self.lazy else side)
         self.dtype: type = np.float64
         if not self.lazy and len(side) > FEW:
             longest = float(np.max(side.sqnorms, initial=0.0))
@@ -127,17 +128,22 @@ def projected(X, mark, out):  # type: ignore[no-untyped-def]
 
 
 def recipe(kernel: Compiled, X: NDArray[Any]) -> Recipe:
-    """What float64 entries between dense rows are computed from."""
-    rows = _centred(X) if kernel.pairing == "distance" else X.astype(np.float64)
+    """What float64 entries between rows are computed from."""
+    rows = _centred(X) if kernel.pairing == "distance" else _dense(X)
     terms = kernel.terms(np.dtype(np.float64))
     return Recipe(terms, np.ascontiguousarray(rows.T), _halves(rows))
 
 
 def _centred(X: NDArray[Any]) -> NDArray[np.float64]:
     """Rows less their mean: norms and products no larger than the rows are apart."""
-    rows = X.astype(np.float64)
+    rows = _dense(X)
     rows -= rows.mean(axis=0)
     return rows
+
+
+def _dense(X: Any) -> NDArray[np.float64]:
+    """A copy in float64; of CSR rows the zeros as well: either layout has the same entries."""
+    return (X if isinstance(X, np.ndarray) else X.toarray()).astype(np.float64)
 
 
 def _halves(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -147,13 +153,12 @@ def _halves(rows: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def lazy(kernel: Compiled, X: Any) -> bool:
     """Whether rows of the matrix between these rows are computed one by one."""
-    return narrow(kernel, X) and 8 * X.size <= HELD
+    return narrow(kernel, X) and 8 * X.shape[0] * X.shape[1] <= HELD
 
 
 def narrow(kernel: Compiled, X: Any) -> bool:
     """Whether they would be if the rows were few enough."""
-    dense = isinstance(X, np.ndarray) and X.shape[1] <= NARROW
-    if not dense or kernel.pairing not in ("distance", "product"):
+    if X.shape[1] > NARROW or kernel.pairing not in ("distance", "product"):
         return False
     return not (isinstance(kernel, Rbf) and kernel.coarse(_halves(_centred(X))))
 

@@ -480,9 +480,9 @@ def test_bad_rows():
         fit(X, y, np.ones(3))
     with pytest.raises(ValueError, match="only one class, 1"):
         fit(X, np.ones_like(y))
-    with pytest.raises(ValueError, match="only one class, 0 once rows of weight zero"):
+    with pytest.raises(ValueError, match="positive weights belong to the same class, 0"):
         fit(X, y, (y == 0).astype(float))
-    with pytest.raises(ValueError, match="no row of any class"):
+    with pytest.raises(ValueError, match="all samples have zero or negative weights"):
         fit(X, y, np.zeros(len(y)))
     with pytest.raises(ValueError, match="too large for 64-bit"):
         fit(np.where(X == X[7, 3], 1e300, X), y)

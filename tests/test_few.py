@@ -44,7 +44,7 @@ def test_square(kernel: Any, kind: str) -> None:
     side = Side(X, np.arange(60))
     square = Square(kernel, side)
     exact = kernel.block(side, side, dtype=np.float64)
-    assert square.lazy == (kind in ("narrow", "double") and kernel.pairing != "manhattan")
+    assert square.lazy == (kind != "wide" and kernel.pairing != "manhattan")
     error = kernel.entry_error(float(side.sqnorms.max()), float(side.sqnorms.max()), X.shape[1])
     error *= 2.0**-28 if square.lazy else 1.0
     coef, other = np.array([1.0, -2.0]), np.array([3.0, 4.0])
@@ -140,18 +140,16 @@ def test_a_dual_of_more_terms_is_left_to_others() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("fine", [True, False])
-def test_sums_are_those_of_the_general_pass(name: str, fine: bool) -> None:
-    """P, D, gap and what rounding can have moved each, of the same scores, feasible or not."""
+def test_sums_are_those_of_the_general_pass(name: str) -> None:
+    """P, D, gap and what rounding can have moved each, of the same scores."""
     n = 200
     problem, y = problems(n)[name]
     rng = np.random.default_rng(5)
     dual = problem.dual(y, rng.uniform(0.5, 2, n))
     alpha = dual.lo + rng.choice([0.0, 0.4, 1.0], n) * (dual.hi - dual.lo)
-    if fine:
-        alpha = dual.feasible(alpha)
+    alpha = dual.feasible(alpha)
     box = np.maximum(np.abs(dual.lo), np.abs(dual.hi))
-    few = Few(problem, dual, alpha, box, 1.0, 1.0, parts=arrays(dual))
+    few = Few(problem, dual, alpha, box, parts=arrays(dual))
     few.scores, few.band = np.where(box > 0, rng.normal(size=n), 0.0), rng.uniform(0, 1e-3, n)
     found, doubt = few._sums()
     wanted, doubts = Sums._sums(few)
@@ -167,7 +165,7 @@ def test_sums_are_those_of_the_general_pass(name: str, fine: bool) -> None:
 @pytest.mark.parametrize("d", [5, 60])
 def test_certificates_agree(d: int) -> None:
     """Of the same alpha the pass over few rows and the general one say the same."""
-    n, X = 300, rows(300, d)
+    n, X = 600, rows(600, d)
     y = (X[:, 0] > 3).astype(np.int32)
     X[9], X[10] = X[4], X[4]
     data = MemoryDataset(X, y, [0, 1])
@@ -186,7 +184,7 @@ def test_certificates_agree(d: int) -> None:
         assert close_few(design, problem, point, fleet) == general
     allowed = few.rounding_bound + general.rounding_bound
     assert few.certified_in == ("float64" if d == 5 else "float32")
-    assert few.rounding_bound <= 1.5 * general.rounding_bound
+    assert few.rounding_bound <= 2 * general.rounding_bound
     for field in ("primal", "dual"):
         rounding = getattr(few, f"{field}_rounding") + getattr(general, f"{field}_rounding")
         assert abs(getattr(few, field) - getattr(general, field)) <= rounding

@@ -218,7 +218,7 @@ def test_landmark_machines_are_certified_on_the_rows_that_were_given(kernel, row
 @pytest.mark.parametrize("rows", ["offset", "tiny", "one-large", "income"])
 def test_linear_machines_are_certified_on_the_rows_that_were_given(rows):
     X = ROWS[rows](PLAIN)
-    machine = quiet(LinearSVC(C=C, fit_intercept=False), X)
+    machine = quiet(LinearSVC(C=C, loss="hinge", fit_intercept=False), X)
     proved, w = machine.certificate_[0], machine.coef_.ravel()
     P = 0.5 * w @ w + C * np.maximum(0, 1 - SIGN * (X @ w)).sum()
     assert abs(proved["primal"] - P) <= proved["primal_rounding"] + 1e-12 * P

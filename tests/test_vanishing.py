@@ -38,7 +38,7 @@ def test_rows_around_the_origin(size, how):
     """One class, linear: the hull holds the origin."""
     machine, told = fitted(OneClassSVM(kernel="linear", nu=0.9, **how), centred(size=size))
     assert machine.n_iter_ < 60
-    assert machine.relative_gap_ == pytest.approx(1.0, abs=1e-3)
+    assert machine.relative_gap_ == pytest.approx(1.0, abs=1e-2)
     assert "the best w is 0" in told and "larger nu" in told
     assert np.isfinite(machine.decision_function(centred(size=size))).all()
 
