@@ -24,26 +24,30 @@ SIGMAS = 6.0
 SLACK = 1.25
 """For the rounding of the float64 columns themselves, which large coefficients show."""
 
+ORDER = 4.0
+"""For what two orders of float64 sums differ by, of which neither is exact."""
+
 
 @dataclass(frozen=True)
 class Sample:
     """Sums over rows of a sample: their number, what each moves P and D by (with its square), how
-    far their features in w(alpha) are moved, squared and as a vector (r,); the farthest that any
-    score is moved."""
+    far their features in w(alpha) are moved, squared and as a vector (r,); what float64 itself has
+    put into P and D; the farthest that any score is moved."""
 
     rows: float
     primal: FloatArray
     dual: FloatArray
     square: float
     moved: FloatArray
+    order: FloatArray
     far: float
 
     @classmethod
     def none(cls, rank: int) -> Sample:
-        return cls(0.0, np.zeros(2), np.zeros(2), 0.0, np.zeros(rank), 0.0)
+        return cls(0.0, np.zeros(2), np.zeros(2), 0.0, np.zeros(rank), np.zeros(2), 0.0)
 
     def __add__(self, other: Sample) -> Sample:
-        names = ("rows", "primal", "dual", "square", "moved")
+        names = ("rows", "primal", "dual", "square", "moved", "order")
         sums = {name: getattr(self, name) + getattr(other, name) for name in names}
         return Sample(**sums, far=max(self.far, other.far))
 
@@ -53,6 +57,7 @@ class Sample:
             return 0.0, 0.0
         rest = 1.0 - self.rows / n
         own, other = (self._total(sums, n, rest) for sums in (self.primal, self.dual))
+        own, other = np.array([own, other]) + ORDER * n / self.rows * self.order
         # ||w(alpha)||^2: errors of one row after the other add up as squares do.
         scale = n / self.rows
         alone = scale * self.square
@@ -96,7 +101,8 @@ def seen(
     w, constant = point
     known = used.columns(rows[1]).astype(np.float64)
     features = known if used is not true else true.features_of(known)
-    own = true.features_of(true.columns(rows[0], np.float64))
+    columns = true.columns(rows[0], np.float64)
+    own = true.features_of(columns)
     off = own - features
     scores = features @ w + constant
     moved = off @ w
@@ -104,8 +110,15 @@ def seen(
     signed = dual.sign * alpha
     along = signed * moved
     squares = float(signed**2 @ np.einsum("ij,ij->i", off, off))
-    far = float(np.max(np.abs(moved), initial=0.0))
-    return Sample(float(len(alpha)), _sums(primal), _sums(along), squares, signed @ off, far)
+    # The machine that is published sums (K T) w as K (T w): where terms cancel that tells.
+    order = np.abs(columns @ true.coef(w) - own @ w)
+    here = dual.losses(scores + moved, mu)
+    ends = (dual.losses(scores + moved + way * order, mu) for way in (-1.0, 1.0))
+    lost = np.maximum(*(np.abs(end - here) for end in ends))
+    both = np.array([np.sum(lost), np.abs(signed) @ order])
+    far = float(np.max(np.abs(moved) + order, initial=0.0))
+    sums = _sums(primal), _sums(along)
+    return Sample(float(len(alpha)), *sums, squares, signed @ off, both, far)
 
 
 def _sums(values: FloatArray) -> FloatArray:

@@ -192,8 +192,9 @@ class Published:
             if self.exact:
                 scale = np.abs(coef).sum() / LONG(self.spec.nu)
             else:
-                rho = -np.mean(certificate["multiplier"])
-                scale = 1 / LONG(rho) if rho > 1e-9 else scale
+                # Divided by rho, unless that is next to nothing: the offset tells which.
+                rho, own = -np.mean(certificate["multiplier"]), certificate["intercept"]
+                scale = 1 / LONG(rho) if rho > 0 and abs(b * rho - own) < abs(b - own) else scale
         else:
             box = LONG(self.fitted.C) * weights
         return Machine(
