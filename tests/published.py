@@ -194,7 +194,8 @@ class Published:
             else:
                 # Divided by rho, unless that is next to nothing: the offset tells which.
                 rho, own = -np.mean(certificate["multiplier"]), certificate["intercept"]
-                scale = 1 / LONG(rho) if rho > 0 and abs(b * rho - own) < abs(b - own) else scale
+                divided = abs(b * rho - own) < abs(b - own) if own else rho > 1e-9
+                scale = 1 / LONG(rho) if rho > 0 and divided else scale
         else:
             box = LONG(self.fitted.C) * weights
         return Machine(
