@@ -341,9 +341,12 @@ def close(
     offsets = abs(constant) + float(np.max(np.abs([*multiplier, *best]), initial=0.0))
     error = eps * terms * largest * (exact.coef_size(point.w) + offsets)
     own = (box + 0.5 * bend * error) * error
-    own += eps * rows_summed * (abs(primal) + box)
+    # What cancels in P (a nu-SVC's rho) was rounded by itself.
+    summed = abs(loss) + 0.5 * float(point.w @ point.w) + float(frame.total @ np.abs(multiplier))
+    own += eps * rows_summed * (abs(primal) + summed + box)
     other = eps * (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
-    other += eps * rows_summed * (abs(dual) + size)
+    summed = abs(lin) + 0.5 * float(w_alpha @ w_alpha)
+    other += eps * rows_summed * (abs(dual) + summed + size)
     gap = float(primal - dual)
     # What was summed are float32 numbers; the machine that is published has float64 ones.
     seen_primal, seen_dual = sample.bounds(data.n_rows, gap)
