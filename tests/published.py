@@ -193,8 +193,8 @@ class Published:
                 scale = np.abs(coef).sum() / LONG(self.spec.nu)
             else:
                 # Divided by rho, unless that is next to nothing: the offset tells which.
-                rho, own = -np.mean(certificate["multiplier"]), certificate["intercept"]
-                divided = abs(b * rho - own) < abs(b - own) if own else rho > 1e-9
+                rho, own = -np.mean(certificate["multiplier"]), abs(certificate["intercept"])
+                divided = abs(abs(b) * rho - own) < abs(abs(b) - own) if own else rho > 1e-9
                 scale = 1 / LONG(rho) if rho > 0 and divided else scale
         else:
             box = LONG(self.fitted.C) * weights
