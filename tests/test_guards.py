@@ -137,18 +137,18 @@ def test_no_error_within_its_bands_moves_a_gap_by_more_than_is_stated(kind):
 def test_the_band_of_float64_scores_holds_their_error():
     """Two heaps far apart: nothing that rows are moved to makes both of them short."""
     rng = np.random.default_rng(0)
-    far = np.where(np.arange(80) % 2, 3000.0, -3000.0)
-    # Short beside where they are: squares of the two have no digits in common.
-    X = (1e-3 * rng.normal(size=(80, 6))).astype(np.float32)
+    far = np.where(np.arange(80) % 2, 30.0, -30.0)
+    # Short beside where they are: squares of the two have few digits in common.
+    X = (0.1 * rng.normal(size=(80, 6))).astype(np.float32)
     X[:, 0] = far
     data = MemoryDataset(X, (far > 0).astype(np.int32), [0, 1])
-    kernel, ids, coef = Rbf(1e5), np.arange(80), rng.normal(size=80)
+    kernel, ids, coef = Rbf(15.0), np.arange(80), rng.normal(size=80)
     support, design = Side(X, ids), Design(data, kernel)
     norms = phi_norms(kernel, support)
     noise = Noise(spread(design, support, coef), float(norms.max()), float(np.abs(coef) @ norms))
     scores, band = Scores(data, kernel, support, coef, noise, np.float64)(ids)
     L = X.astype(np.longdouble)
-    true = np.exp(-np.longdouble(1e5) * np.sum((L[:, None] - L[None]) ** 2, axis=2)) @ coef
+    true = np.exp(-np.longdouble(15.0) * np.sum((L[:, None] - L[None]) ** 2, axis=2)) @ coef
     off = np.abs(scores - true).astype(np.float64)
     assert np.all(off <= band)
     sums = 2.0**-51 * np.sqrt(80) * norms * noise.size
