@@ -12,9 +12,9 @@ from __future__ import annotations
 import argparse
 import signal
 
-from bigscreen.fleet_scratch import scratch
-from bigscreen.fleet_secure import written
-from bigscreen.fleet_start import local_cluster
+from bigscreen.fleet.cluster import local_cluster
+from bigscreen.fleet.scratch import scratch
+from bigscreen.fleet.secure import written
 
 
 def main() -> None:

@@ -15,13 +15,15 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
-from bigscreen import certificate, report
-from bigscreen.cli.running import open_fleet
-from bigscreen.evaluate import evaluate
-from bigscreen.fleet import Fleet
-from bigscreen.standins import Blocks
-from bigscreen.store.ingest import Ingested, ingest
-from bigscreen.train import TrainOptions, train
+from bigscreen.cli.common import open_fleet
+from bigscreen.data.synthetic import Blocks
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.intake.ingest import ingest
+from bigscreen.intake.settle import Ingested
+from bigscreen.model.evaluate import evaluate
+from bigscreen.report import certificate, report
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
 
 
 def arguments(description: str) -> argparse.ArgumentParser:

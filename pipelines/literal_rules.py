@@ -2,7 +2,7 @@
 
 Each takes the point before for an exact optimum, as its theorem does; from a solver that stopped
 early it removes support vectors. They exist to be compared with, and to show that the safety tests
-notice: nothing in the package uses them. The safe forms are in ``bigscreen.screening.path``.
+notice: nothing in the package uses them. The safe forms are in ``bigscreen.screening.sequential``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.dual import AT_HI, AT_LO, FREE, Dual
-from bigscreen.screening.bounds import inner, nearest, scaled
-from bigscreen.screening.fill import greedy, in_the_box
-from bigscreen.screening.past import Past, Products, Scores
-from bigscreen.screening.path_between import Essnsv, Ssnsv
-from bigscreen.screening.regions import Region
+from bigscreen.problems.dual import AT_HI, AT_LO, FREE, Dual
+from bigscreen.screening.bounds import greedy, in_the_box, inner, nearest, scaled
+from bigscreen.screening.regions import Past, Products, Region, Scores
+from bigscreen.screening.sequential import Essnsv, Ssnsv
 
 
 @dataclass(frozen=True)

@@ -19,16 +19,16 @@ from rich.console import Console
 from rich.table import Table
 from sklearn.svm import SVC
 
-from bigscreen import report
-from bigscreen.design import Design
-from bigscreen.fit import fit
-from bigscreen.fit_monitor import Limits
-from bigscreen.fleet import Inline
-from bigscreen.kernels import Rbf
-from bigscreen.problems import CSvc
-from bigscreen.solvers.pairs import Pairs
-from bigscreen.standins import susy_like
-from bigscreen.store import MemoryDataset
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.synthetic import susy_like
+from bigscreen.features.design import Design
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.inline import Inline
+from bigscreen.kernels.standard import Rbf
+from bigscreen.problems.recipes import CSvc
+from bigscreen.report import report
+from bigscreen.solvers.smo.solver import Pairs
 
 CASES = [
     (offset, selection, size)

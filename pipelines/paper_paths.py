@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
-from bigscreen import report
-from bigscreen.path import Manner, Step, Walk
-from bigscreen.path_stage import Stage
-from bigscreen.problems import Problem
-from bigscreen.screening.path import PathRule, Screened, screen
+from bigscreen.path.stage import Stage
+from bigscreen.path.walk import PathSettings, Step, Walk
+from bigscreen.problems.recipes import Problem
+from bigscreen.report import report
+from bigscreen.screening.sequential import PathRule, Screened, screen
 
 BEYOND = "beyond warm starts"
 """Heads the column of: seconds of the warm-started path without a rule over those with it."""
@@ -64,7 +64,7 @@ def walked(
     problem: Problem,
     y: np.ndarray,
     values: np.ndarray,
-    manner: Manner,
+    manner: PathSettings,
     ends: float | None = None,
 ) -> dict[str, Any]:
     """Walk a path; its points, and where its seconds went.

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bigscreen import report
-from bigscreen.fleet import Inline
+from bigscreen.fleet.inline import Inline
+from bigscreen.report import report
 
 HERE = Path(__file__).resolve().parent
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from experiment import Experiment, arguments
 
-from bigscreen.standins import RCV1_NOISE, rcv1_like
+from bigscreen.data.synthetic import RCV1_NOISE, rcv1_like
 
 ROWS = 697_641
 HOLDOUT = 20_242 / ROWS

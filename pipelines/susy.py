@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from experiment import Experiment, arguments
 
-from bigscreen.standins import bayes_error, susy_like
+from bigscreen.data.synthetic import bayes_error, susy_like
 
 ROWS = 5_000_000
 HOLDOUT = 0.1

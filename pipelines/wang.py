@@ -19,10 +19,10 @@ import numpy as np
 import paper_paths
 from paper_sets import Rows
 
-from bigscreen.path import Manner
-from bigscreen.path_columns import ColumnsStage
-from bigscreen.problems import Problem
-from bigscreen.screening.path import Dvi, Essnsv, Ssnsv
+from bigscreen.path.explicit import ColumnsStage
+from bigscreen.path.walk import PathSettings
+from bigscreen.problems.recipes import Problem
+from bigscreen.screening.sequential import Dvi, Essnsv, Ssnsv
 
 VALUES = np.logspace(-2, 1, 100)
 TOL, CLOSE = 1e-6, 1e-9
@@ -36,9 +36,9 @@ def experiment(rows: Rows, problem: Problem, y: np.ndarray, rules: list[str]) ->
         problem.dual(y[:64], np.ones(64)), np.zeros(64), np.full(64, 2, np.int8), 1e-3
     )
     ways = {
-        "cold": Manner(TOL, (), False, False),
-        "warm": Manner(TOL, (), False, True),
-        **{name: Manner(TOL, (RULES[name],), False, True, False) for name in rules},
+        "cold": PathSettings(TOL, (), False, False),
+        "warm": PathSettings(TOL, (), False, True),
+        **{name: PathSettings(TOL, (RULES[name],), False, True, False) for name in rules},
     }
     found: dict[str, Any] = {"name": rows.name, "about": rows.about, "shape": rows.X.shape}
     found["ways"], found["rejection"], found["closer"] = {}, {}, {}
@@ -57,7 +57,7 @@ def experiment(rows: Rows, problem: Problem, y: np.ndarray, rules: list[str]) ->
                 for step in (run["steps"][0], run["steps"][-1])
             ]
     stage = ColumnsStage(X)
-    close = paper_paths.walked(stage, problem, y, VALUES, Manner(CLOSE, (), False, True))
+    close = paper_paths.walked(stage, problem, y, VALUES, PathSettings(CLOSE, (), False, True))
     for name in rules:
         shares = paper_paths.rejected(stage, close, RULES[name], RULES[name].ends)
         found["closer"][name] = shares.tolist()

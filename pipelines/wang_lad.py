@@ -12,7 +12,7 @@ import paper_paths
 import paper_sets
 import wang
 
-from bigscreen.problems import Lad
+from bigscreen.problems.recipes import Lad
 
 SETS = {
     "magic": paper_sets.magic,

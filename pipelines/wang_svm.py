@@ -12,7 +12,7 @@ import paper_paths
 import paper_sets
 import wang
 
-from bigscreen.problems import CSvc
+from bigscreen.problems.recipes import CSvc
 
 SETS = {
     "ijcnn1": paper_sets.ijcnn1,

@@ -12,7 +12,7 @@ import paper_paths
 import paper_sets
 import wang
 
-from bigscreen.problems import CSvc
+from bigscreen.problems.recipes import CSvc
 
 PAPER = {"toy 1.5": 59.15, "toy 0.75": 26.31, "toy 0.5": 25.16}
 

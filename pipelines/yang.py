@@ -27,16 +27,16 @@ import paper_paths
 from paper_sets import Rows, toy
 from sklearn.metrics import roc_auc_score
 
-from bigscreen.design import Design
-from bigscreen.dual import FREE, Dual
-from bigscreen.kernels import Linear, Rbf, Side
-from bigscreen.path import Manner, Step
-from bigscreen.path_gram import GramStage
-from bigscreen.path_stage import Solved
-from bigscreen.problems import CSvc, Problem
-from bigscreen.problems_nu import NuSvc, OneClass
-from bigscreen.screening.path import Srbo, SrboCut
-from bigscreen.store import MemoryDataset
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.features.design import Design
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import Linear, Rbf
+from bigscreen.path.gram import GramStage
+from bigscreen.path.stage import PathPoint
+from bigscreen.path.walk import PathSettings, Step
+from bigscreen.problems.dual import FREE, Dual
+from bigscreen.problems.recipes import CSvc, NuSvc, OneClass, Problem
+from bigscreen.screening.srbo import Srbo, SrboCut
 
 TOL = 1e-4
 FLOOR = 1e-8
@@ -49,10 +49,10 @@ COSTS = 2.0 ** np.arange(-3, 9)
 """C of the C-SVM column: the paper does not say which; the same powers of 2 as for sigma."""
 
 WAYS = {
-    "nu-SVM": Manner(TOL, (), False, False),
-    "nu-SVM, warm": Manner(TOL, (), False, True),
-    "SRBO": Manner(TOL, (Srbo(),), False, True, False),
-    "SRBO + cut": Manner(TOL, (SrboCut(),), False, True, False),
+    "nu-SVM": PathSettings(TOL, (), False, False),
+    "nu-SVM, warm": PathSettings(TOL, (), False, True),
+    "SRBO": PathSettings(TOL, (Srbo(),), False, True, False),
+    "SRBO + cut": PathSettings(TOL, (SrboCut(),), False, True, False),
 }
 
 
@@ -155,8 +155,8 @@ class Bench:
 
     def against(self, X: np.ndarray) -> np.ndarray:
         """Products of phi between these rows and the training rows: (rows, training rows)."""
-        side = Side(X.astype(np.float32))
-        entries = self.kernel.block(side, Side(self.X), dtype=np.float64)
+        side = Operand(X.astype(np.float32))
+        entries = self.kernel.block(side, Operand(self.X), dtype=np.float64)
         return entries + float(not self.one_class)
 
     @property
@@ -164,7 +164,7 @@ class Bench:
         mass = float(len(self.codes))
         return OneClass(0.5, mass) if self.one_class else NuSvc(0.5, 1, mass, (), "constant")
 
-    def solved(self, nu: float, tol: float = TOL) -> Solved:
+    def solved(self, nu: float, tol: float = TOL) -> PathPoint:
         """One value from nothing."""
         n = len(self.codes)
         dual = self.problem.at(nu).dual(self.codes, np.ones(n))
@@ -176,7 +176,7 @@ class Bench:
         """The least objective that gaps are taken as parts of."""
         return self.stage.floor / TOL
 
-    def walked(self, values: np.ndarray, manner: Manner) -> dict[str, Any]:
+    def walked(self, values: np.ndarray, manner: PathSettings) -> dict[str, Any]:
         """A path of nu: mean seconds a value, share screened, and the best score on test rows."""
         run = paper_paths.walked(self.stage, self.problem, self.codes, values, manner)
         points = run["points"]

@@ -15,9 +15,9 @@ import paper_paths
 import paper_sets
 import yang
 
-from bigscreen.dual import FREE, Dual
-from bigscreen.path import Manner
-from bigscreen.screening.path import make_path_rule
+from bigscreen.path.walk import PathSettings
+from bigscreen.problems.dual import FREE, Dual
+from bigscreen.screening.sequential import make_path_rule
 
 CHOICES = ("greedy", "small", "full")
 RULES = {"SRBO": "srbo", "cut": "srbo-cut"}
@@ -87,7 +87,7 @@ def compared(rows: paper_sets.Rows, sigma: float | None, values: np.ndarray) -> 
         for choice in CHOICES:
             rule = make_path_rule(name, choice, None if choice == "greedy" else solve)
             runs[f"{label}, {choice}"] = bench.walked(
-                values, Manner(yang.TOL, (rule,), False, True, False)
+                values, PathSettings(yang.TOL, (rule,), False, True, False)
             )
     apart = max(
         abs(a - b) / max(abs(a), bench.least)

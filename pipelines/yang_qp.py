@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
-from bigscreen.rows import njit
+from bigscreen.numerics.rows import njit
 
 ITERATIONS = 100
 STEP = 0.995

@@ -16,7 +16,8 @@ import paper_paths
 import paper_sets
 import yang
 
-from bigscreen.screening.path import Srbo, SrboCut, screen
+from bigscreen.screening.sequential import screen
+from bigscreen.screening.srbo import Srbo, SrboCut
 
 RULES = {"SRBO": Srbo(), "cut": SrboCut()}
 STEPS = (0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001, 0.0005)

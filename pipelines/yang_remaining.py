@@ -16,9 +16,9 @@ import paper_paths
 import paper_sets
 import yang
 
-from bigscreen.dual import FREE
-from bigscreen.path import Manner
-from bigscreen.screening.path import Srbo, SrboCut
+from bigscreen.path.walk import PathSettings
+from bigscreen.problems.dual import FREE
+from bigscreen.screening.srbo import Srbo, SrboCut
 
 FOUR = ["BreastCancer569", "Pima", "Abalone", "Winequality"]
 COARSE = yang.Grid(1000, 0.005, ())
@@ -66,7 +66,7 @@ def main() -> None:
 
 def shares(bench: yang.Bench, values: np.ndarray) -> dict[str, Any]:
     """Shares of rows at every nu: active ones, and those that the rules leave."""
-    manner = Manner(TOL, (Srbo(),), False, True, False)
+    manner = PathSettings(TOL, (Srbo(),), False, True, False)
     run = paper_paths.walked(bench.stage, bench.problem, bench.codes, values, manner)
     steps, n = run["steps"], len(bench.codes)
     out: dict[str, Any] = {"active": [], "left": [], "cut": [], "active_lost": []}

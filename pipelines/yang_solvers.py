@@ -21,10 +21,10 @@ import yang
 import yang_qp
 from threadpoolctl import threadpool_limits
 
-from bigscreen.dual import FREE
-from bigscreen.path import Step
-from bigscreen.path_gram_point import left_to
-from bigscreen.screening.path import Srbo
+from bigscreen.path.gram import left_to
+from bigscreen.path.walk import Step
+from bigscreen.problems.dual import FREE
+from bigscreen.screening.srbo import Srbo
 
 SETS = {
     "Adult": paper_sets.adult,

@@ -18,9 +18,9 @@ import paper_sets
 import yang
 from sklearn.metrics import roc_auc_score
 
-from bigscreen.dual import AT_HI, AT_LO
-from bigscreen.path import Step
-from bigscreen.screening.path import Srbo, SrboCut
+from bigscreen.path.walk import Step
+from bigscreen.problems.dual import AT_HI, AT_LO
+from bigscreen.screening.srbo import Srbo, SrboCut
 
 GRIDS = {"linear": yang.PAPERS, "RBF": yang.Grid(None, 0.01, (-1, 0, 1, 2, 3))}
 """With an RBF kernel the paper's takes more than a minute of a processor a set."""

@@ -24,15 +24,15 @@ from typing import Any
 import numpy as np
 import paper_paths
 
-from bigscreen.design import Design
-from bigscreen.fit import fit
-from bigscreen.fit_monitor import Limits
-from bigscreen.fleet import Inline
-from bigscreen.kernels import Rbf
-from bigscreen.problems import CSvc
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.features.design import Design
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.inline import Inline
+from bigscreen.kernels.standard import Rbf
+from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, Rule
-from bigscreen.solvers.pairs import Pairs
-from bigscreen.store import MemoryDataset
+from bigscreen.solvers.smo.solver import Pairs
 
 EVERY = 1
 """Steps between looks of a rule."""

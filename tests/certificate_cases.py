@@ -27,12 +27,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import published
 from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 import bigscreen
 from bigscreen.errors import InputError
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+import published
 
 PROBLEMS = {
     "SVC": "c-svc",

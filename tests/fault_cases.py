@@ -28,8 +28,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from bigscreen.store.ingest import ingest
-from bigscreen.store.model import Model
+from bigscreen.intake.ingest import ingest
+from bigscreen.model.model import Model
 
 ROWS, HANGS = 20_000, 400.0
 JOBS = {
@@ -40,9 +40,10 @@ JOBS = {
     "block": "--exact --gamma .3 --solver block --tol 1e-2 --cache 20MB",
 }
 BIGSCREEN = """
-from bigscreen import fit_monitor, fleet_workers
+from bigscreen.fit import monitor
+from bigscreen.fleet import workers
 from bigscreen.cli import main
-fit_monitor.CHECKPOINT_SECONDS, fleet_workers.FROZEN_SECONDS = {every}, 4.0
+monitor.CHECKPOINT_SECONDS, workers.FROZEN_SECONDS = {every}, 4.0
 main(prog_name="bigscreen")
 """
 ENDS = {2, 128 + signal.SIGINT, 128 + signal.SIGTERM}

@@ -29,19 +29,22 @@ from typing import Any
 import numpy as np
 from scipy.sparse import random_array
 
-from bigscreen import fit_monitor, nystrom
-from bigscreen.design import Design
+from bigscreen.data.dataset import Dataset
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
-from bigscreen.fleet import Inline
-from bigscreen.kernels import make_kernel
-from bigscreen.store import Dataset, DatasetWriter, MemoryDataset
-from bigscreen.store.ingest import ingest
-from bigscreen.store.model import Model
-from bigscreen.store.path_file import SolvedPath
-from bigscreen.train import train
-from bigscreen.train_options import TrainOptions
-from bigscreen.train_path import train_path
-from bigscreen.train_path_options import PathOptions
+from bigscreen.features import nystrom
+from bigscreen.features.design import Design
+from bigscreen.fit import monitor as fit_monitor
+from bigscreen.fleet.inline import Inline
+from bigscreen.intake.ingest import ingest
+from bigscreen.kernels.standard import make_kernel
+from bigscreen.model.model import Model
+from bigscreen.model.solved_path import SolvedPath
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.path import train_path
+from bigscreen.train.path_options import PathOptions
+from bigscreen.train.run import train
 
 OUTCOMES = ("found", "harmless", "SILENT", "TRACEBACK")
 LABELS = ["a", "b", "c"]

@@ -15,30 +15,35 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import reference
 from scipy import sparse
 
-from bigscreen.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
-from bigscreen.kernels import Side, make_kernel
-from bigscreen.point import Point
-from bigscreen.problems import CSvc, Lad, Problem, Quantile, Sublinear, Svr, rows_weights
-from bigscreen.problems_nu import NuSvc, OneClass, largest_nu
-from bigscreen.screening.dynamic import GapBall
-from bigscreen.screening.past import Past, Scores
-from bigscreen.screening.path import (
-    Dvi,
-    Essnsv,
-    GapAtPast,
-    PathRule,
-    Srbo,
-    SrboCut,
-    Ssnsv,
-    screen,
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import make_kernel
+from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
+from bigscreen.problems.point import Point
+from bigscreen.problems.recipes import (
+    CSvc,
+    Lad,
+    NuSvc,
+    OneClass,
+    Problem,
+    Quantile,
+    Sublinear,
+    Svr,
+    largest_nu,
+    rows_weights,
 )
-from bigscreen.screening.regions import Region
+from bigscreen.screening.dynamic import GapBall
+from bigscreen.screening.regions import Past, Region, Scores
+from bigscreen.screening.sequential import Dvi, Essnsv, GapAtPast, PathRule, Ssnsv, screen
+from bigscreen.screening.srbo import Srbo, SrboCut
+
+sys.path.insert(0, str(Path(__file__).parent / "support"))
+import reference
 
 RECIPES = ("c_svc", "nu_svc", "one_class", "lad", "svr", "quantile", "sublinear")
 WEIGHTS = ("none", "some", "zeros")
@@ -105,7 +110,7 @@ class Case:
             X[-1] = 0
         X[1] = X[0]  # ties
         X = X.astype(np.float32)
-        self.side = Side(sparse.csr_array(X) if spec.sparse_rows else X)
+        self.side = Operand(sparse.csr_array(X) if spec.sparse_rows else X)
         self.kernel = make_kernel(spec.kernel, float(10.0 ** rng.uniform(-2, 0.5)))
         self.d = d
         self.constant = 1.0 if spec.intercept == "constant" and spec.recipe != "one_class" else 0.0

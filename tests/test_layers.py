@@ -1,4 +1,4 @@
-"""Who may import whom: the rules that keep the house's rooms apart."""
+"""Who may import whom: one list of packages, each of which imports itself and those before it."""
 
 import ast
 import sys
@@ -8,69 +8,44 @@ import pytest
 
 import bigscreen
 
-PACKAGE = Path(bigscreen.__file__).parent
-FILES = sorted(PACKAGE.rglob("*.py"))
-FILES_ON_DISK = {"files", "sealed", "checkpoint", "work"}
-BASE = {
-    "dual",
-    "point",
-    "problems",
-    "exact",
-    "rows",
-    "kernels",
-    "entries",
-    "tiles",
-    "sides",
-    "amx",
-    "unit",
-    "errors",
-    *FILES_ON_DISK,
-}
-FITTING = BASE | {"store", "design", "closing", "screening", "solvers", "fit"}
+ROOT = Path(bigscreen.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
 
-# What the modules of a room may import of ours, itself included. Rooms that are not named here
-# (train, estimators, cli, report, ...) stand on top: they may import anything, nothing below them.
-ROOMS = {
-    **dict.fromkeys(BASE, BASE),
-    "store": BASE | {"store"},
-    "design": BASE | {"store", "design"},
-    "closing": BASE | {"store", "design", "closing"},
-    "screening": {"dual", "point", "problems", "errors", "screening"},
-    # Solvers are handed regions, which are data; they never see a rule.
-    "solvers": BASE | {"store", "design", "solvers", "screening.regions"},
-    "fit": FITTING,
-    "fleet": {"fleet", "errors", *FILES_ON_DISK},
-    "nystrom": FITTING | {"nystrom"},
-    "partition": FITTING | {"partition"},
-    "divide": FITTING | {"partition", "divide"},
-    "path": FITTING | {"nystrom", "path"},
-}
+PACKAGES = (
+    *("errors", "files", "numerics", "fleet", "data", "kernels", "problems", "model", "features"),
+    *("screening", "report", "intake", "certify", "solvers", "fit", "divide", "path", "train"),
+    *("cli", "estimators"),
+)
+
+# Solvers are handed regions, which are data; they never see a rule.
+SOLVERS_SEE = {"bigscreen.screening.regions"}
+# What families of solvers share: what they are handed, and the compiled loop of pair steps.
+SOLVERS_SHARE = {"bigscreen.solvers.protocol", "bigscreen.solvers.smo.loop"}
 
 # One third-party library, one door.
 COMMON = {"numpy", "scipy"}
 DOORS = {
-    "numba": {"rows", "amx"},
-    "llvmlite": {"amx"},
-    "zarr": {"store"},
-    "numcodecs": {"store"},
-    "google_crc32c": {"store"},
-    "h5py": {"store"},
-    "pyarrow": {"store"},
+    "numba": {"numerics", "kernels"},
+    "llvmlite": {"kernels"},
+    "zarr": {"data", "intake"},
+    "numcodecs": {"data", "intake"},
+    "google_crc32c": {"data", "intake"},
+    "h5py": {"data", "intake"},
+    "pyarrow": {"data", "intake"},
     "dask": {"fleet"},
     "distributed": {"fleet"},
     "psutil": {"fleet", "train"},
     "threadpoolctl": {"fleet", "estimators", "train"},
-    "sklearn": {"estimators", "train", "cli", "demo"},
+    "sklearn": {"estimators", "train", "cli"},
     "click": {"cli"},
-    "rich": {"report", "cli", "demo"},
+    "rich": {"report", "cli"},
     "matplotlib": {"report"},
 }
 
 
-def room(path: Path) -> str:
-    """The room of a file: its folder, or its name up to the first underscore (fleet_memory)."""
-    first = path.relative_to(PACKAGE).parts[0]
-    return first.removesuffix(".py").split("_")[0] if path.parent == PACKAGE else first
+def package(path: Path) -> str:
+    """The package of a file below bigscreen/, or the name of a file that stands there by itself."""
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
 def imports(path: Path) -> list[str]:
@@ -80,7 +55,7 @@ def imports(path: Path) -> list[str]:
         if isinstance(node, ast.Import):
             found += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports hide the room; write it in full"
+            assert node.level == 0, f"{path}: relative imports hide the package; write it in full"
             if node.module == "bigscreen":
                 found += [f"bigscreen.{alias.name}" for alias in node.names]
             else:
@@ -88,33 +63,40 @@ def imports(path: Path) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_layers(path: Path) -> None:
-    here = room(path)
+    here = package(path)
     for name in imports(path):
         top, _, rest = name.partition(".")
-        if top == "bigscreen" and here in ROOMS:
-            there = rest.split(".")[0].split("_")[0]
-            allowed = there in ROOMS[here] or rest in ROOMS[here]
-            assert allowed, f"{path}: {here} may not import {name}"
+        if top == "bigscreen":
+            if here == "__init__":
+                continue
+            there = rest.split(".")[0]
+            if there in PACKAGES:
+                before = PACKAGES.index(there) <= PACKAGES.index(here)
+                assert before, f"{path}: {here} comes before {there} and may not import {name}"
+            else:  # a public name, imported as users do
+                assert here == "cli", f"{path}: import {name} from where it is defined"
         elif top in DOORS:
             assert here in DOORS[top], f"{path}: {top} comes in only through {DOORS[top]}"
         else:
-            known = top in COMMON or top == "bigscreen" or top in sys.stdlib_module_names
+            known = top in COMMON or top in sys.stdlib_module_names
             assert known, f"{path}: {top} has no door yet; name one in this test"
 
 
-def test_solvers_do_not_import_each_other() -> None:
-    # What solvers are handed, and compiled steps they share: no solvers themselves.
-    common = {"bigscreen.solvers.protocol", "bigscreen.solvers.smo"}
-    for path in (PACKAGE / "solvers").glob("*.py"):
-        own = path.stem.split("_")[0]
+def test_every_package_has_its_place() -> None:
+    found = {package(path) for path in FILES} - {"__init__"}
+    assert found == set(PACKAGES)
+    flat = {path.name for path in ROOT.glob("*.py")}
+    assert flat == {"__init__.py", "errors.py"}
+
+
+def test_solvers_see_neither_rules_nor_each_other() -> None:
+    for path in (ROOT / "solvers").rglob("*.py"):
+        own = ".".join(("bigscreen", *path.relative_to(ROOT).with_suffix("").parts[:2]))
         for name in imports(path):
-            if name.startswith("bigscreen.solvers.") and name not in common:
-                assert name.split(".")[2].split("_")[0] == own, f"{path} imports {name}"
-
-
-def test_files_stay_readable() -> None:
-    """A file is one topic, read in one sitting: beyond some 600 lines it is two."""
-    long = {str(p): n for p in FILES if (n := len(p.read_text().splitlines())) > 600}
-    assert not long
+            if name.startswith("bigscreen.screening"):
+                assert name in SOLVERS_SEE, f"{path} imports {name}"
+            if name.startswith("bigscreen.solvers.") and name not in SOLVERS_SHARE:
+                family = name == own or name.startswith(own + ".")
+                assert family, f"{path} imports {name}"

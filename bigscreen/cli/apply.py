@@ -9,23 +9,23 @@ import click
 from bigscreen.cli.common import (
     check_json,
     check_output,
+    deadline_of,
     json_option,
     overwrite_option,
     threads_option,
     time_option,
 )
-from bigscreen.cli.running import deadline_of
 
 # A wider table does not fit a terminal.
 MATRIX_LABELS = 10
 
 if TYPE_CHECKING:
-    from bigscreen.evaluate import Each
+    from bigscreen.model.evaluate import Each
 
 
 @contextmanager
 def _each(threads: int | None) -> Iterator["Each"]:
-    from bigscreen.fleet import Inline
+    from bigscreen.fleet.inline import Inline
 
     fleet = Inline(threads)
     try:
@@ -65,10 +65,10 @@ def predict(
     Example:
       bigscreen predict model.bsm test.store predictions.csv
     """
-    from bigscreen import report
-    from bigscreen.predict import check_suffix, write_predictions
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.store.model import Model, check_match
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.model.model import Model, check_match
+    from bigscreen.model.predict import check_suffix, write_predictions
+    from bigscreen.report import report
 
     deadline = deadline_of(time_budget)
     check_suffix(out)
@@ -129,10 +129,10 @@ def evaluate(
       bigscreen evaluate model.bsm test.store
       bigscreen evaluate oneclass.bsm test.store --positive normal
     """
-    from bigscreen import report
-    from bigscreen.evaluate import evaluate as compare
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.store.model import Model, check_match
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.model.evaluate import evaluate as compare
+    from bigscreen.model.model import Model, check_match
+    from bigscreen.report import report
 
     check_json(json_file, model)
     fitted = Model.load(model)
@@ -153,7 +153,7 @@ def evaluate(
 
 def _facts(record: dict[str, Any]) -> dict[str, str]:
     """What `evaluate` found, for people."""
-    from bigscreen.report import count
+    from bigscreen.report.report import count
 
     facts = {"rows": count(record["rows"])}
     if record["unlabelled"] and "outside" in record:

@@ -4,19 +4,27 @@ import errno
 import math
 import os
 import re
+import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from bigscreen.cli.signals import INTERRUPTED, exit_code, orderly
+from bigscreen.cli.signals import INTERRUPTED, closing, exit_code, inherited_ignore, orderly
 from bigscreen.errors import InputError, TimeOver
-from bigscreen.files import claimed_stdout, destination, written_through
-from bigscreen.printable import printable
+from bigscreen.files.output import claimed_stdout, destination, held, written_through
+from bigscreen.files.printable import printable
+from bigscreen.files.work import in_use
+
+if TYPE_CHECKING:
+    from bigscreen.fleet.protocol import Fleet
 
 BAD_INPUT = 2
 _BYTES = {"": 1, "b": 1}
@@ -241,3 +249,138 @@ threads_option = click.option(
     metavar="T",
     help="Threads to compute with.  [default: one per core]",
 )
+
+
+def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
+    """Refuse a work folder that cannot be used, and to forget an interrupted run by accident.
+
+    Parameters
+    ----------
+    own : bool
+        Whether the command chose it, and removes it at its end.
+    """
+    if resume:
+        if not Path(work).is_dir():
+            raise InputError(
+                f"there is nothing to resume: {work} does not exist; leave out --resume to start"
+            )
+    elif own and os.path.lexists(work):
+        if not overwrite:
+            raise InputError(
+                f"an interrupted run left {work}; give --resume to go on with it or --overwrite to "
+                "start again"
+            )
+        if Path(work).is_dir():
+            with held(work, in_use(Path(work))):
+                shutil.rmtree(work)
+    elif not own:
+        check_output(work, overwrite=True, folder=True)
+
+
+def being_made(path: str) -> AbstractContextManager[None]:
+    """Hold an output that takes long to make: who comes second is told so."""
+    return held(path, f"another process is making {path}: wait for it, or choose another name")
+
+
+@contextmanager
+def resumable(
+    context: click.Context, work: str, own: bool, done: tuple[str, ...]
+) -> Iterator[None]:
+    """Say how to go on with a run that ends too soon; clear away a folder in which nothing is done.
+
+    Parameters
+    ----------
+    done : tuple of str
+        Patterns of the files in the folder that a later run goes on with.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+
+    from bigscreen.report import report
+
+    try:
+        with warnings.catch_warnings():
+            # What was proved is shown at the end, with its numbers.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            warnings.showwarning = lambda message, *_, **__: report.warn(str(message))
+            yield
+    except KeyboardInterrupt:
+        click.echo(f"interrupted; {_how_to_resume(work)}", err=True)
+        context.exit(INTERRUPTED)
+    except (ConnectionError, TimeOver) as error:
+        # What the workers have done is in the folder, as after an interruption.
+        raise type(error)(f"{error}; {_how_to_resume(work)}") from error
+    except (InputError, OSError) as error:
+        # What can be resumed is kept: a full disk must not cost what was done before.
+        kept = any(file for pattern in done for file in Path(work).glob(pattern))
+        if own and not kept:
+            shutil.rmtree(work, ignore_errors=True)
+        if kept and isinstance(error, OSError):
+            raise InputError(f"{system_sentence(error)}; {_how_to_resume(work)}") from error
+        raise
+
+
+def _how_to_resume(work: str) -> str:
+    if not Path(work).is_dir():
+        return "nothing was written"
+    return f"what is done so far is in {work}: the same command with --resume goes on"
+
+
+TLS = ("tls_ca", "tls_cert", "tls_key")
+
+
+def deadline_of(budget: float | None) -> float | None:
+    """When the time budget of a command that begins now is spent, by ``time.monotonic()``."""
+    return None if budget is None else time.monotonic() + budget
+
+
+def check_fleet(values: dict[str, Any]) -> None:
+    """Refuse contradicting ways to run, before anything is started."""
+    chosen = [f"--{name}" for name in ("workers", "scheduler", "threads") if values[name]]
+    if len(chosen) > 1:
+        raise InputError(
+            f"{' and '.join(chosen)} are different ways to run (processes here, a cluster, threads "
+            "of one process); give one"
+        )
+    flags = [f"--{name.replace('_', '-')}" for name in TLS]
+    given = [flag for flag, name in zip(flags, TLS, strict=True) if values[name]]
+    if given and not (values["scheduler"] or "").startswith("tls://"):
+        raise InputError(
+            f"{given[0]} is for a --scheduler of the form tls://HOST:PORT; leave it out"
+        )
+    if given and len(given) < len(TLS):
+        raise InputError(f"{' and '.join(given)} alone will not do: give {', '.join(flags)}")
+
+
+@contextmanager
+def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterator["Fleet"]:
+    """What computes: threads, local worker processes or a Dask scheduler; closed at the end.
+
+    ``deadline``, a value of ``time.monotonic()``, bounds the waiting for workers.
+    """
+    with _opened(values, deadline) as fleet:
+        try:
+            yield fleet
+        except BaseException:
+            closing()
+            raise
+
+
+def _opened(values: dict[str, Any], deadline: float | None) -> AbstractContextManager["Fleet"]:
+    from bigscreen.fleet.inline import Inline
+
+    if not (values["workers"] or values["scheduler"]):
+        return Inline(values["threads"])
+    # Dask is slow to import, and threads need none of it.
+    from bigscreen.fleet.cluster import connect, local_cluster
+    from bigscreen.fleet.secure import certificates
+
+    if values["scheduler"]:
+        files = [values[name] for name in TLS if values.get(name)]
+        security = certificates(*files) if files else None
+        return connect(values["scheduler"], security=security, deadline=deadline)
+    # The coordinating process needs its share of the memory too.
+    share = values["memory"] and values["memory"] // (values["workers"] + 1)
+    # Ctrl-C reaches every process of the terminal: the workers go on until the pass has ended and
+    # its checkpoint is written.
+    with inherited_ignore():
+        return local_cluster(values["workers"], share, deadline=deadline)

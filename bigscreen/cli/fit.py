@@ -8,19 +8,22 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from bigscreen.cli.common import (
+    being_made,
+    check_fleet,
     check_json,
     check_output,
+    check_work,
+    deadline_of,
     json_option,
+    open_fleet,
     overwrite_option,
+    resumable,
 )
-from bigscreen.cli.given import train_options
-from bigscreen.cli.options import fit_options
-from bigscreen.cli.running import check_fleet, deadline_of, open_fleet
-from bigscreen.cli.work import being_made, check_work, resumable
+from bigscreen.cli.options import fit_options, train_options
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
-    from bigscreen.plan import Plan
+    from bigscreen.train.plan import Plan
 
 KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
 """What a fit that is resumed goes on with: checkpoints and results, and features."""
@@ -42,10 +45,10 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
       bigscreen plan train.store --memory 4GiB --landmarks 2000
       bigscreen plan train.store --memory 4GiB --exact
     """
-    from bigscreen import report
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.train import check
-    from bigscreen.train import plan as outline_fit
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.report import report
+    from bigscreen.train.run import check
+    from bigscreen.train.run import plan as outline_fit
 
     check_json(json_file)
     check_fleet(values)
@@ -73,8 +76,8 @@ def _workers(values: dict[str, Any]) -> int:
 
 
 def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
-    from bigscreen.report import count, seconds, size
-    from bigscreen.train_options import CLASSIFIERS
+    from bigscreen.report.report import count, seconds, size
+    from bigscreen.train.options import CLASSIFIERS
 
     where = "in memory" if outline.features_in_memory else "on disk"
     each = "one for each pair of labels" if strategy == "one" else "labels, each against the rest"
@@ -135,9 +138,9 @@ def fit(
       bigscreen fit prices.store model.bsm --problem svr --epsilon 0.1 --exact
       bigscreen fit normal.store model.bsm --problem one-class --nu 0.01
     """
-    from bigscreen import certificate, report
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.train import train
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.report import certificate, report
+    from bigscreen.train.run import train
 
     deadline = deadline_of(values["time_budget"])
     check_output(model, overwrite)

@@ -9,9 +9,9 @@ from bigscreen.cli.common import check_json, json_option
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.store.model import Model
-    from bigscreen.store.path_file import SolvedPath
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.model.model import Model
+    from bigscreen.model.solved_path import SolvedPath
 
 
 UNBOUND = "go unnoticed: an older bigscreen wrote it without their checksums; ingest it again"
@@ -29,11 +29,12 @@ def info(thing: str, json_file: str | None) -> None:
       bigscreen info model.bsm
       bigscreen info all.bsp
     """
-    from bigscreen import certificate, report, report_path
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.store.model import Model
-    from bigscreen.store.model_file import is_path
-    from bigscreen.store.path_file import SolvedPath
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.model.file import is_path
+    from bigscreen.model.model import Model
+    from bigscreen.model.solved_path import SolvedPath
+    from bigscreen.report import certificate, report
+    from bigscreen.report import path as report_path
 
     check_json(json_file, thing)
     if not Path(thing).exists() and not Path(f"{thing}.wip").exists():
@@ -83,7 +84,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
 
 def store_facts(record: dict[str, Any]) -> dict[str, str]:
     """The same for people, as `report.table` takes it."""
-    from bigscreen.report import count, size
+    from bigscreen.report.report import count, size
 
     rows = record["rows"]
     features = count(record["features"])
@@ -113,7 +114,7 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
 
 def _stored_as(record: dict[str, Any]) -> dict[str, str]:
     """The layout, and what either would take, if that was planned when the store was made."""
-    from bigscreen.report import size
+    from bigscreen.report.report import size
 
     planned = record["bytes_planned"]
     if planned is None:
@@ -141,7 +142,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
 
 def model_facts(record: dict[str, Any]) -> dict[str, str]:
     """The same for people."""
-    from bigscreen.report import count
+    from bigscreen.report.report import count
 
     rows = "none (linear)" if record["landmarks"] is None else count(record["landmarks"])
     labels = {"labels": ", ".join(map(str, record["labels"]))} if record["labels"] else {}
@@ -164,7 +165,7 @@ def describe_path(solved: "SolvedPath") -> dict[str, Any]:
 
 def path_facts(record: dict[str, Any]) -> dict[str, str]:
     """The same for people, but for what a path's own table says."""
-    from bigscreen.report import count
+    from bigscreen.report.report import count
 
     labels = {"labels": ", ".join(map(str, record["labels"]))} if record["labels"] else {}
     products = _products(record["provenance"])

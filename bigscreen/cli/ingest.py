@@ -9,14 +9,14 @@ from bigscreen.cli.common import (
     Number,
     check_json,
     check_output,
+    deadline_of,
     json_option,
     overwrite_option,
     time_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
-from bigscreen.cli.running import deadline_of
 from bigscreen.cli.signals import INTERRUPTED
-from bigscreen.printable import printable
+from bigscreen.files.printable import printable
 
 
 @click.command(short_help="Read files into a STORE.")
@@ -156,8 +156,8 @@ def ingest(
       bigscreen ingest houses.csv houses.store --label price --regression --scale standard
       bigscreen ingest normal.csv normal.store --unlabelled
     """
-    from bigscreen import report
-    from bigscreen.store.ingest import ingest as read_in
+    from bigscreen.intake.ingest import ingest as read_in
+    from bigscreen.report import report
 
     deadline = deadline_of(time_budget)
     check_output(store, overwrite, folder=True)

@@ -11,20 +11,23 @@ import click
 
 from bigscreen.cli.common import (
     Number,
+    being_made,
+    check_fleet,
     check_json,
     check_output,
+    check_work,
+    deadline_of,
     json_option,
+    open_fleet,
     overwrite_option,
+    resumable,
 )
-from bigscreen.cli.given import DEFAULT_LANDMARKS, check_machine
-from bigscreen.cli.options import some_options
-from bigscreen.cli.running import check_fleet, deadline_of, open_fleet
-from bigscreen.cli.work import being_made, check_work, resumable
+from bigscreen.cli.options import DEFAULT_LANDMARKS, check_machine, some_options
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.train_options import TrainOptions
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.train.options import TrainOptions
 
 RULES = ("dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap")
 _SHARED = (
@@ -150,10 +153,11 @@ def path(
       bigscreen path train.store all.bsp --exact --gamma 0.05 --C .1,1,10
       bigscreen path train.store all.bsp --nu .01:.5:50
     """
-    from bigscreen import report, report_path
-    from bigscreen.store.dataset import Dataset
-    from bigscreen.train_path import train_path
-    from bigscreen.train_path_options import PathOptions
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.report import path as report_path
+    from bigscreen.report import report
+    from bigscreen.train.path import train_path
+    from bigscreen.train.path_options import PathOptions
 
     deadline = deadline_of(values["time_budget"])
     check_output(out, overwrite)
@@ -201,7 +205,7 @@ def _fit(
     context: click.Context, dataset: "Dataset", values: dict[str, Any], work: Path, resume: bool
 ) -> "TrainOptions":
     """The options that every fit of the path has, checked against each other."""
-    from bigscreen.train_options import PARAMETERS, TrainOptions
+    from bigscreen.train.options import PARAMETERS, TrainOptions
 
     by_user = click.core.ParameterSource.COMMANDLINE
     if values["nu"] is not None and context.get_parameter_source("problem") != by_user:
@@ -253,8 +257,8 @@ def pick(
       bigscreen pick all.bsp best.bsm
       bigscreen pick all.bsp model.bsm --C 1
     """
-    from bigscreen import certificate, report
-    from bigscreen.store.path_file import SolvedPath
+    from bigscreen.model.solved_path import SolvedPath
+    from bigscreen.report import certificate, report
 
     check_output(model, overwrite)
     check_json(json_file, path, model)

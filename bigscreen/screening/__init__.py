@@ -1,0 +1,1 @@
+"""Which rows need no further look, and why that is safe."""

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 
 from bigscreen.errors import InputError
-from bigscreen.point import Point
+from bigscreen.problems.point import Point
 from bigscreen.screening.regions import Ball
 
 

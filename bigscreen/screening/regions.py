@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from bigscreen.dual import FloatArray
-from bigscreen.screening.past import Scores
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual
 
 
 @dataclass(frozen=True)
@@ -152,3 +154,44 @@ def half_space(scores: Scores, size_sq: float, off: float, excess: float) -> Cut
     distance = excess / size
     # Up to doubt 1/2 a size that is off by doubt in its square moves the quotient by less.
     return Cut(scores, size, doubt, float(distance - (doubt + 1e-12) * abs(distance)))
+
+
+class Scores(NamedTuple):
+    """Scores of all rows (n,) float64, and how far rounding can have moved each: (n,), or one
+    number for all."""
+
+    values: FloatArray
+    slack: FloatArray | float
+
+
+Products = Callable[[FloatArray], Scores]
+"""``products(coef)``: scores of ``w = sum_j coef_j phi_j``, coef float64 (n,). Where a constant is
+appended to phi it is in ``phi`` here, and so in the scores."""
+
+
+@dataclass(frozen=True)
+class Past:
+    """An alpha of any accuracy at an earlier point of the path, with all that rules need of it.
+
+    Parameters
+    ----------
+    value : float
+        C or nu there.
+    dual : Dual
+        The problem there, of all rows.
+    alpha : float64 (n,)
+        Feasible for it.
+    scores : Scores
+        Of ``w(alpha) = sum s_i alpha_i phi_i``, without an unpenalised offset.
+    w_sq : float
+        ``||w(alpha)||^2``.
+    gap : float
+        Upper bound of the Frank-Wolfe gap of alpha (at the scores of w(alpha)), rounding included.
+    """
+
+    value: float
+    dual: Dual
+    alpha: FloatArray
+    scores: Scores
+    w_sq: float
+    gap: float

@@ -7,21 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from bigscreen.design import Design
-from bigscreen.dual import FloatArray
-from bigscreen.exact import Totals
-from bigscreen.point import Point
-from bigscreen.problems import Problem
+from bigscreen.features.design import Design
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.point import Point
+from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
-
-
-class Fleet(Protocol):
-    """The rounds a solver needs (``fleet.Inline`` and ``fleet.Cluster`` offer them)."""
-
-    def start(self, program: Any, n_shards: int) -> None: ...
-    def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]: ...
-    def save(self, folder: Path, meta: dict[str, Any]) -> None: ...
-    def load(self, folder: Path) -> dict[str, Any] | None: ...
 
 
 @dataclass(frozen=True)

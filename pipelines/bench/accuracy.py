@@ -13,10 +13,10 @@ import bench  # before numpy: it unsets OPENBLAS_CORETYPE
 import numpy as np
 from sklearn.svm import LinearSVC
 
-from bigscreen import nystrom
-from bigscreen.kernels import Side
-from bigscreen.store import Dataset
-from bigscreen.store.model import Model
+from bigscreen.data.dataset import Dataset
+from bigscreen.features import nystrom
+from bigscreen.kernels.operand import Operand
+from bigscreen.model.model import Model
 
 TOL = 1e-3
 
@@ -139,7 +139,7 @@ def _digests(X: np.ndarray) -> list[bytes]:
 
 def _liblinear_on_features(model: Model, train: Path, test: Path, C: float) -> dict[str, Any]:
     """Error of LIBLINEAR on the features that the model's landmarks give."""
-    side = Side(model.landmarks)
+    side = Operand(model.landmarks)
     factor = nystrom.factored(model.kernel, side, model.provenance["nystrom"]["cutoff"])
     parts = []
     for path in (train, test):

@@ -20,11 +20,12 @@ from exact_tasks import TASKS
 from rich.console import Console
 from rich.table import Table
 
-from bigscreen import report
-from bigscreen.fleet import Inline
-from bigscreen.standins import susy_like
-from bigscreen.store import MemoryDataset
-from bigscreen.train import TrainOptions, train
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.synthetic import susy_like
+from bigscreen.fleet.inline import Inline
+from bigscreen.report import report
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
 
 STARTS: dict[str, dict[str, Any]] = {
     "cold": {"start": "cold"},

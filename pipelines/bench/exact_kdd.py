@@ -19,8 +19,8 @@ import bench  # before numpy: it unsets OPENBLAS_CORETYPE
 import psutil
 from accuracy import unseen_error
 
-from bigscreen.store import Dataset
-from bigscreen.store.model import Model
+from bigscreen.data.dataset import Dataset
+from bigscreen.model.model import Model
 
 ROWS, TRAINED = 494_021, 250_000
 TOL, MOST_BYTES = 1e-3, 4 * 2**30

@@ -18,9 +18,9 @@ from typing import Any
 import bench  # before numpy: it unsets OPENBLAS_CORETYPE
 import numpy as np
 
-from bigscreen.store import Dataset
-from bigscreen.store.ingest import ingest
-from bigscreen.store.model import Model
+from bigscreen.data.dataset import Dataset
+from bigscreen.intake.ingest import ingest
+from bigscreen.model.model import Model
 
 NU, GAMMA, TOL = 0.01, 0.1, 1e-3
 MOST_SECONDS, MOST_BYTES = 120.0, 4 * 2**30

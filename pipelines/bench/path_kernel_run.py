@@ -23,20 +23,20 @@ def walked(
     warm: bool, screening: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """The points of a path of ours."""
-    from bigscreen.design import Design
-    from bigscreen.fleet import Inline
-    from bigscreen.kernels import Rbf
-    from bigscreen.path import Manner, Walk
-    from bigscreen.path_kernel import KernelStage
-    from bigscreen.problems import CSvc
-    from bigscreen.screening.path import make_path_rule
-    from bigscreen.solvers.block import Block
-    from bigscreen.store import MemoryDataset
+    from bigscreen.data.memory import MemoryDataset
+    from bigscreen.features.design import Design
+    from bigscreen.fleet.inline import Inline
+    from bigscreen.kernels.standard import Rbf
+    from bigscreen.path.kernel import KernelStage
+    from bigscreen.path.walk import PathSettings, Walk
+    from bigscreen.problems.recipes import CSvc
+    from bigscreen.screening.sequential import make_path_rule
+    from bigscreen.solvers.block.solver import Block
 
     n = len(y)
     data = MemoryDataset(X, (y > 0).astype(np.int32), [-1, 1])
     rules = [make_path_rule("dvi")] if screening and warm else []
-    manner = Manner(tol, rules, dynamic=screening, warm=warm, alone=False)
+    manner = PathSettings(tol, rules, dynamic=screening, warm=warm, alone=False)
     design, problem = Design(data, Rbf(gamma)), CSvc(1.0, 1, (), "true")
     steps = []
     with Inline(threads) as fleet:

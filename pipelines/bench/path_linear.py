@@ -26,10 +26,10 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC
 
-from bigscreen.path import Manner, Step, Walk
-from bigscreen.path_columns import ColumnsStage
-from bigscreen.problems import CSvc
-from bigscreen.screening.path import Dvi
+from bigscreen.path.explicit import ColumnsStage
+from bigscreen.path.walk import PathSettings, Step, Walk
+from bigscreen.problems.recipes import CSvc
+from bigscreen.screening.sequential import Dvi
 
 TOL = 1e-4
 FINER = 1e-6
@@ -67,7 +67,7 @@ def walked(
     rules, dynamic = SCREENING[screening]
     began = _clocks()
     stage = ColumnsStage(X)
-    manner = Manner(tol, rules, dynamic, warm)
+    manner = PathSettings(tol, rules, dynamic, warm)
     walk = Walk(stage, CSvc(values[0], 1), y > 0, np.ones(len(y)), values, manner)
     steps = [walk.step(k) for k in range(len(values))]
     return steps, _clocks() - began

@@ -23,12 +23,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.kernel_approximation import Nystroem
 from sklearn.svm import LinearSVC
 
-from bigscreen import nystrom
-from bigscreen.fleet import Inline
-from bigscreen.kernels import Side
-from bigscreen.store import Dataset
-from bigscreen.store.model import Model
-from bigscreen.train import TrainOptions, train
+from bigscreen.data.dataset import Dataset
+from bigscreen.features import nystrom
+from bigscreen.fleet.inline import Inline
+from bigscreen.kernels.operand import Operand
+from bigscreen.model.model import Model
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
 
 TOLERANCES = (3.0, 1.0, 0.3, 0.1, 0.03)
 WITHIN = 1e-3
@@ -116,7 +117,7 @@ def objective(phi: np.ndarray, sign: np.ndarray, w: np.ndarray, C: float) -> flo
 
 def far(data: Dataset, sign: np.ndarray, model: Model, C: float) -> dict[str, Any]:
     """LIBLINEAR run far on our own features: its primal beside our certificate."""
-    side = Side(model.landmarks)
+    side = Operand(model.landmarks)
     factor = nystrom.factored(model.kernel, side, model.provenance["nystrom"]["cutoff"])
     chunks = [data.X(*data.chunk(k)) for k in range(data.n_chunks)]
     parts = (model.kernel.block(X, side, dtype=factor.entries) for X in chunks)

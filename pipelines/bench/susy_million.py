@@ -15,7 +15,7 @@ from typing import Any
 import bench  # before numpy: it unsets OPENBLAS_CORETYPE
 import numpy as np
 
-from bigscreen.store.ingest import ingest
+from bigscreen.intake.ingest import ingest
 
 FIT = ("--landmarks", 1000, "--gamma", 1 / 32, "--C", 1.25, "--no-intercept", "--tol", 1e-3)
 RUNS = {

@@ -1,0 +1,373 @@
+"""The closing pass: P, D and the gap of a point over ALL rows, independent of the solver.
+
+Nothing that a solver, a screening rule or lazy rows left out is left out here: every score is
+computed again, alpha is read off (or handed in), and the sums are float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bigscreen.certify.offset import Kinks
+from bigscreen.certify.sample import Sample, seen, stride
+from bigscreen.errors import InputError
+from bigscreen.features.design import Design, row_ranges
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
+from bigscreen.problems.dual import Dual, Mu
+from bigscreen.problems.point import Point, Reading, SumLayout, Terms, proves, relative
+from bigscreen.problems.recipes import Problem
+
+NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
+"""Fields of a certificate without which it proves nothing."""
+ROUNDING_PART = 0.5
+"""Part of the gap that float32 columns may have moved it by; else they become float64."""
+
+COLUMN_ROWS = 1024
+"""Rows whose columns are held at once: a tile and its columns stay in cache."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proved about a point.
+
+    Parameters
+    ----------
+    primal, dual, gap, relative_gap : float
+        P(w), D(alpha), their difference, and that over ``|P|``: P is at most ``gap`` above the
+        optimum P*. Of a one-class machine or a nu-SVC P* is ``-1/2 ||w*||^2``, below 0. Where P is
+        negative too, ``|P| <= |P*|``; where it is not yet, the gap is larger than P. So a small
+        relative gap is one relative to ``|P*|`` as well.
+    rounding_bound, primal_rounding, dual_rounding : float
+        How far rounding can have moved the gap, P and D from those of the published machine on
+        the rows that were given. Models of before have the first alone.
+    certified_in : str
+        Precision of the columns: float32 or float64 (the sums are always float64). In float32 P
+        and D are summed from the very same numbers, so weak duality holds between them; how far
+        they are from those of the machine that is published is estimated from some rows' float64
+        columns (six standard errors), and where that is no small part of the gap the columns become
+        float64. An exact kernel machine has no columns: it is certified for the kernel itself, and
+        this is the precision of the entries that most scores came from.
+    rows : int
+        Rows summed over: all of them.
+    support : int
+        Rows with alpha away from 0.
+    intercept : float or None
+        The offset of the certified machine where that is not the point's own.
+    multiplier : tuple of float
+        ``mu`` of P, one a group of the coupling; empty without a coupling.
+    proved : bool
+        Whether the gap bounds anything. Not where the kernel is not positive semidefinite: ``dual``
+        is that of a stationary point then, and P and the gap are nan. Nor where any sum is no
+        finite number.
+    psd : bool
+        Whether the kernel is positive semidefinite, as far as is known.
+    violation : float or None
+        Where it is not: by how much the KKT conditions are violated, over all rows
+        (``m(alpha) - M(alpha)``, LIBSVM's measure), and ``rounding_bound`` is of that.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+    rounding_bound: float
+    certified_in: str
+    rows: int
+    support: int
+    intercept: float | None = None
+    multiplier: tuple[float, ...] = ()
+    primal_rounding: float | None = None
+    dual_rounding: float | None = None
+    proved: bool = True
+    psd: bool = True
+    violation: float | None = None
+
+    @property
+    def reached(self) -> float:
+        """What ``tol`` is compared with: see ``point.reached``."""
+        return self.relative_gap if self.violation is None else self.violation
+
+    def proves(self, tol: float) -> bool:
+        """Whether the relative gap is at most tol, whatever rounding has done to it; where no gap
+        means anything, whether the violation is."""
+        if self.violation is not None:
+            return self.violation <= tol
+        return self.proved and proves(self.gap, self.rounding_bound, self.primal, tol)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values; None stands for numbers that there are not."""
+        fields = {**vars(self), "multiplier": list(self.multiplier)}
+        return {**fields, **{name: _known(fields[name]) for name in NUMBERS}}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Certificate:
+        """The certificate that ``to_dict`` wrote."""
+        numbers = {name: np.nan if saved[name] is None else saved[name] for name in NUMBERS}
+        return cls(**{**saved, **numbers, "multiplier": tuple(saved["multiplier"])})
+
+
+def checked(certificate: Certificate) -> Certificate:
+    """The certificate, which proves nothing if a number of it is none."""
+    numbers = [getattr(certificate, name) for name in NUMBERS]
+    return certificate if np.isfinite(numbers).all() else replace(certificate, proved=False)
+
+
+def _known(number: float) -> float | None:
+    return number if np.isfinite(number) else None
+
+
+@dataclass(frozen=True)
+class _ShardSums:
+    """Runs anywhere: one shard's part of P and, for every part of alpha, of p . alpha and V."""
+
+    design: Design
+    exact: Design
+    problem: Problem
+    frame: SumLayout
+    point: Point
+    coef: FloatArray
+    mu: Mu
+    dtype: type
+    source: Design | None = None
+
+    def __call__(
+        self, item: tuple[int, FloatArray | None]
+    ) -> tuple[FloatArray, FloatArray, FloatArray, list[Kinks], Sample]:
+        """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores).
+
+        Returns ([loss, what a score's error moves it by, and half its square, rows, support, sum
+        |alpha| by part...], for every part of alpha the sums of its `Terms` and V (terms, m +
+        extras), the kinks of P near the multiplier of every group, what float64 columns of some
+        rows would have changed).
+        """
+        shard, given = item
+        data, frame = self.exact.data, self.frame
+        start, stop = data.shard(shard)
+        dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
+        n_parts = max(1, len(self.point.readings))
+        sums = np.zeros(5 + n_parts)
+        parts = np.zeros((n_parts, frame.terms, self.exact.width + frame.extras))
+        values = np.zeros((n_parts, frame.terms * (1 + frame.curved)))
+        every = np.empty(stop - start if frame.groups else 0)
+        weight = np.array([reading.weight for reading in self.point.readings] or [1.0])
+        true = None if self.dtype is np.float64 else self.source or self.design
+        sample = Sample.none(self.exact.rank)
+        for a, b in row_ranges(stop - start, data.chunk_rows):
+            X = data.X(start + a, start + b)
+            alpha = np.empty(b - a)
+            other = X if self.exact is self.design else self.design.data.X(start + a, start + b)
+            for c, d in row_ranges(b - a, COLUMN_ROWS):
+                rows = slice(a + c, a + d)
+                columns = _columns(self.exact, X[c:d], self.dtype)
+                # Alpha is read off the very columns that the solver read it off: any alpha in the
+                # box is as good, but at a small h another reading is another alpha.
+                same = self.exact is self.design and self.dtype is np.float32
+                read = columns if same else _columns(self.design, other[c:d], np.float32)
+                scores = np.empty(d - c)
+                _scores(columns, self.coef, self._constant, scores)
+                known = scores if same else None
+                part = dual[rows]
+                alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
+                alphas = list(alphas)
+                alpha[c:d] = 0.0  # where nothing was read off yet
+                for each, share in zip(alphas, weight / weight.sum(), strict=False):
+                    alpha[c:d] += share * each
+                self._tile(part, columns, scores, alphas, sums, values, parts)
+                if frame.groups:
+                    every[rows] = scores
+            if true is not None and true.kernel is not None:
+                some = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
+                own = X if true is self.exact else true.data.X(start + a, start + b)
+                w = self.point.w, self._constant
+                part = dual[a + some]
+                pair = own[some], X[some]
+                sample += seen(true, self.exact, pair, part, alpha[some], w, self.mu)
+        kinks = Kinks.near(dual, every, np.atleast_1d(self.mu)) if frame.kinked else []
+        return sums, values, parts, kinks, sample
+
+    def _tile(
+        self,
+        dual: Dual,
+        columns: Any,
+        scores: FloatArray,
+        alphas: Iterable[FloatArray],
+        sums: FloatArray,
+        values: FloatArray,
+        parts: FloatArray,
+    ) -> None:
+        sums[0] += dual.losses(scores, self.mu).sum()
+        if dual.curve is None:
+            sums[1] += dual.reach.sum()
+        else:
+            sums[1] += np.abs(dual.best(dual.gradient(scores, self.mu))).sum()
+            sums[2] += dual.reach.sum()
+        sums[3] += len(dual)
+        used = np.zeros(len(dual), np.bool_)
+        border = self.frame.border(dual)
+        for k, alpha in enumerate(alphas):
+            sums[5 + k] += np.abs(alpha).sum()
+            terms = Terms(self.frame, dual, alpha)
+            values[k] += terms.sums
+            terms.add(slice(None), columns, border, parts[k])
+            used |= alpha != 0
+        sums[4] += np.count_nonzero(used)
+
+    @property
+    def _constant(self) -> float:
+        return self.point.intercept if self.frame.constant else 0.0
+
+    def _alphas(self, dual: Dual, columns: Any, known: FloatArray | None) -> Iterator[FloatArray]:
+        """Alpha of every reading; ``known``: the scores at w, if they are of these columns."""
+        for reading in self.point.readings:
+            scores = known
+            here = reading.intercept == self._constant and np.array_equal(reading.coef, self.coef)
+            if scores is None or not here:
+                scores = np.empty(len(dual))
+                _scores(columns, reading.coef, reading.intercept, scores)
+            yield reading.alpha(dual, scores)
+
+
+def _feasible(problem: Problem, data: Any, point: Point) -> FloatArray | None:
+    """A point's own alpha, the coupling kept; None where it is read off scores."""
+    if point.alpha is None:
+        return None
+    n = data.n_rows
+    return problem.dual(data.y(0, n), data.weights(0, n)).feasible(point.alpha)
+
+
+def _with_middle(point: Point) -> Point:
+    """The point with the middle of the box as its alpha, scaled to the coupling's total.
+
+    What w = 0 reads off where every p is 0, as it is in all problems whose total is not 0: of any
+    other w the rows in the zone can have too little room.
+    """
+    middle = Reading(np.zeros_like(point.coef), 0.0, 1.0)
+    if len(point.readings) == 1 and not np.any(point.readings[0].coef):
+        raise InputError("no alpha within the box meets the coupling; use a smaller nu")
+    return replace(point, readings=(middle,))
+
+
+def _columns(design: Design, X: Any, dtype: type) -> Any:
+    """Columns as compiled loops take them; raw features, dense or CSR, are their own."""
+    return as_rows(X if design.kernel is None else design.columns(X, dtype))
+
+
+def close(
+    design: Design,
+    problem: Problem,
+    point: Point,
+    fleet: Fleet,
+    certify: str = "float32",
+    source: Design | None = None,
+) -> Certificate:
+    """Certify a point over all rows.
+
+    Parameters
+    ----------
+    design, problem, point
+        What was solved, and where the solver stands; its multiplier moves to the best one nearby
+        for its w, the middle of all that are.
+    fleet : Fleet
+        Runs one task a shard; the result does not depend on how many workers it has.
+    certify : {"float32", "float64"}
+        Precision of the columns' entries; sums are float64 either way.
+    source : Design or None
+        The kernel design behind a design of stored features, with the same rows: float64
+        certifies its exact columns in place of the features stored in float32.
+    """
+    dtype = np.float64 if certify == "float64" else np.float32
+    exact = source if certify == "float64" and source is not None else design
+    data, frame = exact.data, SumLayout.of(problem, exact.data)
+    multiplier = point.multiplier or (point.intercept,) * frame.groups
+    mu = np.array(multiplier) if frame.groups > 1 else float(sum(multiplier))
+    alpha = _feasible(problem, data, point)
+    items = (
+        (s, None if alpha is None else alpha[slice(*data.shard(s))]) for s in range(data.n_shards)
+    )
+    theta = [reading.weight for reading in point.readings] or [1.0]
+    total = np.zeros(5 + len(theta))
+    parts = np.zeros((len(theta), frame.terms, exact.width + frame.extras))
+    values = np.zeros((len(theta), frame.terms * (1 + frame.curved)))
+    near: list[list[Kinks]] = []
+    sample = Sample.none(exact.rank)
+    program = _ShardSums(
+        design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source
+    )
+    for sums, shard_values, shard_parts, kinks, shard_sample in fleet.each(program, items):
+        total += sums
+        values += shard_values
+        parts += shard_parts
+        near.append(kinks)
+        sample += shard_sample
+    loss, box, bend, rows, support = total[:5]
+    # Each part of the mixture is made feasible by itself: so is their mixture.
+    scales = [frame.scales(part) for part in parts]
+    if all(scale is None for scale in scales):
+        return close(design, problem, _with_middle(point), fleet, certify, source)
+    theta = [w if scale is not None else 0.0 for w, scale in zip(theta, scales, strict=True)]
+    lin, v = 0.0, np.zeros(parts.shape[2])
+    for weight, scale, value, part in zip(theta, scales, values, parts, strict=True):
+        if scale is not None:
+            lin += weight / sum(theta) * frame.value(scale, value)
+            v += weight / sum(theta) * (scale @ part)
+    w_alpha = exact.features(v[: exact.width])
+    b_alpha = float(v[exact.width]) if frame.constant else 0.0
+    size = float(np.dot(theta, total[5:]))
+    constant = point.intercept if frame.constant else 0.0
+    primal = loss + 0.5 * float(point.w @ point.w)
+    if frame.constant:
+        primal += 0.5 * (constant / frame.constant) ** 2
+    primal += float(np.dot(frame.total, multiplier))
+    best, passed = list(multiplier), 0.0
+    for g, total_g in enumerate(frame.total.tolist() if frame.kinked else []):
+        joined = Kinks.joined(kinks[g] for kinks in near)
+        best[g], change, weight = joined.best(multiplier[g], total_g, sample.far)
+        primal, passed = primal + change, passed + weight
+    dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * b_alpha**2
+    # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
+    largest, eps = frame.largest(exact.column_bound), 2.0**-53
+    terms, rows_summed = exact.width + exact.rank, data.shard_rows + data.n_shards
+    offsets = abs(constant) + float(np.max(np.abs([*multiplier, *best]), initial=0.0))
+    error = eps * terms * largest * (exact.coef_size(point.w) + offsets)
+    own = (box + 0.5 * bend * error) * error
+    # What cancels in P (a nu-SVC's rho) was rounded by itself.
+    summed = abs(loss) + 0.5 * float(point.w @ point.w) + float(frame.total @ np.abs(multiplier))
+    own += eps * rows_summed * (abs(primal) + summed + box)
+    other = eps * (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
+    summed = abs(lin) + 0.5 * float(w_alpha @ w_alpha)
+    other += eps * rows_summed * (abs(dual) + summed + size)
+    gap = float(primal - dual)
+    # What was summed are float32 numbers; the machine that is published has float64 ones.
+    seen_primal, seen_dual = sample.bounds(data.n_rows, gap)
+    # A kink that the multiplier has passed turns round what its row's error does to P.
+    own, other = own + seen_primal + 2.0 * passed * sample.far, other + seen_dual
+    lengths = (source or design).length_errors(np.stack([point.w, w_alpha], axis=1))
+    own, other = own + 0.5 * float(lengths[0]), other + 0.5 * float(lengths[1])
+    if certify == "float32" and own + other > ROUNDING_PART * gap and sample.rows:
+        return close(design, problem, point, fleet, "float64", source)
+    found = Certificate(
+        primal=float(primal),
+        dual=float(dual),
+        gap=gap,
+        relative_gap=relative(gap, float(primal)),
+        rounding_bound=float(own + other),
+        primal_rounding=float(own),
+        dual_rounding=float(other),
+        certified_in=certify,
+        rows=int(rows),
+        support=int(support),
+        intercept=constant + problem.offset(np.array(best) if frame.groups > 1 else sum(best)),
+        multiplier=tuple(map(float, best)),
+    )
+    return checked(found)
+
+
+@njit(cache=True, nogil=True)
+def _scores(columns, coef, intercept, out):  # type: ignore[no-untyped-def]
+    for i in range(len(out)):
+        out[i] = row_dot(columns, i, coef) + intercept

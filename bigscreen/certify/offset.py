@@ -1,0 +1,100 @@
+"""The best multiplier near a point's own, from one pass: P as a function of it is piecewise linear.
+
+A smoothed solver leaves a multiplier anywhere in the interval that is best for its w, or a little
+beside it. Every shard hands over the kinks of P nearest to it, and the middle of the best interval
+follows from them, and P there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigscreen.numerics.order_statistic import middle
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual
+
+MOST_KINKS = 256
+"""Kinks that a shard hands over on either side, of every group."""
+
+
+@dataclass(frozen=True)
+class Kinks:
+    """Where P has kinks as a function of one multiplier, near one of its values.
+
+    ``values``, ``weights``: all kinks from ``low`` to ``high``; ``left``, ``right``: the weight of
+    those on either side that are not told. ``most``: the largest that ``sum t alpha`` can be.
+    """
+
+    values: FloatArray
+    weights: FloatArray
+    low: float
+    high: float
+    left: float
+    right: float
+    most: float
+
+    @classmethod
+    def near(cls, dual: Dual, scores: FloatArray, mu: FloatArray) -> list[Kinks]:
+        """Those of some rows, one record a group, near ``mu`` (groups,)."""
+        assert dual.coupling is not None
+        values, weights, group = dual.breakpoints(scores)
+        most = np.maximum(dual.coupling * dual.hi, dual.coupling * dual.lo)
+        found = []
+        for g, at in enumerate(mu.tolist()):
+            own = weights > 0 if group is None else (weights > 0) & (group == g)
+            rows = slice(None) if dual.group is None else dual.group == g
+            found.append(cls._of(values[own], weights[own], at, float(np.sum(most[rows]))))
+        return found
+
+    @classmethod
+    def _of(cls, values: FloatArray, weights: FloatArray, at: float, most: float) -> Kinks:
+        below, above = np.flatnonzero(values <= at), np.flatnonzero(values > at)
+        near, left, right = [below, above], below[:0], above[:0]
+        low, high = -np.inf, np.inf
+        if len(below) > MOST_KINKS:
+            order = below[np.argpartition(values[below], -MOST_KINKS)]
+            left, near[0] = order[:-MOST_KINKS], order[-MOST_KINKS:]
+            low = float(np.min(values[near[0]]))
+        if len(above) > MOST_KINKS:
+            order = above[np.argpartition(values[above], MOST_KINKS)]
+            near[1], right = order[:MOST_KINKS], order[MOST_KINKS:]
+            high = float(np.max(values[near[1]]))
+        both = np.concatenate(near)
+        beyond = float(np.sum(weights[left])), float(np.sum(weights[right]))
+        return cls(values[both], weights[both], low, high, *beyond, most)
+
+    @classmethod
+    def joined(cls, parts: Iterable[Kinks]) -> Kinks:
+        """Those of all shards, as far out as every shard tells."""
+        parts = list(parts)
+        low, high = max(part.low for part in parts), min(part.high for part in parts)
+        values = np.concatenate([part.values for part in parts])
+        weights = np.concatenate([part.weights for part in parts])
+        out, over = values < low, values > high
+        left = sum(part.left for part in parts) + float(np.sum(weights[out]))
+        right = sum(part.right for part in parts) + float(np.sum(weights[over]))
+        keep = ~(out | over)
+        most = sum(part.most for part in parts)
+        return cls(values[keep], weights[keep], low, high, left, right, most)
+
+    def best(self, at: float, total: float, far: float) -> tuple[float, float, float]:
+        """The middle of the best interval, by how much P changes on the way there from ``at``, and
+        the weight of the kinks within ``far`` of the way.
+
+        Where that is farther out than is told: as far as is.
+        """
+        # What lies out of sight counts as one kink on either side.
+        values = np.concatenate([[self.low], self.values, [self.high]])
+        weights = np.concatenate([[self.left], self.weights, [self.right]])
+        threshold = self.most - total
+        found = middle(values, weights, threshold)
+        if not np.isfinite(found):
+            return at, 0.0, 0.0
+        slope = float(np.sum(weights[values <= at])) - threshold
+        between = (values > min(at, found)) & (values <= max(at, found))
+        turns = float(np.sum(weights[between] * np.abs(values[between] - found)))
+        near = (values >= min(at, found) - far) & (values <= max(at, found) + far)
+        return found, slope * (found - at) + turns, float(np.sum(weights[near]))

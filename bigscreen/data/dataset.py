@@ -1,0 +1,285 @@
+"""A dataset on disk: opened, checked and read."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.folder import unfinished
+from bigscreen.data.layout import SUMMARY, Features, Layout, chunk_digest, csr, csr_slice, csr_stack
+from bigscreen.data.limits import read_json
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.rows import Rows
+from bigscreen.data.zarr_arrays import (
+    Checksums,
+    StoredArray,
+    csr_arrays,
+    csr_folder,
+    damaged_chunk,
+    missing_chunk,
+    row_arrays,
+)
+from bigscreen.errors import InputError
+from bigscreen.files.sealed import Damaged, check_seal
+
+FORMAT = "bigscreen dataset"
+SCHEMA = 3
+"""1 had no targets in place of label codes; 1 and 2 no checksums in the manifest."""
+
+BOUND = 3
+"""The first schema whose manifest has the checksum of every chunk, and its own."""
+
+MANIFEST = "manifest.json"
+
+
+class Dataset(Rows):
+    """Rows stored by `DatasetWriter`; opened with `Dataset.open`.
+
+    Reads may come from several threads at once. A pickle holds the path and
+    the fingerprint.
+
+    Attributes
+    ----------
+    manifest : dict
+        The dataset's own record: layout, fingerprint, chunk digests, preparation, "extra".
+    """
+
+    path: Path
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path).absolute()
+        self.manifest = read_manifest(self.path)
+        try:
+            self.layout = Layout.from_dict(self.manifest["layout"])
+            self.preparation = Preparation.from_dict(self.manifest["preparation"])
+            self._chunks: list[dict[str, Any]] = self.manifest["chunks"]
+            digests = [record["digest"] for record in self._chunks]
+            summary = {name: self.manifest[name] for name in SUMMARY if name in self.manifest}
+            self._label_counts = np.array(self.manifest["label_counts"], dtype=np.int64)
+            self._targets = dict(self.manifest["targets"]) if self.regression else {}
+            self._max_sqnorm = float(self.manifest["max_sqnorm"])
+            self._compressed = bool(self.manifest["compressed"])
+            self._fingerprint = str(self.manifest["fingerprint"])
+            found = self.layout.fingerprint(
+                digests, self.preparation.fingerprint, summary if self.bound else None
+            )
+            if len(digests) != self.n_chunks or found != self._fingerprint:
+                raise bad_manifest(self.path)
+            self._arrays = row_arrays(self.path, self.layout, self._compressed, self._checksums())
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise bad_manifest(self.path) from error
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], verify: bool = True) -> "Dataset":
+        """Open a stored dataset.
+
+        Parameters
+        ----------
+        path : path
+            The folder.
+        verify : bool
+            Also check that every chunk file is there and has its size. Content is checked
+            against its checksum whenever it is read, and all of it by the method `verify`.
+
+        Raises
+        ------
+        InputError
+            If there is no dataset, it is unfinished, newer than this program, or not whole.
+        """
+        out = cls(path)
+        if verify:
+            out._check_files()
+        return out
+
+    def __reduce__(self) -> tuple[Any, tuple[str, str]]:
+        return reopen, (str(self.path), self.fingerprint)
+
+    def __repr__(self) -> str:
+        kind = "sparse" if self.is_sparse else "dense"
+        kind += " regression" if self.regression else ""
+        return f"<Dataset {self.path}: {self.n_rows} {kind} rows, {self.n_features} features>"
+
+    @property
+    def fingerprint(self) -> str:
+        return self._fingerprint
+
+    @property
+    def bound(self) -> bool:
+        """Whether the manifest has the checksum of every chunk: one that is not the one that was
+        written there is found when it is read."""
+        return bool(self.manifest["schema"] >= BOUND)
+
+    def check_unchanged(self) -> None:
+        """Raise InputError if another dataset has taken this one's place."""
+        reopen(str(self.path), self.fingerprint)
+
+    @property
+    def max_sqnorm(self) -> float:
+        return self._max_sqnorm
+
+    @property
+    def nnz(self) -> int:
+        """Stored values of X: the nonzeros if it is sparse."""
+        if not self.is_sparse:
+            return self.n_rows * self.n_features
+        return sum(record["nnz"] for record in self._chunks)
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        return self._label_counts
+
+    @property
+    def targets(self) -> dict[str, Any]:
+        return dict(self._targets)
+
+    def X(self, start: int, stop: int) -> Features:
+        if not self.is_sparse:
+            return self._read("X", start, stop)
+        self.layout.check_range(start, stop)
+        parts = []
+        for k in range(start // self.chunk_rows, -(-stop // self.chunk_rows)):
+            first, last = self.chunk(k)
+            part = self._csr_chunk(k)
+            if start > first or stop < last:
+                part = csr_slice(part, max(start - first, 0), min(stop, last) - first)
+            parts.append(part)
+        return csr_stack(parts, self.n_features, self.layout.dtype)
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        return self._read("y", start, stop)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        if self.has_weights:
+            return self._read("weight", start, stop)
+        self.layout.check_range(start, stop)
+        return np.ones(stop - start)
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        return self._read("sqnorm", start, stop)
+
+    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self._read("row_id", start, stop)
+
+    def verify(self) -> None:
+        """Read everything and compare it with the fingerprint.
+
+        Raises
+        ------
+        InputError
+            Naming the first chunk that is missing or whose content is not what was written.
+        """
+        self._check_files()
+        for k, record in enumerate(self._chunks):
+            start, stop = self.chunk(k)
+            X, y, ids = self.X(start, stop), self.y(start, stop), self.row_ids(start, stop)
+            weights = self.weights(start, stop) if self.has_weights else None
+            norms = self.sqnorms(start, stop)
+            known = norms if self.bound else None
+            if chunk_digest(X, y, weights, ids, known) != record["digest"]:
+                raise InputError(
+                    f"rows {start} to {stop - 1} of the dataset {self.path} are not those that its "
+                    "fingerprint stands for; make the dataset again from its source"
+                )
+
+    def _read(self, name: str, start: int, stop: int) -> NDArray:
+        self.layout.check_range(start, stop)
+        return self._checked(self._arrays[name], start, stop)
+
+    def _checked(self, array: StoredArray, start: int, stop: int) -> NDArray:
+        try:
+            return array.read(start, stop)
+        except InputError as error:
+            # Of a store that was replaced while it was read that is what there is to say.
+            self.check_unchanged()
+            if "features_of" in self.manifest["extra"]:
+                raise InputError(
+                    f"{error}; these are features that a fit has stored: remove {self.path}, and "
+                    "they are computed again"
+                ) from error
+            raise
+
+    def _checksums(self) -> list[Checksums] | None:
+        return [record["crc32c"] for record in self._chunks] if self.bound else None
+
+    def _csr_files(self, k: int) -> list[StoredArray]:
+        start, stop = self.chunk(k)
+        folder, record = csr_folder(self.path, k), self._chunks[k]
+        known = record["crc32c"] if self.bound else None
+        nnz, wide = record["nnz"], self.layout.wide
+        return csr_arrays(folder, stop - start, nnz, self._compressed, known, wide)
+
+    def _csr_chunk(self, k: int) -> Features:
+        parts = [self._checked(array, 0, array.shape[0]) for array in self._csr_files(k)]
+        data, indices, indptr = parts
+        return csr(data, indices, indptr, self.n_features)
+
+    def _check_files(self) -> None:
+        arrays = list(self._arrays.values())
+        if self.is_sparse:
+            arrays += [array for k in range(self.n_chunks) for array in self._csr_files(k)]
+        for array in arrays:
+            if not (array.folder / "zarr.json").exists():
+                raise missing_chunk(array.folder / "zarr.json")
+            for file, size in array.files():
+                try:
+                    found = os.stat(file).st_size
+                except FileNotFoundError as error:
+                    raise missing_chunk(file) from error
+                if found == 0 or size not in (None, found):
+                    raise damaged_chunk(file)
+
+
+def reopen(path: str, fingerprint: str) -> Dataset:
+    """The dataset a pickle stands for; InputError if another one has taken its place."""
+    out = Dataset(path)
+    if out.fingerprint != fingerprint:
+        raise InputError(f"the dataset {path} was replaced by another while in use; start again")
+    return out
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of the dataset in `path`; InputError that says why there is none."""
+    wip = path if path.suffix == ".wip" else unfinished(path)
+    if not (path / MANIFEST).exists() and wip.is_dir():
+        raise InputError(
+            f"the dataset {wip.with_suffix('')} is unfinished: {wip} is what an interrupted run "
+            "left; run the same command again to go on, or delete that folder to start over"
+        )
+    if not path.exists():
+        raise InputError(f"there is no dataset {path}; check the path")
+    try:
+        manifest = read_json(path / MANIFEST)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise InputError(
+            f"{path} is not a bigscreen dataset (it has no {MANIFEST}); give the folder that "
+            "ingesting a file made"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path / MANIFEST} cannot be read: {error}") from error
+    except ValueError as error:
+        raise bad_manifest(path) from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise InputError(f"{path / MANIFEST} does not describe a bigscreen dataset")
+    schema = manifest.get("schema")
+    if not isinstance(schema, int) or schema < 1:
+        raise bad_manifest(path)
+    if schema <= SCHEMA:
+        try:
+            check_seal(manifest, needed=schema >= BOUND)
+        except Damaged as error:
+            raise bad_manifest(path) from error
+    if schema > SCHEMA:
+        raise InputError(
+            f"the dataset {path} has schema {schema}, newer than the {SCHEMA} that this version of "
+            "bigscreen reads; update bigscreen"
+        )
+    return manifest
+
+
+def bad_manifest(path: Path) -> InputError:
+    return InputError(
+        f"{path / MANIFEST} is damaged; restore it from a copy or make the dataset again from its "
+        "source"
+    )

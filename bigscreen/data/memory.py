@@ -1,0 +1,142 @@
+"""The dataset whose rows are already in memory."""
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, issparse, vstack
+
+from bigscreen.data.layout import Features, Layout, chunk_digest, csr_slice, sqnorms
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.rows import Rows
+from bigscreen.data.targets import as_features, as_stored, check_weights, describe
+
+
+class MemoryDataset(Rows):
+    """A dataset over arrays in memory; equal to the stored one in every answer.
+
+    Parameters
+    ----------
+    X : array or sparse array of shape (n_rows, d)
+        float64 input with values that float32 does not hold stays what it is; all other input is
+        converted to float32 once. Neither is copied if it is C-contiguous.
+    y : array of shape (n_rows,) or None
+        Indices into `labels`, -1 for an unlabelled row; or the targets of a regression, NaN for a
+        row without one; None if no row has any.
+    labels : sequence of str, int or float, or None
+        The label of every code; None: `y` are targets.
+    weights : array of shape (n_rows,), optional
+        Not negative.
+    preparation : Preparation, optional
+    shard_rows, chunk_rows : int, optional
+        The grid; that of `row_grid` if not given.
+
+    Raises
+    ------
+    InputError
+        If a value is not finite, a code is no label, a target is infinite, or the lengths differ.
+    """
+
+    path = None
+
+    def __init__(
+        self,
+        X: ArrayLike | csr_array,
+        y: ArrayLike | None,
+        labels: Any,
+        weights: ArrayLike | None = None,
+        *,
+        preparation: Preparation | None = None,
+        shard_rows: int | None = None,
+        chunk_rows: int | None = None,
+    ) -> None:
+        self._X = as_features(X, lambda row: f"row {row}", wide=True)
+        n_rows, n_features = self._X.shape
+        self.layout = Layout.of(
+            n_rows=n_rows,
+            n_features=n_features,
+            sparse=issparse(self._X),
+            labels=labels,
+            weights=weights is not None,
+            shard_rows=shard_rows,
+            chunk_rows=chunk_rows,
+            wide=self._X.dtype == np.float64,
+        )
+        self.preparation = preparation or Preparation.none()
+        self._y = as_stored(y, n_rows, self.layout.labels)
+        self._weights = check_weights(weights, n_rows)
+
+    def X(self, start: int, stop: int) -> Features:
+        self.layout.check_range(start, stop)
+        return csr_slice(self._X, start, stop) if self.is_sparse else self._X[start:stop]
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        self.layout.check_range(start, stop)
+        return self._y[start:stop]
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        self.layout.check_range(start, stop)
+        return np.ones(stop - start) if self._weights is None else self._weights[start:stop]
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        self.layout.check_range(start, stop)
+        return self._sqnorms[start:stop]
+
+    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        self.layout.check_range(start, stop)
+        return np.arange(start, stop, dtype=np.int64)
+
+    @property
+    def max_sqnorm(self) -> float:
+        return float(self._sqnorms.max())
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        return np.array(describe(self._y, self.n_labels)["label_counts"], dtype=np.int64)
+
+    @cached_property
+    def _sqnorms(self) -> NDArray[np.float64]:
+        chunks = (self.chunk(k) for k in range(self.n_chunks))
+        return np.concatenate([sqnorms(self.X(start, stop)) for start, stop in chunks])
+
+    @cached_property
+    def fingerprint(self) -> str:  # type: ignore[override]
+        """Hash of content, layout and preparation: that of a stored dataset of the same rows."""
+        digests = []
+        for k in range(self.n_chunks):
+            start, stop = self.chunk(k)
+            weights = self.weights(start, stop) if self.has_weights else None
+            ids, norms = self.row_ids(start, stop), self.sqnorms(start, stop)
+            digests.append(
+                chunk_digest(self.X(start, stop), self.y(start, stop), weights, ids, norms)
+            )
+        summary = {"max_sqnorm": self.max_sqnorm, **describe(self._y, self.n_labels)}
+        return self.layout.fingerprint(digests, self.preparation.fingerprint, summary)
+
+
+class Mirrored(MemoryDataset):
+    """Rows with targets, every one twice: of problems with two variables a row.
+
+    ``y`` has two columns, the target and the side: 1 for the first ``n_rows / 2`` rows, -1 for the
+    same rows again.
+
+    Parameters
+    ----------
+    data : MemoryDataset
+        What is taken twice.
+    """
+
+    def __init__(self, data: MemoryDataset) -> None:
+        X, n = data.X(0, data.n_rows), data.n_rows
+        twice = vstack([X, X], format="csr") if data.is_sparse else np.concatenate([X, X])
+        weights = np.tile(data.weights(0, n), 2) if data.has_weights else None
+        super().__init__(twice, np.tile(data.y(0, n), 2), None, weights)
+
+    @cached_property
+    def targets(self) -> dict[str, Any]:
+        return dict(describe(self._y, 0)["targets"])
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        side = np.where(np.arange(start, stop) < self.n_rows // 2, 1.0, -1.0)
+        return np.stack([super().y(start, stop), side], axis=1)

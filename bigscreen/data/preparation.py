@@ -1,0 +1,445 @@
+"""How source columns become features and source labels become codes: one JSON-able record."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.data.layout import Features, Label, csr
+from bigscreen.errors import InputError
+
+
+@dataclass(eq=False)
+class Preparation:
+    """What was done to the source before it was stored, to be done again to new rows.
+
+    Attributes
+    ----------
+    n_raw : int or None
+        Columns of the source; None if they are stored as they came.
+    names : list of str or None
+        Names of the source columns.
+    categories : dict of int to list of str
+        Categorical source columns; a value of theirs is the index into the list.
+    scaling : str
+        Name of the scaling, for people: "none", "standard", "minmax", "divide:255".
+    offset, factor : float64 ndarray of shape (n_features,) or None
+        A stored feature is (x - offset) * factor; None stands for zeros and for ones. Those of
+        categories are 0 and 1, which leaves them as they are; older stores scaled them, too.
+    labels : list of str, int or float, or None
+        The label of every code; None: rows have the targets of a regression.
+    positive : str, int, float or None
+        The label that counts as positive in a two-class problem.
+    """
+
+    n_raw: int | None = None
+    names: list[str] | None = None
+    categories: dict[int, list[str]] = field(default_factory=dict)
+    scaling: str = "none"
+    offset: NDArray[np.float64] | None = None
+    factor: NDArray[np.float64] | None = None
+    labels: list[Label] | None = field(default_factory=list)
+    positive: Label | None = None
+
+    def __post_init__(self) -> None:
+        if self.categories and self.n_raw is None:
+            raise InputError("categorical columns need the number of source columns")
+        if any(not 0 <= c < (self.n_raw or 0) for c in self.categories):
+            raise InputError(f"a categorical column is not one of the {self.n_raw} source columns")
+        if self.names is not None and self.n_raw is not None and len(self.names) != self.n_raw:
+            raise InputError(f"{len(self.names)} names for {self.n_raw} source columns")
+        if self.labels is not None:
+            self.labels = [v.item() if isinstance(v, np.generic) else v for v in self.labels]
+        if isinstance(self.positive, np.generic):
+            self.positive = self.positive.item()
+        for name in ("offset", "factor"):
+            values = getattr(self, name)
+            if values is None:
+                continue
+            values = np.ascontiguousarray(values, dtype=np.float64)
+            if values.ndim != 1 or not np.isfinite(values).all():
+                raise InputError(f"the {name} of a scaling must be a finite vector")
+            if self.n_features not in (None, len(values)):
+                raise InputError(f"the {name} has {len(values)} values for {self.n_features}")
+            setattr(self, name, values)
+
+    @classmethod
+    def none(cls) -> Preparation:
+        """The preparation that leaves everything as it came."""
+        return cls()
+
+    @property
+    def n_features(self) -> int | None:
+        """Features after `expand`; None if `n_raw` is."""
+        if self.n_raw is None:
+            return None
+        return self.n_raw + sum(len(values) - 1 for values in self.categories.values())
+
+    @property
+    def numeric(self) -> NDArray[np.int64]:
+        """The source columns that are amounts, not categories; `n_raw` must be known."""
+        return np.delete(np.arange(self.n_raw or 0), list(self.categories))
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """The first feature of every source column, (n_raw,)."""
+        widths = np.ones(self.n_raw or 0, np.int64)
+        for column, values in self.categories.items():
+            widths[column] = len(values)
+        return np.cumsum(widths) - widths
+
+    def fills(self, sparse: bool) -> bool:
+        """Whether the scaling leaves no zeros in rows that come `sparse`, or in categories."""
+        if self.offset is None or not self.offset.any():
+            return False
+        if sparse or not self.categories:
+            return True
+        categories = np.ones(len(self.offset), bool)
+        categories[self.places[self.numeric]] = False
+        return bool(self.offset[categories].any())
+
+    def feature_names(self) -> list[str] | None:
+        """Names of the features after `expand`: "colour=red" for a category; None if unnamed."""
+        if self.names is None:
+            return None
+        out: list[str] = []
+        for column, name in enumerate(self.names):
+            values = self.categories.get(column)
+            out += [name] if values is None else [f"{name}={value}" for value in values]
+        return out
+
+    def expand(self, X: ArrayLike | csr_array) -> Features:
+        """One feature for every numeric column and for every category of a categorical one.
+
+        Parameters
+        ----------
+        X : array or csr_array of shape (rows, n_raw)
+            Categorical columns hold category numbers; -1, a category never seen, gives zeros.
+            A sparse array may have fewer columns: the missing ones are zero.
+
+        Returns
+        -------
+        ndarray or csr_array of shape (rows, n_features), float64 if X is, else float32
+
+        Raises
+        ------
+        InputError
+            If the number of columns or a category number is not possible.
+        """
+        if issparse(X):
+            return self._expand_sparse(csr_array(X))
+        X = np.asarray(X)
+        if X.ndim != 2 or (self.n_raw is not None and X.shape[1] != self.n_raw):
+            raise InputError(f"expected rows of {self.n_raw} columns, got shape {X.shape}")
+        if not self.categories:
+            return _floats(X, _is_wide(X))
+        out = np.zeros(
+            (X.shape[0], self.n_features or 0), np.float64 if _is_wide(X) else np.float32
+        )
+        at = 0
+        for column in range(X.shape[1]):
+            values = self.categories.get(column)
+            if values is None:
+                out[:, at] = _floats(X[:, column], _is_wide(X))
+                at += 1
+                continue
+            codes = X[:, column]
+            wrong = np.flatnonzero(~((codes >= -1) & (codes < len(values)) & (codes % 1 == 0)))
+            if len(wrong):
+                raise InputError(
+                    f"row {wrong[0]}, column {column + 1}: {codes[wrong[0]]} is not the number of "
+                    f"one of its {len(values)} categories"
+                )
+            seen = np.flatnonzero(codes >= 0)
+            out[seen, at + codes[seen].astype(np.int64)] = 1.0
+            at += len(values)
+        return out
+
+    def _expand_sparse(self, X: csr_array) -> csr_array:
+        if self.categories:
+            raise InputError("sparse rows cannot have categorical columns; give them as dense rows")
+        d = X.shape[1] if self.n_raw is None else self.n_raw
+        if X.shape[1] > d:
+            raise InputError(f"expected rows of at most {d} columns, got {X.shape[1]}")
+        return csr(_floats(X.data, _is_wide(X.data)), X.indices, X.indptr, d)
+
+    def scale(self, X: Features) -> Features:
+        """(X - offset) * factor, computed in float64 and returned in the type of X.
+
+        Parameters
+        ----------
+        X : ndarray or csr_array of shape (rows, n_features)
+
+        Raises
+        ------
+        InputError
+            If the widths differ, or sparse rows would have to be filled by an offset.
+        """
+        for values in (self.offset, self.factor):
+            if values is not None and len(values) != X.shape[1]:
+                raise InputError(f"the scaling is for {len(values)} features, got {X.shape[1]}")
+        if isinstance(X, csr_array):
+            if self.offset is not None and self.offset.any():
+                raise InputError(
+                    f"the scaling {self.scaling!r} subtracts an offset, which would fill sparse "
+                    "rows; give dense rows or a scaling without one"
+                )
+            data = X.data if self.factor is None else X.data * self.factor[X.indices]
+            return csr(_floats(data, _is_wide(X.data)), X.indices, X.indptr, X.shape[1])
+        if self.offset is None and self.factor is None:
+            return _floats(X, _is_wide(X))
+        wide = X.astype(np.float64)
+        if self.offset is not None:
+            wide -= self.offset
+        if self.factor is not None:
+            wide *= self.factor
+        return _floats(wide, _is_wide(X))
+
+    def thin(self, X: NDArray[np.floating[Any]]) -> csr_array:
+        """Dense rows of the source, expanded and scaled, as CSR: the same features as dense ones.
+
+        Parameters
+        ----------
+        X : (rows, n_raw) float32 or float64 ndarray
+            As `expand` takes it.
+
+        Raises
+        ------
+        InputError
+            If the scaling would fill the zeros of categories.
+        """
+        if self.categories and self.fills(sparse=False):
+            raise InputError(f"the scaling {self.scaling!r} would fill the columns of categories")
+        places = np.arange(X.shape[1]) if self.n_raw is None else self.places
+        columns = np.tile(places, (X.shape[0], 1))
+        values = X.astype(np.float64)
+        for column in self.categories:
+            seen = X[:, column] >= 0
+            columns[seen, column] += X[seen, column].astype(np.int64)
+            values[:, column] = seen
+        kept = np.ones(X.shape, bool)
+        kept[:, list(self.categories)] = values[:, list(self.categories)] > 0
+        if self.offset is not None:
+            values -= self.offset[columns]
+        if self.factor is not None:
+            values *= self.factor[columns]
+        narrow = _floats(values, _is_wide(X))
+        kept &= narrow != 0
+        ends = np.cumsum(np.count_nonzero(kept, axis=1))
+        d = X.shape[1] if self.n_features is None else self.n_features
+        return csr(narrow[kept], columns[kept], np.concatenate([[0], ends]), d)
+
+    def encode_labels(self, y: ArrayLike | None, n_rows: int | None = None) -> NDArray[np.int32]:
+        """Codes of labels: indices into `labels`, -1 where there is none.
+
+        Parameters
+        ----------
+        y : array of shape (rows,) or None
+            Labels as read; None, NaN and the empty text mean "no label". Numbers and texts that
+            spell the same number are the same label.
+        n_rows : int, optional
+            Rows to answer for when `y` is None.
+
+        Raises
+        ------
+        InputError
+            If a label is not one of `labels`.
+        """
+        if y is None:
+            return np.full(n_rows or 0, -1, dtype=np.int32)
+        source = np.asarray(y)
+        if source.ndim != 1:
+            raise InputError(f"labels must be one for every row, got shape {source.shape}")
+        labels = self.labels or []
+        exact: dict[Any, int] = {label: code for code, label in enumerate(labels)}
+        spelled: dict[Any, int] = {}
+        for code, label in enumerate(labels):
+            spelled.setdefault(_number(label), code)
+        # Texts and numbers are looked up once for each distinct value; objects do not sort.
+        distinct = source.dtype != object
+        values, inverse = np.unique(source, return_inverse=True) if distinct else (source, None)
+        codes = np.empty(len(values), dtype=np.int32)
+        for i, value in enumerate(values.tolist()):
+            number = _number(value)
+            known = None if number is None else exact.get(value, spelled.get(number))
+            if number is not None and known is None:
+                some = ", ".join(map(str, labels[:10]))
+                raise InputError(f"the label {value!r} is not one of the known labels {some}")
+            codes[i] = -1 if known is None else known
+        return codes if inverse is None else codes[inverse]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain JSON values; `from_dict` gives the same preparation back, bit for bit."""
+        record = dict(self.__dict__)
+        record["categories"] = {str(c): list(values) for c, values in self.categories.items()}
+        for name in ("offset", "factor"):
+            record[name] = None if record[name] is None else record[name].tolist()
+        return record
+
+    @classmethod
+    def from_dict(cls, record: dict[str, Any]) -> Preparation:
+        """The preparation that `to_dict` recorded.
+
+        Raises
+        ------
+        InputError
+            If the record is not one.
+        """
+        try:
+            categories = {int(c): list(values) for c, values in record["categories"].items()}
+            return cls(**{**record, "categories": categories})
+        except (KeyError, TypeError, AttributeError) as error:
+            raise InputError(f"the record of the preparation cannot be read: {error!r}") from error
+
+    @property
+    def fingerprint(self) -> str:
+        """Hash of everything that decides what a stored feature or label code means."""
+        return _hash(self.to_dict())
+
+    @property
+    def of_features(self) -> str:
+        """Hash of what decides the meaning of a feature.
+
+        Labels differ between stores that one model serves, and names are optional.
+        """
+        record = self.to_dict()
+        return _hash({key: record[key] for key in ("categories", "offset", "factor")})
+
+    @property
+    def changes(self) -> bool:
+        """Whether a feature is anything but the column of the source as it came."""
+        return bool(self.categories) or self.offset is not None or self.factor is not None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Preparation) and self.to_dict() == other.to_dict()
+
+
+def _hash(record: dict[str, Any]) -> str:
+    text = json.dumps(record, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _floats(values: NDArray, wide: bool) -> NDArray[np.floating[Any]]:
+    """Values as float64 if ``wide``, else as float32."""
+    # A value beyond float32 becomes inf here and is refused, with its row, where rows are stored.
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(values, dtype=np.float64 if wide else np.float32)
+
+
+def _is_wide(values: NDArray) -> bool:
+    return values.dtype == np.float64
+
+
+def _number(label: Any) -> Any:
+    """The number a label spells, the label itself if none, None for "no label"."""
+    if label is None or label == "":
+        return None
+    try:
+        value = float(label)
+    except ValueError:
+        return label
+    return None if np.isnan(value) else value
+
+
+def divisor(scale: str) -> float | None:
+    """Check a scaling's name; returns N of "divide:N", and None for all others.
+
+    Raises
+    ------
+    InputError
+        If there is no such scaling.
+    """
+    if scale in ("none", "standard", "minmax"):
+        return None
+    kind, _, text = scale.partition(":")
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if kind != "divide" or not (math.isfinite(value) and value > 0):
+        raise InputError(
+            f"there is no scaling {scale!r}: use none, standard, minmax or divide:N, N above 0."
+        )
+    return value
+
+
+class Moments:
+    """Mean, spread and range of every column, rows being added a few thousand at a time.
+
+    Means and sums of squared deviations are merged by Chan's formula, so that a column far from
+    zero keeps its digits; the zeros of sparse rows enter as one block of zeros at the end.
+
+    Parameters
+    ----------
+    n_features : int
+    """
+
+    def __init__(self, n_features: int) -> None:
+        self.rows = 0
+        self.counts = np.zeros(n_features)
+        self.mean = np.zeros(n_features)
+        self.deviation = np.zeros(n_features)
+        self.low = np.full(n_features, np.inf)
+        self.high = np.full(n_features, -np.inf)
+
+    def add(self, X: Features) -> None:
+        """Take rows in, ndarray or csr_array of shape (rows, n_features)."""
+        self.rows += X.shape[0]
+        if isinstance(X, csr_array):
+            d = len(self.mean)
+            counts = np.bincount(X.indices, minlength=d).astype(np.float64)
+            sums = np.bincount(X.indices, X.data, minlength=d)
+            mean = sums / np.maximum(counts, 1)
+            squares = np.square(X.data - mean[X.indices])
+            self._merge(counts, mean, np.bincount(X.indices, squares, minlength=d))
+            np.minimum.at(self.low, X.indices, X.data)
+            np.maximum.at(self.high, X.indices, X.data)
+            return
+        wide = X.astype(np.float64)
+        mean = wide.mean(axis=0)
+        np.minimum(self.low, wide.min(axis=0), out=self.low)
+        np.maximum(self.high, wide.max(axis=0), out=self.high)
+        wide -= mean
+        counts = np.full(len(mean), float(len(wide)))
+        self._merge(counts, mean, np.einsum("ij,ij->j", wide, wide))
+
+    def _merge(self, counts: NDArray, mean: NDArray, deviation: NDArray) -> None:
+        total = self.counts + counts
+        share = counts / np.maximum(total, 1)
+        delta = mean - self.mean
+        self.deviation += deviation + delta * delta * self.counts * share
+        self.mean += delta * share
+        self.counts = total
+
+    def scaling(self, scale: str, shift: bool) -> tuple[NDArray | None, NDArray]:
+        """Return offset and factor of a feature's (x - offset) * factor, float64 (n_features,).
+
+        Parameters
+        ----------
+        scale : {"standard", "minmax"}
+            The spread is the population's standard deviation, or the range; a column without
+            any is left unscaled.
+        shift : bool
+            Whether the mean or the minimum is subtracted: not from sparse rows, whose zeros must
+            stay zeros. The offset is None then.
+        """
+        zeros = self.rows - self.counts
+        absent = zeros > 0
+        low = np.where(absent, np.minimum(self.low, 0), self.low)
+        high = np.where(absent, np.maximum(self.high, 0), self.high)
+        mean = self.mean * self.counts / self.rows
+        if scale == "standard":
+            squares = self.deviation + self.mean**2 * self.counts * zeros / self.rows
+            offset, spread = mean, np.sqrt(squares / self.rows)
+        else:
+            offset, spread = low, high - low
+        constant = (high <= low) | (spread <= 0)
+        factor = 1.0 / np.where(constant, 1.0, spread)
+        return (offset if shift else None), factor

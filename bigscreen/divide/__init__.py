@@ -1,0 +1,1 @@
+"""Parts of the rows, solved by themselves: a start for the whole."""

@@ -1,0 +1,532 @@
+"""Divide and conquer: parts of the rows solved by themselves make a start for the whole.
+
+Hsieh, Si and Dhillon (2014): cluster the rows, solve every part's dual, concatenate. Several
+levels begin with many small parts and go on with a quarter as many, each from the alpha of the
+level before, clustered anew by that level's support rows. The concatenated alpha is then scaled
+by the best number, and solved on its support rows alone ("refine"), before the solve on all rows
+begins there. Or it ends after the parts ("early"), and every row is scored by the machine of its
+own part: a model without a global certificate.
+
+Any problem, design and solver that holds alpha will do. A part is one item of ``fleet.each``.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from bigscreen.divide.partition import SAMPLE_MOST, Partition, partition
+from bigscreen.divide.subset import load, pick
+from bigscreen.errors import InputError
+from bigscreen.features import design as design_sums
+from bigscreen.features.design import Design
+from bigscreen.fit.monitor import Report
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.given import Precomputed
+from bigscreen.kernels.operand import Operand
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual, Mu
+from bigscreen.problems.point import Point
+from bigscreen.problems.recipes import Problem
+from bigscreen.screening.dynamic import Rule
+from bigscreen.solvers.protocol import Solver, Verdict
+
+FACTOR = 4
+"""Parts of one level for each of the next."""
+ROWS = 5000
+"""Rows of a part where nobody says how many parts there are."""
+UNEVEN = 2.0
+"""No part has more than so many times the average: the largest takes longest."""
+PASSES = 1000
+"""Passes of the solver in a part at most."""
+
+
+@dataclass(frozen=True)
+class Divided:
+    """What came of the parts.
+
+    Parameters
+    ----------
+    alpha : float64 (n,)
+        Feasible. After ``early`` the concatenation of the parts' own, else scaled and refined.
+    partition : Partition
+        Of the last level.
+    intercepts : float64 (parts,)
+        The offset of every part's machine.
+    record : dict
+        ``levels``: a dict each, of parts, rows of the largest, seconds, kernel entries, passes,
+        the sums of the parts' primal and dual objectives. ``scale`` and ``refine``: factor or
+        rows, seconds, kernel entries and D of the whole alpha. JSON-able.
+    """
+
+    alpha: FloatArray
+    partition: Partition
+    intercepts: FloatArray
+    record: dict[str, Any]
+
+
+def divide(
+    design: Design,
+    problem: Problem,
+    fleet: Any,
+    solver: Solver,
+    local: Callable[[int], AbstractContextManager[Any]],
+    *,
+    parts: int | None = None,
+    levels: int = 1,
+    largest: int | None = None,
+    refine: int | None = None,
+    early: bool = False,
+    tol: float = 1e-2,
+    rule: Rule | None = None,
+    seed: int = 0,
+    deadline: float | None = None,
+    report: Report = lambda event: None,
+) -> Divided:
+    """Solve parts of the rows by themselves.
+
+    Parameters
+    ----------
+    design, problem
+        What is to be solved: any design, the exact kernel machine too.
+    fleet : fleet.Fleet
+        Where parts are solved, one item each. The result does not depend on its workers.
+    solver : Solver
+        Of parts and support rows; one that holds alpha.
+    local : callable
+        The fleet of a part's solver where the part is, for a number of threads: ``fleet.Inline``.
+        Picklable.
+    parts : int or None
+        Of the first level; None: about 5,000 rows a part.
+    levels : int
+        Each has a quarter of the parts of the one before; levels with less than two parts, or
+        with parts that ``largest`` forbids, are left out.
+    largest : int or None
+        Rows of a part at most: what one thread's solver has room for.
+    refine : int or None
+        Support rows at most for them to be solved by themselves; 0: never, None: no bound.
+    early : bool
+        Stop after the parts.
+    tol : float
+        Relative gap of parts and of the support rows (KKT violation, if the kernel has no gap).
+    rule : Rule or None
+        Screens inside the parts.
+    seed : int
+    deadline : float or None
+        Value of ``time.monotonic()`` after which solves end where they are.
+    report : callable
+        Receives phases and progress.
+
+    Returns
+    -------
+    Divided
+
+    Raises
+    ------
+    InputError
+        More parts than rows, or parts that cannot be as small as ``largest``.
+    """
+    counts = _counts(design.data.n_rows, parts, levels, largest)
+    job = _Job(design, problem, fleet, solver, tol, rule, deadline, report)
+    for count in counts:
+        job.level(count, largest, local, seed)
+    if not early:
+        job.scale()
+        if refine != 0:
+            job.refine(refine)
+    return Divided(job.alpha, job.partition, job.intercepts, job.record)
+
+
+def _counts(n: int, parts: int | None, levels: int, largest: int | None) -> list[int]:
+    """Parts of every level."""
+    fewest = 1 if largest is None else -(-n // max(largest, 1))
+    if parts is None:
+        # Room to balance: a tenth more than must be.
+        parts = min(n, SAMPLE_MOST, max(2, -(-n // ROWS), math.ceil(1.1 * fewest)))
+    if levels < 1:
+        raise InputError(f"divide and conquer needs at least 1 level, got {levels}")
+    counts = [parts // FACTOR**k for k in range(levels)]
+    return counts[:1] + [count for count in counts[1:] if count >= max(2, fewest)]
+
+
+def _shares(dual: Dual, rows: list[NDArray[np.int64]]) -> list[FloatArray]:
+    """The part of the coupling's total that the rows of every part are to have, for each group.
+
+    In proportion to their boxes: what the whole can meet, every part can.
+    """
+    if dual.coupling is None:
+        return [np.ones(1)] * len(rows)
+    group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
+    room, groups = dual.hi - dual.lo, np.size(dual.total)
+    sums = np.array([np.bincount(group[ids], room[ids], groups) for ids in rows])
+    return list(sums / np.where(sums.any(axis=0), sums.sum(axis=0), 1.0))
+
+
+class _Job:
+    """alpha as it goes through the levels."""
+
+    def __init__(
+        self,
+        design: Design,
+        problem: Problem,
+        fleet: Any,
+        solver: Solver,
+        tol: float,
+        rule: Rule | None,
+        deadline: float | None,
+        report: Report,
+    ) -> None:
+        data = design.data
+        self.design, self.problem, self.fleet, self.solver = design, problem, fleet, solver
+        self.tol, self.rule, self.deadline, self.report = tol, rule, deadline, report
+        self.codes, self.weights = data.y(0, data.n_rows), data.weights(0, data.n_rows)
+        self.dual = problem.dual(self.codes, self.weights)
+        self.alpha = np.zeros(data.n_rows)
+        self.record: dict[str, Any] = {"levels": []}
+        self.partition: Partition
+        self.intercepts: FloatArray
+
+    def level(self, parts: int, largest: int | None, local: Any, seed: int) -> None:
+        """Partition the rows, solve every part from the alpha that there is."""
+        began = time.monotonic()
+        self.report({"event": "phase", "phase": "partition"})
+        n = len(self.alpha)
+        even = math.ceil(UNEVEN * n / max(1, parts))
+        pool = np.flatnonzero(self.alpha)
+        self.partition = partition(
+            self.design,
+            self.fleet,
+            parts,
+            largest=even if largest is None else min(even, largest),
+            seed=seed,
+            pool=pool if len(pool) else None,
+        )
+        clustered = time.monotonic()
+        self.report({"event": "phase", "phase": "divide"})
+        sizes = self.partition.sizes
+        # By part, ascending within each; rows whose box is a point are no variables.
+        order = np.argsort(self.partition.assign, kind="stable")
+        rows = [
+            ids[self.dual.hi[ids] > self.dual.lo[ids]]
+            for ids in np.split(order, np.cumsum(sizes)[:-1])
+        ]
+        # The largest first: with the last ones small all workers end together.
+        turn = [p for p in np.argsort(-sizes, kind="stable").tolist() if len(rows[p])]
+        threads = max(1, self.fleet.workers // max(1, len(turn)))
+        task = PartFleet(self.design, self.problem, self.solver, local, self.tol, PASSES, self.rule)
+        shares = _shares(self.dual, rows)
+        items = (
+            Part(
+                rows[p],
+                self.codes[rows[p]],
+                self.weights[rows[p]],
+                self.alpha[rows[p]],
+                shares[p],
+                threads,
+                self._seconds(),
+            )
+            for p in turn
+        )
+        self.intercepts = np.zeros(len(sizes))
+        primal = dual = 0.0
+        entries, passes = self.partition.entries, 0
+        for done, (p, found) in enumerate(zip(turn, self.fleet.each(task, items), strict=True)):
+            self.alpha[rows[p]] = found.alpha
+            self.intercepts[p] = found.intercept
+            primal, dual = primal + found.primal, dual + found.dual
+            entries, passes = entries + found.entries, passes + found.passes
+            progress = {"phase": "divide", "done": done + 1, "total": len(turn)}
+            self.report({"event": "progress", **progress})
+        self.record["levels"].append(
+            {
+                "parts": len(sizes),
+                "largest": int(sizes.max()),
+                "support": int(np.count_nonzero(self.alpha)),
+                "partition_seconds": clustered - began,
+                "seconds": time.monotonic() - clustered,
+                "kernel_entries": entries,
+                "passes": passes,
+                "primal": primal,
+                "dual": dual,
+            }
+        )
+
+    def scale(self) -> None:
+        """Multiply alpha by the number that makes D largest."""
+        began = time.monotonic()
+        self.report({"event": "phase", "phase": "scale"})
+        # Parts meet the coupling up to rounding: so does their sum, a little worse.
+        self.alpha = self.dual.feasible(self.alpha)
+        coef = self.dual.sign * self.alpha
+        w_sq, entries = squared_norm(self.design, self.problem, coef, self.fleet)
+        lin = self.dual.value(self.alpha, 0.0)
+        t = 1.0
+        if self.dual.coupling is None or not np.any(self.dual.total):  # t alpha keeps the coupling
+            best = lin / w_sq if w_sq > 0 else math.inf
+            t = min(max(best, 0.0), longest_step(self.dual, self.alpha))
+        if not math.isfinite(t):
+            t = 1.0  # alpha is 0
+        # Rounding could put a row a last digit outside its box.
+        self.alpha = np.clip(t * self.alpha, self.dual.lo, self.dual.hi)
+        self.record["scale"] = {
+            "factor": t,
+            "seconds": time.monotonic() - began,
+            "kernel_entries": entries,
+            "dual": t * lin - 0.5 * t * t * w_sq,
+        }
+
+    def refine(self, most: int | None) -> None:
+        """Solve on the support rows alone, if they are not too many."""
+        support = np.flatnonzero(self.alpha)
+        n = len(self.alpha)
+        if not 0 < len(support) < (n if most is None else min(n, most + 1)):
+            return
+        began = time.monotonic()
+        self.report({"event": "phase", "phase": "refine"})
+        check = StartCheck(self.tol, PASSES, self.rule, self.deadline, self.design.definite)
+        found = solved(
+            pick(self.design, support, self.codes[support], self.weights[support]),
+            self.problem,
+            self.solver,
+            self.fleet,
+            check,
+            self.alpha[support],
+        )
+        self.alpha[support] = found.alpha
+        self.record["refine"] = {
+            "rows": len(support),
+            "seconds": time.monotonic() - began,
+            "kernel_entries": found.entries,
+            "passes": found.passes,
+            "dual": found.dual,
+        }
+
+    def _seconds(self) -> float | None:
+        """What is left of the time: clocks of other machines do not agree with ours."""
+        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
+
+
+BLOCK = 8192
+"""Support rows whose kernel entries to as many others are one task."""
+
+
+class Part(NamedTuple):
+    """One part's rows: their numbers, codes (or targets), weights and alpha; the share of the
+    coupling's total that is theirs, for each group; threads and seconds to use."""
+
+    ids: NDArray[np.int64]
+    codes: NDArray[Any]
+    weights: FloatArray
+    alpha: FloatArray
+    share: FloatArray
+    threads: int
+    seconds: float | None
+
+
+class PartSolution(NamedTuple):
+    """A part's alpha and offset, and how they came about."""
+
+    alpha: FloatArray
+    intercept: float
+    primal: float
+    dual: float
+    entries: int
+    passes: int
+
+
+@dataclass
+class StartCheck:
+    """The check of a solve that only makes a start: no certificate, no closing pass.
+
+    Rules screen as they do elsewhere; what an unsafe one takes too much is left to the solve
+    that begins here.
+    """
+
+    target: float
+    most: int
+    rule: Rule | None
+    deadline: float | None
+    definite: bool = True
+    passes: int = 0
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def __call__(
+        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
+    ) -> Verdict | None:
+        self.passes, self.stats = self.passes + 1, stats
+        # Of a kernel without gaps the solver hands in the KKT violation.
+        near = (point.relative_gap if self.definite else point.violation) <= self.target
+        if near or stats["stalled"] or self.passes >= self.most or self.expired():
+            return None
+        return Verdict(None if self.rule is None else self.rule.region(point, point.rounding))
+
+    def expired(self) -> bool:
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """A part is never checkpointed."""
+        raise AssertionError
+
+    @property
+    def entries(self) -> int:
+        return int(self.stats.get("kernel_entries", 0))
+
+
+@dataclass(frozen=True)
+class PartFleet:
+    """Solves a part by itself, where ``fleet.each`` puts it."""
+
+    design: Design
+    problem: Problem
+    solver: Solver
+    fleet: Callable[[int], AbstractContextManager[Any]]
+    tol: float
+    most: int
+    rule: Rule | None
+
+    def __call__(self, part: Part) -> PartSolution:
+        problem = Shared(self.problem, part.share)
+        dual = problem.dual(part.codes, part.weights)
+        if _nothing_but_0(dual):
+            zero = np.zeros(len(dual))
+            return PartSolution(zero, problem.offset(dual.multiplier(zero)), 0.0, 0.0, 0, 0)
+        deadline = None if part.seconds is None else time.monotonic() + part.seconds
+        check = StartCheck(self.tol, self.most, self.rule, deadline, self.design.definite)
+        design = load(pick(self.design, part.ids, part.codes, part.weights))
+        with self.fleet(part.threads) as fleet:
+            return solved(design, problem, self.solver, fleet, check, part.alpha)
+
+
+@dataclass(frozen=True)
+class Shared:
+    """A problem of which some rows are to make up a part of the coupling's total."""
+
+    whole: Problem
+    share: FloatArray
+
+    @property
+    def intercept(self) -> str:
+        return self.whole.intercept
+
+    @property
+    def intercept_scaling(self) -> float:
+        return self.whole.intercept_scaling
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``."""
+        dual = self.whole.dual(y, weights, scale)
+        share = self.share if dual.group is not None else float(self.share[0])
+        return replace(dual, total=dual.total * share)
+
+    def offset(self, mu: Mu) -> float:
+        """See ``Problem``."""
+        return self.whole.offset(mu)
+
+    def at(self, value: float) -> Shared:
+        """See ``Problem``."""
+        return replace(self, whole=self.whole.at(value))
+
+    def factor(self, other: Shared) -> float | None:
+        """See ``Problem``."""
+        return self.whole.factor(other.whole)
+
+
+def _nothing_but_0(dual: Dual) -> bool:
+    """Whether only alpha = 0 meets the coupling: a C-SVC's rows of one class."""
+    if dual.coupling is None or np.any(dual.total):
+        return False
+    ends = np.stack([dual.coupling * dual.lo, dual.coupling * dual.hi])
+    return not (np.any(ends > 0) and np.any(ends < 0))
+
+
+def solved(
+    design: Design,
+    problem: Problem,
+    solver: Solver,
+    fleet: Any,
+    check: StartCheck,
+    alpha: FloatArray,
+) -> PartSolution:
+    """Solve from an alpha in the box, made feasible first."""
+    n = design.data.n_rows
+    dual = problem.dual(design.data.y(0, n), design.data.weights(0, n))
+    begin = dual.feasible(alpha)
+    point = solver.run(
+        design,
+        problem,
+        fleet,
+        check,
+        weight_bound=float(np.maximum(np.abs(dual.lo), np.abs(dual.hi)).sum()),
+        resident=True,
+        resume=None,
+        start=begin if begin.any() else None,
+    )
+    if point.alpha is None:
+        raise InputError("divide and conquer needs a solver that holds alpha; use pairs or cd")
+    return PartSolution(
+        point.alpha, point.intercept, point.primal, point.dual, check.entries, check.passes
+    )
+
+
+# -- ||w(alpha)||^2 ------------------------------------------------------------------------------
+def squared_norm(
+    design: Design, problem: Problem, coef: FloatArray, fleet: Fleet
+) -> tuple[float, int]:
+    """``||sum_i coef_i phi_i||^2`` and the kernel entries that it took.
+
+    Where phi is implicit: over pairs of blocks of the rows with a coefficient, half of them by
+    symmetry, so that no process holds more than two blocks.
+    """
+    constant = float(coef.sum()) ** 2 if problem.intercept == "constant" else 0.0
+    if not design.exact:
+        w = design.features(design_sums.weighted_columns(design, coef, fleet)[:-1])
+        return float(w @ w) + constant, 0
+    support = np.flatnonzero(coef)
+    size = min(BLOCK, max(256, -(-len(support) // 8)))
+    blocks = [support[a : a + size] for a in range(0, len(support), size)]
+    pairs = (
+        (one, other, coef[one], coef[other]) for k, one in enumerate(blocks) for other in blocks[k:]
+    )
+    total, entries = constant, 0
+    for found, count in fleet.each(_Product(design), pairs):
+        total, entries = total + found, entries + count
+    return total, entries
+
+
+@dataclass(frozen=True)
+class _Product:
+    """``a' K b`` of two blocks of rows, twice if they are not the same block."""
+
+    design: Design
+
+    def __call__(
+        self, item: tuple[NDArray[np.int64], NDArray[np.int64], FloatArray, FloatArray]
+    ) -> tuple[float, int]:
+        one, other, a, b = item
+        data, kernel = self.design.data, self.design.kernel
+        assert kernel is not None
+        left = data.rows(one)
+        same = one[0] == other[0]
+        if isinstance(kernel, Precomputed):  # of the rows on the right it needs the numbers only
+            right: Any = sparse.csr_array((len(other), data.n_features), dtype=np.float32)
+        else:
+            right = left if same else data.rows(other)
+        dtype = kernel.precision(data.max_sqnorm, data.n_features)
+        dots = kernel.dots(Operand(left, one), Operand(right, other), b[:, None], dtype)[:, 0]
+        return (1 if same else 2) * float(a @ dots), len(one) * len(other)
+
+
+def longest_step(dual: Dual, alpha: FloatArray) -> float:
+    """The largest t with t alpha within the box."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        room = np.where(alpha > 0, dual.hi / alpha, np.where(alpha < 0, dual.lo / alpha, np.inf))
+    return float(room.min(initial=np.inf))

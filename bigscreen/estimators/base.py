@@ -1,0 +1,369 @@
+"""What the estimators share: how they fit, score and publish what was proved."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections import Counter
+from collections.abc import Hashable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state, column_or_1d, get_tags
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from bigscreen.data.rows import Rows
+from bigscreen.data.targets import as_features
+from bigscreen.errors import InputError
+from bigscreen.estimators.inputs import (
+    Given,
+    Labelled,
+    Targets,
+    blocks,
+    is_chunked,
+    is_store,
+    open_store,
+)
+from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.shards import blas_threads
+from bigscreen.model.evaluate import evaluate, scored_blocks
+from bigscreen.model.model import Model, check_match
+from bigscreen.report.report import FitReport
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import plan, train
+
+UNLIMITED = 2**63 - 1
+"""What ``max_iter=-1`` stands for."""
+
+INTERCEPTS = {False: "none", True: "constant", "true": "true"}
+
+FEW_ENTRIES = 1 << 20
+"""Entries (rows times columns) below which threads would wait for each other more than work."""
+
+DASK_SHARE = 0.4
+"""Part of the memory that the rows of a Dask array may take; above, they go to disk."""
+
+
+class Machine(BaseEstimator):
+    """What all estimators do; they differ in their parameters and in what they publish."""
+
+    _problem = "c-svc"
+    """The problem of ``TrainOptions``."""
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit to a proved gap.
+
+        Parameters
+        ----------
+        X : array, sparse array or Dask array of shape (n_samples, n_features), data set or path
+        y : array of shape (n_samples,)
+            Of a classifier labels, two or more distinct values of any sortable type; of a
+            regression targets, finite numbers; left out if X is a data set, and not looked at by a
+            one-class machine.
+        sample_weight : array of shape (n_samples,), optional
+            k is the same as the row k times, and 0 as no row; below 0 is refused, but by kernel
+            machines taken for 0, as LIBSVM has it. Left out if X is a data set.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            A ValueError: parameters or data that cannot be used, or a fit beyond ``memory``.
+
+        Warns
+        -----
+        ConvergenceWarning
+            If ``max_iter`` or ``time_budget`` ended the fit before the gap was proved.
+        UserWarning
+            If ``n_components`` is more than there are rows; all rows are used then.
+        """
+        options = self._options()
+        with ExitStack() as owned:
+            data, numbers = self._rows(X, y, sample_weight, owned)
+            options = self._suited(options, data)
+            with self._fleet(data.n_rows * self._columns(options, data)) as fleet:
+                how = fleet.workers, self.scheduler is not None
+                if not options.exact and plan(data, options, *how).disk_bytes:
+                    options = replace(options, work=self._folder(owned))
+                report = owned.enter_context(FitReport()) if self.verbose else None
+                model = train(data, options, fleet, report)
+        self._publish(model, numbers)
+        self._follow(X, y, sample_weight)
+        return self
+
+    def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
+        """What else a machine makes of the rows once it is fitted."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    # -- input -----------------------------------------------------------------------------------
+    def _rows(
+        self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
+    ) -> tuple[Rows, NDArray[np.int64] | None]:
+        """The rows to fit, and the numbers in X of those that have any weight, None if they all
+        have."""
+        if is_store(X):
+            self._alone(y, sample_weight)
+            data = open_store(X)
+            self.n_features_in_ = data.preparation.n_raw or data.n_features
+            return data, None
+        given = self._given(X, y, sample_weight, get_tags(self).input_tags.pairwise)
+        numbers = None if given.keep is None else np.flatnonzero(given.keep)
+        # Workers of a cluster read rows by path.
+        most = DASK_SHARE * self._memory() if self.scheduler is None else 0
+        return given.rows(most, partial(self._folder, owned)), numbers
+
+    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+        """Rows that are not in a store, checked; ``square``: the columns are rows, too."""
+        raise NotImplementedError
+
+    def _checked(self, X: Any, y: Any, **how: Any) -> tuple[Any, Any]:
+        """X and y as scikit-learn checks them; a Dask array's blocks are checked as they come."""
+        if is_chunked(X):
+            self.n_features_in_ = int(X.shape[1])
+            return X, column_or_1d(np.asarray(y), warn=True)
+        return validate_data(self, X, y, accept_sparse="csr", **how)
+
+    def _alone(self, y: Any, sample_weight: Any) -> None:
+        """Refuse what a data set has already."""
+        if y is not None or sample_weight is not None:
+            raise InputError("a data set brings its own labels and weights; leave out the others")
+
+    def _folder(self, owned: ExitStack) -> Path:
+        """A folder for what does not fit in memory, gone after the fit."""
+        made = tempfile.TemporaryDirectory(prefix="bigscreen-", dir=self.work)
+        return Path(owned.enter_context(made))
+
+    def _memory(self) -> float:
+        return self.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+    def _store_score(self, X: Any, y: Any, sample_weight: Any, measure: str) -> float:
+        """A measure of the predictions for a data set."""
+        check_is_fitted(self)
+        self._alone(y, sample_weight)
+        data = self._matching(X)
+        with self._each(data.n_rows) as each:
+            return float(evaluate(self.model_, data, each)[measure])
+
+    def _matching(self, X: Any) -> Rows:
+        data = open_store(X)
+        check_match(self.model_, data, "the model")
+        return data
+
+    # -- work ------------------------------------------------------------------------------------
+    @contextmanager
+    def _fleet(self, entries: int) -> Iterator[Any]:
+        if self.scheduler is not None:
+            from bigscreen.fleet.cluster import connect
+
+            if not isinstance(self.scheduler, str):
+                raise InputError(
+                    "scheduler must be the address of a Dask scheduler, such as "
+                    f"tcp://HOST:8786, got {self.scheduler!r}"
+                )
+            with connect(self.scheduler) as cluster:
+                yield cluster
+            return
+        most = self._threads()
+        with Inline(1 if entries <= FEW_ENTRIES else most) as threads:
+            with blas_threads(threads.workers):
+                yield threads
+
+    def _threads(self) -> int | None:
+        jobs = self.n_jobs
+        if jobs is None or isinstance(jobs, (int, np.integer)) and jobs == -1:
+            return None
+        if not (isinstance(jobs, (int, np.integer)) and jobs >= 1):
+            raise InputError(f"n_jobs must be a number of threads, None or -1, got {jobs!r}")
+        return int(jobs)
+
+    @contextmanager
+    def _each(self, rows: int) -> Iterator[Any]:
+        """How scoring runs over blocks: on threads if there is enough to do."""
+        if rows * self.model_.coef.shape[1] <= FEW_ENTRIES:
+            yield map
+            return
+        with Inline(self._threads()) as threads:
+            yield threads.each
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        if is_store(X):
+            data = self._matching(X)
+            with self._each(data.n_rows) as each:
+                scores = [part for _, _, part in scored_blocks(self.model_, data, each)]
+            return np.concatenate(scores)[np.argsort(data.row_ids(0, data.n_rows))]
+        if not is_chunked(X):
+            X = validate_data(self, X, accept_sparse="csr", reset=False)
+        elif X.shape[1] != self.n_features_in_:
+            raise InputError(
+                f"X has {X.shape[1]} features, but {type(self).__name__} was fitted on "
+                f"{self.n_features_in_}"
+            )
+        with self._each(X.shape[0]) as each:
+            return np.concatenate(list(each(partial(_score, self.model_), blocks(X))))
+
+    # -- parameters ------------------------------------------------------------------------------
+    def _options(self) -> TrainOptions:
+        raise NotImplementedError
+
+    def _shared_options(self, **own: Any) -> TrainOptions:
+        given = self.fit_intercept
+        if not (isinstance(given, Hashable) and given in INTERCEPTS):
+            raise InputError(f"fit_intercept must be False, True or 'true', got {given!r}")
+        return TrainOptions(
+            problem=self._problem,
+            seed=self._seed(),
+            tol=self.tol,
+            max_iter=UNLIMITED if self.max_iter == -1 else self.max_iter,
+            time_budget=self.time_budget,
+            memory=self.memory,
+            intercept=INTERCEPTS[given],
+            solver=getattr(self, "solver", "auto"),
+            screening=self.screening,
+            **own,
+        )
+
+    def _seed(self) -> int:
+        seed = self.random_state
+        if not isinstance(seed, (int, np.integer)):
+            seed = check_random_state(seed).randint(2**31 - 1)
+        return int(seed)
+
+    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
+        """The options as these rows allow them."""
+        if options.exact or options.kernel == "linear" or options.landmarks <= data.n_rows:
+            return options
+        warnings.warn(
+            f"n_components={options.landmarks} is more than the {data.n_rows} rows; all rows are "
+            "used",
+            UserWarning,
+            stacklevel=4,
+        )
+        return replace(options, landmarks=data.n_rows)
+
+    def _columns(self, options: TrainOptions, data: Rows) -> int:
+        """Numbers that a pass looks at in each row."""
+        return data.n_features if options.kernel == "linear" else options.landmarks
+
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        """Set the fitted attributes; ``numbers`` are those in X of the rows that were fitted."""
+        self.model_ = model
+        record = model.provenance
+        self.certificate_ = record["certificates"]
+        self.history_ = record["history"]
+        # Nothing is proved of a machine that stopped after its parts, or of an indefinite kernel.
+        proved = all(part.get("proved", True) for part in self.certificate_ or [{"proved": False}])
+        gaps = self.certificate_ if proved else [{"gap": np.nan, "relative_gap": np.nan}]
+        self.dual_gap_ = max(part["gap"] for part in gaps)
+        self.relative_gap_ = max(part["relative_gap"] for part in gaps)
+        passes = Counter(event["class"] for event in self.history_).values()
+        self.n_iter_: Any = max(passes, default=0)
+
+
+def _score(model: Model, X: Any) -> NDArray[np.float64]:
+    """Scores of source rows, prepared as the rows were that the model was fitted on."""
+    known = model.preparation
+    rows = known.scale(known.expand(X))
+    features = as_features(rows, lambda row: f"row {row}", wide=True)
+    return model.scores(features, prepared=True)
+
+
+class Classifier(ClassifierMixin, Machine):
+    """Machines that tell labels apart."""
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """Scores of rows.
+
+        Parameters
+        ----------
+        X : as in ``fit``
+            Rows of a data set are scored in the order of its source.
+
+        Returns
+        -------
+        float64 array of shape (n_samples,), or (n_samples, n_classes) with three classes or more
+            Above 0 means ``classes_[1]``; with more classes the largest score wins.
+        """
+        scores = self._scores(X)
+        return scores[:, 0] if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> NDArray[Any]:
+        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
+        scores = self._scores(X)
+        return self.classes_[self.model_.decide(scores)]
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
+        if is_store(X):
+            return self._store_score(X, y, sample_weight, "accuracy")
+        return float(super().score(X, _given_outcome(y), sample_weight))
+
+    def _rows(
+        self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
+    ) -> tuple[Rows, NDArray[np.int64] | None]:
+        data, numbers = super()._rows(X, y, sample_weight, owned)
+        if is_store(X):
+            self.classes_ = np.array(data.labels)
+        return data, numbers
+
+    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+        X, y = self._checked(X, y)
+        check_classification_targets(y)
+        given = Labelled.of(X, y, sample_weight, square)
+        self.classes_ = given.classes
+        return given
+
+    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
+        """Class weights by the label that the data set has for a class."""
+        weights = self.class_weight
+        if isinstance(weights, Mapping):
+            labels = dict(zip(self.classes_.tolist(), data.labels, strict=True))
+            weights = {labels.get(key, key): weight for key, weight in weights.items()}
+        if weights is not None:
+            options = replace(options, class_weight=weights)
+        return super()._suited(options, data)
+
+
+class Regressor(RegressorMixin, Machine):
+    """Machines that predict numbers."""
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """R^2; X as in ``fit`` (every row of a data set that has a target counts once)."""
+        if is_store(X):
+            return self._store_score(X, y, sample_weight, "r2")
+        return float(super().score(X, _given_outcome(y), sample_weight))
+
+    def predict(self, X: Any) -> NDArray[np.float64]:
+        """Predictions: float64 array of shape (n_samples,).
+
+        Parameters
+        ----------
+        X : as in ``fit``
+            Those of a data set come in the order of its source.
+        """
+        return self._scores(X)[:, 0]
+
+    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+        X, y = self._checked(X, y, y_numeric=True)
+        return Targets.of(X, column_or_1d(y, warn=True), sample_weight, square)
+
+
+def _given_outcome(y: Any) -> NDArray[Any]:
+    if y is None:
+        raise InputError("score compares predictions with y; give y, or a data set that has it")
+    return np.asarray(y)

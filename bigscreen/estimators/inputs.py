@@ -1,0 +1,286 @@
+"""What an estimator is given, as rows: arrays, Dask arrays, data sets and paths of stored ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from bigscreen.data.dataset import Dataset
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.rows import Rows
+from bigscreen.data.targets import as_targets, check_weights, fits
+from bigscreen.data.writer import DatasetWriter
+from bigscreen.errors import InputError
+from bigscreen.intake.readers.python import python_reader
+
+
+def is_store(X: Any) -> bool:
+    """Whether X is a data set or names one."""
+    return isinstance(X, (Rows, str, os.PathLike))
+
+
+def is_chunked(X: Any) -> bool:
+    """Whether X is a Dask array, recognised by what it can do: its blocks are read one by one."""
+    return hasattr(X, "dask") and hasattr(X, "blocks")
+
+
+def open_store(X: Any) -> Rows:
+    """The data set that X is or names."""
+    return X if isinstance(X, Rows) else Dataset.open(X)
+
+
+def blocks(X: Any) -> Iterator[Any]:
+    """The rows of an array, a sparse array or a Dask array, a few megabytes at a time."""
+    return (block.X for block in python_reader(X).blocks())
+
+
+def plain_labels(classes: NDArray[Any]) -> list[Any]:
+    """The classes as a model file can hold them: JSON has numbers and texts only."""
+    values = classes.tolist()
+    plain = all(isinstance(value, (str, int, float)) for value in values)
+    return values if plain else [str(value) for value in values]
+
+
+@dataclass(frozen=True)
+class Given:
+    """Rows that are not in a store, and what they are to be predicted as.
+
+    Attributes
+    ----------
+    X : ndarray, sparse array or Dask array of shape (n, d)
+    y : int array of codes, float64 array of targets, (kept rows,), or None
+    labels : list or None
+        Of every code, as a data set has them; None: y are targets.
+    weights : float64 array (kept rows,) or None
+    keep : bool array (n,) or None
+        Rows of positive weight; None: all. A row without weight must not be a landmark, count in
+        a class weight or make a class of its own, so it is left out from the start.
+    square : bool
+        The columns are rows, too (a precomputed kernel): those of rows left out go with them.
+    """
+
+    X: Any
+    y: NDArray[Any] | None
+    labels: list[Any] | None
+    weights: NDArray[np.float64] | None
+    keep: NDArray[np.bool_] | None
+    square: bool
+
+    def __post_init__(self) -> None:
+        if not self.n_kept:
+            raise InputError(_NO_WEIGHT)
+
+    @property
+    def n_kept(self) -> int:
+        """Rows that are not left out."""
+        return int(self.X.shape[0] if self.keep is None else np.count_nonzero(self.keep))
+
+    def rows(self, most: float, folder: Callable[[], Path]) -> Rows:
+        """The rows as a data set.
+
+        Parameters
+        ----------
+        most : float
+            Bytes that a Dask array may take in memory; above, it is stored in one pass over it.
+            0: all rows are stored, for workers that read them by path.
+        folder : callable
+            Makes the folder to store them in, if it comes to that.
+        """
+        if not is_chunked(self.X) and most > 0:
+            X = self.X if self.keep is None else self._kept(self.X, self.keep)
+            return MemoryDataset(X, self.y, self.labels, self.weights)
+        parts = self._blocks()
+        first = next(parts)
+        parts, n = chain([first], parts), self.n_kept
+        size = first.dtype.itemsize
+        entry = (4 + size) * first.nnz if sparse.issparse(first) else size * first.size
+        if entry * n / first.shape[0] > most:
+            wide = first.dtype == np.float64
+            return self._stored(folder() / "rows", parts, sparse.issparse(first), wide)
+        if sparse.issparse(first):
+            return MemoryDataset(_stack(list(parts)), self.y, self.labels, self.weights)
+        X, at = np.empty((n, first.shape[1]), first.dtype), 0
+        for part in parts:
+            X[at : at + len(part)] = part
+            at += len(part)
+        return MemoryDataset(X, self.y, self.labels, self.weights)
+
+    def _kept(self, X: Any, rows: NDArray[np.bool_]) -> Any:
+        X = X[rows]
+        return X[:, self.keep] if self.square else X
+
+    def _stored(self, path: Path, parts: Iterator[Any], is_sparse: bool, wide: bool) -> Dataset:
+        writer = DatasetWriter(
+            path,
+            n_rows=self.n_kept,
+            n_features=self.X.shape[1],
+            sparse=is_sparse,
+            labels=self.labels,
+            weights=self.weights is not None,
+            preparation=Preparation.none(),
+            wide=wide,
+        )
+        for k, X in enumerate(_regrid(parts, writer.layout.chunk_rows)):
+            rows = slice(*writer.chunk(k))
+            y, weights = (v if v is None else v[rows] for v in (self.y, self.weights))
+            writer.write(k, X, y, weights)
+        return writer.finish()
+
+    def _blocks(self) -> Iterator[Any]:
+        """The rows that are kept, block by block: float64 if float32 does not hold the first."""
+        dtype: type | None = None
+        for block in python_reader(self.X).blocks():
+            a, X = block.first_row, block.X
+            if dtype is None:
+                dtype = np.float32 if fits(X) else np.float64
+            if self.keep is not None:
+                X = self._kept(X, self.keep[a : a + X.shape[0]])
+            if X.shape[0]:
+                # What is beyond float32 becomes infinite, and is refused where rows are stored.
+                with np.errstate(over="ignore"):
+                    yield X.astype(dtype, copy=False)
+
+
+@dataclass(frozen=True)
+class Labelled(Given):
+    """Rows with labels.
+
+    Attributes
+    ----------
+    classes : ndarray
+        The distinct labels, ascending; y are positions in it.
+    """
+
+    classes: NDArray[Any]
+
+    @classmethod
+    def of(cls, X: Any, y: NDArray[Any], sample_weight: Any, square: bool = False) -> Labelled:
+        """Encode labels and leave out rows of weight zero.
+
+        Raises
+        ------
+        InputError
+            If a weight is negative, fewer than two classes are left, or the lengths differ.
+        """
+        _check_lengths(X, y, "label")
+        weights, keep = _weights(sample_weight, len(y))
+        classes, codes = np.unique(y if keep is None else y[keep], return_inverse=True)
+        if len(classes) < 2:
+            raise InputError(_too_few(classes, keep is not None))
+        return cls(X, codes, plain_labels(classes), weights, keep, square, classes)
+
+
+@dataclass(frozen=True)
+class Targets(Given):
+    """Rows with the targets of a regression."""
+
+    @classmethod
+    def of(cls, X: Any, y: Any, sample_weight: Any, square: bool = False) -> Targets:
+        """Check targets and leave out rows of weight zero.
+
+        Raises
+        ------
+        InputError
+            If y is not one finite number for each row, a weight is negative, or no row is left.
+        """
+        y = np.asarray(y)
+        if y.ndim != 1:
+            raise InputError(f"y must be one target for each row, got the shape {y.shape}")
+        _check_lengths(X, y, "target")
+        targets = as_targets(y, len(y), lambda row: f"row {row} of y")
+        missing = np.flatnonzero(np.isnan(targets))
+        if len(missing):
+            raise InputError(
+                f"row {missing[0]} of y: the target is missing (nan); fill it in or leave out that "
+                "row"
+            )
+        weights, keep = _weights(sample_weight, len(y))
+        return cls(X, targets if keep is None else targets[keep], None, weights, keep, square)
+
+
+@dataclass(frozen=True)
+class Unlabelled(Given):
+    """Rows alone."""
+
+    @classmethod
+    def of(cls, X: Any, sample_weight: Any = None, square: bool = False) -> Unlabelled:
+        """Leave out rows of weight zero.
+
+        Raises
+        ------
+        InputError
+            If a weight is negative, there is not one for each row, or no row is left.
+        """
+        if X.shape[0] != X.shape[0]:
+            raise InputError(_UNKNOWN_ROWS)
+        weights, keep = _weights(sample_weight, int(X.shape[0]))
+        return cls(X, None, [], weights, keep, square)
+
+
+def _too_few(classes: NDArray[Any], weighted: bool) -> str:
+    if not weighted:
+        found = f"only one class, {classes[0]}" if len(classes) else "no row of any class"
+        return f"a classifier needs rows of two classes, and y has {found}"
+    if not len(classes):
+        return _NO_WEIGHT
+    return (
+        "Invalid input - all samples with positive weights belong to the same class, "
+        f"{classes[0]}; a classifier needs rows of two classes"
+    )
+
+
+_NO_WEIGHT = "Invalid input - all samples have zero or negative weights."
+_UNKNOWN_ROWS = "X does not know how many rows it has; call X.compute_chunk_sizes() first"
+
+
+def _weights(
+    sample_weight: Any, n: int
+) -> tuple[NDArray[np.float64] | None, NDArray[np.bool_] | None]:
+    """The weights that are not zero, and which these are (None: all)."""
+    weights = check_weights(sample_weight, n)
+    if weights is None or weights.all():
+        return weights, None
+    keep = weights > 0
+    return weights[keep], keep
+
+
+def _check_lengths(X: Any, y: NDArray[Any], what: str) -> None:
+    if X.shape[0] != X.shape[0]:
+        raise InputError(_UNKNOWN_ROWS)
+    if X.shape[0] != len(y):
+        raise InputError(
+            f"X has {X.shape[0]} rows and y has {len(y)} {what}s; give one {what} for each row"
+        )
+
+
+def _regrid(parts: Iterator[Any], rows: int) -> Iterator[Any]:
+    """The same rows in blocks of ``rows``; only the last may have fewer."""
+    held: list[Any] = []
+    count = 0
+    for part in parts:
+        while count + part.shape[0] >= rows:
+            cut = rows - count
+            yield _stack([*held, part[:cut]])
+            part, held, count = part[cut:], [], 0
+        if part.shape[0]:
+            held.append(part)
+            count += part.shape[0]
+    if held:
+        yield _stack(held)
+
+
+def _stack(parts: list[Any]) -> Any:
+    if len(parts) == 1:
+        return parts[0]
+    if sparse.issparse(parts[0]):
+        return sparse.vstack(parts, format="csr")
+    return np.concatenate(parts)

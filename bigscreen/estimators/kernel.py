@@ -1,0 +1,219 @@
+"""What the kernel machines share: exact, or on Nystrom features, by one parameter."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from sklearn.utils.validation import check_is_fitted
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError, is_number
+from bigscreen.estimators.base import Machine
+from bigscreen.model.model import Model
+from bigscreen.problems.point import met
+from bigscreen.train.options import TrainOptions
+
+HARD = 1e10
+"""What ``C=inf`` stands for, as in scikit-learn: no row may violate its margin."""
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class KernelMachine(Machine):
+    """Parameters of all kernel machines, as `SVC` explains them, and how they are fitted."""
+
+    kernel: str | Callable[[Any, Any], Any] = "rbf"
+    degree: int = 3
+    gamma: float | str = "scale"
+    coef0: float = 0.0
+    n_components: int | None = None
+    sampling: str = "uniform"
+    truncation: float | None = None
+    tol: float = 1e-3
+    shrinking: bool = True
+    max_iter: int = -1
+    time_budget: float | None = None
+    solver: str = "auto"
+    screening: str = "auto"
+    start: str = "auto"
+    cache_size: float | None = None
+    memory: int | None = None
+    n_jobs: int | None = None
+    scheduler: str | None = None
+    work: str | os.PathLike[str] | None = None
+    random_state: Any = None
+    verbose: bool | int = False
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = (
+            self.kernel == "precomputed" or getattr(self, "_things", None) is not None
+        )
+        return tags
+
+    # -- parameters ------------------------------------------------------------------------------
+    def _options(self) -> TrainOptions:
+        if self.scheduler is not None and (callable(self.kernel) or self.kernel == "precomputed"):
+            raise InputError(
+                "a precomputed kernel, or one that is a function, needs rows in memory; give no "
+                "scheduler"
+            )
+        if not isinstance(self.shrinking, (bool, np.bool_)):
+            raise InputError(f"shrinking must be True or False, got {self.shrinking!r}")
+        landmarks = {} if self._landmarks is None else {"landmarks": self._landmarks}
+        return self._shared_options(
+            exact=self._landmarks is None,
+            kernel=self.kernel,
+            gamma="scale" if self.gamma == "auto" else self.gamma,
+            degree=self.degree,
+            coef0=self.coef0,
+            sampling=self.sampling,
+            truncation=self.truncation,
+            start=self.start,
+            cache=self._cache(),
+            **landmarks,
+            **self._own(),
+        )
+
+    @property
+    def _landmarks(self) -> int | None:
+        """None: the machine is exact."""
+        return self.n_components
+
+    def _own(self) -> dict[str, Any]:
+        """The options that only some machines have."""
+        return {}
+
+    def _cache(self) -> int | None:
+        size = self.cache_size
+        if size is None:
+            return None
+        if not (is_number(size) and size > 0):
+            raise InputError(f"cache_size must be a positive number of megabytes, got {size!r}")
+        return math.ceil(size * 2**20)
+
+    def _penalty(self, C: Any) -> Any:
+        """C, with what stands for infinity, where no finite box binds."""
+        return HARD if isinstance(C, float) and C == math.inf else C
+
+    def _seed(self) -> int:
+        return 0 if self.random_state is None else super()._seed()
+
+    def _suited(self, options: TrainOptions, data: Rows) -> TrainOptions:
+        options = super()._suited(options, data)
+        if self._things is not None:
+            return replace(options, kernel="precomputed")
+        return replace(options, gamma=1.0 / data.n_features) if self.gamma == "auto" else options
+
+    def _columns(self, options: TrainOptions, data: Rows) -> int:
+        return data.n_rows if options.exact else super()._columns(options, data)
+
+    def _rows(
+        self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
+    ) -> tuple[Rows, NDArray[np.int64] | None]:
+        # Of a kernel function rows that are no numbers, which all others are compared with.
+        self._things = X if callable(self.kernel) and _no_numbers(X) else None
+        return super()._rows(self._compared(X), y, _counted(sample_weight), owned)
+
+    def _compared(self, X: Any) -> Any:
+        """X, or the kernel's entries between rows that are no numbers and those fitted on."""
+        if self._things is None:
+            return X
+        assert callable(self.kernel)
+        found = self.kernel(X, self._things)
+        return found.toarray() if sparse.issparse(found) else np.asarray(found, np.float64)
+
+    def _scores(self, X: Any) -> NDArray[np.float64]:
+        check_is_fitted(self)
+        return super()._scores(self._compared(X))
+
+    # -- what was found --------------------------------------------------------------------------
+    @property
+    def coef_(self) -> Any:
+        """Weights of the features, of a linear kernel: (scores, n_features), sparse as X was.
+
+        Not to be written to: what is scored is ``model_``.
+        """
+        if self.kernel != "linear":
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        check_is_fitted(self)
+        model = self.model_
+        if model.gate is not None:
+            raise AttributeError("after early every part of the rows has a machine of its own")
+        coef: Any = self._outward(model.coef).copy()
+        wide = sparse.issparse(model.landmarks)
+        if model.landmarks is not None:
+            coef = (sparse.csr_array(coef) if wide else coef) @ model.landmarks
+        (coef.data if wide else coef).flags.writeable = False
+        return coef
+
+    def _outward(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Numbers of all scores, signed as scikit-learn has them."""
+        return values
+
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        exact = self._landmarks is None
+        if exact and numbers is not None:
+            model = _renumbered(model, numbers, self.n_features_in_)
+        super()._publish(model, numbers)
+        self._gamma = getattr(model.kernel, "gamma", 0.0)
+        self.intercept_ = self._outward(model.intercept)
+        self.fit_status_ = int(not all(met(part, self.tol) for part in self.certificate_ or []))
+        if exact:
+            self._publish_support(model)
+        else:
+            self.components_ = model.landmarks
+
+    def _publish_support(self, model: Model) -> None:
+        """The support rows of a machine with one score, ascending."""
+        assert model.support is not None
+        order = np.argsort(model.support)
+        # A model has one landmark at least, with a coefficient of 0 if need be.
+        order = order[model.coef[0, order] != 0]
+        self._support_of(model, order)
+        self.n_support_ = np.array([len(order)], np.int32)
+        self._coefficients(model.coef[:, order])
+
+    def _coefficients(self, coef: NDArray[np.float64]) -> None:
+        wide = sparse.issparse(self.support_vectors_)
+        self.dual_coef_ = sparse.csr_array(coef) if wide else coef
+
+    def _support_of(self, model: Model, order: NDArray[np.int64]) -> None:
+        assert model.support is not None and model.landmarks is not None
+        self.support_ = model.support[order].astype(np.int32)
+        if model.kernel.name == "precomputed":
+            self.support_vectors_ = np.empty((0, 0), np.float32)
+        else:
+            self.support_vectors_ = model.landmarks[order]
+
+
+def _no_numbers(X: Any) -> bool:
+    """Whether X is a list, or an array, of things that are no numbers."""
+    if isinstance(X, (list, tuple, np.ndarray)) and len(X):
+        return not isinstance(X[0], np.ndarray) and np.asarray(X[0]).dtype.kind not in "biuf"
+    return False
+
+
+def _counted(sample_weight: Any) -> Any:
+    """The weights with 0 for those below, whose rows LIBSVM leaves out, too."""
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight)
+    return np.where(weights < 0, 0.0, weights) if weights.dtype.kind in "if" else weights
+
+
+def _renumbered(model: Model, numbers: NDArray[np.int64], columns: int) -> Model:
+    """The model with the rows' numbers in X, where some had no weight and were left out."""
+    assert model.support is not None
+    support = numbers[model.support]
+    if model.kernel.name != "precomputed":
+        return replace(model, support=support)
+    nothing = sparse.csr_array((len(support), columns), dtype=np.float32)
+    return replace(model, support=support, landmarks=nothing)

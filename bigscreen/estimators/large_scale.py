@@ -1,0 +1,184 @@
+"""The scikit-learn door: support vector machines as estimators, and `NystroemSVC`.
+
+Wherever they take X it may be an array, a scipy sparse array, a Dask array (read block by block), a
+data set, or the path of a stored one, which brings its own labels and weights: y is left out then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.estimators.base import Classifier
+from bigscreen.estimators.linear import HINGES, problem_of
+from bigscreen.model.model import Model
+from bigscreen.train.options import TrainOptions
+
+
+class NystroemSVC(Classifier):
+    """Kernel support vector machine on Nystrom features, for more rows than fit in memory.
+
+    Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, 1 - y_i (<w, phi(x_i)> + b))``, or with the
+    squares of these losses, where ``phi(x) = T' k(x, Z)``, ``T T' = k(Z, Z)^+``, Z being
+    ``n_components`` of the rows, until the duality gap, summed over all rows, is at most ``tol``
+    times the objective. More than two classes are fitted one against the rest, over the same
+    features.
+
+    Parameters
+    ----------
+    kernel : {"rbf", "polynomial", "laplacian", "sigmoid", "linear"}, default="rbf"
+        "linear" is a linear machine without landmarks.
+    gamma : {"scale", "auto"} or float, default="scale"
+        "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
+    degree : int, default=3
+    coef0 : float, default=0.0
+        Of the polynomial and sigmoid kernels.
+    n_components : int, default=1000
+        Number m of landmarks; more is closer to the exact kernel, and costs m^2 a row.
+    sampling : {"uniform", "rpcholesky"}, default="uniform"
+        How landmarks are drawn; randomly pivoted Cholesky makes more of few.
+    truncation : float or None, default=None
+        Directions of the landmarks whose eigenvalue is below this part of the largest are dropped,
+        which ``certificate_`` counts (rank). None: what float64 does not carry (1e-12), or what
+        float32 does not (1e-6) where features are recomputed.
+    loss : {"hinge", "squared_hinge"}, default="hinge"
+    C : float, default=1.0
+        Penalty of a row's violation of the margin.
+    tol : float, default=1e-3
+        Relative duality gap to prove: how far the objective may be above the optimum, as a part
+        of itself.
+    fit_intercept : {False, True, "true"}, default=True
+        No offset; a constant feature 1 (cheap, penalised with the rest); or the true, unpenalised
+        offset of `sklearn.svm.SVC`.
+    class_weight : None, "balanced" or dict, default=None
+        Multiplies C by class; "balanced" is ``n / (n_classes * n_class)``, counting weights.
+    max_iter : int, default=1000
+        Passes over the rows.
+    time_budget : float or None, default=None
+        Seconds, after which the best point so far is certified and kept.
+    solver : {"auto", "newton", "cd"}, default="auto"
+        Smoothed Newton, or coordinate descent.
+    features : {"auto", "stored", "recomputed"}, default="auto"
+        Compute phi once and keep it, or afresh in every pass.
+    screening : {"gap", "f-safe", "adaptive", "none"}, default="gap"
+        How rows are recognised that no longer need a look.
+    random_state : int, RandomState or None, default=None
+        Of the choice of landmarks.
+    memory : int or None, default=None
+        Bytes that the fit may use; None: 0.8 of the machine's.
+    n_jobs : int or None, default=None
+        Threads; None and -1: one for each processor.
+    scheduler : str or None, default=None
+        Address of a Dask scheduler to run on instead, ``tcp://HOST:8786``.
+    work : path or None, default=None
+        Folder for what does not fit in memory (and, with a scheduler, for the rows: all its
+        workers must share it); emptied after the fit. None: the system's temporary one.
+    verbose : int, default=0
+        Anything but 0 shows the gap as it falls.
+
+    Attributes
+    ----------
+    classes_ : ndarray (n_classes,)
+    n_features_in_ : int
+    components_ : ndarray or csr_array (m, n_features)
+        The landmarks Z; None for a linear machine.
+    coef_ : float64 array (1, m), or (n_classes, m) with three classes or more
+        The decision function is ``k(X, components_) @ coef_.T + intercept_``; of a linear machine
+        ``X @ coef_.T + intercept_``.
+    intercept_ : float64 array (1,) or (n_classes,)
+    dual_gap_, relative_gap_ : float
+        ``P(w) - D(alpha)``, proved over all rows, and that over P; the largest of all classes.
+    certificate_ : list of dict
+        Of every classifier: label, primal, dual, gap, relative_gap, rounding_bound, rank and cutoff
+        of the landmarks, and so on.
+    n_iter_ : int
+        Points of ``history_``; the most of all classifiers.
+    history_ : list of dict
+        Primal, the best dual so far, relative_gap, rows alive and visited and seconds at every
+        check of the solver, and the passes made until then, full_passes over all rows and
+        partial_passes over some (``certificate_`` counts the closing ones, too).
+    model_ : Model
+        The fitted machine, which needs no data; ``model_.save(path)`` writes it to a file.
+
+    Examples
+    --------
+    >>> from bigscreen import NystroemSVC
+    >>> machine = NystroemSVC(n_components=500, C=10).fit(X, y)  # doctest: +SKIP
+    >>> machine.relative_gap_ <= machine.tol  # doctest: +SKIP
+    True
+    """
+
+    def __init__(
+        self,
+        kernel: str = "rbf",
+        *,
+        gamma: float | str = "scale",
+        degree: int = 3,
+        coef0: float = 0.0,
+        n_components: int = 1000,
+        sampling: str = "uniform",
+        truncation: float | None = None,
+        loss: str = "hinge",
+        C: float = 1.0,
+        tol: float = 1e-3,
+        fit_intercept: bool | str = True,
+        class_weight: str | Mapping[Any, float] | None = None,
+        max_iter: int = 1000,
+        time_budget: float | None = None,
+        solver: str = "auto",
+        features: str = "auto",
+        screening: str = "gap",
+        random_state: Any = None,
+        memory: int | None = None,
+        n_jobs: int | None = None,
+        scheduler: str | None = None,
+        work: str | os.PathLike[str] | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.n_components = n_components
+        self.sampling = sampling
+        self.truncation = truncation
+        self.loss = loss
+        self.C = C
+        self.tol = tol
+        self.fit_intercept = fit_intercept
+        self.class_weight = class_weight
+        self.max_iter = max_iter
+        self.time_budget = time_budget
+        self.solver = solver
+        self.features = features
+        self.screening = screening
+        self.random_state = random_state
+        self.memory = memory
+        self.n_jobs = n_jobs
+        self.scheduler = scheduler
+        self.work = work
+        self.verbose = verbose
+
+    def _options(self) -> TrainOptions:
+        options = self._shared_options(
+            C=self.C,
+            kernel=self.kernel,
+            gamma=self.gamma,
+            degree=self.degree,
+            coef0=self.coef0,
+            landmarks=self.n_components,
+            sampling=self.sampling,
+            truncation=self.truncation,
+            features=self.features,
+        )
+        return replace(options, problem=problem_of(self.loss, HINGES))
+
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        super()._publish(model, numbers)
+        self.components_ = model.landmarks
+        self.coef_, self.intercept_ = model.coef, model.intercept

@@ -1,0 +1,86 @@
+"""The one-class machine as scikit-learn has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import OutlierMixin
+from sklearn.utils.validation import validate_data
+
+from bigscreen.estimators.inputs import Given, Unlabelled, is_chunked
+from bigscreen.estimators.kernel import KernelMachine
+from bigscreen.model.model import Model
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class OneClassSVM(OutlierMixin, KernelMachine):
+    """Tells rows like those it was fitted on from others; a drop-in for `sklearn.svm.OneClassSVM`.
+
+    Minimises ``1/2 ||w||^2 - rho + 1 / nu sum_i c_i max(0, rho - <w, phi(x_i)>)``, ``c`` the rows'
+    weights as parts of their sum, until the duality gap, summed over all rows in float64, is at
+    most ``tol`` times the objective's absolute value. What is published is scaled as LIBSVM scales
+    it: times nu and the rows' weight.
+
+    Parameters
+    ----------
+    nu : float, default=0.5
+        In (0, 1]: at most this part of the rows' weight is outside, and at least this part supports
+        the boundary.
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
+    time_budget, solver, \
+    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+        As in `SVC`.
+
+    Attributes
+    ----------
+    support_, support_vectors_, n_support_, dual_coef_, intercept_, components_, n_features_in_, \
+    dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+        As in `SVR`.
+    offset_ : float64 array (1,)
+        ``-intercept_``: ``decision_function = score_samples - offset_``.
+
+    Examples
+    --------
+    >>> from bigscreen import OneClassSVM
+    >>> strange = OneClassSVM(nu=0.01).fit(X).predict(Z) < 0  # doctest: +SKIP
+    """
+
+    _problem = "one-class"
+    fit_intercept = "true"
+
+    nu: float = 0.5
+
+    def decision_function(self, X: Any) -> NDArray[np.float64]:
+        """How far inside rows are: float64 array of shape (n_samples,), below 0 outside.
+
+        Parameters
+        ----------
+        X : as in ``fit``
+            Rows of a data set are scored in the order of its source.
+        """
+        return self._scores(X)[:, 0]
+
+    def score_samples(self, X: Any) -> NDArray[np.float64]:
+        """``decision_function`` without the offset."""
+        return self.decision_function(X) + self.offset_
+
+    def predict(self, X: Any) -> NDArray[np.int64]:
+        """1 for rows inside, -1 for others: array of shape (n_samples,)."""
+        return np.where(self.decision_function(X) > 0, 1, -1)
+
+    def _own(self) -> dict[str, Any]:
+        return {"nu": self.nu}
+
+    def _given(self, X: Any, y: Any, sample_weight: Any, square: bool) -> Given:
+        if is_chunked(X):
+            self.n_features_in_ = int(X.shape[1])
+        else:
+            X = validate_data(self, X, accept_sparse="csr")
+        return Unlabelled.of(X, sample_weight, square)
+
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        super()._publish(model, numbers)
+        self.offset_ = -self.intercept_

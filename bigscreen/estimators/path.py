@@ -1,0 +1,412 @@
+"""Whole paths of arrays and data sets in one call."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.utils import check_array, check_X_y, column_or_1d
+from sklearn.utils.multiclass import check_classification_targets
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.rows import Rows
+from bigscreen.data.targets import check_weights
+from bigscreen.errors import InputError
+from bigscreen.estimators.base import FEW_ENTRIES, INTERCEPTS, Classifier
+from bigscreen.estimators.inputs import Labelled, Targets, is_store, open_store, plain_labels
+from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.shards import blas_threads
+from bigscreen.model.solved_path import SolvedPath
+from bigscreen.report.path import PathBar
+from bigscreen.train.options import CLASSIFIERS, TrainOptions
+from bigscreen.train.path import train_path
+from bigscreen.train.path_options import Folds, PathOptions, checked_folds
+
+
+def svm_path(
+    X: Any,
+    y: Any = None,
+    Cs: ArrayLike = (0.01, 0.1, 1.0, 10.0),
+    *,
+    problem: str = "c-svc",
+    **how: Any,
+) -> SolvedPath:
+    """Solve a machine for every value of C in one call, each proved to a gap.
+
+    Every point starts at the one before, and rows that provably stand at a bound are left out
+    beforehand and during the solve: the objectives are those of separate fits.
+
+    Parameters
+    ----------
+    X : array or sparse array (n_samples, n_features), data set, or path of one
+    y : array (n_samples,)
+        Labels, or targets of a regression; left out if X is a data set.
+    Cs : array (points,)
+        Strictly ascending.
+    problem : {"c-svc", "lad", "svr", "quantile"}
+    sample_weight : array (n_samples,), optional
+    class_weight : None, "balanced" or dict
+    kernel : str, default="linear"
+        "linear", "rbf", "poly", "sigmoid", "laplacian", "precomputed".
+    gamma, degree, coef0
+        As in `SVC`.
+    n_components : int or None, default=None
+        Landmarks of a Nystrom machine; None: the kernel itself.
+    fit_intercept : {False, True, "true"}, default=True
+        None, a penalised constant, or the unpenalised offset.
+    epsilon, tau : float
+        Of "svr" and of "quantile".
+    tol : float, default=1e-3
+        Relative gap of every point.
+    rules : sequence of {"dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap"} or None
+        What leaves out rows before a solve; None: those that suit the problem, () none. A kernel
+        that is not positive semidefinite suits none: its points have a KKT violation and no gap.
+    dynamic, warm : bool, default=True
+        Leave out rows during a solve, too; start at the point before.
+    folds : int, list of (rows to fit, rows to hold out), or None, default=None
+        Hold rows out so many times to judge every value, or these.
+    random_state : int, default=0
+    time_budget : float or None
+        Seconds, shared out among the folds and all rows; what is cut short says its gap.
+    memory : int or None
+        Bytes; None: 0.8 of the machine's.
+    n_jobs : int or None
+        Threads.
+    work : path or None, resume : bool
+        A folder that keeps the points until the path is whole, and whether to go on from there.
+    verbose : bool
+
+    Returns
+    -------
+    SolvedPath
+        ``path.model(k)``, ``path.best``, ``path.points``, ``path.save(file)``.
+
+    Raises
+    ------
+    InputError
+        Before any kernel work: a grid that is not ascending, folds that would have one class only,
+        parameters or data that cannot be used.
+    """
+    if problem not in ("c-svc", "lad", "svr", "quantile"):
+        raise InputError(f"svm_path solves c-svc, lad, svr and quantile, not {problem!r}")
+    return _path(X, y, Cs, problem, **how)
+
+
+def nu_path(
+    X: Any,
+    y: Any = None,
+    nus: ArrayLike = (0.1, 0.2, 0.3, 0.4, 0.5),
+    *,
+    problem: str = "nu-svc",
+    **how: Any,
+) -> SolvedPath:
+    """Solve a machine for every value of nu in one call; the rest as in `svm_path`.
+
+    Parameters
+    ----------
+    nus : array (points,)
+        In (0, 1], strictly ascending, and feasible for the weights of the classes.
+    problem : {"nu-svc", "one-class"}
+        A one-class machine is fitted to the rows that have a weight. Labels, if any, judge the
+        folds: all held-out rows, those without weight too, by the AUC of the second label.
+    """
+    if problem not in ("nu-svc", "one-class"):
+        raise InputError(f"nu_path solves nu-svc and one-class, not {problem!r}")
+    return _path(X, y, nus, problem, **how)
+
+
+def _path(
+    X: Any,
+    y: Any,
+    values: Any,
+    problem: str,
+    *,
+    sample_weight: Any = None,
+    class_weight: str | Mapping[Any, float] | None = None,
+    kernel: str = "linear",
+    gamma: float | str = "scale",
+    degree: int = 3,
+    coef0: float = 0.0,
+    n_components: int | None = None,
+    fit_intercept: bool | str = True,
+    epsilon: float = 0.1,
+    tau: float = 0.5,
+    tol: float = 1e-3,
+    rules: Sequence[str] | None = None,
+    dynamic: bool = True,
+    warm: bool = True,
+    folds: int | Sequence[Any] | None = None,
+    random_state: int = 0,
+    time_budget: float | None = None,
+    memory: int | None = None,
+    n_jobs: int | None = None,
+    work: str | os.PathLike[str] | None = None,
+    resume: bool = False,
+    verbose: bool = False,
+) -> SolvedPath:
+    fit = fit_options(
+        problem=problem,
+        class_weight=class_weight,
+        kernel=kernel,
+        gamma=gamma,
+        degree=degree,
+        coef0=coef0,
+        n_components=n_components,
+        fit_intercept=fit_intercept,
+        epsilon=epsilon,
+        tau=tau,
+        tol=tol,
+        seed=random_state,
+        time_budget=time_budget,
+        memory=memory,
+        work=None if work is None else Path(work),
+        resume=resume,
+    )
+    data, numbers = _data(X, y, sample_weight, problem, kernel == "precomputed")
+    folds = renumbered_folds(folds, data.n_rows if numbers is None else X.shape[0], numbers)
+    options = PathOptions(fit, values, folds, rules_of(rules), dynamic, warm)
+    path = solved(data, options, n_jobs, verbose)
+    return path if numbers is None else renumbered(path, numbers, X.shape[1])
+
+
+def rules_of(rules: Sequence[str] | None) -> tuple[str, ...] | None:
+    """The rules that were asked for; None: those that suit."""
+    if isinstance(rules, str):
+        raise InputError(f"rules must be a sequence of names, such as ({rules!r},)")
+    return None if rules is None else tuple(rules)
+
+
+def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> TrainOptions:
+    """The options of a path's fits; ``given`` are `TrainOptions` as they are."""
+    if fit_intercept not in INTERCEPTS:
+        raise InputError(f"fit_intercept must be False, True or 'true': {fit_intercept!r}")
+    exact = given["kernel"] != "linear" and n_components is None
+    if given["gamma"] == "auto":
+        raise InputError("gamma must be 'scale' or a number")
+    if n_components is not None:
+        given["landmarks"] = n_components
+    return TrainOptions(intercept=INTERCEPTS[fit_intercept], exact=exact, **given)
+
+
+def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -> SolvedPath:
+    """The path, solved by threads of this process."""
+    columns = data.n_rows if options.fit.exact else max(data.n_features, options.fit.landmarks)
+    small = data.n_rows * columns <= FEW_ENTRIES
+    threads = 1 if small else None if n_jobs in (None, -1) else n_jobs
+    with Inline(threads) as fleet, blas_threads(fleet.workers):
+        with PathBar() if verbose else nullcontext() as report:
+            return train_path(data, options, fleet, report)
+
+
+def renumbered_folds(folds: Any, n: int, numbers: NDArray[np.int64] | None) -> Folds | None:
+    """Folds of n rows, by the places of those that were not left out, which have these numbers."""
+    checked = checked_folds(folds, n)
+    if numbers is None or checked is None or isinstance(checked, int):
+        return checked
+    place = np.full(n, -1)
+    place[numbers] = np.arange(len(numbers))
+    parts = [[place[rows] for rows in split] for split in checked]
+    return [(fitted[fitted >= 0], held[held >= 0]) for fitted, held in parts]
+
+
+def renumbered(path: SolvedPath, numbers: NDArray[np.int64], width: int) -> SolvedPath:
+    """The path with its rows' numbers in X, which is so wide, where some rows were left out."""
+
+    def array(name: str) -> NDArray[Any]:
+        found = path.array(name)
+        return numbers[found] if name == "support" else found
+
+    return SolvedPath({**path.record, "n_features": width}, array)
+
+
+def _data(
+    X: Any, y: Any, sample_weight: Any, problem: str, square: bool
+) -> tuple[Rows, NDArray[np.int64] | None]:
+    """The rows of a path as a data set, and their numbers in X where some were left out."""
+    if is_store(X):
+        if y is not None or sample_weight is not None:
+            raise InputError("a data set brings its own labels and weights; leave out the others")
+        return open_store(X), None
+    if problem == "one-class":
+        X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        weights = check_weights(sample_weight, X.shape[0])
+        if y is None:
+            return MemoryDataset(X, None, [], weights), None
+        classes, codes = np.unique(column_or_1d(y), return_inverse=True)
+        return MemoryDataset(X, codes, plain_labels(classes), weights), None
+    if y is None:
+        raise InputError(f"{problem} needs y, a label or target for each row")
+    if problem not in CLASSIFIERS:
+        X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32])
+        given: Any = Targets.of(X, y, sample_weight, square)
+    else:
+        X, y = check_X_y(X, y, accept_sparse="csr", dtype=[np.float64, np.float32])
+        check_classification_targets(y)
+        given = Labelled.of(X, y, sample_weight, square)
+    numbers = None if given.keep is None else np.flatnonzero(given.keep)
+    return given.rows(np.inf, Path), numbers
+
+
+class SVCPathCV(Classifier):
+    """Support vector classifier that chooses its C among a grid by cross-validation.
+
+    All fits of all folds are one path: they share rows, features and kernel entries, each starts
+    at the one before, and rows that provably stand at a bound are left out. The classifier is then
+    that of the best C on all rows, proved to its gap.
+
+    Parameters
+    ----------
+    Cs : array (points,) or int, default=10
+        Strictly ascending; a number stands for so many from 1e-2 to 1e2 by equal factors.
+    cv : int or list of (rows to fit, rows to hold out), default=5
+        Stratified folds, or the row numbers of each.
+    kernel : {"linear", "rbf", "poly", "sigmoid", "laplacian"}, default="linear"
+    gamma : "scale" or float, default="scale"
+    degree : int, default=3
+    coef0 : float, default=0.0
+    n_components : int or None, default=None
+        Landmarks of a Nystrom machine; None: the kernel itself.
+    tol : float, default=1e-3
+        Relative duality gap to prove for every fit.
+    class_weight : None, "balanced" or dict, default=None
+        "balanced" by the classes of all rows.
+    fit_intercept : {False, True, "true"}, default=True
+        None, a penalised constant, or the unpenalised offset.
+    rules : sequence of str or None, default=None
+        As in `svm_path`.
+    random_state : int, RandomState or None, default=0
+        Of folds and landmarks.
+    memory, n_jobs, verbose
+        As in `NystroemSVC`.
+
+    Attributes
+    ----------
+    C_ : float
+        The value with the highest mean accuracy, the smallest of equals.
+    Cs_ : float64 array (points,)
+    scores_ : float64 array (cv, points)
+        Accuracy on held-out rows.
+    path_ : SolvedPath
+        ``path_.model(k)`` is that of ``Cs_[k]`` on all rows; ``path_.points`` says what was proved.
+    cv_results_ : dict of arrays (points,)
+        param_C, mean_test_score, std_test_score, rank_test_score, mean_fit_time.
+    classes_, n_features_in_, dual_gap_, relative_gap_, certificate_, model_
+        Of the best model, as in `NystroemSVC`.
+    """
+
+    # Threads of this process; `Machine` asks.
+    scheduler = None
+    work = None
+
+    def __init__(
+        self,
+        Cs: Any = 10,
+        *,
+        cv: int | Sequence[Any] = 5,
+        kernel: str = "linear",
+        gamma: float | str = "scale",
+        degree: int = 3,
+        coef0: float = 0.0,
+        n_components: int | None = None,
+        tol: float = 1e-3,
+        class_weight: str | Mapping[Any, float] | None = None,
+        fit_intercept: bool | str = True,
+        rules: Sequence[str] | None = None,
+        random_state: Any = 0,
+        memory: int | None = None,
+        n_jobs: int | None = None,
+        verbose: int = 0,
+    ) -> None:
+        self.Cs = Cs
+        self.cv = cv
+        self.kernel = kernel
+        self.gamma = gamma
+        self.degree = degree
+        self.coef0 = coef0
+        self.n_components = n_components
+        self.tol = tol
+        self.class_weight = class_weight
+        self.fit_intercept = fit_intercept
+        self.rules = rules
+        self.random_state = random_state
+        self.memory = memory
+        self.n_jobs = n_jobs
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Solve the path of every fold and of all rows, and keep the best model.
+
+        Parameters
+        ----------
+        X : array or sparse array (n_samples, n_features), data set or path of one
+        y : array (n_samples,)
+            Labels; left out if X is a data set.
+        sample_weight : array (n_samples,), optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            A ValueError: a grid that is not ascending, a class with fewer rows than folds,
+            parameters or data that cannot be used.
+        """
+        fit = fit_options(
+            self.n_components,
+            self.fit_intercept,
+            kernel=self.kernel,
+            gamma=self.gamma,
+            degree=self.degree,
+            coef0=self.coef0,
+            tol=self.tol,
+            seed=self._seed(),
+            memory=self.memory,
+        )
+        Cs, rules = self._grid(), rules_of(self.rules)
+        with ExitStack() as owned:
+            data, numbers = self._rows(X, y, sample_weight, owned)
+            fit = self._suited(fit, data)
+            n = data.n_rows if numbers is None else len(y)
+            folds = renumbered_folds(self.cv, n, numbers)
+            if folds is None:
+                raise InputError("cv must be a number of folds, or the rows of each, not None")
+            options = PathOptions(fit, Cs, folds, rules, alone=False)
+            path = solved(data, options, self.n_jobs, self.verbose)
+        if numbers is not None:
+            path = renumbered(path, numbers, self.n_features_in_)
+        self.path_, self.Cs_ = path, path.values
+        self.scores_ = path.scores
+        assert path.best is not None
+        self.C_ = float(self.Cs_[path.best])
+        self._publish(path.model(), numbers)
+        self.cv_results_ = self._results(path)
+        return self
+
+    def _grid(self) -> Any:
+        if np.ndim(self.Cs):
+            return self.Cs
+        if not isinstance(self.Cs, (int, np.integer)) or self.Cs < 1:
+            raise InputError(f"Cs must be a list of values or how many, 1 or more, got {self.Cs!r}")
+        return np.geomspace(1e-2, 1e2, int(self.Cs))
+
+    def _results(self, path: SolvedPath) -> dict[str, NDArray[Any]]:
+        assert path.scores is not None
+        mean = path.scores.mean(axis=0)
+        seconds = [
+            [sum(sum(part["seconds"].values()) for part in parts) for parts in fold]
+            for fold in path.record["folds"]
+        ]
+        return {
+            "param_C": self.Cs_,
+            "mean_test_score": mean,
+            "std_test_score": path.scores.std(axis=0),
+            "rank_test_score": 1 + np.sum(mean[None, :] > mean[:, None], axis=1),
+            "mean_fit_time": np.mean(seconds, axis=0),
+        }

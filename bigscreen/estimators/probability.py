@@ -1,0 +1,209 @@
+"""Probabilities of classes as LIBSVM has them: a sigmoid of every pair's scores, put together.
+
+scikit-learn has deprecated this in favour of `CalibratedClassifierCV`, and so warns here whoever
+asks for it.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.special import expit
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_random_state, deprecated
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from bigscreen.errors import InputError
+from bigscreen.estimators.inputs import is_chunked, is_store
+from bigscreen.numerics.rows import FloatArray
+
+FOLDS = 5
+
+LEAST = 1e-7
+"""No class of a pair is less probable: sums over the pairs divide by it."""
+
+GONE = (
+    "Attribute `{}` was deprecated in scikit-learn 1.9: take CalibratedClassifierCV in place of "
+    "probability=True"
+)
+
+
+def _asked(machine: Any) -> bool:
+    if machine.probability == "deprecated" or not machine.probability:
+        raise AttributeError("predict_proba is not available when probability=False")
+    return True
+
+
+class Probable:
+    """What ``probability=True`` adds to a machine that fits its classes one against one."""
+
+    probability: bool | str
+    random_state: Any
+
+    def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
+        self._probA = self._probB = np.empty(0)
+        if self.probability == "deprecated":
+            return
+        name = type(self).__name__
+        warnings.warn(
+            "The `probability` parameter is deprecated, as scikit-learn 1.9 has deprecated it: "
+            f"use `CalibratedClassifierCV({name}(), ensemble=False)` instead of "
+            f"`{name}(probability=True)`",
+            FutureWarning,
+            stacklevel=3,
+        )
+        if self.probability:
+            self._fit_sigmoids(X, y, sample_weight)
+
+    @available_if(_asked)
+    def predict_proba(self, X: Any) -> FloatArray:
+        """Probabilities of classes, float64 array of shape (n_samples, n_classes).
+
+        With ``probability=True`` only: from the scores of rows that the machine was not fitted on,
+        in five folds, so that the most probable class is not always the one predicted.
+        """
+        check_is_fitted(self)
+        if not self._probA.size:
+            raise NotFittedError(
+                "predict_proba is not available when fitted with probability=False"
+            )
+        scores = -self._scores(X)  # type: ignore[attr-defined]
+        first = expit(-(self._probA * scores + self._probB)).clip(LEAST, 1 - LEAST)
+        return coupled(first, len(self.classes_))  # type: ignore[attr-defined]
+
+    @available_if(_asked)
+    def predict_log_proba(self, X: Any) -> FloatArray:
+        """Logarithms of `predict_proba`."""
+        return np.log(self.predict_proba(X))
+
+    @deprecated(GONE.format("probA_"))  # type: ignore[prop-decorator]
+    @property
+    def probA_(self) -> FloatArray:
+        """Slopes of the sigmoids of all pairs; empty without ``probability``."""
+        return self._probA
+
+    @deprecated(GONE.format("probB_"))  # type: ignore[prop-decorator]
+    @property
+    def probB_(self) -> FloatArray:
+        """Offsets of the sigmoids of all pairs; empty without ``probability``."""
+        return self._probB
+
+    def _fit_sigmoids(self, X: Any, y: Any, sample_weight: Any) -> None:
+        if is_store(X) or is_chunked(X):
+            raise InputError(
+                "probability=True fits on parts of the rows and needs them in memory; use "
+                "CalibratedClassifierCV on arrays"
+            )
+        machine: Any = clone(self)  # type: ignore[type-var]
+        machine.set_params(probability="deprecated")
+        if not callable(machine.kernel) and machine.kernel != "precomputed":
+            machine.set_params(gamma=self._gamma or "scale")  # type: ignore[attr-defined]
+        square = machine.kernel == "precomputed"
+        X, y = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X), np.asarray(y)
+        weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
+        rows = np.flatnonzero(np.ones(len(y)) if weights is None else weights > 0)
+        codes: Any = np.searchsorted(self.classes_, y[rows])  # type: ignore[attr-defined]
+        random = check_random_state(0 if self.random_state is None else self.random_state)
+        pairs = list(combinations(range(len(self.classes_)), 2))  # type: ignore[attr-defined]
+        scores = np.empty((len(rows), len(pairs)))
+        fold = _folds(codes, random)
+        for held in (fold == k for k in range(FOLDS)):
+            if not held.any():
+                continue
+            kept, left = rows[~held], np.unique(codes[~held])
+            found = np.zeros((np.count_nonzero(held), 0))
+            if len(left) > 1:
+                parts = (kept, rows[held])
+                fitted, scored = (X[np.ix_(r, kept)] if square else X[r] for r in parts)
+                machine.fit(fitted, y[kept], None if weights is None else weights[kept])
+                found = -machine._scores(scored)
+            scores[held] = _of_pairs(found, left, pairs)
+        made = []
+        for (first, second), column in zip(pairs, scores.T, strict=True):
+            own = (codes == first) | (codes == second)
+            made.append(sigmoid(column[own], codes[own] == first))
+        self._probA, self._probB = np.array(made).T
+
+
+def _folds(codes: NDArray[np.int64], random: np.random.RandomState) -> NDArray[np.int64]:
+    """The fold of every row: those of a class go round, in a random order."""
+    fold = np.empty(len(codes), np.int64)
+    for code in np.unique(codes):
+        own = random.permutation(np.flatnonzero(codes == code))
+        fold[own] = (np.arange(len(own)) + random.randint(FOLDS)) % FOLDS
+    return fold
+
+
+def _of_pairs(
+    found: FloatArray, left: NDArray[np.int64], pairs: Sequence[tuple[int, ...]]
+) -> FloatArray:
+    """Scores of all pairs of classes, of those of the classes that are left in what was fitted.
+
+    Above 0 means the first of a pair, as LIBSVM has it. Of a pair with one class left it is that
+    class for certain, 1 or -1; without any 0.
+    """
+    known = {pair: k for k, pair in enumerate(combinations(left.tolist(), 2))}
+    out = np.zeros((len(found), len(pairs)))
+    for k, pair in enumerate(pairs):
+        if pair in known:
+            out[:, k] = found[:, known[pair]]
+        else:
+            out[:, k] = np.sum(left == pair[0]) - np.sum(left == pair[1])
+    return out
+
+
+def sigmoid(scores: FloatArray, positive: NDArray[np.bool_]) -> tuple[float, float]:
+    """A and B of ``1 / (1 + exp(A score + B))``, the most likely for these rows.
+
+    Platt's, with a prior for either class (Lin, Lin, Weng 2007): a Newton that halves its steps.
+    """
+    ones, zeros = np.count_nonzero(positive), np.count_nonzero(~positive)
+    target = np.where(positive, (ones + 1.0) / (ones + 2.0), 1.0 / (zeros + 2.0))
+
+    def loss(at: FloatArray) -> float:
+        z = at[0] * scores + at[1]
+        return float(np.sum(np.logaddexp(0.0, z) - (1.0 - target) * z))
+
+    at = np.array([0.0, np.log((zeros + 1.0) / (ones + 1.0))])
+    columns = np.column_stack([scores, np.ones(len(scores))])
+    for _ in range(100):
+        p = expit(-(columns @ at))
+        gradient = columns.T @ (target - p)
+        if np.max(np.abs(gradient)) < 1e-10:
+            break
+        curvature = (columns * (p * (1 - p))[:, None]).T @ columns + 1e-12 * np.eye(2)
+        step, size = np.linalg.solve(curvature, -gradient), 1.0
+        while size > 1e-10 and loss(at + size * step) > loss(at) + 1e-4 * size * gradient @ step:
+            size /= 2
+        if size <= 1e-10:
+            break
+        at = at + size * step
+    return float(at[0]), float(at[1])
+
+
+def coupled(first: FloatArray, classes: int) -> FloatArray:
+    """Probabilities of all classes, (rows, classes), of those of every pair's first, (rows, pairs).
+
+    Wu, Lin, Weng 2004, their second way: ``min sum_ij (r_ji p_i - r_ij p_j)^2``, ``sum p = 1``.
+    """
+    i, j = np.triu_indices(classes, 1)
+    r = np.zeros((len(first), classes, classes))
+    r[:, i, j], r[:, j, i] = first, 1.0 - first
+    system = np.zeros((len(first), classes + 1, classes + 1))
+    inner = system[:, :classes, :classes]
+    inner[:] = -r * r.transpose(0, 2, 1)
+    every = np.arange(classes)
+    inner[:, every, every] = np.sum(r**2, axis=1)
+    system[:, :classes, classes] = system[:, classes, :classes] = 1.0
+    right = np.zeros((len(first), classes + 1, 1))
+    right[:, classes] = 1.0
+    found = np.linalg.solve(system, right)[:, :classes, 0].clip(0.0)
+    return found / np.sum(found, axis=1, keepdims=True)

@@ -1,0 +1,221 @@
+"""The kernel regressions: `SVR`, `NuSVR`, `LADRegressor` and `QuantileRegressor`."""
+
+from __future__ import annotations
+
+import warnings
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.memory import MemoryDataset, Mirrored
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.estimators.base import Regressor
+from bigscreen.estimators.kernel import KernelMachine
+from bigscreen.model.model import Model
+from bigscreen.train.options import TrainOptions
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class _KernelRegressor(Regressor, KernelMachine):
+    """What the kernel regressions share: C and the offset."""
+
+    C: float = 1.0
+    fit_intercept: bool | str = "true"
+
+    def _own(self) -> dict[str, Any]:
+        return {"C": self._penalty(self.C)}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class SVR(_KernelRegressor):
+    """epsilon-support vector regression, a drop-in for `sklearn.svm.SVR`.
+
+    Minimises ``1/2 ||w||^2 + C sum_i weight_i max(0, |y_i - <w, phi(x_i)> - b| - epsilon)`` until
+    the duality gap, summed over all rows in float64, is at most ``tol`` times the objective.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Penalty of an error beyond epsilon.
+    epsilon : float, default=0.1
+        Errors up to this cost nothing.
+    fit_intercept : {False, True, "true"}, default="true"
+        As in `SVC`: none, a penalised constant, or the unpenalised offset of scikit-learn.
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
+    time_budget, solver, \
+    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+        As in `SVC`.
+
+    Attributes
+    ----------
+    support_ : int32 array (n_SV,)
+        Rows of X whose coefficient is not 0, ascending.
+    support_vectors_ : array or csr_array (n_SV, n_features)
+    n_support_ : int32 array (1,)
+    dual_coef_ : float64 array, or csr_array if X is sparse, (1, n_SV)
+    coef_ : array or csr_array (1, n_features)
+        Of a linear kernel: weights of the features.
+    intercept_ : float64 array (1,)
+    n_iter_ : int
+        What ``max_iter`` counts.
+    components_ : ndarray or csr_array (n_components, n_features)
+        The landmarks, where ``n_components`` is a number, in place of the four above.
+    n_features_in_, dual_gap_, relative_gap_, certificate_, fit_status_, history_, model_
+        As in `SVC`; there is one certificate.
+
+    Examples
+    --------
+    >>> from bigscreen import SVR
+    >>> machine = SVR(epsilon=0.05, n_components=500).fit(X, y)  # doctest: +SKIP
+    """
+
+    _problem = "svr"
+
+    epsilon: float = 0.1
+
+    def _own(self) -> dict[str, Any]:
+        return {**super()._own(), "epsilon": self.epsilon}
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class NuSVR(_KernelRegressor):
+    """nu-support vector regression, a drop-in for `sklearn.svm.NuSVR`.
+
+    Minimises ``1/2 ||w||^2 + C sum_i weight_i (nu epsilon + max(0, |y_i - <w, phi(x_i)> - b| -
+    epsilon))`` over epsilon, too, until the duality gap, summed over all rows in float64, is at
+    most ``tol`` times the objective. Its rows are held twice, in memory.
+
+    Parameters
+    ----------
+    nu : float, default=0.5
+        In (0, 1]: at most this part of the rows' weight is outside of the tube, and at least this
+        part supports it.
+    C : float, default=1.0
+        Penalty of an error beyond epsilon.
+    fit_intercept : {False, True, "true"}, default="true"
+        As in `SVR`.
+    kernel, degree, gamma, coef0, tol, max_iter, time_budget, solver, screening, start, cache, \
+    memory, n_jobs, work, random_state, verbose
+        As in `SVC`; the kernel has a name or is a function of rows.
+    n_components, sampling, truncation, scheduler
+        Not looked at or refused: the machine is exact, and its rows are in memory.
+
+    Attributes
+    ----------
+    support_, support_vectors_, n_support_, dual_coef_, intercept_, n_features_in_, dual_gap_, \
+    relative_gap_, certificate_, n_iter_, history_, model_
+        As in `SVR`.
+    """
+
+    _problem = "nu-svr"
+
+    nu: float = 0.5
+
+    _landmarks = None
+
+    def _own(self) -> dict[str, Any]:
+        return {**super()._own(), "nu": self.nu}
+
+    def _options(self) -> TrainOptions:
+        if self.n_components is not None:
+            warnings.warn(
+                "NuSVR is exact: n_components is not looked at", UserWarning, stacklevel=3
+            )
+        if self.scheduler is not None:
+            raise InputError("NuSVR has its rows in memory; give no scheduler, or use SVR")
+        if isinstance(self.kernel, str) and self.kernel == "precomputed":
+            raise InputError(
+                "NuSVR takes its rows twice, and a precomputed matrix has each once; give a kernel "
+                "with a name or a function, or use SVR"
+            )
+        return super()._options()
+
+    def _rows(
+        self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
+    ) -> tuple[Rows, NDArray[np.int64] | None]:
+        data, numbers = super()._rows(X, y, sample_weight, owned)
+        if self._things is not None:
+            raise InputError("NuSVR takes rows of numbers; use SVR for a kernel of other things")
+        if not isinstance(data, MemoryDataset) or not data.regression:
+            raise InputError(
+                "NuSVR needs rows with targets as arrays in memory; use SVR for a stored data set"
+            )
+        n = data.n_rows
+        return Mirrored(data), np.tile(np.arange(n) if numbers is None else numbers, 2)
+
+    def _publish_support(self, model: Model) -> None:
+        """Both sides of a row are one support row."""
+        assert model.support is not None and model.landmarks is not None
+        rows, first, back = np.unique(model.support, return_index=True, return_inverse=True)
+        coef = np.bincount(back, model.coef[0], len(rows))[None]
+        self.model_ = replace(model, support=rows, landmarks=model.landmarks[first], coef=coef)
+        super()._publish_support(self.model_)
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class LADRegressor(_KernelRegressor):
+    """Least absolute deviations: regression of the median, with a kernel.
+
+    Minimises ``1/2 ||w||^2 + C sum_i weight_i |y_i - <w, phi(x_i)> - b|`` until the duality gap,
+    summed over all rows in float64, is at most ``tol`` times the objective.
+
+    Parameters
+    ----------
+    C : float, default=1.0
+        Penalty of an error.
+    fit_intercept : {False, True, "true"}, default="true"
+        As in `SVR`.
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
+    time_budget, solver, \
+    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+        As in `SVC`.
+
+    Attributes
+    ----------
+    support_, support_vectors_, n_support_, dual_coef_, intercept_, components_, n_features_in_, \
+    dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+        As in `SVR`.
+    """
+
+    _problem = "lad"
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class QuantileRegressor(_KernelRegressor):
+    """Regression of a quantile, with a kernel.
+
+    Minimises ``1/2 ||w||^2 + C sum_i weight_i q(y_i - <w, phi(x_i)> - b)`` with the pinball loss
+    ``q(e) = max(quantile e, (quantile - 1) e)`` until the duality gap, summed over all rows in
+    float64, is at most ``tol`` times the objective. (`sklearn.linear_model.QuantileRegressor` has
+    the same loss, a linear model and an L1 penalty.)
+
+    Parameters
+    ----------
+    quantile : float, default=0.5
+        Strictly between 0 and 1: this part of the rows' weight will lie below the prediction.
+    C : float, default=1.0
+        Penalty of an error.
+    fit_intercept : {False, True, "true"}, default="true"
+        As in `SVR`.
+    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
+    time_budget, solver, \
+    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+        As in `SVC`.
+
+    Attributes
+    ----------
+    support_, support_vectors_, n_support_, dual_coef_, intercept_, components_, n_features_in_, \
+    dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+        As in `SVR`.
+    """
+
+    _problem = "quantile"
+
+    quantile: float = 0.5
+
+    def _own(self) -> dict[str, Any]:
+        return {**super()._own(), "tau": self.quantile}

@@ -1,0 +1,1 @@
+"""What solvers multiply with: raw rows, stored features, columns of a kernel."""

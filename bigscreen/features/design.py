@@ -1,0 +1,319 @@
+"""What a solver multiplies with: the columns of every row, raw features or kernel columns.
+
+A design gives row i the feature ``phi_i = T' c_i``: ``c_i`` its columns (raw features, or the
+kernel column ``k(x_i, z_1..z_m)`` to the landmarks), ``T`` the factor (identity for raw features).
+A model is a coefficient of the columns: ``u_i = c_i . coef``, ``coef = T w``, so features never
+need to be stored, and ``||w(alpha)|| = ||T' v||`` with ``v = sum_i s_i alpha_i c_i``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.kernels.base import FLOAT64, Kernel
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.square import Square
+from bigscreen.kernels.standard import Linear
+from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy
+from bigscreen.problems.dual import Dual
+
+if TYPE_CHECKING:
+    from bigscreen.data.rows import Rows
+    from bigscreen.problems.recipes import Problem
+
+
+@dataclass(frozen=True)
+class Design:
+    """Rows and how their columns come about; picklable, shared by solver, certificate, model.
+
+    Parameters
+    ----------
+    data : Rows
+        The rows: the ingested data, or a store of features.
+    kernel : Kernel or None
+        None: the columns are the rows' own features (linear machine, stored features).
+    landmarks : Side or None
+        The landmarks of a kernel design; None with a kernel is the exact kernel machine, which
+        has no columns: its solvers compute kernel entries between rows.
+    factor : float64 (m, r) or None
+        ``T``; None is the identity.
+    square : Square or None
+        Of an exact kernel machine of few rows the entries between them, which solver and closing
+        pass share; it does not travel.
+    """
+
+    data: Rows
+    kernel: Kernel | None = None
+    landmarks: Operand | None = None
+    factor: FloatArray | None = None
+    square: Square | None = field(default=None, repr=False, compare=False)
+
+    def dual(self, problem: Problem) -> Dual:
+        """The dual of all rows, not to be written to; with a square it is made once."""
+        made = self._made
+        if not made or made[0] is not problem:
+            data = self.data
+            made[:] = problem, problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        dual: Dual = made[1]
+        if self.square is None:
+            made.clear()
+        return dual
+
+    @cached_property
+    def _made(self) -> list[Any]:
+        return []
+
+    @property
+    def exact(self) -> bool:
+        """Whether phi is the kernel's own feature, never written down: the exact kernel machine."""
+        return self.kernel is not None and self.landmarks is None
+
+    @property
+    def definite(self) -> bool:
+        """Whether products of phi are those of vectors, which every gap and every safe rule needs.
+
+        Those of columns are, whatever the kernel: phi is written down.
+        """
+        return not self.exact or self.kernel is None or self.kernel.psd
+
+    @property
+    def precision(self) -> type:
+        """float32, or float64 where float32 entries between these rows would be coarse."""
+        assert self.kernel is not None
+        return self.kernel.precision(self.data.max_sqnorm, self.data.n_features)
+
+    @property
+    def side(self) -> Operand:
+        """The landmarks of a kernel design."""
+        assert self.landmarks is not None
+        return self.landmarks
+
+    @property
+    def width(self) -> int:
+        """Number m of columns."""
+        return self.data.n_features if self.landmarks is None else len(self.landmarks)
+
+    @property
+    def rank(self) -> int:
+        """Dimension r of phi and w."""
+        return self.width if self.factor is None else self.factor.shape[1]
+
+    def coef(self, w: FloatArray) -> FloatArray:
+        """Coefficients of the columns ``T w`` (m,) of a w (r,)."""
+        return w if self.factor is None else self.factor @ w
+
+    def coef_size(self, w: FloatArray) -> float:
+        """``sum |T| |w|``: what rounding in ``T w`` and in scores is proportional to."""
+        size = np.abs(w) if self.factor is None else np.abs(self.factor) @ np.abs(w)
+        return float(size.sum())
+
+    def features(self, v: FloatArray) -> FloatArray:
+        """``T' v`` (r,) of a sum over columns (m,)."""
+        return v if self.factor is None else self.factor.T @ v
+
+    def features_of(
+        self, columns: NDArray[Any], out: NDArray[np.float32] | None = None
+    ) -> NDArray[Any]:
+        """``phi`` (rows, r) of rows with these columns (rows, m), as many bits in as out.
+
+        ``out``: where float32 features are to be written.
+        """
+        if self.factor is None:
+            return columns
+        if columns.dtype == np.float32:
+            return Linear().block(columns, self._factor_side, out=out)
+        return columns @ self.factor
+
+    @cached_property
+    def _factor_side(self) -> Operand:
+        assert self.factor is not None
+        return Operand(self.factor.T.astype(np.float32))
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made again."""
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {**known, "square": None}
+
+    def columns(self, X: Any, dtype: type = np.float32) -> NDArray[Any]:
+        """The columns of rows X, dense, shape (len X, m), float32 or float64 entries.
+
+        Raw features of float64 stay that.
+        """
+        if self.kernel is not None:
+            return self.kernel.block(X, self.side, dtype=dtype)
+        dense = X if isinstance(X, np.ndarray) else X.toarray()
+        return dense.astype(np.result_type(dense, dtype), copy=False)
+
+    def dots(self, X: Any, coefs: FloatArray, dtype: type = np.float32) -> FloatArray:
+        """``columns(X) @ coefs`` (len X, k) in float64, never holding all columns."""
+        if self.kernel is None:
+            return _raw_dots(X, coefs)
+        return self.kernel.dots(X, self.side, coefs, dtype)
+
+    def norms(self, X: Any, sqnorms: FloatArray) -> FloatArray:
+        """Upper bounds of ``||phi_i||`` for rows X whose ``||x||^2`` is known."""
+        if self.kernel is None:
+            return np.sqrt(sqnorms)
+        if not self.kernel.psd:
+            # Without a Cauchy-Schwarz bound only the factor limits the norm.
+            return np.full(len(sqnorms), self._stretch * self.column_bound)
+        # ||T' k_i||^2 <= k_ii for exact columns; T can amplify what float32 ones err by.
+        return np.sqrt(self.kernel.diag(X)) * (1 + 1e-6) + self._stretch * self._entry_error
+
+    def length_errors(self, w: FloatArray) -> FloatArray:
+        """How far ``||w||^2`` of each column of w (r, k) can be from that of the machine that is
+        published, ``c' K_ZZ c`` with ``c = T w``: T is as good as float64 makes it.
+
+        The difference itself, and what rounding can do to it where entries are float64.
+        """
+        if self.factor is None:
+            return np.zeros(w.shape[1])
+        assert self.kernel is not None
+        coefs = self.factor @ w
+        seen = np.einsum("ik,ik->k", coefs, self.dots(self.side.X, coefs, np.float64))
+        entry = FLOAT64 * self._entry_error + 2.0**-52 * self.column_bound
+        size = np.einsum("ik,ik->k", coefs, coefs)
+        return np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size
+
+    @cached_property
+    def _stretch(self) -> float:
+        """At least ``||T' c|| / max |c_j|``."""
+        assert self.factor is not None
+        # T's columns are orthogonal: the longest is its spectral norm.
+        return float(np.max(np.linalg.norm(self.factor, axis=0)) * np.sqrt(self.width))
+
+    @property
+    def largest_norm(self) -> float:
+        """Upper bound of ``||phi_i||`` over all rows."""
+        if self.kernel is None:
+            return float(np.sqrt(self.data.max_sqnorm))
+        if not self.kernel.psd:
+            return self._stretch * self.column_bound
+        longest = float(np.sqrt(self.kernel.bound(self.data.max_sqnorm, self.data.max_sqnorm)))
+        return longest * (1 + 1e-6) + self._stretch * self._entry_error
+
+    @property
+    def column_bound(self) -> float:
+        """Upper bound of the absolute value of any column entry."""
+        if self.kernel is None:
+            return float(np.sqrt(self.data.max_sqnorm))
+        return float(self.kernel.bound(self.data.max_sqnorm, float(np.max(self.side.sqnorms))))
+
+    def score_error(self, coef: FloatArray, dtype: type = np.float32) -> float:
+        """Bound on the rounding error of one score (MATH sec. 4): entry error x ``||coef||_1``."""
+        weight = float(np.sum(np.abs(coef)))
+        if self.kernel is None:
+            return 2.0**-52 * np.sqrt(self.width) * self.column_bound * weight
+        entry = self._entry_error * (FLOAT64 if dtype is np.float64 else 1.0)
+        return min(entry, 2 * self.column_bound) * weight
+
+    @property
+    def _entry_error(self) -> float:
+        """Bound on the error of one float32 column entry of a kernel design."""
+        # The longest row is not the worst one: far from every landmark an RBF entry vanishes, and
+        # its error too. Rows and landmarks of one length bound them all.
+        assert self.kernel is not None
+        longest = max(self.data.max_sqnorm, float(np.max(self.side.sqnorms)))
+        return float(self.kernel.entry_error(longest, longest, self.data.n_features))
+
+
+def row_ranges(n: int, size: int) -> list[tuple[int, int]]:
+    """Ranges of at most ``size`` rows that cover [0, n)."""
+    return [(a, min(a + size, n)) for a in range(0, n, size)]
+
+
+def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
+    """``X @ coefs`` with float64 sums, dense or CSR."""
+    if not isinstance(X, np.ndarray):
+        return X @ coefs
+    out = np.empty((len(X), coefs.shape[1]))
+    _dense_dots(X, np.ascontiguousarray(coefs.T), out)
+    return out
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def _dense_dots(X, coefs, out):  # type: ignore[no-untyped-def]
+    for i in range(X.shape[0]):
+        for k in range(coefs.shape[0]):
+            total = 0.0
+            for j in range(X.shape[1]):
+                total += X[i, j] * coefs[k, j]
+            out[i, k] = total
+
+
+COLUMN_ROWS = 1024
+"""Rows whose columns are held at once."""
+
+
+def weighted_columns(design: Design, coef: FloatArray, fleet: Any) -> FloatArray:
+    """``sum_i coef_i [c_i, 1]`` over all rows: float64 (m + 1,), columns in float32.
+
+    Parameters
+    ----------
+    design : Design
+        One with columns (not the exact kernel machine).
+    coef : float64 (n,)
+        Rows whose coefficient is 0 cost nothing.
+    fleet : closing.Fleet
+    """
+    data = design.data
+    items = ((s, coef[slice(*data.shard(s))]) for s in range(data.n_shards))
+    # Added in shard order: the same bits for any number of workers.
+    total = np.zeros(design.width + 1)
+    for part in fleet.each(_ColumnSum(design), items):
+        total += part
+    return total
+
+
+def scores(design: Design, coef: FloatArray, fleet: Any) -> FloatArray:
+    """``c_i . coef`` of every row: float64 (n,), columns in float32."""
+    parts = fleet.each(_Scores(design, coef), range(design.data.n_shards))
+    return np.concatenate(list(parts))
+
+
+@dataclass(frozen=True)
+class _ColumnSum:
+    design: Design
+
+    def __call__(self, item: tuple[int, FloatArray]) -> FloatArray:
+        shard, coef = item
+        design, data = self.design, self.design.data
+        start, stop = data.shard(shard)
+        total = np.zeros(design.width + 1)
+        for a, b in row_ranges(stop - start, data.chunk_rows):
+            used = np.flatnonzero(coef[a:b])
+            if not len(used):
+                continue
+            X = data.X(start + a, start + b)
+            for c, d in row_ranges(len(used), COLUMN_ROWS):
+                rows = X[used[c:d]]
+                columns = rows if design.kernel is None else design.columns(rows)
+                _add(as_rows(columns), coef[a:b][used[c:d]], total)
+        return total
+
+
+@dataclass(frozen=True)
+class _Scores:
+    design: Design
+    coef: FloatArray
+
+    def __call__(self, shard: int) -> FloatArray:
+        data = self.design.data
+        start, stop = data.shard(shard)
+        found = [
+            self.design.dots(data.X(start + a, start + b), self.coef[:, None])[:, 0]
+            for a, b in row_ranges(stop - start, data.chunk_rows)
+        ]
+        return np.concatenate(found)
+
+
+@njit(cache=True, nogil=True)
+def _add(columns, coef, total):  # type: ignore[no-untyped-def]
+    for i in range(len(coef)):
+        row_axpy(columns, i, coef[i], total)
+        total[-1] += coef[i]

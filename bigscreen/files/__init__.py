@@ -1,0 +1,1 @@
+"""Outputs that appear whole or not at all, sealed records, checkpoints, work folders."""

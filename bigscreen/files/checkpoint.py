@@ -1,0 +1,268 @@
+"""Checkpoints on disk: one folder per checkpoint, one file per shard.
+
+::
+
+    folder/7.4f0c91d2.tmp/        being written; never read
+    folder/7/checkpoint.json      checksums of the shards, the caller's meta, its own checksum
+    folder/7/meta.npz             the arrays among the meta
+    folder/7/shard-000012.npz     the state of shard 12
+
+Files hold JSON and plain arrays, never pickles. Shards are separate files, so a checkpoint can be
+read by any number of workers. A solver of one process has one shard.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import warnings
+import zlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigscreen.errors import InputError
+from bigscreen.files.output import sync_folder
+from bigscreen.files.sealed import packed, unpacked
+
+FORMAT = 1
+KEPT = 2
+
+
+class DamagedCheckpoint(InputError):
+    """A checkpoint that is not whole: a file is missing, cut short or changed."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A finished checkpoint: where it lies and what it must contain."""
+
+    path: Path
+    checksums: tuple[int, ...]
+    meta: dict[str, Any]
+
+    @property
+    def n_shards(self) -> int:
+        return len(self.checksums)
+
+    @classmethod
+    def read(cls, path: Path) -> Checkpoint:
+        """Read everything but the shards.
+
+        Raises
+        ------
+        DamagedCheckpoint
+            If the description or the arrays beside it are not whole.
+        """
+        try:
+            record = json.loads((path / "checkpoint.json").read_text(encoding="utf-8"))
+            body = record["body"]
+            if record["crc32"] != zlib.crc32(_canonical(body)):
+                raise ValueError("its checksum does not match")
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedCheckpoint(f"{path}: checkpoint.json is damaged ({error})") from error
+        if body["format"] > FORMAT:
+            raise InputError(f"{path} was written by a newer version: upgrade to read it")
+        meta = dict(body["meta"])
+        if body["meta_arrays"] is not None:
+            meta.update(_read_arrays(path / "meta.npz", body["meta_arrays"]))
+        return cls(path, tuple(body["shards"]), meta)
+
+    def shard(self, shard: int) -> dict[str, np.ndarray]:
+        """The saved arrays of one shard; raises DamagedCheckpoint if they are not whole."""
+        return _read_arrays(self.path / _shard_name(shard), self.checksums[shard])
+
+
+def finished(folder: Path) -> list[Path]:
+    """The checkpoints in a folder, newest first; an absent folder has none."""
+    if not folder.is_dir():
+        return []
+    found = [path for path in folder.iterdir() if path.is_dir() and path.name.isdigit()]
+    return sorted(found, key=lambda path: int(path.name), reverse=True)
+
+
+def newest_whole(
+    folder: Path, n_shards: int, restore: Callable[[Checkpoint], None]
+) -> Checkpoint | None:
+    """Restore the newest checkpoint that is whole, with a warning for every one that is not.
+
+    Raises
+    ------
+    InputError
+        If a checkpoint has another number of shards: it belongs to other data.
+    """
+    for path in finished(folder):
+        try:
+            checkpoint = Checkpoint.read(path)
+            if checkpoint.n_shards != n_shards:
+                raise InputError(
+                    f"{path} has {checkpoint.n_shards} shards and the data {n_shards}: "
+                    "it belongs to other data"
+                )
+            restore(checkpoint)
+            return checkpoint
+        except DamagedCheckpoint as error:
+            warnings.warn(f"{error}; using the checkpoint before it", stacklevel=3)
+    return None
+
+
+def check_owner(folder: Path, of: str) -> None:
+    """Refuse checkpoints in a folder that are of another problem: their meta has another ``of``.
+
+    Raises
+    ------
+    InputError
+    """
+    for path in sorted(record.parent for record in folder.glob("**/checkpoint.json")):
+        try:
+            meta = Checkpoint.read(path).meta
+        except DamagedCheckpoint:
+            continue  # said when it is passed over
+        if meta.get("of", of) != of:
+            raise InputError(
+                f"{path} is a checkpoint of another problem; remove {folder} to solve this one "
+                "from the beginning"
+            )
+
+
+def save_alone(folder: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write the checkpoint of a solver that is one process."""
+    with Draft(folder, meta) as draft:
+        draft.commit({0: write_shard(draft.path, 0, arrays)})
+
+
+def load_alone(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    """Meta and arrays of the newest whole checkpoint that ``save_alone`` wrote; None without."""
+    arrays: dict[str, np.ndarray] = {}
+    found = newest_whole(folder, 1, lambda checkpoint: arrays.update(checkpoint.shard(0)))
+    return None if found is None else (found.meta, arrays)
+
+
+class Draft:
+    """A checkpoint being written; leaving it without :meth:`commit` removes it."""
+
+    def __init__(self, folder: Path, meta: Mapping[str, Any]) -> None:
+        """Make the folder for the parts.
+
+        Parameters
+        ----------
+        folder : Path
+            Where the checkpoints are kept.
+        meta : mapping
+            JSON-able values, and numpy arrays as direct values.
+
+        Raises
+        ------
+        TypeError
+            If ``meta`` holds something else; nothing is written then.
+        """
+        arrays = {key: value for key, value in meta.items() if isinstance(value, np.ndarray)}
+        plain = {key: value for key, value in meta.items() if key not in arrays}
+        if json.loads(json.dumps(plain)).keys() != plain.keys():
+            raise TypeError("the keys of a checkpoint's meta must be strings")
+        self._meta, self._arrays = plain, arrays
+        folder.mkdir(parents=True, exist_ok=True)
+        for leftover in folder.glob("*.tmp"):
+            shutil.rmtree(leftover, ignore_errors=True)
+        newest = next((int(path.name) for path in finished(folder)), 0)
+        self.folder = folder
+        # A name of its own: a worker that was given up, and is not dead, may go on writing to the
+        # draft that it knew.
+        self.path = folder / f"{newest + 1}.{secrets.token_hex(4)}.tmp"
+        self.path.mkdir()
+
+    def commit(self, checksums: Mapping[int, int]) -> Path:
+        """Describe the shards written by :func:`write_shard`, make all of it durable, rename.
+
+        Parameters
+        ----------
+        checksums : mapping of shard to checksum
+            One for every shard, as :func:`write_shard` returned them.
+
+        Returns
+        -------
+        Path
+            The finished checkpoint. Only the newest two stay in the folder.
+        """
+        for shard in checksums:
+            if not (self.path / _shard_name(shard)).is_file():
+                raise FileNotFoundError(
+                    f"{self.path} lacks shard {shard} which a worker says it wrote: "
+                    "the folder must be one that every machine shares"
+                )
+        meta_arrays = _write_arrays(self.path / "meta.npz", self._arrays) if self._arrays else None
+        body = {
+            "format": FORMAT,
+            "shards": [checksums[shard] for shard in range(len(checksums))],
+            "meta": self._meta,
+            "meta_arrays": meta_arrays,
+        }
+        record = {"crc32": zlib.crc32(_canonical(body)), "body": body}
+        _write_durably(self.path / "checkpoint.json", json.dumps(record).encode())
+        sync_folder(self.path)
+        path = self.folder / self.path.name.partition(".")[0]
+        os.rename(self.path, path)
+        sync_folder(self.folder)
+        for old in finished(self.folder)[KEPT:]:
+            shutil.rmtree(old, ignore_errors=True)
+        return path
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)  # nothing is left of it after a commit
+
+
+def write_shard(path: Path, shard: int, arrays: Mapping[str, np.ndarray]) -> int:
+    """Write one shard's state into the folder of a draft; returns its checksum.
+
+    Raises
+    ------
+    FileNotFoundError
+        If this machine does not see the folder.
+    TypeError
+        If an array holds Python objects.
+    """
+    if not path.is_dir():
+        raise FileNotFoundError(
+            f"the checkpoint folder {path} is not there for every worker: "
+            "it must be one that every machine shares"
+        )
+    return _write_arrays(path / _shard_name(shard), arrays)
+
+
+def _shard_name(shard: int) -> str:
+    return f"shard-{shard:06d}.npz"
+
+
+def _canonical(body: dict[str, Any]) -> bytes:
+    return json.dumps(body, sort_keys=True).encode()
+
+
+def _write_arrays(path: Path, arrays: Mapping[str, np.ndarray]) -> int:
+    data = packed(arrays)
+    _write_durably(path, data)
+    return zlib.crc32(data)
+
+
+def _read_arrays(path: Path, checksum: int) -> dict[str, np.ndarray]:
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from error
+    if zlib.crc32(data) != checksum:
+        raise DamagedCheckpoint(f"{path} is damaged: its checksum does not match")
+    return unpacked(data)[1]
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    with open(path, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

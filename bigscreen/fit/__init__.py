@@ -1,0 +1,1 @@
+"""The one loop: solver, rule, budgets, checkpoints, closing pass."""

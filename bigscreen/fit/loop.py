@@ -1,0 +1,263 @@
+"""The one loop: solver, screening rule, budgets, checkpoints, closing pass, certificate.
+
+The hinge is ``Monitor``: a solver hands it its point at every pass boundary, and gets back
+either a region to screen with or None, meaning stop. It never changes alpha.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.certify.explicit import Certificate, close
+from bigscreen.certify.few import close_few
+from bigscreen.errors import InputError
+from bigscreen.features.design import Design
+from bigscreen.files.checkpoint import check_owner
+from bigscreen.fit.monitor import COUNTED, Limits, Monitor, Report
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.point import Point
+from bigscreen.problems.recipes import Problem
+from bigscreen.screening.dynamic import Rule, check_rule
+from bigscreen.solvers.protocol import Solver
+
+BEYOND = (
+    "the objective is no finite number, as sums overflow float64: the data, C, the weights or the "
+    "kernel's parameters are too large or too small; scale the data, or take values nearer to 1"
+)
+
+LARGEST = 1e100
+"""Bound of a variable beyond which, or below whose inverse, products of two leave float64."""
+
+
+def check_box(box: FloatArray, ids: Callable[[], NDArray[np.int64]]) -> None:
+    """Refuse bounds of variables, of rows with these numbers, that float64 cannot reckon with."""
+    if len(box) and 1 / LARGEST <= box.min() and box.max() <= LARGEST:
+        return
+    fine = (box == 0) | ((box >= 1 / LARGEST) & (box <= LARGEST))  # a nan is neither
+    if not fine.all():
+        k = int(np.argmin(fine))
+        raise InputError(
+            f"C (or 1 / nu) times the weight of row {ids()[k]} is {box[k]:.3g}: float64 carries "
+            f"sums of such from {1 / LARGEST:g} to {LARGEST:g}; take values nearer to 1"
+        )
+
+
+@contextmanager
+def arithmetic() -> Iterator[None]:
+    """Say in one sentence that numbers have left float64, wherever they do it."""
+    try:
+        yield
+    except (ArithmeticError, np.linalg.LinAlgError) as error:
+        raise InputError(BEYOND) from error
+
+
+@dataclass
+class Fitted:
+    """What ``fit`` returns: the best certified point, its certificate, and how it came about.
+
+    ``ended``: why the solve ended, see ``Monitor``. ``passes``: how many went over all rows
+    (``full``), over some (``partial``) and certified (``closing``, over all); of a solver that does
+    not go over rows (pairs) the last alone.
+    """
+
+    point: Point
+    certificate: Certificate
+    ended: str
+    history: list[dict[str, Any]]
+    screening: dict[str, Any]
+    seconds: dict[str, float]
+    passes: dict[str, int]
+
+
+def fit(
+    design: Design,
+    problem: Problem,
+    solver: Solver,
+    fleet: Fleet,
+    limits: Limits,
+    *,
+    rule: Rule | None = None,
+    certify: str = "float32",
+    source: Design | None = None,
+    resident: bool = True,
+    folder: Path | None = None,
+    resume: bool = False,
+    of: str = "",
+    start: FloatArray | None = None,
+    report: Report = lambda event: None,
+) -> Fitted:
+    """Solve one binary problem to a proved relative gap.
+
+    Parameters
+    ----------
+    design, problem, solver, fleet
+        Features, problem, solver, and where shards run.
+    rule : Rule or None
+        Screening during the solve.
+    certify : {"float32", "float64"}
+        Precision of the closing pass.
+    source : Design or None
+        The kernel design behind stored features, whose exact columns float64 certifies.
+    resident : bool
+        Keep rows in memory between passes.
+    folder : Path or None
+        Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
+    resume : bool
+        Go on from the newest checkpoint in ``folder``.
+    of : str
+        Which problem checkpoints are of: those of another one are refused.
+    start : float64 (n,) or None
+        A feasible alpha to begin from where no checkpoint is gone on with.
+    report : callable
+        Receives one event a pass.
+
+    Returns
+    -------
+    Fitted
+        The best certified point; its gap is above ``limits.tol`` where a budget ended first.
+    """
+    if rule is not None:
+        check_rule(rule.name, design.definite)
+    if folder is not None and resume:
+        check_owner(folder, of)
+    weight_bound = _weight_bound(design, problem)
+
+    def certified(point: Point) -> Certificate:
+        if design.exact:
+            return close_few(design, problem, point, fleet, certify)
+        return close(design, problem, point, fleet, certify, source)
+
+    monitor = Monitor(
+        certify=certified,
+        limits=limits,
+        rule=rule,
+        report=report,
+        folder=folder,
+        of=of,
+        nothing=_nothing(design, problem),
+        definite=design.definite,
+    )
+    report({"event": "phase", "phase": "solve"})
+    with GracefulInterrupt(monitor), arithmetic():
+        solver.run(
+            design,
+            problem,
+            fleet,
+            monitor,
+            weight_bound=weight_bound,
+            resident=resident,
+            resume=folder if resume else None,
+            start=start,
+        )
+    assert monitor.certificate is not None and monitor.certified_point is not None
+    if not np.isfinite([monitor.certificate.reached, monitor.certificate.dual]).all():
+        raise InputError(BEYOND)
+    total = time.monotonic() - monitor.started
+    screening = {
+        "rule": "none" if rule is None else rule.name,
+        "passes": monitor.fixed,
+        "fixed_at_hi": sum(entry["at_hi"] for entry in monitor.fixed),
+        "fixed_at_lo": sum(entry["at_lo"] for entry in monitor.fixed),
+        "taken_back": monitor.restarts,
+        **{
+            name: monitor.history[-1][name]
+            for name in COUNTED
+            if name in monitor.history[-1] and not name.endswith("passes")
+        },
+    }
+    return Fitted(
+        point=monitor.certified_point,
+        certificate=monitor.certificate,
+        ended=monitor.ended,
+        history=monitor.history,
+        screening=screening,
+        seconds={
+            "solve": total - monitor.certify_seconds,
+            "certify": monitor.certify_seconds,
+        },
+        passes=_passes(monitor),
+    )
+
+
+def _passes(monitor: Monitor) -> dict[str, int]:
+    made = monitor.history[-1]
+    known = {k: made[f"{k}_passes"] for k in ("full", "partial") if f"{k}_passes" in made}
+    return {**known, "closing": monitor.closings}
+
+
+def _nothing(design: Design, problem: Problem) -> float:
+    """The least ``1/2 ||w*||^2`` that rows of float32 can tell from 0; 0 where w* = 0 needs no
+    telling: without a total to meet alpha = 0 says it, or P is all loss, as a nu-SVR's is."""
+    data, kernel = design.data, design.kernel
+    total = float(np.sum(problem.dual(data.y(0, 1), data.weights(0, 1)).total))
+    if not total > 0:
+        return 0.0
+    largest = data.max_sqnorm
+    if kernel is not None:
+        largest = kernel.bound(largest, largest) if kernel.psd else np.inf
+    if not np.isfinite(largest):
+        return 0.0
+    for s in range(data.n_shards):
+        start, stop = data.shard(s)
+        if np.any(problem.dual(data.y(start, stop), data.weights(start, stop)).lin):
+            return 0.0
+    return 0.5 * (2.0**-24 * total) ** 2 * (largest + float(problem.intercept == "constant"))
+
+
+def _weight_bound(design: Design, problem: Problem) -> float:
+    """The sum of all rows' reach.
+
+    Raises
+    ------
+    InputError
+        If a row's box is so large or so small that its square is no float64.
+    """
+    data = design.data
+    total = 0.0
+    for s in range(data.n_shards):
+        start, stop = data.shard(s)
+        if data.n_shards == 1:
+            dual = design.dual(problem)
+        else:
+            dual = problem.dual(data.y(start, stop), data.weights(start, stop))
+        box = dual.reach
+        check_box(box if dual.curve is None else 0.5 * box, partial(data.row_ids, start, stop))
+        total += float(box.sum())
+    return total
+
+
+class GracefulInterrupt:
+    """Ctrl-C lets the pass end and a checkpoint be written; a second one stops at once."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self.usable = (
+            monitor.folder is not None and threading.current_thread() is threading.main_thread()
+        )
+
+    def __enter__(self) -> None:
+        if self.usable:
+            self.before = signal.signal(signal.SIGINT, self._interrupt)
+
+    def __exit__(self, *_: object) -> None:
+        if self.usable:
+            signal.signal(signal.SIGINT, self.before)
+
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if not self.monitor.interrupted:
+            self.monitor.interrupted = True
+        elif callable(self.before):
+            self.before(number, frame)

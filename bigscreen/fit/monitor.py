@@ -1,0 +1,320 @@
+"""The check that solvers call: history, screening, budgets, checkpoints, closing passes."""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigscreen.certify.explicit import Certificate
+from bigscreen.problems.point import Point, Reading, enough, relative
+from bigscreen.screening.dynamic import GapBall, Rule
+from bigscreen.solvers.protocol import Verdict
+
+Report = Callable[[dict[str, Any]], None]
+
+CHECKPOINT_SECONDS = 30.0
+
+ROUNDING_GAP_RATIO = 2.0
+"""A gap that the closing pass finds so many times as wide as the solver's is one of rounding."""
+
+COUNTED = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
+"""What a pass of the history holds beside the rest where a solver counts it: totals so far."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to stop.
+
+    Parameters
+    ----------
+    tol : float
+        Relative duality gap, proved over all rows; of a kernel that is not positive semidefinite
+        violation of the KKT conditions, computed over all rows.
+    max_iter : int
+        Passes of the solver.
+    deadline : float or None
+        Value of ``time.monotonic()`` after which the best point so far is certified and returned.
+    restarts : int
+        Times that rows come back before an unsafe rule gives way to the gap ball.
+    """
+
+    tol: float = 1e-3
+    max_iter: int = 1000
+    deadline: float | None = None
+    restarts: int = 3
+
+
+@dataclass
+class Monitor:
+    """The check that a solver calls at its pass boundaries.
+
+    ``fixed`` records how many rows were fixed at either end, by which rule and in which pass;
+    ``lessons`` how many rows came back each time all did, and how many of them had been removed
+    wrongly; ``history`` P, D, gap, rows visited and alive of every pass, and what else the solver
+    counts (``COUNTED``); D is the best so far. ``closings``: closing passes, over all rows each.
+
+    ``of``: which problem checkpoints are of.
+
+    ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
+    could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
+    that; "rounded", if the gap is small enough, but what rounding can have put into it is not;
+    "stalled", if the solver could do no more; "passes" or "time", if there were none left.
+
+    ``definite``: whether gaps mean anything. Where they do not the KKT violation takes their place
+    everywhere, and no rule may ask for a ball.
+    """
+
+    certify: Callable[[Point], Certificate]
+    limits: Limits
+    rule: Rule | None
+    report: Report
+    folder: Path | None = None
+    of: str = ""
+    nothing: float = 0.0
+    definite: bool = True
+    ended: str = ""
+    history: list[dict[str, Any]] = field(default_factory=list)
+    fixed: list[dict[str, Any]] = field(default_factory=list)
+    certificate: Certificate | None = None
+    best: Point | None = None
+    target: float = 0.0
+    restarts: int = 0
+    removed: int = 0
+    lessons: list[list[int]] = field(default_factory=list)
+    interrupted: bool = False
+    doubted: bool = False
+    started: float = field(default_factory=time.monotonic)
+    saved: float = field(default_factory=time.monotonic)
+    certify_seconds: float = 0.0
+    closings: int = 0
+
+    def __post_init__(self) -> None:
+        self.target = self.limits.tol
+
+    def __call__(
+        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
+    ) -> Verdict | None:
+        resumed = self._resumed
+        self._record(point, stats)
+        self._learn(stats)
+        if self.best is None or self._left(point) < self._left(self.best):
+            self.best = point
+        # The first call after a checkpoint repeats the pass that it was written after.
+        doubted = self.doubted if resumed else False
+        asked = point.relative_gap if self.definite else point.violation
+        if asked <= self.target:
+            certificate = self._close(point)
+            if self._enough(certificate):
+                self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
+                if self._nothing(certificate.dual):
+                    self.ended = "nothing"
+                return None
+            # The solver's sums left out fixed rows or were rounded: ask for more.
+            self.target = 0.5 * min(self.target, max(asked, 1e-15))
+            if self._reckless():
+                return self._take_back()
+            doubted = self._left(certificate) > ROUNDING_GAP_RATIO * self._left(point)
+        if point.paired and self._nothing(point.dual):
+            if self._nothing(self._close(point).dual):
+                self.ended = "nothing"
+                return None
+            self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
+        exhausted = self._exhausted()
+        if exhausted or (stats["stalled"] and not self._reckless()):
+            ended = "stalled"
+            if exhausted:
+                ended = "passes" if len(self.history) >= self.limits.max_iter else "time"
+            self.ended = "nothing" if self._nothing(self._close(self.best).dual) else ended
+            return None
+        if stats["stalled"]:
+            return self._take_back()
+        self.doubted = doubted
+        self._checkpoint(point, save)
+        return Verdict(region=self._region(point), doubted=doubted)
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """Go on with the history, the record and the clock of a checkpoint."""
+        self.history, self.fixed = meta["history"], meta["fixed"]
+        self.target, self.restarts = meta["target"], meta["restarts"]
+        self.removed, self.doubted = meta["removed"], meta["doubted"]
+        for removed, false in meta["lessons"]:
+            self._lesson(removed, false)
+        self.best = None if meta["best"] is None else _from_json(meta["best"])
+        if meta["certified"] is not None:
+            self.certificate = Certificate.from_dict(meta["certificate"])
+            self.certified_point = _from_json(meta["certified"])
+        self.closings = meta.get("closings", 0)
+        self.started = time.monotonic() - meta["seconds"]
+        self._resumed = True
+
+    _resumed: bool = False
+
+    def _record(self, point: Point, stats: dict[str, Any]) -> None:
+        if self._resumed:
+            # The first call after a checkpoint repeats the pass that it was written after.
+            self._resumed = False
+            return
+        # D of any feasible alpha bounds the optimum: the best one so far does.
+        known = [self.history[-1]["dual"]] if self.definite and self.history else []
+        dual = max([point.dual, *known])
+        event: dict[str, Any] = {
+            "event": "pass",
+            "pass": len(self.history) + 1,
+            "primal": point.primal,
+            "dual": dual,
+            **self._told(point, dual),
+            "rows_alive": stats["rows_alive"],
+            "rows_visited": stats["rows_visited"],
+            "seconds": time.monotonic() - self.started,
+            **{name: stats[name] for name in COUNTED if name in stats},
+        }
+        self.history.append(event)
+        self.removed += stats["fixed_hi"] + stats["fixed_lo"]
+        if stats["fixed_hi"] or stats["fixed_lo"]:
+            assert self.rule is not None
+            self.fixed.append(
+                {
+                    "pass": event["pass"],
+                    "rule": self.rule.name,
+                    "at_hi": stats["fixed_hi"],
+                    "at_lo": stats["fixed_lo"],
+                }
+            )
+        self.report(event)
+
+    def _told(self, point: Point, dual: float) -> dict[str, Any]:
+        if self.definite:
+            return {"relative_gap": relative(point.primal - dual, point.primal)}
+        return {"primal": None, "relative_gap": None, "violation": point.violation}
+
+    def _left(self, found: Point | Certificate) -> float:
+        """How much is left to do; a nan is more than anything."""
+        left = found.gap if self.definite else found.violation
+        return float("inf") if left is None or np.isnan(left) else left
+
+    def _widest(self, certificate: Certificate) -> float:
+        """The most that may be left to do."""
+        return self._left(certificate) + certificate.rounding_bound
+
+    def _enough(self, certificate: Certificate) -> bool:
+        """Whether a closing pass has found what is asked for."""
+        if not (self.definite and certificate.proved):
+            return certificate.proves(self.limits.tol)
+        wanted = enough(certificate.rounding_bound, certificate.primal, self.limits.tol)
+        return bool(certificate.gap <= wanted)
+
+    def _learn(self, stats: dict[str, Any]) -> None:
+        """Tell the rule what came of the rows that were taken back last."""
+        if self._asked_back:
+            # A solver that does not count: something was wrong, or they would not be back.
+            total = stats.get("false_removals")
+            false = self.removed if total is None else total - sum(f for _, f in self.lessons)
+            self._lesson(self.removed, false)
+            self.removed, self._asked_back = 0, False
+
+    _asked_back: bool = False
+
+    def _lesson(self, removed: int, false: int) -> None:
+        self.lessons.append([removed, false])
+        if self.rule is not None:
+            self.rule = self.rule.learned(removed, false)
+            if not self.rule.safe and len(self.lessons) >= self.limits.restarts:
+                self.rule = GapBall() if self.definite else None
+
+    def _nothing(self, dual: float) -> bool:
+        """Whether w* is 0, as D bounds ``1/2 ||w*||^2``."""
+        return self.nothing > 0 and -dual <= self.nothing
+
+    def _region(self, point: Point) -> Any:
+        return None if self.rule is None else self.rule.region(point, point.rounding)
+
+    def _reckless(self) -> bool:
+        """Whether rows are fixed that should perhaps not be."""
+        return self.removed > 0 and self.rule is not None and not self.rule.safe
+
+    def _take_back(self) -> Verdict:
+        """The closing pass found that an unsafe rule went too far: all rows come back."""
+        self.restarts += 1
+        self.best, self.target = None, self.limits.tol
+        self._asked_back = True
+        return Verdict(restart=True)
+
+    def _close(self, point: Point) -> Certificate:
+        self.report({"event": "phase", "phase": "certify"})
+        began = time.monotonic()
+        certificate = self.certify(point)
+        self.closings += 1
+        self.certify_seconds += time.monotonic() - began
+        before = self.certificate
+        if before is None or not self._widest(before) <= self._widest(certificate):
+            self.certificate, self.certified_point = certificate, point
+        return certificate
+
+    certified_point: Point | None = None
+
+    def expired(self) -> bool:
+        """Whether time is up or Ctrl-C was pressed: warm-up work is then cut short."""
+        late = self.limits.deadline is not None and time.monotonic() > self.limits.deadline
+        return late or self.interrupted
+
+    def _exhausted(self) -> bool:
+        late = self.expired() and not self.interrupted
+        return late or len(self.history) >= self.limits.max_iter
+
+    def _checkpoint(self, point: Point, save: Callable[[Path, dict[str, Any]], None]) -> None:
+        due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
+        if self.folder is not None and (due or self.interrupted):
+            proved = self.certified_point
+            meta = {
+                "of": self.of,
+                "history": self.history,
+                "fixed": self.fixed,
+                "target": self.target,
+                "restarts": self.restarts,
+                "removed": self.removed,
+                "lessons": self.lessons,
+                # The point of the checkpoint itself comes again with the pass that is repeated.
+                "best": None if self.best is None or self.best is point else _as_json(self.best),
+                "doubted": self.doubted,
+                "closings": self.closings,
+                # What a closing pass that missed the gap has proved.
+                "certificate": None if self.certificate is None else self.certificate.to_dict(),
+                "certified": None if proved is None else _as_json(proved),
+                "seconds": time.monotonic() - self.started,
+            }
+            save(self.folder, meta)
+            self.saved = time.monotonic()
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+
+def _as_json(point: Point) -> dict[str, Any]:
+    """A point as JSON, bit for bit; alpha, which has an entry a row, in base64."""
+    alpha = point.alpha
+    return {
+        **vars(point),
+        "coef": point.coef.tolist(),
+        "w": point.w.tolist(),
+        "readings": [reading.to_dict() for reading in point.readings],
+        "alpha": None if alpha is None else base64.b64encode(alpha.tobytes()).decode(),
+    }
+
+
+def _from_json(record: dict[str, Any]) -> Point:
+    """The point that ``_as_json`` made this of."""
+    alpha = record["alpha"]
+    record.pop("scores", None)  # checkpoints of before have it
+    made = {
+        "coef": np.array(record["coef"]),
+        "w": np.array(record["w"]),
+        "readings": tuple(Reading.from_dict(reading) for reading in record["readings"]),
+        "multiplier": tuple(record["multiplier"]),
+        "alpha": None if alpha is None else np.frombuffer(base64.b64decode(alpha)),
+    }
+    return Point(**{**record, **made})

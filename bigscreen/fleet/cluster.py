@@ -1,0 +1,681 @@
+"""The fleet on a Dask cluster: rounds through one host per worker, items as plain tasks.
+
+A round is one call to each host and one array back. A host that is gone is noticed by its broken
+call; its shards go to the living workers, which load the last checkpoint (or open them anew) and
+replay the messages since. Nothing durable lives in the scheduler.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import multiprocessing
+import os
+import platform
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import dask
+import numpy as np
+from distributed import Client, Future, LocalCluster, Security, WorkerPlugin
+from distributed.protocol.pickle import dumps
+
+from bigscreen.errors import InputError
+from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole, write_shard
+from bigscreen.fleet.hosts import Seat, Seats
+from bigscreen.fleet.inline import Item, Result, bounded, check_shards, running
+from bigscreen.fleet.scratch import scratch
+from bigscreen.fleet.secure import explained
+from bigscreen.fleet.shards import Program, Sampler, Totals, added
+from bigscreen.fleet.worker import (
+    Arrays,
+    Function,
+    Leaving,
+    Message,
+    Shielded,
+    WorkerSetup,
+    apply,
+    memory_of,
+    packed,
+    source_digest,
+)
+from bigscreen.fleet.workers import (
+    GONE,
+    LIKELY,
+    LOOK_SECONDS,
+    PATIENCE_SECONDS,
+    Workers,
+    differing,
+    give_up_frozen,
+    outcome,
+)
+
+LOG_BYTES = 32 * 2**20
+"""Messages kept for replay; beyond, the states are copied to this machine, if they take less."""
+
+MOST_DEATHS = 3
+"""Workers that may die in one round with the same shard."""
+
+
+@dataclass(frozen=True)
+class _Item:
+    """An item handed out, where alone it may run (None: anywhere), and how to hand it out again."""
+
+    future: Future
+    only: list[str] | None
+    again: Callable[[], _Item]
+
+
+class Cluster:
+    """The fleet of a Dask cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Connected and synchronous. This process must reach the workers' ports, not only the
+        scheduler's.
+    setup : callable, optional
+        Called once on every worker, also on one that comes later (to compile, say). Picklable.
+    owned : contextlib.ExitStack, optional
+        Closed after the fleet: the client, say, and what it is connected to.
+    deadline : float, optional
+        Value of ``time.monotonic()`` that bounds the waiting for workers.
+    shielded : bool
+        Keep Ctrl-C, which reaches a whole process group, from the workers.
+    check : callable, optional
+        Refuses a cluster by raising, before anything of it is changed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        setup: Callable[[], Any] | None = None,
+        owned: contextlib.ExitStack | None = None,
+        deadline: float | None = None,
+        shielded: bool = False,
+        check: Callable[[Client], None] | None = None,
+    ) -> None:
+        self._client = client
+        self._workers = Workers(client, deadline)
+        self._owned = owned or contextlib.ExitStack()
+        self._closed = False
+        self._program: Program | None = None
+        self._torn = False
+        self._n_shards = 0
+        self._seats = Seats(self._workers, b"")
+        self._base: Path | None = None  # what a lost shard starts from, a checkpoint ...
+        self._copy: Checkpoint | None = None  # ... or a copy of the states on this machine ...
+        self._log: list[Message] = []  # ... and what has happened since
+        self._log_limit = LOG_BYTES
+        self._deaths: Counter[int] = Counter()  # in the present round, by shard
+        self._number = 0  # of the last whole round; never reset: hosts know rounds by it
+        self._looked = 0.0
+        self._name = f"bigscreen-{uuid4().hex}"
+        self._eaches = itertools.count()
+        self._sampler = Sampler()
+        self._workers_memory: dict[tuple[str, int], tuple[int, int]] = {}
+        self._memory_seen = -LOOK_SECONDS
+        self._peak = 0
+        self._copies = contextlib.ExitStack()
+        self._copies_folder: Path | None = None
+        loop: Any = client.loop
+        self._watch = asyncio.run_coroutine_threadsafe(give_up_frozen(client), loop.asyncio_loop)
+        try:
+            if check is not None:
+                check(client)
+            with contextlib.suppress(Exception):  # a scheduler that lacks bigscreen can do without
+                client.register_plugin(Leaving(client.id, self._name), name=self._name)
+            if shielded:
+                self._register(Shielded(), f"{self._name}-shield")
+            self._register(WorkerSetup(setup), self._plugin)
+        except BaseException:
+            self._leave()
+            raise
+
+    @property
+    def address(self) -> str:
+        """Of the scheduler, for others to connect to."""
+        return self._client.scheduler.address
+
+    @property
+    def security(self) -> Any:
+        """What other clients need to connect to it, a `distributed.Security`."""
+        return self._client.security
+
+    @property
+    def workers(self) -> int:
+        return sum(self._workers.listed().values())
+
+    @property
+    def _plugin(self) -> str:
+        return f"{self._name}-setup"
+
+    def start(self, program: Program, n_shards: int) -> None:
+        check_shards(n_shards)
+        self.stop()
+        self._n_shards = n_shards
+        self._seats = Seats(self._workers, dumps(program))
+        self._what = type(program).__name__
+        self._place()
+        self._deaths.clear()
+        self._program, self._torn = program, False
+
+    def round(self, message: dict[str, Any]) -> tuple[np.ndarray, Totals]:
+        running(self._program, self._torn)
+        self._torn = True  # until every shard has stepped
+        self._welcome()
+        note = packed(message)
+        for seat in self._seats.all:
+            seat.answers.clear()
+        for part in itertools.count():
+            # the answers of a host that died are gone with it: its shards step again elsewhere
+            self._place()
+            late = [seat for seat in self._seats.all if seat.answered < len(seat.shards)]
+            if not late:
+                break
+            answers = self._seats.ask(late, "round", self._number + 1, part, note)
+            for seat, answer in answers.items():
+                seat.answers.append(answer)
+            self._count_deaths({seat: seat.shards for seat in late}, answers, "a step")
+        self._number += 1
+        self._log.append(note)
+        self._deaths.clear()
+        whole = self._together()
+        self._torn = False
+        self._shorten()
+        return whole
+
+    def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
+        running(self._program, self._torn)
+        path = None
+        while path is None:
+            self._place()
+            with Draft(Path(folder).absolute(), meta) as draft:
+                seats = [seat for seat in self._seats.all if seat.shards]
+                saved = self._seats.ask(seats, "save", str(draft.path))
+                checksums = {shard: crc for part in saved.values() for shard, crc in part.items()}
+                if len(checksums) == self._n_shards:  # else a worker died: again, from the start
+                    path = draft.commit(checksums)
+            self._count_deaths({seat: seat.shards for seat in seats}, saved, "a checkpoint")
+        self._deaths.clear()
+        self._begin_log(path)
+
+    def load(self, folder: Path) -> dict[str, Any] | None:
+        program = running(self._program)
+
+        def restore(checkpoint: Checkpoint) -> None:
+            self._torn = True
+            self._seats.ask(list(self._seats.all), "clear")
+            for seat in self._seats.all:
+                seat.shards.clear()
+            self._begin_log(checkpoint.path)
+            self._place()
+            self._deaths.clear()
+
+        found = newest_whole(Path(folder).absolute(), self._n_shards, restore)
+        if found is None and self._torn:
+            self.start(program, self._n_shards)
+        self._torn = False
+        return None if found is None else found.meta
+
+    def each(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        in_flight: int | None = None,
+    ) -> Iterator[Result]:
+        name = f"{self._name}-each-{next(self._eaches)}"
+        limit = bounded(in_flight, max(self.workers, 1))
+        what = getattr(function, "__qualname__", type(function).__qualname__)
+        waiting: deque[_Item] = deque()
+        self._register(Function(function), name)
+
+        def submitted(number: int, item: Item, turn: int = 0) -> _Item:
+            only = self._workers.only
+            future = self._client.submit(
+                apply,
+                name,
+                item,
+                key=f"{name}-{number}-{turn}",
+                retries=2,
+                workers=only,
+                allow_other_workers=False,
+            )
+            return _Item(future, only, lambda: submitted(number, item, turn + 1))
+
+        try:
+            for number, item in enumerate(items):
+                waiting.append(submitted(number, item))
+                if len(waiting) == limit:
+                    yield self._outcome(waiting, what)
+            while waiting:
+                yield self._outcome(waiting, what)
+        finally:
+            if not self._closed:
+                self._client.cancel([each.future for each in waiting])
+                with contextlib.suppress(*GONE, ValueError):  # a worker that dies just now
+                    self._client.unregister_worker_plugin(name)
+
+    def _outcome(self, waiting: deque[_Item], what: str) -> Any:
+        """The result of the first item, handed out anew when those who might run it are gone."""
+        while True:
+            first = waiting[0]
+            if outcome_known := outcome(self._workers, first.future, first.only, what):
+                waiting.popleft()
+                return outcome_known[0]
+            waiting[0] = first.again()
+
+    def rely_on(self, files: Iterable[Path]) -> None:
+        self._workers.rely_on(files)
+
+    def memory(self) -> int:
+        if time.monotonic() - self._memory_seen > LOOK_SECONDS:
+            self._collect_memory()
+        return self._sampler.look() + sum(now for now, _ in self._workers_memory.values())
+
+    @property
+    def peak_pss(self) -> int:
+        if not self._closed:
+            self._collect_memory()
+        return max(self._peak, self._sampler.peak)
+
+    def stop(self) -> None:
+        self._program = None
+        self._seats.release()
+        self._begin_log(None)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        try:
+            with contextlib.suppress(Exception):  # the cluster may be gone, or the client closed
+                self.stop()
+                self._collect_memory()
+            self._leave()
+        finally:
+            self._owned.close()
+
+    def _leave(self) -> None:
+        """Leave the cluster as it was."""
+        self._closed = True
+        for name, unregister in (
+            (self._plugin, self._client.unregister_worker_plugin),
+            (self._name, self._client.unregister_scheduler_plugin),
+        ):
+            with contextlib.suppress(Exception):
+                unregister(name)
+        self._watch.cancel()
+        self._copies.close()
+        self._sampler.stop()
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _place(self) -> None:
+        """Give every shard that nobody holds to the least loaded host, brought up to date."""
+        while orphans := self._orphans():
+            self._seats.fill()
+            seats = [seat for seat in self._seats.all if seat.alive]
+            given: dict[Seat, list[int]] = {seat: [] for seat in seats}
+            for shard in orphans:
+                seat = min(seats, key=lambda s: (len(s.shards) + len(given[s])) / s.threads)
+                given[seat].append(shard)
+            given = {seat: shards for seat, shards in given.items() if shards}
+            calls = [
+                (seat, (self._number, shards, self._saved(shards), self._log))
+                for seat, shards in given.items()
+            ]
+            adopted = self._seats.ask_each(calls, "adopt")
+            for seat in adopted:
+                seat.shards += given[seat]
+            self._count_deaths(given, adopted, "opening or repeating steps")
+
+    def _saved(self, shards: list[int]) -> str | dict[int, Arrays] | None:
+        """What lost shards start from, as a host takes it."""
+        if self._copy is not None:
+            return {shard: self._copy.shard(shard) for shard in shards}
+        return None if self._base is None else str(self._base)
+
+    def _begin_log(self, base: Path | None) -> None:
+        self._base, self._copy, self._log, self._log_limit = base, None, [], LOG_BYTES
+
+    def _shorten(self) -> None:
+        """Copy the states here once the messages since the last copy take more room than those."""
+        if sum(len(part) for note in self._log for part in note) <= self._log_limit:
+            return
+        seats = [seat for seat in self._seats.all if seat.shards]
+        checksums: dict[int, int] = {}
+        try:
+            if self._copies_folder is None:
+                self._copies_folder = Path(self._copies.enter_context(scratch("bigscreen-states-")))
+            with Draft(self._copies_folder, {}) as draft:
+                for turn in range(max(len(seat.shards) for seat in seats)):
+                    calls = [(s, (s.shards[turn],)) for s in seats if turn < len(s.shards)]
+                    shown = self._seats.ask_each(calls, "show")
+                    if len(shown) < len(calls):
+                        return  # a host is gone: after the next round
+                    for seat, arrays in shown.items():
+                        shard = seat.shards[turn]
+                        checksums[shard] = write_shard(draft.path, shard, arrays)
+                copy = Checkpoint.read(draft.commit(checksums))
+        except OSError:
+            self._log_limit *= 2  # no room on this machine's disk
+            return
+        size = sum(file.stat().st_size for file in copy.path.iterdir())
+        self._base, self._copy, self._log = None, copy, []
+        self._log_limit = max(LOG_BYTES, size)
+
+    def _count_deaths(
+        self, asked: Mapping[Seat, list[int]], answered: Mapping[Seat, Any], what: str
+    ) -> None:
+        """Count hosts that did not answer for each of their shards.
+
+        Raises
+        ------
+        ConnectionError
+            If a shard has had too many in this round.
+        """
+        lost = [shards for seat, shards in asked.items() if seat not in answered]
+        self._deaths.update(shard for shards in lost for shard in shards)
+        fatal = sorted(shard for shard, n in self._deaths.items() if n >= MOST_DEATHS)
+        if fatal:
+            some = ", ".join(map(str, fatal[:5])) + (", ..." if len(fatal) > 5 else "")
+            where = f"shard {some}" if len(fatal) == 1 else f"one of the shards {some}"
+            raise ConnectionError(
+                f"{MOST_DEATHS} workers one after the other died in {what} of {self._what} on "
+                f"{where}; {LIKELY}"
+            )
+
+    def _orphans(self) -> list[int]:
+        if sum(len(seat.shards) for seat in self._seats.all) == self._n_shards:
+            return []
+        held = {shard for seat in self._seats.all for shard in seat.shards}
+        return [shard for shard in range(self._n_shards) if shard not in held]
+
+    def _welcome(self) -> None:
+        """Move shards to workers that came later, such as the replacement of one that died."""
+        if time.monotonic() < self._looked + LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        if not self._seats.newcomers():
+            return
+        self._seats.fill()
+        while True:
+            seats = sorted(
+                (seat for seat in self._seats.all if seat.alive),
+                key=lambda seat: len(seat.shards) / seat.threads,
+            )
+            to, source = seats[0], seats[-1]
+            if (len(source.shards) - 1) / source.threads < (len(to.shards) + 1) / to.threads:
+                return
+            shard = source.shards[-1]
+            shown = self._seats.ask([source], "show", shard)
+            if not shown or not self._seats.ask([to], "take", self._number, shard, shown[source]):
+                return  # one of them is gone: the round will notice
+            to.shards.append(shard)
+            source.shards.remove(shard)
+            self._seats.ask([source], "drop", shard)
+
+    def _together(self) -> tuple[np.ndarray, Totals]:
+        answers = [answer for seat in self._seats.all for answer in seat.answers]
+        order = np.argsort(np.concatenate([shards for shards, _, _ in answers]))
+        widths = {stack.shape[1] for _, stack, _ in answers}
+        if len(widths) > 1:
+            raise ValueError(f"every step must return the same length, not {sorted(widths)}")
+        stack = np.concatenate([stack for _, stack, _ in answers])
+        return stack[order], added(totals for _, _, totals in answers)
+
+    def _register(self, plugin: WorkerPlugin, name: str) -> None:
+        until = self._workers.until()
+        while True:
+            try:
+                self._client.register_plugin(plugin, name=name)
+                return
+            except OSError:  # a worker that dies just now
+                self._workers.living()
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.2)
+
+    def _collect_memory(self) -> None:
+        try:
+            told = self._client.run(memory_of, self._plugin, on_error="ignore").values()
+        except GONE:
+            return  # what is known must do
+        here = platform.node(), os.getpid()  # workers may be threads of this process
+        self._workers_memory = {
+            process: (now, peak) for process, now, peak in filter(None, told) if process != here
+        }
+        self._memory_seen = time.monotonic()
+        peaks = sum(peak for _, peak in self._workers_memory.values())
+        self._peak = max(self._peak, self._sampler.peak + peaks)
+
+
+WORKER_ENVIRONMENT = {
+    # glibc's default, and Dask's, hand memory back so eagerly that a temporary of 1 MB costs 27
+    # times as much; both are read when a process starts
+    "MALLOC_TRIM_THRESHOLD_": str(256 * 2**20),
+    "MALLOC_MMAP_THRESHOLD_": str(64 * 2**20),
+    # one worker process per core
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""What the environment of every worker should hold before it starts."""
+
+STARTS = 3
+"""Times to try: a worker may die while it starts."""
+
+START_SECONDS = 120.0
+"""How long a worker may take to start: one that is stopped just then would never."""
+
+SAME = ("bigscreen", "numba", "numpy", "distributed")
+"""Packages whose versions must be those of this process, on every worker."""
+
+
+def local_cluster(
+    workers: int,
+    memory_limit: int | str | None = None,
+    setup: Callable[[], Any] | None = None,
+    deadline: float | None = None,
+) -> Cluster:
+    """Start worker processes on this machine, with one thread each.
+
+    What they say to each other is encrypted, with a key that only they have: nobody else, on this
+    machine or another, can give them work. A script that calls this needs the usual
+    ``if __name__ == "__main__":``.
+
+    Parameters
+    ----------
+    workers : int
+        How many processes.
+    memory_limit : int or str, optional
+        Bytes (or "4 GiB") for EACH worker; Dask restarts one that takes more. Default: no limit.
+    setup : callable, optional
+        Called once on every worker, also on a restarted one; picklable.
+    deadline : float, optional
+        Value of ``time.monotonic()`` that bounds the waiting for workers.
+
+    Returns
+    -------
+    Cluster
+        A fleet that owns the processes: close it, or use it as a context manager.
+
+    Raises
+    ------
+    InputError
+        If the processes die again and again while they start.
+    """
+    if workers < 1:
+        raise InputError(f"a cluster needs at least 1 worker, not {workers}")
+    owned = ExitStack()
+    try:
+        before = {key: os.environ.get(key) for key in WORKER_ENVIRONMENT}
+        owned.callback(_restore_environment, before)
+        # a cluster that this process ran before may have left Dask's own values, which would win
+        os.environ.update(WORKER_ENVIRONMENT)
+        # Dask gives a nanny up whose worker is away at one moment, 15 s after a death: it may just
+        # have died again
+        owned.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}))
+        # Dask's own place for the files of workers and scheduler outlives them
+        folder = owned.enter_context(scratch("bigscreen-workers-"))
+        cluster = _started(workers, memory_limit, folder)
+        owned.callback(cluster.close)
+        client = Client(cluster, direct_to_workers=True, set_as_default=False)
+        owned.callback(client.close)
+        return Cluster(client, setup, owned, deadline, shielded=True)
+    except BaseException:
+        owned.close()
+        raise
+
+
+def _started(workers: int, memory_limit: int | str | None, folder: str) -> LocalCluster:
+    """Scheduler and workers; anew if a worker dies while it starts, which Dask takes for an error.
+
+    Raises
+    ------
+    InputError
+        If that happens again and again.
+    """
+    settings = {
+        "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
+        "temporary-directory": folder,
+    }
+    before = set(multiprocessing.active_children())
+    for left in reversed(range(STARTS)):
+        try:
+            with dask.config.set(settings):
+                return LocalCluster(
+                    n_workers=workers,
+                    threads_per_worker=1,
+                    memory_limit=memory_limit,
+                    host="127.0.0.1",
+                    security=Security.temporary(),
+                    death_timeout=START_SECONDS,
+                    local_directory=folder,
+                    dashboard_address=None,
+                    scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # HTTP, any free port
+                    silence_logs=logging.CRITICAL,  # a worker's death is handled, not news
+                )
+        except Exception as error:  # of many kinds, an AssertionError of Dask's own among them
+            for child in set(multiprocessing.active_children()) - before:
+                child.kill()
+            if not left:
+                raise InputError(
+                    f"{workers} worker processes were started {STARTS} times, and each time one "
+                    f"died ({error.__cause__ or error}): give fewer workers, or more memory"
+                ) from error
+    raise AssertionError
+
+
+def connect(
+    address: str,
+    setup: Callable[[], Any] | None = None,
+    timeout: float = 10.0,
+    security: Security | None = None,
+    deadline: float | None = None,
+) -> Cluster:
+    """Use a Dask cluster that runs already.
+
+    Parameters
+    ----------
+    address : str
+        Of its scheduler, ``tcp://HOST:8786`` or ``tls://HOST:8786``.
+    setup : callable, optional
+        Called once on every worker, also on one that comes later; picklable.
+    timeout : float
+        Seconds to wait for the scheduler.
+    security : distributed.Security, optional
+        For ``tls://``; see `fleet_secure.certificates`. Default: Dask's own configuration.
+    deadline : float, optional
+        Value of ``time.monotonic()`` that bounds the waiting for scheduler and workers.
+
+    Returns
+    -------
+    Cluster
+        A fleet that owns its connection; closing it leaves the cluster running.
+
+    Raises
+    ------
+    InputError
+        If no scheduler answers there, one encrypts and the other does not, it has no worker, or a
+        worker has another version of bigscreen, numba, numpy or Python, or none.
+    """
+    until = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
+    timeout = min(timeout, max(0.1, until - time.monotonic()))
+    try:
+        client = Client(
+            address,
+            timeout=timeout,
+            direct_to_workers=True,
+            set_as_default=False,
+            **({} if security is None else {"security": security}),
+        )
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        raise InputError(explained(address, error)) from error
+    owned = ExitStack()
+    owned.callback(client.close)
+    try:
+        _await_worker(client, address, until)
+        return Cluster(client, setup, owned, deadline, check=_check_versions)
+    except BaseException:
+        owned.close()
+        raise
+
+
+def _await_worker(client: Client, address: str, until: float) -> None:
+    """An InputError if there is no worker until then."""
+    began = time.monotonic()
+    while not client.nthreads():
+        if time.monotonic() > until:
+            raise InputError(
+                f"the scheduler at {address} has had no worker for {until - began:.0f} s: start "
+                "some with `dask worker`, and run again"
+            )
+        time.sleep(0.1)
+
+
+def _check_versions(client: Client) -> None:
+    """An InputError if a worker runs other code than this process."""
+    address = client.scheduler.address  # type: ignore[union-attr]
+    # Dask's own way needs nothing of ours on the workers, and no common version of Python.
+    told: Any = client.get_versions(packages=list(SAME))
+    own = _versions(told["client"])
+    everywhere = "install the same versions on every machine"
+    for worker, theirs in told["workers"].items():
+        if unlike := differing(own, _versions(theirs)):
+            raise InputError(f"the worker {worker} of {address} has {unlike}: {everywhere}")
+    code = source_digest()
+    for worker, found in client.run(source_digest, on_error="return").items():
+        if isinstance(found, ModuleNotFoundError):
+            raise InputError(f"the worker {worker} of {address} has no bigscreen: {everywhere}")
+        # An OSError is a worker that died just now; another error, one whose code cannot tell.
+        if found != code and not isinstance(found, OSError):
+            raise InputError(
+                f"the worker {worker} of {address} has other code of bigscreen than this process, "
+                f"though of the same version: {everywhere}"
+            )
+
+
+def _versions(told: dict[str, Any]) -> dict[str, Any]:
+    return {name: told["packages"].get(name) for name in ("python", *SAME)}
+
+
+def _restore_environment(before: dict[str, str | None]) -> None:
+    # Dask's nannies live in this process and set the workers' variables in its own environment
+    for key, value in before.items():
+        if value is None:
+            os.environ.pop(key, None)
+        else:
+            os.environ[key] = value

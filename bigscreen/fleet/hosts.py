@@ -1,0 +1,197 @@
+"""Who holds which shards on a cluster: hosts on its workers, calls to them, and their deaths."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import uuid4
+
+import distributed
+from distributed import Future
+from distributed.core import clean_exception
+from distributed.protocol import to_serialize
+
+from bigscreen.fleet import workers as fleet_workers
+from bigscreen.fleet.worker import Host
+from bigscreen.fleet.workers import Workers
+
+LOST = object()
+"""The answer of a host that is gone."""
+
+
+@dataclass(eq=False)
+class Seat:
+    """A host on one worker, as the coordinator sees it."""
+
+    address: str
+    threads: int
+    future: Future
+    shards: list[int] = field(default_factory=list)
+    answers: list[Any] = field(default_factory=list)  # of the present round
+
+    @property
+    def answered(self) -> int:
+        """How many shards have stepped in the present round."""
+        return sum(len(shards) for shards, _, _ in self.answers)
+
+    @property
+    def alive(self) -> bool:
+        return self.future.status == "finished"
+
+
+class Seats:
+    """The hosts of one program.
+
+    Calls go straight to the workers, all at once and in one coroutine: as tasks they would take
+    50 times as long. Dask's actor handles are passed by: a handle belongs to whichever client is
+    the default one, and its calls never return if the worker has been replaced.
+    """
+
+    def __init__(self, workers: Workers, program: bytes) -> None:
+        self._workers, self._client = workers, workers.client
+        self._program = program
+        self.all: list[Seat] = []
+
+    def fill(self) -> None:
+        """Put a host on every living worker that has none; waits for at least one.
+
+        Raises
+        ------
+        ConnectionError
+            If there is no worker for a minute, or within the time budget.
+        """
+        deadline = self._workers.until()
+        while True:
+            living = self._workers.living()
+            taken = {seat.address for seat in self.all if seat.alive}
+            asked = [
+                Seat(address, threads, self._submit(threads, address))
+                for address, threads in sorted(living.items())
+                if address not in taken
+            ]
+            self._await(asked)
+            hosts = [seat for seat in asked if seat.alive]
+            self.all += hosts
+            self.ask(hosts, "begin", self._program)
+            if any(seat.alive for seat in self.all):
+                return
+            for seat in asked:
+                if seat.future.status == "error" and time.monotonic() > deadline:
+                    seat.future.result()  # raises what keeps hosts from starting
+            time.sleep(0.05)
+
+    def newcomers(self) -> bool:
+        """Whether there are living workers without a host."""
+        return not self._workers.living().keys() <= {seat.address for seat in self.all}
+
+    def ask(self, seats: Iterable[Seat], method: str, *args: Any) -> dict[Seat, Any]:
+        """Call a method of several hosts with the same arguments; see :meth:`ask_each`."""
+        return self.ask_each([(seat, args) for seat in seats], method)
+
+    def ask_each(
+        self, calls: Sequence[tuple[Seat, tuple[Any, ...]]], method: str
+    ) -> dict[Seat, Any]:
+        """Call a method of several hosts at once.
+
+        Returns
+        -------
+        dict of Seat to answer
+            Without the hosts that turned out to be gone, which are no longer in :attr:`all`.
+
+        Raises
+        ------
+        Exception
+            What a method raised, with the traceback it had on its worker.
+        """
+
+        async def together() -> list[Any]:
+            return await asyncio.gather(*(self._call(seat, method, args) for seat, args in calls))
+
+        answers = {}
+        failures = []
+        for (seat, _), answer in zip(calls, self._client.sync(together), strict=True):
+            if answer is LOST:
+                self._remove(seat)
+            elif answer[0] == "error":
+                failures.append(answer[1])
+            else:
+                answers[seat] = answer[1]
+        for exception, traceback in failures:
+            _, error, trace = clean_exception(exception, traceback)
+            assert error is not None
+            raise error.with_traceback(trace)
+        return answers
+
+    def release(self) -> None:
+        """Give up every host; its worker forgets the states."""
+        for seat in list(self.all):
+            self._remove(seat)
+
+    def _remove(self, seat: Seat) -> None:
+        self.all.remove(seat)
+        seat.future.release()
+
+    def _submit(self, threads: int, address: str) -> Future:
+        return self._client.submit(
+            Host,
+            threads,
+            key=f"bigscreen-host-{uuid4().hex}",
+            actor=True,
+            workers=[address],
+            allow_other_workers=False,
+        )
+
+    def _await(self, seats: list[Seat]) -> None:
+        """Wait until every host is there or its worker is not."""
+        while pending := [seat for seat in seats if seat.future.status == "pending"]:
+            try:
+                with self._client.as_current():  # wait would ask for a default client
+                    distributed.wait([seat.future for seat in pending], timeout=0.5)
+            except (TimeoutError, asyncio.CancelledError):
+                listed = self._workers.listed()
+                for seat in pending:
+                    # its task is tied to that worker and would wait for it for ever
+                    if seat.address not in listed:
+                        seat.future.cancel()
+
+    async def _call(self, seat: Seat, method: str, args: tuple[Any, ...]) -> Any:
+        """The answer of one host, or LOST.
+
+        A connection that breaks says nothing about the host, which may well be alive; the
+        scheduler does. So a call is repeated until it is answered or the scheduler gives the host
+        up. Looking once a second finds also a machine that vanished without closing anything.
+        """
+        deadline: float | None = None
+        while True:
+            call = asyncio.ensure_future(self._send(seat, method, args))
+            try:
+                pause = 1.0 if deadline is None else 0.05
+                while not (await asyncio.wait({call}, timeout=pause))[0]:
+                    if not seat.alive:
+                        return LOST
+            finally:
+                call.cancel()
+            with contextlib.suppress(OSError, KeyError):  # KeyError: another worker, same address
+                answer = call.result()
+                if answer["status"] == "OK":
+                    return answer["result"]
+                # else from outside the method, whose errors are results: the worker is closing
+            await asyncio.sleep(0.02)
+            deadline = deadline or time.monotonic() + fleet_workers.PATIENCE_SECONDS
+            if not seat.alive:
+                return LOST
+            if time.monotonic() > deadline:
+                self._workers.unreachable.add(seat.address)
+                return LOST
+
+    async def _send(self, seat: Seat, method: str, args: tuple[Any, ...]) -> Any:
+        return await self._client.rpc(seat.address).actor_execute(
+            function=method,
+            actor=seat.future.key,
+            args=[to_serialize(arg) for arg in args],
+            kwargs={},
+        )

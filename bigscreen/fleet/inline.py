@@ -1,0 +1,171 @@
+"""The fleet: a program stepped in rounds over fixed shards, on threads here or on a Dask cluster.
+
+Two ways to work, for two kinds of work:
+
+* rounds (:meth:`Fleet.round`): many short, dependent steps. Every shard keeps a state where it
+  lives, a small message goes out, a small vector per shard and exact integer totals come back.
+* :meth:`Fleet.each`: independent items of a second or so, their results in order.
+
+The number of shards belongs to the data, never to the workers. What a shard computes depends on
+its state and the message alone, vectors are stacked in shard order and totals are integers, so the
+result is the same bit for bit on any number of threads or workers, and after any worker's death.
+
+This module holds the protocol and :class:`Inline`; :mod:`bigscreen.fleet.cluster` has the cluster.
+Nothing here imports Dask.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, wait
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.fleet.shards import Program, Sampler, Shards, Totals, one_blas_thread
+
+__all__ = ["Fleet", "Inline", "Program", "Totals"]
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class Inline:
+    """The fleet of this process alone: shards on threads, no cluster.
+
+    Parameters
+    ----------
+    threads : int, optional
+        Default: the processors this process may use.
+    """
+
+    def __init__(self, threads: int | None = None) -> None:
+        if threads is not None and threads < 1:
+            raise ValueError(f"a fleet needs at least 1 thread, not {threads}")
+        self._shards = Shards(threads or _usable_processors())
+        self._program: Program | None = None
+        self._n_shards = 0
+        self._torn = False
+        self._sampler = Sampler()
+
+    @property
+    def workers(self) -> int:
+        return self._shards.threads
+
+    @property
+    def peak_pss(self) -> int:
+        return self._sampler.peak
+
+    def start(self, program: Program, n_shards: int) -> None:
+        check_shards(n_shards)
+        self.stop()
+        self._shards.restore(program, range(n_shards), None)
+        self._program, self._n_shards, self._torn = program, n_shards, False
+
+    def round(self, message: dict[str, Any]) -> tuple[np.ndarray, Totals]:
+        program = running(self._program, self._torn)
+        self._torn = True  # until every shard has stepped
+        answer = self._shards.step(program, range(self._n_shards), message)
+        self._torn = False
+        return answer
+
+    def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
+        program = running(self._program, self._torn)
+        with Draft(Path(folder), meta) as draft:
+            draft.commit(self._shards.save(program, range(self._n_shards), draft.path))
+
+    def load(self, folder: Path) -> dict[str, Any] | None:
+        program = running(self._program)
+
+        def restore(base: Checkpoint) -> None:
+            self._torn = True
+            self._shards.states.clear()
+            self._shards.restore(program, range(self._n_shards), base.shard)
+
+        found = newest_whole(Path(folder), self._n_shards, restore)
+        if found is None and self._torn:
+            self.start(program, self._n_shards)
+        self._torn = False
+        return None if found is None else found.meta
+
+    def each(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        in_flight: int | None = None,
+    ) -> Iterator[Result]:
+        limit = bounded(in_flight, self.workers)
+        waiting: deque[Future[Result]] = deque()
+        left = iter(items)
+        first = list(islice(left, 2))
+        items = chain(first, left)
+        with one_blas_thread:
+            if self.workers == 1 or len(first) < 2:  # nobody else to wait for
+                yield from map(function, items)
+                return
+            try:
+                for item in items:
+                    waiting.append(self._shards.pool.submit(function, item))
+                    if len(waiting) == limit:
+                        yield waiting.popleft().result()
+                while waiting:
+                    yield waiting.popleft().result()
+            finally:
+                for future in waiting:
+                    future.cancel()
+                wait(waiting)
+
+    def rely_on(self, files: Iterable[Path]) -> None:
+        """This process sees what it sees."""
+
+    def memory(self) -> int:
+        return self._sampler.look()
+
+    def stop(self) -> None:
+        self._program = None
+        self._shards.states.clear()
+
+    def close(self) -> None:
+        self.stop()
+        self._shards.close()
+        self._sampler.stop()
+
+    def __enter__(self) -> Inline:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def check_shards(n_shards: int) -> None:
+    """A ValueError for no shards at all."""
+    if n_shards < 1:
+        raise ValueError(f"a program needs at least 1 shard, not {n_shards}")
+
+
+def running(program: Program | None, torn: bool = False) -> Program:
+    """The program, if there is one whose states are whole; else a RuntimeError."""
+    if program is None:
+        raise RuntimeError("no program runs on this fleet: call start first")
+    if torn:
+        raise RuntimeError("the last round failed half-way: call start or load before the next")
+    return program
+
+
+def bounded(in_flight: int | None, workers: int) -> int:
+    """How many items may be handed out at a time; a ValueError for fewer than one."""
+    if in_flight is not None and in_flight < 1:
+        raise ValueError(f"in_flight must be at least 1, not {in_flight}")
+    return in_flight or 2 * workers
+
+
+def _usable_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,335 @@
+"""The shards one process holds, and the threads that step them: the engine of every fleet."""
+
+from __future__ import annotations
+
+import functools
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+import psutil
+from threadpoolctl import ThreadpoolController
+
+from bigscreen.files.checkpoint import write_shard
+
+Result = TypeVar("Result")
+Totals = dict[str, np.ndarray]
+
+
+class Program(Protocol):
+    """What every shard does in a round. Picklable, and the same object for all shards.
+
+    A state must be a pure fold over the messages: the same messages give the same state, bit for
+    bit, wherever and however often they are folded. Programs must not change a message.
+    """
+
+    def open(self, shard: int) -> Any:
+        """The state of a shard before the first round."""
+
+    def step(self, state: Any, message: dict[str, Any], totals: Totals) -> np.ndarray:
+        """Fold a message into a state.
+
+        Parameters
+        ----------
+        state : object
+            The shard's state; changed in place.
+        message : dict
+            What :meth:`Fleet.round` was called with.
+        totals : dict of str to int64 ndarray
+            To ADD to, shared with other shards: create a missing key, else ``totals[key] += ...``.
+            Integers, because sums of floats would depend on the order of the shards.
+
+        Returns
+        -------
+        ndarray of float64, shape (k,)
+            The same k for every shard.
+        """
+
+    def save(self, state: Any) -> dict[str, np.ndarray]:
+        """A state as plain arrays."""
+
+    def load(self, shard: int, arrays: dict[str, np.ndarray]) -> Any:
+        """The state that :meth:`save` gave these arrays for."""
+
+
+def blas_threads(limit: int) -> AbstractContextManager[Any]:
+    """BLAS on at most so many threads, from this call to the end of the context."""
+    # Looking for the libraries takes 3 ms, a tenth of a small fit; only imports bring new ones.
+    limiter: AbstractContextManager[Any] = _controller(len(sys.modules)).limit(
+        limits=limit, user_api="blas"
+    )
+    return limiter
+
+
+@lru_cache(maxsize=1)
+def _controller(modules: int) -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+class _OneBlasThread:
+    """While anyone is inside, BLAS runs on one thread: the fleet's threads share the cores.
+
+    The limit is one of the process and holders need not nest (generators), so they are counted.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._holders += 1
+            if self._holders == 1:
+                self._limit = blas_threads(1)
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders == 0:
+                self._limit.__exit__(None, None, None)
+
+
+one_blas_thread = _OneBlasThread()
+
+
+class Shards:
+    """The states that one process holds, and the threads that step them."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self.states: dict[int, Any] = {}
+        self.pool = ThreadPoolExecutor(threads, thread_name_prefix="bigscreen")
+
+    def restore(
+        self,
+        program: Program,
+        shards: Sequence[int],
+        saved: Callable[[int], dict[str, np.ndarray]] | None,
+        messages: Sequence[dict[str, Any]] = (),
+    ) -> None:
+        """Open shards, or load what was saved of them, and replay the messages since."""
+
+        def bring(shard: int, _: Totals) -> None:
+            state = program.open(shard) if saved is None else program.load(shard, saved(shard))
+            for message in messages:
+                program.step(state, message, {})  # its totals were counted in its own round
+            self.states[shard] = state
+
+        self._deal(shards, bring)
+
+    def step(
+        self, program: Program, shards: Sequence[int], message: dict[str, Any]
+    ) -> tuple[np.ndarray, Totals]:
+        """One step of some shards: their vectors stacked in the given order, and their totals."""
+        rows, parts = self._deal(
+            shards, lambda shard, totals: program.step(self.states[shard], message, totals)
+        )
+        return stacked(rows), added(parts)
+
+    def save(self, program: Program, shards: Sequence[int], path: Path) -> dict[int, int]:
+        """Write the states into a draft's folder; checksums by shard."""
+        sums, _ = self._deal(
+            shards, lambda shard, _: write_shard(path, shard, program.save(self.states[shard]))
+        )
+        return dict(zip(shards, sums, strict=True))
+
+    def close(self) -> None:
+        self.states.clear()
+        self.pool.shutdown()
+
+    def _deal(
+        self, shards: Sequence[int], function: Callable[[int, Totals], Result]
+    ) -> tuple[list[Result], list[Totals]]:
+        """Hand shards out one by one to the threads: results by shard, one totals per thread."""
+        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for shard in shards:
+            waiting.put(shard)
+        results: dict[int, Result] = {}
+        parts: list[Totals] = []
+        failed = threading.Event()
+
+        def work() -> None:
+            totals: Totals = {}
+            parts.append(totals)
+            try:
+                while not failed.is_set():
+                    shard = waiting.get_nowait()
+                    results[shard] = function(shard, totals)
+            except queue.Empty:
+                return
+            except BaseException:
+                failed.set()
+                raise
+
+        with one_blas_thread:
+            if min(self.threads, len(shards)) == 1:
+                work()
+            else:
+                jobs = [self.pool.submit(work) for _ in range(min(self.threads, len(shards)))]
+                try:
+                    wait(jobs)
+                finally:
+                    failed.set()  # an interrupt must not leave threads stepping behind it
+                    wait(jobs)
+                for job in jobs:
+                    job.result()
+        return [results[shard] for shard in shards], parts
+
+
+def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+    """What steps returned as one float64 array (shards, k).
+
+    Raises
+    ------
+    ValueError
+        If the vectors are not 1-D or not of one length.
+    """
+    arrays = [np.asarray(row, dtype=np.float64) for row in rows]
+    if {array.ndim for array in arrays} != {1} or len({array.size for array in arrays}) != 1:
+        shapes = sorted({array.shape for array in arrays})
+        raise ValueError(f"every step must return a 1-D array of the same length, not {shapes}")
+    return np.stack(arrays)
+
+
+def added(parts: Iterable[Totals]) -> Totals:
+    """The sum of several totals.
+
+    Raises
+    ------
+    TypeError
+        If one is not an array of int64: only integers sum to the same in every order.
+    """
+    sums: Totals = {}
+    for part in parts:
+        for name, array in part.items():
+            if not isinstance(array, np.ndarray) or array.dtype != np.int64:
+                raise TypeError(f"total {name!r} must be an int64 array, so that its sum is exact")
+            if name not in sums:
+                sums[name] = array.copy()
+            elif sums[name].shape != array.shape:
+                raise ValueError(f"total {name!r} has shapes {sums[name].shape} and {array.shape}")
+            else:
+                sums[name] += array
+    return sums
+
+
+SAMPLE_SECONDS = 0.5
+
+IDLE_LOOKS = 20
+"""Times that the watching thread finds nobody to look for before it ends."""
+
+
+def pss() -> int:
+    """Bytes of memory of this process, pages shared with others counted by their share.
+
+    Returns
+    -------
+    int
+        The proportional set size; the resident set size where the system does not tell it.
+    """
+    try:
+        return int(_process(os.getpid()).memory_full_info().pss)
+    except (AttributeError, psutil.Error):
+        return _resident()
+
+
+class Sampler:
+    """Looks at :func:`pss` twice a second, from a thread, and keeps the largest value.
+
+    Where nobody has looked yet the peak is the resident set size: the proportional one takes
+    milliseconds to ask for, as long as a small fit.
+    """
+
+    def __init__(self) -> None:
+        self.now = self._peak = 0
+        self._stopped = False
+        _watch.add(self)
+
+    @property
+    def peak(self) -> int:
+        """The most bytes seen."""
+        return self._peak or _resident()
+
+    def look(self) -> int:
+        """Sample once, now; returns the bytes."""
+        self.note(pss())
+        return self.now
+
+    def note(self, found: int) -> None:
+        """Remember so many bytes."""
+        self.now = found
+        self._peak = max(self._peak, found)
+
+    def stop(self) -> None:
+        """Take a last sample and look no more (the peak stays readable)."""
+        if not self._stopped:
+            self._stopped = True
+            _watch.remove(self)
+            if not self._peak:
+                self._peak = _resident()
+                return
+            self.look()
+
+
+class _Watch:
+    """The thread of all samplers of a process: to start one for each takes as long as a small fit.
+
+    It ends by itself when there has been nobody to look for in a while.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._samplers: set[Sampler] = set()
+        self._thread: threading.Thread | None = None
+
+    def add(self, sampler: Sampler) -> None:
+        with self._lock:
+            self._samplers.add(sampler)
+            # (A child that was forked has the record of a thread, and no thread.)
+            if self._thread is None or not self._thread.is_alive():
+                name = "bigscreen-memory"
+                self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+                self._thread.start()
+
+    def remove(self, sampler: Sampler) -> None:
+        with self._lock:
+            self._samplers.discard(sampler)
+
+    def _run(self) -> None:
+        idle = 0
+        while idle < IDLE_LOOKS:
+            time.sleep(SAMPLE_SECONDS)
+            with self._lock:
+                wanted = list(self._samplers)
+                idle = 0 if wanted else idle + 1
+                if idle == IDLE_LOOKS:
+                    self._thread = None
+            if wanted:
+                found = pss()
+                for sampler in wanted:
+                    sampler.note(found)
+
+
+_watch = _Watch()
+if hasattr(os, "register_at_fork"):
+    # Whoever holds the lock while another thread forks does not let go of it in the child.
+    os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]
+
+
+@functools.lru_cache(maxsize=1)
+def _process(number: int) -> psutil.Process:
+    """This process: to find out when it was started takes longer than to ask for its memory."""
+    return psutil.Process(number)
+
+
+def _resident() -> int:
+    return int(_process(os.getpid()).memory_info().rss)

@@ -1,0 +1,266 @@
+"""What runs inside a Dask worker: the host of many shards, and plugins."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import os
+import pickle
+import platform
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_worker
+from distributed.core import error_message
+from distributed.protocol.pickle import loads
+
+from bigscreen.files.checkpoint import Checkpoint
+from bigscreen.fleet.shards import Program, Sampler, Shards, Totals, one_blas_thread
+
+Message = tuple[bytes, ...]
+Arrays = dict[str, np.ndarray]
+
+
+def packed(message: dict[str, Any]) -> Message:
+    """A message as bytes: a copy that its sender cannot change any more, sent and kept for replay.
+
+    The arrays lie beside the pickle, so that a worker's copy of them is the only other one.
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    head = pickle.dumps(message, protocol=5, buffer_callback=buffers.append)
+    return (head, *(bytes(buffer.raw()) for buffer in buffers))
+
+
+def unpacked(message: Message) -> dict[str, Any]:
+    """The message; its arrays are aligned and writeable, as they are inline."""
+    return pickle.loads(message[0], buffers=[bytearray(buffer) for buffer in message[1:]])
+
+
+def _own(arrays: Arrays) -> Arrays:
+    """Arrays as they came from the wire, writeable."""
+    return {name: np.array(array, order="K") for name, array in arrays.items()}
+
+
+def _reported(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
+    """Give ("ok", result) or ("error", pickled exception and traceback).
+
+    An OSError raised by a step must not look like a connection that broke, and Dask's actors drop
+    the traceback.
+    """
+
+    @functools.wraps(method)
+    def call(*args: Any) -> tuple[str, Any]:
+        try:
+            return "ok", method(*args)
+        except Exception as error:
+            error.add_note(f"(raised on worker {get_worker().address})")
+            told = error_message(error)
+            parts = told["exception"], told["traceback"]
+            return "error", tuple(part and part.data for part in parts)
+
+    return call
+
+
+class Host:
+    """Holds shards on one worker and steps them. One per worker, a Dask actor.
+
+    Every call may come twice (a connection broke before its answer came): repeating one changes
+    nothing and gives the same answer.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._shards = Shards(threads)
+        self._round: dict[int, int] = {}  # last round that each shard has seen
+        self._answers: dict[tuple[int, int], tuple[list[int], np.ndarray, Totals]] = {}
+
+    @_reported
+    def begin(self, program: bytes) -> None:
+        """Take the program; not an argument of the actor, which would pass the scheduler."""
+        self._program: Program = loads(program)
+
+    @_reported
+    def adopt(
+        self,
+        number: int,
+        shards: list[int],
+        base: str | dict[int, Arrays] | None,
+        log: list[Message],
+    ) -> None:
+        """Open shards and replay a log, up to round ``number``.
+
+        ``base`` is the folder of a checkpoint to load them from, or their states themselves.
+        """
+        new = [shard for shard in shards if self._round.get(shard) != number]
+        states: Callable[[int], Arrays] | None = None
+        if isinstance(base, dict):
+            states = lambda shard: _own(base[shard])  # noqa: E731
+        elif base is not None:
+            states = Checkpoint.read(Path(base)).shard
+        self._shards.restore(self._program, new, states, [unpacked(each) for each in log])
+        self._round.update(dict.fromkeys(new, number))
+
+    @_reported
+    def round(
+        self, number: int, part: int, message: Message
+    ) -> tuple[list[int], np.ndarray, Totals]:
+        """Step the shards that have not seen round ``number``: which, their vectors, totals.
+
+        ``part`` counts the calls of one round: a second one is for shards adopted in between.
+        """
+        if (number, part) not in self._answers:
+            shards = sorted(shard for shard, seen in self._round.items() if seen != number)
+            stack, totals = self._shards.step(self._program, shards, unpacked(message))
+            self._round.update(dict.fromkeys(shards, number))
+            self._answers = {(number, part): (shards, stack, totals)}
+        return self._answers[number, part]
+
+    @_reported
+    def save(self, folder: str) -> dict[int, int]:
+        """Write every shard into a draft's folder; checksums by shard."""
+        return self._shards.save(self._program, sorted(self._round), Path(folder))
+
+    @_reported
+    def show(self, shard: int) -> Arrays:
+        """The state of one shard as arrays, for another worker to take over."""
+        return self._program.save(self._shards.states[shard])
+
+    @_reported
+    def take(self, number: int, shard: int, arrays: Arrays) -> None:
+        """Go on with a shard that another worker showed after round ``number``."""
+        self._shards.states[shard] = self._program.load(shard, _own(arrays))
+        self._round[shard] = number
+
+    @_reported
+    def drop(self, shard: int) -> None:
+        """Forget a shard."""
+        self._shards.states.pop(shard, None)
+        self._round.pop(shard, None)
+
+    @_reported
+    def clear(self) -> None:
+        """Forget every shard."""
+        self._shards.states.clear()
+        self._round.clear()
+
+
+class WorkerSetup(WorkerPlugin):
+    """Prepares every worker, also one that comes later, and watches its memory.
+
+    Workers may be other people's: what it changes of them is changed back when it leaves.
+    """
+
+    def __init__(self, prepare: Callable[[], Any] | None) -> None:
+        self._prepare = prepare
+
+    async def setup(self, worker: Worker) -> None:
+        _hold(worker)
+        self.sampler = Sampler()
+        self.sampler.look()
+        if self._prepare is not None:
+            # compiling takes long: the worker must go on answering its scheduler
+            await asyncio.get_running_loop().run_in_executor(None, self._prepare)
+
+    def teardown(self, worker: Worker) -> None:
+        self.sampler.stop()
+        _let_go(worker)
+
+
+_FRACTIONS = ("target", "spill", "pause")
+_held: WeakKeyDictionary[Worker, tuple[int, list[Any]]] = WeakKeyDictionary()
+"""Of every worker of this process, how many fleets use it and the fractions that it had before."""
+
+
+def _hold(worker: Worker) -> None:
+    """Switch a worker's spilling and pausing off.
+
+    A paused worker runs no task, and shards that fill its memory do not go away by waiting: the
+    fit would stand still for ever. What a fit may take is planned before it runs.
+    """
+    manager, names = worker.memory_manager, [f"memory_{name}_fraction" for name in _FRACTIONS]
+    fleets, before = _held.get(worker, (0, [getattr(manager, name) for name in names]))
+    _held[worker] = fleets + 1, before
+    for name in names:
+        setattr(manager, name, False)
+
+
+def _let_go(worker: Worker) -> None:
+    """Give a worker its fractions back, once no fleet uses it any more."""
+    fleets, before = _held.pop(worker)
+    if fleets > 1:
+        _held[worker] = fleets - 1, before
+        return
+    for name, fraction in zip(_FRACTIONS, before, strict=True):
+        setattr(worker.memory_manager, f"memory_{name}_fraction", fraction)
+
+
+class Leaving(SchedulerPlugin):
+    """Takes the plugins of a fleet off the workers when its process is gone, however it ended."""
+
+    def __init__(self, client: str, prefix: str) -> None:
+        self._client, self._prefix = client, prefix
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        if client != self._client:
+            return
+        for name in [name for name in scheduler.worker_plugins if name.startswith(self._prefix)]:
+            scheduler.loop.add_callback(scheduler.unregister_worker_plugin, None, name)
+        scheduler.loop.add_callback(scheduler.unregister_scheduler_plugin, self._prefix)
+
+
+class Shielded(WorkerPlugin):
+    """Leaves Ctrl-C, which reaches a whole process group, to the process that owns the workers."""
+
+    def setup(self, worker: Worker) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def digests(files: Sequence[str]) -> dict[str, str | None]:
+    """What files hold, as SHA-256; None where there is no such file."""
+    found: dict[str, str | None] = dict.fromkeys(files)
+    for name in files:
+        with contextlib.suppress(OSError), open(name, "rb") as file:
+            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return found
+
+
+def source_digest() -> str:
+    """SHA-256 of the code of this package: tells working copies of one version apart."""
+    digest = hashlib.sha256()
+    folder = Path(__file__).parent
+    for file in sorted(folder.rglob("*.py")):
+        digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
+        digest.update(file.read_bytes())
+    return digest.hexdigest()
+
+
+def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int] | None:
+    """Which process a worker is (machine, number), its memory now and its peak."""
+    plugin = dask_worker.plugins.get(name)
+    if not isinstance(plugin, WorkerSetup):
+        return None
+    return (platform.node(), os.getpid()), plugin.sampler.now, plugin.sampler.peak
+
+
+class Function(WorkerPlugin):
+    """Brings a function to every worker once, also to one that comes later.
+
+    A few megabytes inside every task would all pass through the scheduler; scattered data is lost
+    with its last worker, and tasks that depend on it crowd where it lies.
+    """
+
+    def __init__(self, function: Callable[[Any], Any]) -> None:
+        self.function = function
+
+
+def apply(name: str, item: Any) -> Any:
+    """The task of ``each``: the function that :class:`Function` brought, on one item."""
+    plugin = get_worker().plugins[name]
+    assert isinstance(plugin, Function)
+    with one_blas_thread:
+        return plugin.function(item)

@@ -1,0 +1,236 @@
+"""Which of a cluster's workers take part: those that answer, and that see the files needed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import CancelledError
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import distributed
+from distributed import Client, Future, KilledWorker
+from distributed.comm import CommClosedError
+
+from bigscreen.errors import InputError
+from bigscreen.fleet.worker import digests
+
+PATIENCE_SECONDS = 60.0
+"""How long to wait for a first worker, or for one that its scheduler lists to answer."""
+
+LEAST_PATIENCE_SECONDS = 5.0
+"""The same after the time budget: a worker that died comes back within that, if it does."""
+
+FROZEN_SECONDS = 30.0
+"""A worker that its scheduler has not heard of for so long stands still, and is given up."""
+
+LOOK_SECONDS = 2.0
+"""How often to look for new workers and frozen ones."""
+
+LIKELY = "the likely cause is memory: give each worker more, or run fewer of them on a machine"
+"""Why a step kills every worker that it is given to."""
+
+GONE = (OSError, RuntimeError, AttributeError)
+"""What a client raises that lost its scheduler; AttributeError once it has closed itself."""
+
+
+class Workers:
+    """The workers of a cluster that can be used.
+
+    Attributes
+    ----------
+    unreachable : set of str
+        Addresses that the scheduler lists and that do not answer this process.
+    deadline : float or None
+        Value of ``time.monotonic()`` that bounds the waiting for workers.
+    """
+
+    def __init__(self, client: Client, deadline: float | None = None) -> None:
+        self.client, self.deadline = client, deadline
+        self.unreachable: set[str] = set()
+        self._files: dict[str, str | None] = {}
+        self._seeing: set[str] = set()
+        self._blind: dict[str, str] = {}  # the first file that they do not see
+
+    def listed(self) -> dict[str, int]:
+        """Addresses and threads; a ConnectionError if there is no scheduler."""
+        listed = self._listed()
+        new = listed.keys() - self._seeing - self._blind.keys()
+        if self._files and new:
+            self._look(sorted(new))
+        without = self.unreachable | self._blind.keys()
+        return {address: n for address, n in listed.items() if address not in without}
+
+    def living(self) -> dict[str, int]:
+        """Addresses and threads, as soon as there is a worker.
+
+        Raises
+        ------
+        ConnectionError
+            If there is none for a minute, or within the time budget; or no scheduler.
+        """
+        began, until = time.monotonic(), self.until()
+        while True:
+            if living := self.listed():
+                return living
+            if time.monotonic() > until:
+                raise ConnectionError(
+                    f"the cluster has had no worker that answers for {until - began:.0f} s: "
+                    "start workers and run again"
+                )
+            time.sleep(0.05)
+
+    def until(self) -> float:
+        """When to stop waiting for a worker that is waited for from now on."""
+        now = time.monotonic()
+        left = PATIENCE_SECONDS if self.deadline is None else self.deadline - now
+        least = min(LEAST_PATIENCE_SECONDS, PATIENCE_SECONDS)
+        return now + min(PATIENCE_SECONDS, max(left, least))
+
+    @property
+    def only(self) -> list[str] | None:
+        """Where alone tasks may run; None: anywhere."""
+        return sorted(self.listed()) if self._blind else None
+
+    def rely_on(self, files: Iterable[Path]) -> None:
+        """Use from now on only workers that see these files as they are here.
+
+        Raises
+        ------
+        InputError
+            If no worker does.
+        """
+        self._files = digests([str(file.absolute()) for file in files])
+        self._seeing, self._blind = set(), {}
+        usable = self.listed()
+        if not self._blind:
+            return
+        path = next(iter(self._blind.values()))
+        if not usable:
+            raise InputError(
+                f"no worker of {self.client.scheduler.address} sees {path} as it is here: put it "
+                "where every machine has it under the same path"
+            )
+        blind = ", ".join(sorted(self._blind))
+        warnings.warn(
+            f"{len(self._blind)} of {len(self._blind) + len(usable)} workers do not see {path} as "
+            f"it is here and are left out: {blind}",
+            stacklevel=3,
+        )
+
+    def _listed(self) -> dict[str, int]:
+        try:
+            listed: dict[str, int] = self.client.sync(
+                self.client.scheduler.ncores, callback_timeout=FROZEN_SECONDS
+            )
+        except GONE as error:
+            raise ConnectionError(
+                "the Dask scheduler is gone: start it and its workers and run again"
+            ) from error
+        return listed
+
+    def _look(self, new: list[str]) -> None:
+        names = list(self._files)
+        try:
+            told = self.client.run(digests, names, workers=new, on_error="ignore")
+        except GONE:
+            return  # one of them is gone just now: they are looked at again
+        for address, found in told.items():
+            unlike = next((name for name in names if found[name] != self._files[name]), None)
+            if unlike is None:
+                self._seeing.add(address)
+            else:
+                self._blind[address] = unlike
+
+
+def outcome(
+    workers: Workers, future: Future, only: Sequence[str] | None, what: str
+) -> tuple[Any] | None:
+    """The result of a task; Dask alone would wait for ever if every worker died.
+
+    Parameters
+    ----------
+    only : list of str or None
+        The workers that alone may run it.
+    what : str
+        What it does, for people.
+
+    Returns
+    -------
+    tuple of one, or None
+        None if those who might run it are gone, and others are there.
+
+    Raises
+    ------
+    ConnectionError
+        If the scheduler is gone, there is no worker for a minute, or the task kills its workers.
+    """
+    while True:
+        try:
+            with workers.client.as_current():  # wait would ask for a default client
+                distributed.wait([future], timeout=LOOK_SECONDS)
+            return (future.result(),)
+        except TimeoutError:
+            if future.done():
+                raise  # by the function itself
+        except KilledWorker as error:
+            raise ConnectionError(f"every worker that ran {what} died; {LIKELY}") from error
+        except (CommClosedError, CancelledError, asyncio.CancelledError) as error:
+            if future.status in ("cancelled", "lost"):
+                raise ConnectionError("the Dask scheduler has lost its tasks") from error
+        living = workers.living()  # raises if nobody is left to wait for
+        if only is not None and living.keys().isdisjoint(only):
+            future.cancel()
+            return None
+
+
+async def give_up_frozen(client: Client) -> None:
+    """Have workers restarted, or else removed, that stand still: until it is cancelled.
+
+    A stopped process keeps its connections, so that nothing else would tell. Dask does the same,
+    but only after five minutes.
+    """
+    heard: dict[str, tuple[float, float]] = {}  # heartbeat, and when it was first seen here
+    looked = time.monotonic()
+    while True:
+        await asyncio.sleep(LOOK_SECONDS)
+        try:
+            known = await asyncio.wait_for(client.scheduler.identity(), FROZEN_SECONDS)
+        except (TimeoutError, *GONE):
+            continue
+        now = time.monotonic()
+        if now - looked > 3 * LOOK_SECONDS:
+            heard = {}  # this process or the scheduler stood still, and has not heard of anybody
+        looked = now
+        beats = {address: told["last_seen"] for address, told in known["workers"].items()}
+        heard = {
+            address: heard[address] if heard.get(address, (0,))[0] == beat else (beat, now)
+            for address, beat in beats.items()
+        }
+        # The more workers the rarer their heartbeats.
+        patience = max(FROZEN_SECONDS, len(beats) / 10)
+        frozen = [address for address, (_, since) in heard.items() if now - since > patience]
+        if frozen:
+            with contextlib.suppress(*GONE):
+                await client.scheduler.restart_workers(
+                    workers=frozen,
+                    wait_for_workers=False,
+                    on_error="return",
+                    stimulus_id=f"bigscreen-frozen-{uuid4().hex}",
+                )
+            looked = time.monotonic()
+
+
+def differing(own: Mapping[str, Any], theirs: Mapping[str, Any]) -> str | None:
+    """The first version that is another, as "numba 0.60 for 0.61"; Python's without its patch."""
+    for name, version in own.items():
+        other = theirs.get(name)
+        if name == "python":
+            version, other = (".".join(str(v).split(".")[:2]) for v in (version, other))
+        if other != version:
+            return f"{name} {other or '(none)'} where this process has {version}"
+    return None

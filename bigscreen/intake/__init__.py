@@ -1,0 +1,1 @@
+"""From files and arrays to a data set on disk."""

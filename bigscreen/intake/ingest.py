@@ -1,0 +1,468 @@
+"""Ingest: from files or arrays to a dataset on disk, streaming, in bounded memory, resumable.
+
+Two passes. `reading` checks the rows and drops each into one of many buckets on disk, by a hash of
+its number; then `building` settles labels, scaling and layout, and `arranging` sorts one bucket
+after the other in memory and writes the chunks. All in between lives in `<path>.ingest.wip` and is
+deleted at the end; a journal there says what is done, so that a killed run goes on where it was.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from bigscreen.data.dataset import MANIFEST, Dataset
+from bigscreen.data.folder import store_path, unfinished
+from bigscreen.data.layout import Label
+from bigscreen.data.limits import most_memory
+from bigscreen.data.preparation import Preparation, divisor
+from bigscreen.errors import InputError, TimeOver
+from bigscreen.intake.read_pass import Reading, Request
+from bigscreen.intake.readers import is_path, open_source
+from bigscreen.intake.readers.base import Reader
+from bigscreen.intake.settle import Build, Ingested, Wanted
+from bigscreen.intake.spill import JOURNAL, Journal
+from bigscreen.model.model import Model
+
+Column = str | int
+Progress = Callable[[dict[str, Any]], None]
+
+BUCKETS = "buckets"
+_DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def ingest(
+    sources: Any,
+    path: str | os.PathLike[str],
+    *,
+    label: Column | None = None,
+    weight: Column | None = None,
+    drop: Sequence[Column] = (),
+    categorical: Sequence[Column] = (),
+    header: bool | None = None,
+    delimiter: str | None = None,
+    zero_based: bool | Literal["auto"] = "auto",
+    labels_file: str | os.PathLike[str] | None = None,
+    h5_x: str | None = None,
+    h5_y: str | None = None,
+    holdout: float = 0,
+    seed: int = 0,
+    rows: str | None = None,
+    scale: str = "none",
+    positive: Label | None = None,
+    regression: bool = False,
+    unlabelled: bool = False,
+    like: str | os.PathLike[str] | Dataset | Model | Preparation | None = None,
+    shuffle: bool = True,
+    layout: Literal["auto", "dense", "sparse"] = "auto",
+    max_kinds: int | None = None,
+    memory: int | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    deadline: float | None = None,
+) -> Ingested:
+    """Make a dataset of files or arrays.
+
+    Parameters
+    ----------
+    sources : path, list of paths, array, (X, y), (X, y, weight), or iterable of such blocks
+        svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX or Parquet files; numpy, scipy sparse or dask
+        arrays. Row numbers run from 0 over all sources in their order.
+    path : path
+        The dataset to make.
+    label, weight : str or int, optional
+        Columns of tables, by name or position. label="none": there are no labels. With
+        `regression` the label is the target.
+    drop, categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
+        How to read: see `open_source` and the readers.
+    holdout : float, default=0
+        Fraction (below 1) or number of rows for a second dataset: `train-holdout.store`
+        beside `train.store`.
+    seed : int, default=0
+        Of the shuffle and of the choice of the held out rows.
+    rows : str, optional
+        "A:B" takes the rows number A to B-1 only; either may be left out.
+    scale : str, default="none"
+        "none", "standard", "minmax" or "divide:N", of numeric columns, computed on the rows that
+        are not held out; the 0 and 1 of categories stay as they are.
+    positive : label, optional
+        Make two labels: this one (code 1) and "rest" (code 0).
+    regression : bool, default=False
+        Labels are targets, finite numbers that are stored as they are, in float64. Only rows of a
+        store made like another may lack one, which is NaN then.
+    unlabelled : bool, default=False
+        Rows for a one-class machine: every column is a feature but the one named as `label`.
+        Labels beside the rows (svmlight, HDF5, arrays, ...) are left out, whatever they are.
+    like : path of a dataset or model, Dataset, Model or Preparation, optional
+        Take columns, categories, scaling and labels from there; of a store without labels, all
+        but the labels, of which there may be any number then.
+    shuffle : bool, default=True
+        Store the rows in an order given by `seed`, otherwise in the order of the source.
+    layout : {"auto", "dense", "sparse"}
+        "auto": that of `like`; else sparse for more than 256 features of which CSR takes less than
+        half the bytes. Either holds the same numbers, except that sparse rows without categories
+        are scaled without centring.
+    max_kinds : int, optional
+        Most kinds that a column of texts, or one named as categorical, may have; each becomes a
+        feature. Default: 1,000, but for more than 50 kinds at most one for ten rows.
+    memory : int, optional
+        Bytes that the ingest may take; what needs more is refused. Default: 0.8 of the machine's.
+    overwrite : bool, default=False
+        Replace what is at `path`, once the new dataset is whole.
+    progress : callable, optional
+        Gets dicts: {"event": "ingest", "phase": "read", "bytes", "bytes_total" (0: not known),
+        "rows"}, then {"event": "ingest", "phase": "measure" or "write", "rows", "rows_total"}.
+    deadline : float, optional
+        Value of ``time.monotonic()`` at which to stop.
+
+    Returns
+    -------
+    Ingested
+
+    Raises
+    ------
+    InputError
+        For anything wrong with the sources, the options or the place to write to.
+    KeyboardInterrupt
+        With a message that says what is kept; a run with the same arguments goes on.
+    TimeOver
+        The same, at the deadline.
+
+    Notes
+    -----
+    While it runs, the disk holds the rows twice: in the buckets and in the new dataset.
+    """
+    first, stop = row_range(rows)
+    divisor(scale)
+    if max_kinds is not None and max_kinds < 1:
+        raise InputError(f"max_kinds={max_kinds}: a column needs at least one kind.")
+    if layout not in ("auto", "dense", "sparse"):
+        raise InputError(f"there is no layout {layout!r}: use auto, dense or sparse.")
+    if not (0 <= holdout < 1 or holdout == int(holdout)):
+        raise InputError(f"holdout={holdout}: give a fraction below 1 or a number of rows.")
+    pattern = None if like is None else pattern_of(like)
+    known = None if pattern is None else pattern.preparation
+    check_choices(known, scale, positive, regression, unlabelled)
+    regression = regression or (known is not None and known.labels is None)
+    options: dict[str, Any] = {
+        "label": label,
+        "weight": weight,
+        "drop": tuple(drop),
+        "categorical": tuple(categorical),
+        "header": header,
+        "delimiter": delimiter,
+        "zero_based": zero_based,
+        "labels_file": None if labels_file is None else str(labels_file),
+        "h5_x": h5_x,
+        "h5_y": h5_y,
+        "unlabelled": unlabelled,
+    }
+    allowed = most_memory(memory)
+    inputs = inputs_of(sources, options)
+    choices = {
+        "holdout": holdout,
+        "seed": seed,
+        "rows": [first, stop],
+        "scale": scale,
+        "positive": positive,
+        "regression": regression,
+        "unlabelled": unlabelled,
+        "shuffle": shuffle,
+        "layout": layout,
+        "max_kinds": max_kinds,
+    }
+    job = {
+        "sources": [source.identity for source in inputs],
+        **options,
+        **choices,
+        "like": None if known is None else known.fingerprint,
+    }
+    options["memory"] = allowed  # not of the job: it decides nothing of what comes out
+    if pattern is not None and pattern.index_base is not None and zero_based == "auto":
+        options["zero_based"] = pattern.index_base == 0
+    if known is not None and known.n_raw is not None:
+        options["categories"] = known.categories
+    request = Request(
+        openers=[partial(source.open, options) for source in inputs],
+        expected_bytes=sum(source.expected_bytes for source in inputs),
+        rows=(first, stop),
+        like=known,
+        seed=seed,
+        shuffle=shuffle,
+        regression=regression,
+        unlabelled=unlabelled,
+        max_kinds=max_kinds,
+    )
+    wanted = Wanted(
+        path=store_path(path),
+        holdout=holdout,
+        seed=seed,
+        scale=scale,
+        positive=positive,
+        like=known,
+        like_sparse=None if pattern is None else pattern.sparse,
+        layout=layout,
+        overwrite=overwrite,
+        extra={"sources": [source.name for source in inputs], **choices},
+        regression=regression,
+        unlabelled=unlabelled,
+        memory=allowed,
+    )
+    resumable = all(source.identity is not None for source in inputs)
+    sizes = [source.size for source in inputs]
+    return _run(request, wanted, job, resumable, _Reporter(progress, sizes, deadline))
+
+
+def _run(
+    request: Request, wanted: Wanted, job: dict[str, Any], resumable: bool, report: _Reporter
+) -> Ingested:
+    work = wanted.path.with_name(wanted.path.name + ".ingest.wip")
+    if not (work / JOURNAL).exists():
+        _refuse_existing(wanted)
+    with _explained(work, resumable):
+        journal = Journal(work, job, wanted.overwrite)
+        try:
+            if not any("finishing" in line for line in journal.lines):
+                _refuse_existing(wanted)
+            if not journal.lines:
+                _clear_unfinished(wanted)
+            try:
+                made = _made(wanted, journal) or _make(request, wanted, journal, report)
+            except BaseException as error:
+                # What cannot be gone on with is not left lying about; the journal goes before the
+                # rows that it counts.
+                if isinstance(error, InputError) or not resumable:
+                    for folder in map(unfinished, wanted.paths):
+                        shutil.rmtree(folder, ignore_errors=True)
+                    (work / JOURNAL).unlink(missing_ok=True)
+                    shutil.rmtree(work, ignore_errors=True)
+                raise
+        finally:
+            journal.close()
+        shutil.rmtree(work / BUCKETS, ignore_errors=True)
+        shutil.rmtree(work)
+    return made
+
+
+def _make(request: Request, wanted: Wanted, journal: Journal, report: _Reporter) -> Ingested:
+    reading = Reading(request, journal.folder / BUCKETS, journal)
+    reading.run(report.read)
+    made = Build(wanted, reading, journal, report.build).run()
+    journal.write({"finished": made.notes})
+    return made
+
+
+def _made(wanted: Wanted, journal: Journal) -> Ingested | None:
+    """Return what an earlier run finished, if it died while clearing up."""
+    for line in journal.lines:
+        if "finished" in line:
+            made = [Dataset.open(path) for path in wanted.paths]
+            return Ingested(made[0], made[1] if len(made) > 1 else None, line["finished"])
+    return None
+
+
+def _refuse_existing(wanted: Wanted) -> None:
+    for path in wanted.paths:
+        if path.exists() and not wanted.overwrite:
+            raise InputError(f"{path} exists already; choose another path or overwrite it.")
+        if path.exists() and not (path / MANIFEST).exists():
+            raise InputError(f"{path} is not a bigscreen dataset, so it is not overwritten.")
+
+
+def _clear_unfinished(wanted: Wanted) -> None:
+    for folder in map(unfinished, wanted.paths):
+        if folder.exists() and not wanted.overwrite:
+            raise InputError(
+                f"{folder} was left by another run: delete it or use overwrite to start anew."
+            )
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _explained(work: Path, resumable: bool) -> Iterator[None]:
+    """Say in a sentence what the operating system or Ctrl-C put an end to."""
+    kept = f"what was done is kept in {work}; run the same command again to go on, or delete it."
+    if not resumable:
+        kept = "nothing is kept, because these blocks cannot be read from the middle."
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _DISK_FULL:
+            raise InputError(f"the disk of {work.parent} is full: make room; {kept}") from error
+        place = error.filename or work
+        raise InputError(
+            f"{place} cannot be read or written: {error.strerror or error}."
+        ) from error
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"stopped: {kept}") from None
+    except TimeOver as error:
+        raise TimeOver(f"{error}; {kept}") from None
+
+
+class _Reporter:
+    """Turns what the passes report into the events of `ingest`, and ends it at its deadline."""
+
+    def __init__(self, progress: Progress | None, sizes: list[int], deadline: float | None) -> None:
+        self._progress, self._sizes, self._deadline = progress, sizes, deadline
+
+    def read(self, event: dict[str, Any]) -> None:
+        done, total = event["bytes"], event["total"]
+        of_source = self._sizes[event["source"]]
+        # The reader of a compressed file may count what is in it, not what lies on the disk.
+        share = of_source * done // total if total else done
+        self._send(
+            phase="read",
+            bytes=sum(self._sizes[: event["source"]]) + share,
+            bytes_total=sum(self._sizes),
+            rows=event["rows"],
+        )
+
+    def build(self, event: dict[str, Any]) -> None:
+        self._send(**event)
+
+    def _send(self, **event: Any) -> None:
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise TimeOver(f"the time budget ended after {event['rows']:,} rows")
+        if self._progress is not None:
+            self._progress({"event": "ingest", **event})
+
+
+# Bytes of float32 rows per byte on disk, rather too many: of text or packed numbers, and of the
+# same compressed.
+_GROWTH, _PACKED_GROWTH = 4, 20
+UNKNOWN_BYTES = 1 << 29
+_PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One source.
+
+    Attributes
+    ----------
+    name : str
+    identity : list or str or None
+        Equal for equal content, as far as can be told without reading it; None: it cannot.
+    size, expected_bytes : int
+        Bytes of the source (0: not known), and a guess of its rows' bytes as float32.
+    """
+
+    name: str
+    identity: Any
+    size: int
+    expected_bytes: int
+    _source: Any
+
+    def open(self, options: dict[str, Any]) -> Reader:
+        """Return a reader of the source."""
+        return open_source(self._source, **options) if is_path(self._source) else self._source
+
+
+def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
+    """Take apart what was given as sources.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, or it is no source at all.
+    """
+    if is_path(sources):
+        sources = [sources]
+    if isinstance(sources, (list, tuple)) and len(sources) and all(map(is_path, sources)):
+        return [_file(Path(source)) for source in sources]
+    reader = open_source(sources, **options)
+    size = reader.progress()[1]
+    kind = type(sources).__name__
+    return [Input(kind, getattr(reader, "identity", None), size, size or UNKNOWN_BYTES, reader)]
+
+
+def _file(path: Path) -> Input:
+    try:
+        stat = path.stat()
+    except OSError as error:
+        raise InputError(f"{path} cannot be opened: {error.strerror}.") from None
+    growth = _PACKED_GROWTH if path.name.lower().endswith(_PACKED) else _GROWTH
+    identity = [str(path.absolute()), stat.st_size, stat.st_mtime_ns]
+    return Input(str(path), identity, stat.st_size, growth * stat.st_size, path)
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The store or model that a new store shall be like.
+
+    Attributes
+    ----------
+    preparation : Preparation
+    sparse : bool or None
+    index_base : int or None
+        Number of the first column in the svmlight files it came from.
+    """
+
+    preparation: Preparation
+    sparse: bool | None = None
+    index_base: int | None = None
+
+
+def pattern_of(like: str | os.PathLike[str] | Dataset | Model | Preparation) -> Pattern:
+    """Return what a new store takes over from `like`.
+
+    Raises
+    ------
+    InputError
+        If it is the path of neither a dataset nor a model.
+    """
+    if isinstance(like, Preparation):
+        return Pattern(like)
+    if isinstance(like, (str, os.PathLike)):
+        like = Dataset.open(like, verify=False) if Path(like).is_dir() else Model.load(like)
+    if isinstance(like, Model):
+        preparation = like.preparation
+        if like.kind == "regressor":  # fitted to arrays it need not say so
+            preparation = replace(preparation, labels=None)
+        return Pattern(preparation, None, like.provenance.get("index_base"))
+    return Pattern(like.preparation, like.is_sparse, like.manifest["extra"].get("index_base"))
+
+
+def check_choices(
+    like: Preparation | None, scale: str, positive: Label | None, regression: bool, unlabelled: bool
+) -> None:
+    """Refuse contradictions about what is to be predicted, and how rows are prepared.
+
+    Raises
+    ------
+    InputError
+    """
+    if regression and unlabelled:
+        raise InputError("unlabelled rows have no targets: ask for regression or for unlabelled.")
+    if positive is not None and (regression or unlabelled):
+        asked = "regression" if regression else "unlabelled"
+        raise InputError(f"positive chooses a label and {asked} rows have none: leave out one.")
+    if like is None:
+        return
+    if scale != "none" or (positive is not None and like.labels != []):
+        raise InputError("like brings its own scaling and labels: leave out scale and positive.")
+    if regression and like.labels:
+        raise InputError(
+            "the store it shall be like has labels and no targets: leave out regression, or like."
+        )
+
+
+def row_range(rows: str | None) -> tuple[int, int | None]:
+    """Parse "A:B" into the first row and one past the last (None: to the end)."""
+    if rows is None:
+        return 0, None
+    match = re.fullmatch(r"(\d*):(\d*)", rows.strip())
+    if match:
+        first, stop = int(match[1] or 0), int(match[2]) if match[2] else None
+        if stop is None or first < stop:
+            return first, stop
+    raise InputError(f"rows={rows!r} is no range: write A:B with A below B, rows counted from 0.")

@@ -1,0 +1,89 @@
+"""What an ingest needs of memory and disk: reckoned before it is taken, refused with the sum."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from bigscreen.data.layout import CHUNK_BYTES
+from bigscreen.errors import InputError, in_units
+from bigscreen.intake.readers.base import Reader
+from bigscreen.intake.spill import RECORD
+
+BASE_BYTES = 320 << 20
+"""The process, a piece of text in all its forms, a part that is sorted (measured: 220 to 290)."""
+SCALED_BYTES = 400
+"""A scaled feature: moments, offset and factor, and both in the manifest (measured)."""
+DIVIDED_BYTES = 130
+"""A feature that is divided by a number: the factor alone."""
+CHUNK_COPIES = 5
+"""A chunk as pieces, stacked, checked and on its way to the disk."""
+STORED_ROW_BYTES = 32
+"""Label, norm, source row and weight of a stored row."""
+
+
+def check_source(reader: Reader, rows: int, folder: Path) -> None:
+    """Refuse a source that says of itself that its rows are more than the disk holds.
+
+    Raises
+    ------
+    InputError
+    """
+    width = reader.n_features or 0
+    check_disk(
+        {f"{rows} rows of {width} columns as they are read": rows * (RECORD.itemsize + 4 * width)},
+        folder,
+    )
+
+
+def check_disk(parts: dict[str, int], folder: Path, kept: int = 0) -> None:
+    """Refuse what does not fit on the disk of `folder`, of which `kept` bytes are there already.
+
+    Raises
+    ------
+    InputError
+    """
+    total, free = sum(parts.values()), shutil.disk_usage(folder).free
+    if total > free + kept:
+        raise InputError(
+            f"the disk of {folder} has {in_units(free)} free and this ingest needs "
+            f"{in_units(total - kept)} more: {_sum(parts)}; make room, take fewer rows (rows), or "
+            "leave out columns (drop)."
+        )
+
+
+def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, stores: int) -> None:
+    """Refuse features so many that what is kept of each, or a chunk, is beyond the memory.
+
+    Parameters
+    ----------
+    memory : int
+        Bytes allowed.
+    n_features : int
+    scale : str
+    row_bytes : int
+        Of a row as it is stored.
+    stores : int
+        Datasets that are written at once.
+
+    Raises
+    ------
+    InputError
+    """
+    of_scaling = {"none": 0, "standard": SCALED_BYTES, "minmax": SCALED_BYTES}
+    parts = {
+        "for the process and the rows it reads": BASE_BYTES,
+        f"for the scaling of {n_features} features": n_features
+        * of_scaling.get(scale, DIVIDED_BYTES),
+        "for rows on their way to the disk": CHUNK_COPIES * stores * max(row_bytes, CHUNK_BYTES),
+    }
+    if sum(parts.values()) > memory:
+        raise InputError(
+            f"this ingest needs about {in_units(sum(parts.values()))} of memory and "
+            f"{in_units(memory)} are allowed: {_sum(parts)}; allow more memory, leave out columns "
+            "(drop), or scale by none."
+        )
+
+
+def _sum(parts: dict[str, int]) -> str:
+    return ", ".join(f"{in_units(part)} {name}" for name, part in parts.items() if part)

@@ -1,0 +1,282 @@
+"""The first pass of an ingest: from readers to spill buckets, in steps that survive a kill."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.data.layout import Features, csr_slice
+from bigscreen.data.order import Order
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.targets import as_features, coarse
+from bigscreen.errors import InputError
+from bigscreen.intake.needs import check_source
+from bigscreen.intake.readers.base import PIECE_BYTES, Block, Reader
+from bigscreen.intake.readers.svmlight import SvmlightReader
+from bigscreen.intake.source import Found, Intake, Shape
+from bigscreen.intake.spill import BUCKET_BYTES, RECORD, Journal, Spill, bucket_bits
+
+CHECKPOINT_BYTES = 64 << 20
+CHECKPOINT_SECONDS = 5.0
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass(frozen=True)
+class Request:
+    """What is to be read.
+
+    Attributes
+    ----------
+    openers : sequence of callable
+        Each opens the reader of one source.
+    expected_bytes : int
+        Guess of the bytes of all rows as float32.
+    rows : (int, int or None)
+        First row number wanted, and one past the last.
+    like : Preparation or None
+        Its columns, categories and labels are binding.
+    seed, shuffle
+        Of the order.
+    regression, unlabelled : bool
+        Whether rows have targets, or nothing that is to be predicted, in place of labels.
+    max_kinds : int or None
+        Of a categorical column.
+    """
+
+    openers: Sequence[Callable[[], Reader]]
+    expected_bytes: int
+    rows: tuple[int, int | None]
+    like: Preparation | None
+    seed: int
+    shuffle: bool
+    regression: bool
+    unlabelled: bool
+    max_kinds: int | None
+
+
+class Reading:
+    """Reads the rows of a request into a spill, taking up what earlier runs left.
+
+    Parameters
+    ----------
+    request : Request
+    folder : Path
+        Of the spill.
+    journal : Journal
+    """
+
+    def __init__(self, request: Request, folder: Path, journal: Journal) -> None:
+        self.request, self.folder, self.journal = request, folder, journal
+        self.found = Found(first=request.rows[0])
+        self.shape: Shape | None = None
+        if request.like is not None:
+            self.found.categories = {c: list(v) for c, v in request.like.categories.items()}
+        lengths: dict[int, list[int]] = {}
+        for line in journal.lines:
+            if "shape" in line:
+                self.shape = Shape(**line["shape"])
+            if "found" in line:
+                self._merge(line)
+                lengths.update({int(b): of_bucket for b, of_bucket in line["lengths"].items()})
+        self._written = len(self.found.labels), self._sizes()
+        self.spill: Spill | None = None
+        if self.shape is not None:
+            self._prepare(self.shape, lengths)
+
+    def run(self, report: Report) -> None:
+        """Read until all rows are in the spill; `report` gets dicts with bytes and rows."""
+        found = self.found
+        if found.finished:
+            return
+        stop = self.request.rows[1]
+        last = len(self.request.openers) - 1
+        self._saved = time.monotonic()
+        while not found.finished:
+            reader = self.request.openers[found.source]()
+            skip = found.source_rows
+            if found.source == last:
+                # Only here: of any other source all rows must be counted.
+                skip = max(skip, self.request.rows[0] - found.offset)
+            if self.spill is not None:
+                self._intake.next_source()
+            if (count := getattr(reader, "n_rows", None)) is not None:
+                check_source(
+                    reader, self._wanted(count) - self._wanted(skip), self.folder.parents[1]
+                )
+            for block in reader.blocks(skip):
+                for part in _storable(block, reader):
+                    self._take(part, reader)
+                found.source_rows = block.first_row + block.X.shape[0]
+                self._note_base(reader)
+                done, total = reader.progress()
+                report({"source": found.source, "bytes": done, "total": total, "rows": found.rows})
+                self._save_if_due()
+                if stop is not None and found.offset + found.source_rows >= stop:
+                    break
+            self._note_base(reader)
+            ended = stop is not None and found.offset + found.source_rows >= stop
+            if ended or found.source == last:
+                found.finished = True
+            else:
+                found.source, found.offset = found.source + 1, found.offset + found.source_rows
+                found.source_rows = 0
+        if self.spill is None:
+            first, stop = self.request.rows
+            raise InputError(
+                f"there is no row in the range {first}:{'' if stop is None else stop} of the "
+                "source; give a range within it."
+            )
+        self._intake.finish(reader)
+        self._save()
+
+    def _wanted(self, rows: int) -> int:
+        """How many of the source's first rows lie in the range asked for."""
+        first, stop = self.request.rows
+        end = self.found.offset + rows
+        return max((end if stop is None else min(end, stop)) - max(first, self.found.offset), 0)
+
+    def _take(self, block: Block, reader: Reader) -> None:
+        """Check a block, and append to the spill what lies within the wanted rows."""
+        first = self.found.offset + block.first_row
+        start = max(self.request.rows[0] - first, 0)
+        stop = block.X.shape[0]
+        if self.request.rows[1] is not None:
+            stop = min(self.request.rows[1] - first, stop)
+        if start >= stop:
+            return
+        wide = self._wide(block)
+        X = as_features(block.X, block.where, wide)
+        y, weight = block.y, block.weight
+        if start > 0 or stop < X.shape[0]:
+            X = csr_slice(X, start, stop) if issparse(X) else X[start:stop]
+            y = None if y is None else y[start:stop]
+            weight = None if weight is None else weight[start:stop]
+
+        where = partial(_shifted, block.where, start)
+        if self.spill is None:
+            self._begin(X, weight is not None, reader, wide)
+        assert self.spill is not None
+        X, y = self._intake.admit(X, y, weight, reader, where)
+        record = np.zeros(X.shape[0], RECORD)
+        record["row"] = np.arange(first + start, first + stop)
+        record["nnz"] = np.diff(X.indptr) if isinstance(X, csr_array) else 0
+        record["weight"] = 1.0 if weight is None else weight
+        record["y"] = y
+        self.spill.append(record, X)
+        self.found.rows += X.shape[0]
+        self.found.nonzeros += _nonzeros(X, list(reader.categories))
+
+    def _wide(self, block: Block) -> bool:
+        """Whether features are kept in float64: the first block's decide for all."""
+        if self.shape is not None:
+            if not self.shape.wide and self.found.narrowed is None:
+                self.found.narrowed = coarse(block.X)
+            return self.shape.wide
+        return coarse(block.X) is not None
+
+    def _begin(self, X: Features, weighted: bool, reader: Reader, wide: bool) -> None:
+        sparse = isinstance(X, csr_array)
+        size = 8 if wide else 4
+        row_bytes = size * X.shape[1]
+        if isinstance(X, csr_array):
+            row_bytes = (4 + size) * len(X.data) // X.shape[0]
+        shape = Shape(
+            sparse=sparse,
+            width=None if sparse else X.shape[1],
+            weighted=weighted,
+            names=reader.names,
+            categorical=sorted(reader.categories),
+            bits=bucket_bits(self.request.expected_bytes),
+            rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
+            wide=wide,
+        )
+        self.journal.write({"shape": shape.__dict__})
+        self._prepare(shape, {})
+
+    def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
+        order = Order(self.request.seed, self.request.shuffle, shape.bits, shape.rows_per_bucket)
+        self.shape = shape
+        self.spill = Spill(self.folder, order, shape.width, lengths, shape.wide)
+        request = self.request
+        self._intake = Intake(
+            self.found,
+            shape,
+            request.like,
+            request.regression,
+            request.unlabelled,
+            request.max_kinds,
+        )
+
+    def _note_base(self, reader: Reader) -> None:
+        if isinstance(reader, SvmlightReader):
+            base, known = reader.index_base(), self.found.index_base
+            # One file that is 0-based makes all of them so.
+            self.found.index_base = base if known is None else min(base, known)
+
+    def _save_if_due(self) -> None:
+        if self.spill is None:
+            return
+        due = self.spill.pending >= max(CHECKPOINT_BYTES, len(self.spill.lengths) << 16)
+        if due or time.monotonic() - self._saved >= CHECKPOINT_SECONDS:
+            self._save()
+
+    def _sizes(self) -> dict[int, int]:
+        return {c: len(texts) for c, texts in self.found.categories.items()}
+
+    def _save(self) -> None:
+        """Make what was read so far durable: rows first, then the line that counts them."""
+        assert self.spill is not None
+        lengths = self.spill.flush()
+        labels, sizes = self._written
+        # Only what is new of the lists, which would otherwise be written again and again.
+        fresh = {
+            **self.found.__dict__,
+            "labels": self.found.labels[labels:],
+            "categories": {c: v[sizes.get(c, 0) :] for c, v in self.found.categories.items()},
+        }
+        self.journal.write({"found": fresh, "lengths": lengths})
+        self._written = len(self.found.labels), self._sizes()
+        self._saved = time.monotonic()
+
+    def _merge(self, line: dict[str, Any]) -> None:
+        known, new = self.found, dict(line["found"])
+        known.labels += new.pop("labels")
+        for c, texts in new.pop("categories").items():
+            known.categories.setdefault(int(c), []).extend(texts)
+        known.unseen = {int(c): count for c, count in new.pop("unseen").items()}
+        for name, value in new.items():
+            setattr(known, name, value)
+
+
+def _storable(block: Block, reader: Reader) -> Iterator[Block]:
+    """Yield the block; sparse rows with categories as dense ones, whose absent code 0 is a code."""
+    if not (isinstance(block.X, csr_array) and reader.categories):
+        yield block
+        return
+    step = max(PIECE_BYTES // (8 * block.X.shape[1]), 1)
+    for at in range(0, block.X.shape[0], step):
+        rows = slice(at, at + step)
+        y = None if block.y is None else block.y[rows]
+        weight = None if block.weight is None else block.weight[rows]
+        where = partial(_shifted, block.where, at)
+        yield Block(block.X[rows].toarray(), y, weight, block.first_row + at, where)
+
+
+def _shifted(where: Callable[[int], str], by: int, i: int) -> str:
+    return where(i + by)
+
+
+def _nonzeros(X: Features, categorical: list[int]) -> int:
+    """Count the nonzeros that the rows will have once every category is a column of its own."""
+    if isinstance(X, csr_array):
+        return len(X.data)
+    of_codes = X[:, categorical]
+    return int(np.count_nonzero(X) - np.count_nonzero(of_codes) + np.count_nonzero(of_codes >= 0))

@@ -1,0 +1,282 @@
+"""ARFF: a header of declared attributes, then rows, dense or sparse."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from bigscreen.errors import InputError
+from bigscreen.intake.readers import base
+from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
+from bigscreen.intake.readers.categories import MAX_CATEGORIES, label_value
+from bigscreen.intake.readers.table import Column, DelimitedReader, TableColumns, check_weights
+from bigscreen.intake.readers.text import Layout, finite_number
+
+_TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_ATTRIBUTE = re.compile(rf"@attribute\s+({_TEXT}|[^\s{{]+)\s*(.*)", re.IGNORECASE)
+# Up to the comma, white space and all: to leave out what ends a value by a lazy match would take
+# the square of its length.
+_VALUE = re.compile(rf"\s*((?:{_TEXT})(?=\s*(?:,|$))|[^,]*)\s*(?:,|$)")
+_ENTRY = re.compile(rf"\s*(\d+)\s+((?:{_TEXT})(?=\s*(?:,|$))|[^,]+)\s*(?:,|$)")
+_NUMERIC = ("numeric", "real", "integer")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What stands before the rows.
+
+    Attributes
+    ----------
+    names : list of str
+    kinds : list of str or list of str
+        For each attribute its type in lower case, or the categories of a nominal one.
+    start, line : int
+        Byte and line, from 1, after @data.
+    sparse : bool
+        Whether the first row is in braces.
+    comma : bool
+        Whether there is a comma in the first row.
+    """
+
+    names: list[str]
+    kinds: list[str | list[str]]
+    start: int
+    line: int
+    sparse: bool
+    comma: bool
+
+
+def read_header(path: str | Path) -> Header:
+    """Read an ARFF file up to its first row.
+
+    Raises
+    ------
+    InputError
+        Naming file and line, for whatever no ARFF header holds.
+    """
+    names: list[str] = []
+    kinds: list[str | list[str]] = []
+    start = first_line = 0
+    known: set[str] = set()
+    with Source(path) as source:
+        for line, after, raw in _lines(source):
+            text = decode(raw).strip()
+            place = f"{path}, line {line}"
+            if not text or text.startswith("%"):
+                continue
+            if first_line:
+                return Header(names, kinds, start, first_line, text.startswith("{"), "," in text)
+            if match := _ATTRIBUTE.fullmatch(text):
+                name = _plain(match[1])
+                if name in known:
+                    raise InputError(f"{place}: a second attribute is named {name!r}; rename one.")
+                known.add(name)
+                names.append(name)
+                kinds.append(_kind(match[2], place))
+            elif text.lower().startswith("@data"):
+                start, first_line = after, line + 1
+            elif not text.lower().startswith("@relation"):
+                raise InputError(f"{place}: {text[:40]!r} does not belong in an ARFF header.")
+    what = "row after @data" if first_line else "@data line"
+    raise InputError(f"{path} has no {what}: check that it is a whole ARFF file.")
+
+
+def _lines(source: Source) -> Iterator[tuple[int, int, bytes]]:
+    """Yield each line's number, the position after it, and its bytes."""
+    rest, line, after = b"", 1, 0
+    for piece in text_pieces(source):
+        *whole, rest = (rest + piece).split(b"\n")
+        for raw in whole:
+            after += len(raw) + 1
+            yield line, after, raw
+            line += 1
+        if len(rest) > base.LONGEST_RECORD:
+            raise too_long(source.path, line)
+
+
+def _plain(token: str) -> str:
+    """Return a token without the white space around it, its quotes and escapes."""
+    token = token.strip()
+    if len(token) > 1 and token[0] in "'\"" and token[0] == token[-1]:
+        return re.sub(r"\\(.)", r"\1", token[1:-1])
+    return token
+
+
+def _kind(text: str, place: str) -> str | list[str]:
+    if not text.startswith("{"):
+        return text.lower().split()[0] if text else ""
+    if not text.endswith("}"):
+        raise InputError(f"{place}: the categories do not end with a brace on the same line.")
+    if text.count(",") > MAX_CATEGORIES:
+        raise InputError(f"{place}: more than {MAX_CATEGORIES} categories are declared.")
+    values = [_plain(match[1]) for match in _VALUE.finditer(text[1:-1].strip()) if match[0]]
+    if len(set(values)) < len(values):
+        raise InputError(f"{place}: a category is declared twice.")
+    return values
+
+
+class ArffReader(DelimitedReader):
+    """Reads ARFF, dense or sparse, plain or compressed.
+
+    Parameters
+    ----------
+    path : str or Path
+    label : str, int, False or None
+        Name or position of the label's attribute; False: there is none. Default: the last one.
+    weight : str or int, optional
+        Attribute that holds sample weights.
+    drop : sequence of str or int, optional
+        Attributes to leave out; string and date attributes must be.
+    categories : mapping of int to list of str, optional
+        Categories from an earlier store, for columns of X: a value not among them has code -1
+        and is counted in `unseen`. Default: a nominal attribute's categories as declared, where
+        any other value is an error.
+
+    Notes
+    -----
+    In sparse rows a nominal attribute left out has its first category, a numeric one is 0: what
+    a csr block leaves out is code 0, whatever the category behind that.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        label: Column | Literal[False] | None = None,
+        weight: Column | None = None,
+        drop: Sequence[Column] = (),
+        categories: Mapping[int, list[str]] | None = None,
+    ) -> None:
+        header = read_header(path)
+        count, names = len(header.names), header.names
+        label = count - 1 if label is None else label
+        columns = TableColumns.choose(path, count, names, label, weight, drop)
+        known: dict[int, list[str] | None] = {}
+        for j, f in enumerate(columns.features):
+            kind = header.kinds[f]
+            if isinstance(kind, list):
+                known[j] = kind
+            elif kind not in _NUMERIC:
+                raise InputError(
+                    f"{path}: attribute {names[f]!r} is neither numeric nor nominal but "
+                    f"{kind or 'untyped'!r}; drop it."
+                )
+        known.update(categories or {})
+        layout = Layout(
+            columns=count,
+            names=names,
+            delimiter=ord("," if header.comma or count == 1 else " "),
+            quotes=(ord("'"), ord('"')),
+            escape=ord("\\"),
+            comment=ord("%"),
+            body_start=header.start,
+            body_line=header.line,
+        )
+        super().__init__(path, layout, columns, known, closed=categories is None)
+        self.sparse = header.sparse
+        self._names = names
+        self._column_of = {f: j for j, f in enumerate(columns.features)}
+        # What a sparse row leaves out, where that is anything but a 0 in X.
+        self._explicit = {}
+        for f, kind in enumerate(header.kinds):
+            text = kind[0] if isinstance(kind, list) else "0"
+            nominal = self._column_of.get(f) in self._coders
+            if nominal and self._coders[self._column_of[f]].code(text, str(path)) == 0:
+                continue
+            if nominal or f in (columns.label, columns.weight):
+                self._explicit[f] = text
+
+    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
+        return self._sparse_blocks(skip_rows) if self.sparse else super().blocks(skip_rows)
+
+    def _sparse_blocks(self, skip_rows: int) -> Iterator[Block]:
+        self._restart()
+        rows = _SparseRows(0)
+        with Source(self.path) as self._source:
+            for line, _, raw in _lines(self._source):
+                text = decode(raw).strip()
+                if line < self.layout.body_line or not text or text.startswith("%"):
+                    continue
+                if rows.size >= base.PIECE_BYTES or rows.next_row == skip_rows:
+                    if rows.first_row >= skip_rows and rows.lines:
+                        yield rows.block(self)
+                    rows = _SparseRows(rows.next_row)
+                self._add(rows, text, line)
+        if rows.first_row >= skip_rows:
+            yield rows.block(self)
+
+    def _add(self, rows: _SparseRows, text: str, line: int) -> None:
+        """Parse one row "{attribute value, ...}"; InputError naming its line if it is wrong."""
+        place = f"{self.path}, line {line}"
+        if not (text.startswith("{") and text.endswith("}")):
+            raise InputError(f"{place}: a row without braces in a file of sparse rows.")
+        text = text[1:-1].strip()
+        found = dict(self._explicit)
+        at, previous = 0, -1
+        while at < len(text):
+            entry = _ENTRY.match(text, at)
+            f = int(entry[1]) if entry else -1
+            if not entry or not previous < f < self.layout.columns:
+                rest = text[at:].strip()
+                raise InputError(
+                    f"{place}: {rest[:40]!r} is not an attribute's number, ascending and "
+                    f"less than {self.layout.columns}, and its value."
+                )
+            found[f] = _plain(entry[2])
+            at, previous = entry.end(), f
+        for f in sorted(found):
+            if f in self._column_of:
+                rows.indices.append(self._column_of[f])
+                rows.data.append(self._number(f, found[f], place))
+        if self.columns.label is not None:
+            rows.y.append(label_value(found[self.columns.label], place))
+        if self.columns.weight is not None:
+            rows.weights.append(finite_number(found[self.columns.weight], place))
+        rows.indptr.append(len(rows.indices))
+        rows.lines.append(line)
+        rows.size += len(text)
+
+    def _number(self, f: int, text: str, place: str) -> float:
+        j = self._column_of[f]
+        if j not in self._coders:
+            return finite_number(text, f"{place}, attribute {f} ({self._names[f]!r})")
+        code = self._coders[j].code(text, place)
+        self.unseen[j] += code < 0
+        return code
+
+
+class _SparseRows:
+    """Rows on their way into a block."""
+
+    def __init__(self, first_row: int) -> None:
+        self.first_row, self.size = first_row, 0
+        self.lines: list[int] = []
+        self.y: list[float | str] = []
+        self.weights: list[float] = []
+        self.data: list[float] = []
+        self.indices: list[int] = []
+        self.indptr = [0]
+
+    @property
+    def next_row(self) -> int:
+        return self.first_row + len(self.lines)
+
+    def block(self, reader: ArffReader) -> Block:
+        """Return the rows as a block."""
+        where = line_places(reader.path, np.array(self.lines, np.int64))
+        arrays = np.array(self.data), np.array(self.indices, np.int32), np.array(self.indptr)
+        X = csr_array(arrays, shape=(len(self.lines), reader.n_features))
+        y = weight = None
+        if reader.columns.label is not None:
+            numeric = all(isinstance(label, float) for label in self.y)
+            y = np.array(self.y, float if numeric else object)
+        if reader.columns.weight is not None:
+            weight = check_weights(np.array(self.weights), where)
+        return Block(X, y, weight, self.first_row, where)

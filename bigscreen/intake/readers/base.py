@@ -1,0 +1,225 @@
+"""What every reader gives (blocks of rows) and opens (a file, perhaps compressed)."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bigscreen.data.limits import check_regular
+from bigscreen.errors import InputError
+
+PIECE_BYTES = 8 << 20
+"""Uncompressed bytes read at a time; what a text reader parses, and so holds, at once."""
+
+LONGEST_RECORD = 128 << 20
+"""A line longer than this is refused: memory stays bounded whatever the file holds."""
+
+COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz")
+
+_MAGIC: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
+    b"\x1f\x8b": lambda raw: cast(BinaryIO, gzip.GzipFile(fileobj=raw, mode="rb")),
+    b"BZh": lambda raw: cast(BinaryIO, bz2.BZ2File(raw)),
+    b"\xfd7zXZ\x00": lambda raw: cast(BinaryIO, lzma.LZMAFile(raw)),
+}
+
+
+@dataclass
+class Block:
+    """Consecutive rows of a source.
+
+    Attributes
+    ----------
+    X : ndarray of float64 or float32, (rows, d), or csr_array
+        Features; a categorical column holds the position of its category in ``Reader.categories``
+        (-1: a category unknown to the given ones). For svmlight the columns are the indices as
+        written in the file: see ``SvmlightReader.index_base``.
+    y : ndarray, (rows,), or None
+        Labels. A label that reads as a number is a float, any other a str; the dtype is numeric
+        when all labels of the block are numbers and object otherwise.
+    weight : ndarray of float64, (rows,), or None
+        Sample weights, not negative.
+    first_row : int
+        Number of the block's first row in the source, from 0.
+    where : callable
+        ``where(i)`` names the place of the block's i-th row (from 0): "a.csv, line 12".
+    """
+
+    X: NDArray[np.floating] | csr_array
+    y: NDArray | None
+    weight: NDArray[np.float64] | None
+    first_row: int
+    where: Callable[[int], str]
+
+
+class Reader(Protocol):
+    """A source of labelled rows.
+
+    Attributes
+    ----------
+    n_features : int or None
+        Columns of X; None as long as only reading can tell (svmlight).
+    sparse : bool
+        Whether the blocks hold csr_array.
+    names : list of str or None
+        Names of the columns of X.
+    categories : dict of int to list of str
+        Categories of each categorical column of X, in code order. They grow while reading, unless
+        they were given or declared.
+    unseen : dict of int to int
+        For each categorical column with given categories, how many values so far were not among
+        them.
+    """
+
+    n_features: int | None
+    sparse: bool
+    names: list[str] | None
+    categories: dict[int, list[str]]
+    unseen: dict[int, int]
+
+    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; block boundaries may vary, rows do not."""
+        ...
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes read and bytes in all, both of the file as it lies on disk."""
+        ...
+
+
+def base_name(path: str | Path) -> str:
+    """Return the file's name, in lower case, without a suffix that tells its compression."""
+    name = Path(path).name.lower()
+    for suffix in COMPRESSION_SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
+class Source:
+    """A file opened for reading from the start to the end, decompressed by its first bytes.
+
+    Parameters
+    ----------
+    path : str or Path
+        Plain, gzip, bzip2 or xz; the name does not matter.
+
+    Raises
+    ------
+    InputError
+        If the path is missing, a folder, unreadable or empty; while reading, if it is damaged.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        check_regular(path)
+        if self.path.is_dir():
+            raise InputError(f"{path} is a folder, not a data file: name the file inside it.")
+        try:
+            self._raw = self.path.open("rb")
+        except FileNotFoundError:
+            raise InputError(f"{path} does not exist: check the path.") from None
+        except OSError as error:
+            raise InputError(f"{path} cannot be opened: {error.strerror}.") from None
+        self.total = self.path.stat().st_size
+        head = self._raw.read(6)
+        self._raw.seek(0)
+        if not head:
+            self._raw.close()
+            raise InputError(f"{path} is empty: give a file with at least one row.")
+        wrap = next((w for magic, w in _MAGIC.items() if head.startswith(magic)), None)
+        self.compressed = wrap is not None
+        self._file: BinaryIO = wrap(self._raw) if wrap else self._raw
+        self._read = self._done = 0
+
+    def read(self, size: int) -> bytes:
+        """Return the next `size` uncompressed bytes; fewer only at the end of the file."""
+        parts: list[bytes] = []
+        missing = size
+        while missing > 0:
+            try:
+                part = self._file.read(missing)
+            except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+                done = self._read + size - missing
+                what = "ends too early" if isinstance(error, EOFError) else "is damaged"
+                raise InputError(
+                    f"{self.path} {what} after byte {done} of its uncompressed content: "
+                    "fetch the file again."
+                ) from None
+            if not part:
+                break
+            parts.append(part)
+            missing -= len(part)
+        self._read += size - missing
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes of the file on disk consumed so far, and its size."""
+        return (self._done if self._raw.closed else self._raw.tell(), self.total)
+
+    def close(self) -> None:
+        """Close the file; `progress` then says how far it was read."""
+        if not self._raw.closed:
+            self._done = self._raw.tell()
+        self._file.close()
+        self._raw.close()
+
+    def __enter__(self) -> Source:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def text_pieces(source: Source) -> Iterator[bytes]:
+    """Yield the text of `source` in pieces of about PIECE_BYTES; every line ends with a newline.
+
+    A piece may end within a line. A byte order mark is dropped.
+
+    Raises
+    ------
+    InputError
+        If there is nothing but white space, or the text is UTF-16.
+    """
+    last = b""
+    blank = True
+    while piece := source.read(PIECE_BYTES):
+        if not last:
+            if piece.startswith((b"\xff\xfe", b"\xfe\xff")):
+                raise InputError(f"{source.path} is UTF-16 text: save it as UTF-8.")
+            piece = piece.removeprefix(b"\xef\xbb\xbf")
+        blank = blank and not piece.strip()
+        last = piece
+        yield piece
+    if blank:
+        raise InputError(f"{source.path} is empty: give a file with at least one row.")
+    if not last.endswith(b"\n"):
+        yield b"\n"
+
+
+def line_places(path: Path, lines: NDArray[np.int64]) -> Callable[[int], str]:
+    """Return `Block.where` for rows that begin in the given lines."""
+    return lambda i: f"{path}, line {lines[i]}"
+
+
+def too_long(path: Path, line: int) -> InputError:
+    """Return the error for a line that no bounded buffer holds."""
+    return InputError(
+        f"{path}, line {line}: the line or an unclosed quoted field in it is longer than "
+        f"{LONGEST_RECORD >> 20} MiB; check the file's format and its quotes."
+    )
+
+
+def decode(token: bytes) -> str:
+    """Return the text of a token: UTF-8, or Latin-1 where it is not UTF-8."""
+    try:
+        return token.decode("utf-8")
+    except UnicodeDecodeError:
+        return token.decode("latin-1")

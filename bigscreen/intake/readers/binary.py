@@ -1,0 +1,512 @@
+"""HDF5, NPY, NPZ and IDX files: matrices that are read some rows at a time."""
+
+from __future__ import annotations
+
+import io
+import math
+import zipfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Literal, Protocol
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.data.limits import check_regular, most_memory, npy_bytes, npy_header, read_values
+from bigscreen.errors import InputError, in_units
+from bigscreen.intake.readers import base
+from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
+
+X_NAMES = ("X", "x", "data", "features")
+Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
+
+_IDX_TYPES = {8: ">u1", 9: ">i1", 11: ">i2", 12: ">i4", 13: ">f4", 14: ">f8"}
+_SKIP_BYTES = 8 << 20
+
+LARGEST_CHUNK = 256 << 20
+"""A chunk of an HDF5 file above this is refused: to read one row all of it is decompressed."""
+
+
+class StreamRows:
+    """Rows of a C-ordered array that lies in a stream, read from its start towards its end.
+
+    Parameters
+    ----------
+    stream : Source or binary file
+        At the array's first byte.
+    path : Path
+        For messages.
+    shape : tuple of int
+    dtype : str or dtype
+    """
+
+    def __init__(self, stream: Any, path: Path, shape: tuple[int, ...], dtype: Any) -> None:
+        self.stream, self._path = stream, path
+        self.shape, self._dtype = shape, np.dtype(dtype)
+        self.row_bytes = math.prod(shape[1:]) * self._dtype.itemsize
+        self._at = 0
+
+    def read(self, start: int, stop: int) -> NDArray:
+        """Return rows start..stop-1; `start` must not be below the last `stop`."""
+        missing = (start - self._at) * self.row_bytes
+        while missing > 0:
+            missing -= len(self._bytes(min(missing, _SKIP_BYTES)))
+        data = self._bytes((stop - start) * self.row_bytes)
+        self._at = stop
+        values = np.frombuffer(data, self._dtype).reshape(stop - start, *self.shape[1:])
+        return values.astype(self._dtype.newbyteorder("="), copy=False)
+
+    def _bytes(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        if len(data) < size:
+            raise InputError(
+                f"{self._path} ends too early: it promises {self.shape[0]} rows; fetch it again."
+            )
+        return data
+
+
+class ArrayRows:
+    """Rows of anything that slices: an HDF5 dataset, an array in memory."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.shape = tuple(int(n) for n in array.shape)
+        self.row_bytes = math.prod(self.shape[1:]) * array.dtype.itemsize
+
+    def read(self, start: int, stop: int) -> Any:
+        """Return rows start..stop-1."""
+        return self._array[start:stop]
+
+
+def npy_rows(stream: BinaryIO, path: Path, size: int, memory: int) -> StreamRows | ArrayRows:
+    """Return the rows of the array in NPY format that `stream`, of `size` bytes, stands before.
+
+    Raises
+    ------
+    InputError
+        If it is not one, holds Python objects, or is not what it says or the memory can hold.
+    """
+    try:
+        header = npy_header(stream)
+    except ValueError as error:
+        raise InputError(f"{path} is not an array of numbers in NPY format ({error}).") from None
+    declared = npy_bytes(header)
+    if declared > size:
+        raise InputError(
+            f"{path} ends too early: its header promises the shape {header[0]}, "
+            f"{in_units(declared)}, and it holds {in_units(size)}; fetch it again."
+        )
+    shape, by_columns, dtype = header
+    if not by_columns or len(shape) < 2:
+        return StreamRows(stream, path, shape, dtype)
+    # Column after column: no row is whole before the last byte, so this one kind is held whole.
+    if declared > memory // 2:
+        raise InputError(
+            f"{path} is stored column after column (Fortran order), so its {in_units(declared)} "
+            f"must be held whole, and {in_units(memory)} of memory are allowed; save it in C "
+            "order, or allow more memory."
+        )
+    try:
+        return ArrayRows(read_values(stream, header))
+    except EOFError:
+        raise InputError(f"{path} ends too early; fetch it again.") from None
+
+
+def open_npy(
+    path: Path,
+    label: Column | Literal[False] | None,
+    weight: Column | None,
+    labels_file: str | Path | None,
+    memory: int | None = None,
+) -> MatrixReader:
+    """Open an NPY file; the labels are in `labels_file` (NPY) or in the column `label`."""
+    if label is None and labels_file is None:
+        raise InputError(
+            f"{path} says nothing of labels: give a labels file (.npy), or the position of the "
+            "label's column, or label none."
+        )
+
+    def matrix() -> Matrix:
+        files: list[BinaryIO] = []
+
+        def rows(file: Path) -> StreamRows | ArrayRows:
+            check_regular(file)
+            try:
+                files.append(open(file, "rb"))
+            except OSError as error:
+                raise InputError(f"{file} cannot be opened: {error.strerror}.") from None
+            return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))
+
+        X, y = rows(path), None
+        if labels_file is not None and label is None:
+            y = rows(Path(labels_file))
+        return Matrix(X, y, None, str(path), str(labels_file), False, path.stat().st_size, files)
+
+    return MatrixReader(matrix, label, weight)
+
+
+def open_npz(
+    path: Path,
+    label: Column | Literal[False] | None,
+    weight: Column | None,
+    memory: int | None = None,
+) -> MatrixReader:
+    """Open an NPZ file with an array X, and y unless `label` is a column of X or False."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = [name.removesuffix(".npy") for name in archive.namelist()]
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path} is damaged ({error}): fetch the file again.") from None
+    x_key = _choose(path, keys, X_NAMES, "X")
+    y_key = _choose(path, keys, Y_NAMES, "y") if label is None else None
+
+    def matrix() -> Matrix:
+        archive = zipfile.ZipFile(path)
+
+        def rows(key: str) -> StreamRows | ArrayRows:
+            info = archive.getinfo(key + ".npy")
+            stream: Any = io.BufferedReader(archive.open(info))  # type: ignore[arg-type]
+            return npy_rows(stream, path, info.file_size, most_memory(memory))
+
+        size = archive.getinfo(x_key + ".npy").file_size
+        y = None if y_key is None else rows(y_key)
+        return Matrix(rows(x_key), y, None, str(path), str(path), False, size, [archive])
+
+    return MatrixReader(matrix, label, weight)
+
+
+def _choose(path: Path, keys: Sequence[str], usual: Sequence[str], what: str) -> str:
+    found = [key for key in keys if key in usual]
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: {'several arrays' if found else 'no array'} could be {what} (it holds "
+            f"{', '.join(keys[:20]) or 'nothing'}); name exactly one of them {what}."
+        )
+    return found[0]
+
+
+def open_hdf5(
+    path: Path,
+    label: Column | Literal[False] | None,
+    weight: Column | None,
+    h5_x: str | None,
+    h5_y: str | None,
+    memory: int | None = None,
+) -> MatrixReader:
+    """Open an HDF5 file.
+
+    Parameters
+    ----------
+    path : Path
+    label, weight : as for `MatrixReader`
+    h5_x, h5_y : str or None
+        Paths of the datasets within the file. Default: the one dataset with a usual name (X,
+        data, features; y, label, target), or else the only one of a fitting shape.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    chunks: dict[str, int] = {}
+
+    def note(name: str, item: Any) -> None:
+        if isinstance(item, h5py.Dataset) and item.shape is not None:
+            shapes[name] = item.shape
+            chunks[name] = math.prod(item.chunks or (0,)) * item.dtype.itemsize
+
+    try:
+        with h5py.File(path, "r") as file:
+            file.visititems(note)
+    except OSError as error:
+        raise InputError(f"{path} is not a readable HDF5 file ({error}).") from None
+    x_name = _dataset(path, shapes, h5_x, X_NAMES, "X", lambda shape: len(shape) > 1)
+    y_name = None
+    if label is None:
+        rows = shapes[x_name][0] if shapes[x_name] else 0
+        y_name = _dataset(
+            path, shapes, h5_y, Y_NAMES, "y", lambda shape: shape in ((rows,), (rows, 1))
+        )
+
+    most = min(LARGEST_CHUNK, most_memory(memory) // 4)
+    for name in (x_name, y_name):
+        if name is not None and chunks[name] > most:
+            raise InputError(
+                f"{path}: the dataset {name} is stored in chunks of {in_units(chunks[name])}, each "
+                f"of which must be held whole to read one row, and at most {in_units(most)} are "
+                "taken: store it in smaller chunks (h5repack does)."
+            )
+    # So large a cache that no chunk is decompressed twice for rows that follow one another.
+    largest = max(1 << 20, chunks[x_name], chunks.get(y_name or "", 0))
+
+    def matrix() -> Matrix:
+        file = h5py.File(path, "r", rdcc_nbytes=2 * largest)
+        X = file[x_name]
+        y = None if y_name is None else ArrayRows(file[y_name])
+        place, y_place = f"{path}:{x_name}", f"{path}:{y_name}"
+        return Matrix(ArrayRows(X), y, None, place, y_place, False, int(X.nbytes), [file])
+
+    return MatrixReader(matrix, label, weight)
+
+
+def _dataset(
+    path: Path,
+    shapes: dict[str, tuple[int, ...]],
+    asked: str | None,
+    usual: Sequence[str],
+    what: str,
+    fits: Any,
+) -> str:
+    if asked is not None:
+        if asked.strip("/") not in shapes:
+            raise InputError(f"{path} has no dataset {asked}: {_listing(shapes)}.")
+        return asked.strip("/")
+    named = [name for name in shapes if name.rsplit("/", 1)[-1] in usual]
+    found = named or [name for name, shape in shapes.items() if fits(shape)]
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: which dataset is {what} is not clear; say it by its path: {_listing(shapes)}."
+        )
+    return found[0]
+
+
+def _listing(shapes: dict[str, tuple[int, ...]]) -> str:
+    return "it holds " + (", ".join(f"{n} {s}" for n, s in list(shapes.items())[:20]) or "none")
+
+
+def idx_rows(path: Path) -> StreamRows:
+    """Return the rows of an IDX file, the format of MNIST, plain or compressed."""
+    source = Source(path)
+    head = source.read(4)
+    if len(head) < 4 or head[:2] != b"\0\0" or head[2] not in _IDX_TYPES or head[3] < 1:
+        raise InputError(f"{path} is not an IDX file: its first bytes are {head!r}.")
+    sizes = source.read(4 * head[3])
+    shape = tuple(int(n) for n in np.frombuffer(sizes, ">u4")) if len(sizes) == 4 * head[3] else ()
+    if not shape or min(shape) < 1:
+        raise InputError(f"{path} is a damaged IDX file: its sizes are {shape}.")
+    rows = StreamRows(source, path, shape, _IDX_TYPES[head[2]])
+    if not source.compressed and rows.row_bytes * shape[0] > source.total:
+        raise InputError(
+            f"{path} ends too early: it promises the shape {shape} and has {source.total} bytes; "
+            "fetch it again."
+        )
+    return rows
+
+
+def idx_labels_file(path: Path) -> Path | None:
+    """Return the labels file that belongs to an images file by its name, if it is there."""
+    name = path.name.replace("images", "labels").replace("idx3", "idx1")
+    stem = name
+    for suffix in COMPRESSION_SUFFIXES:
+        stem = stem.removesuffix(suffix)
+    beside = (path.with_name(n) for n in (name, stem, *(stem + s for s in COMPRESSION_SUFFIXES)))
+    return next((file for file in beside if file != path and file.exists()), None)
+
+
+def open_idx(
+    path: Path, label: Column | Literal[False] | None, labels_file: str | Path | None
+) -> MatrixReader:
+    """Open IDX images, every image one row, with the labels of `labels_file` or the one beside."""
+    labels = None
+    if label is None:
+        labels = Path(labels_file) if labels_file else idx_labels_file(path)
+        if labels is None:
+            raise InputError(
+                f"{path} has no labels file beside it: name one (labels file), or say label none."
+            )
+
+    def matrix() -> Matrix:
+        X = idx_rows(path)
+        y = None if labels is None else idx_rows(labels)
+        size = X.shape[0] * X.row_bytes
+        files = [rows.stream for rows in (X, y) if rows is not None]
+        return Matrix(X, y, None, str(path), str(labels), False, size, files)
+
+    return MatrixReader(matrix, label)
+
+
+Column = str | int
+
+
+class RowSource(Protocol):
+    """An array whose first axis can be read range by range, in ascending order."""
+
+    shape: tuple[int, ...]
+    row_bytes: int
+
+    def read(self, start: int, stop: int) -> NDArray | csr_array:
+        """Return rows start..stop-1."""
+        ...
+
+
+@dataclass
+class Matrix:
+    """What a `MatrixReader` reads.
+
+    Attributes
+    ----------
+    X : Rows, of shape (n, d) or (n, a, b, ...), which is flattened
+    y : Rows or None
+        Labels, (n,) or (n, 1).
+    weight : Rows or None
+        Sample weights, (n,).
+    name : str
+        What the rows belong to, for messages; "" for an array in memory.
+    y_name : str
+        Where the labels come from, for messages.
+    sparse : bool
+    size : int
+        Bytes of all rows.
+    files : list
+        To be closed when all is read.
+    """
+
+    X: RowSource
+    y: RowSource | None
+    weight: RowSource | None
+    name: str
+    y_name: str
+    sparse: bool
+    size: int
+    files: list[Any] = field(default_factory=list)
+
+
+class MatrixReader:
+    """Reads a matrix some rows at a time.
+
+    Parameters
+    ----------
+    matrix : callable
+        Opens the matrix, afresh for every pass.
+    label : str, int, False or None
+        Position of the label's column in X; False: there are no labels; None: they are in `y`.
+    weight : str or int, optional
+        Position of the weight's column in X.
+
+    Raises
+    ------
+    InputError
+        If the shapes do not fit each other.
+    """
+
+    names: list[str] | None = None
+
+    def __init__(
+        self,
+        matrix: Callable[[], Matrix],
+        label: Column | Literal[False] | None = None,
+        weight: Column | None = None,
+    ) -> None:
+        self._open = matrix
+        opened = matrix()
+        self._opened: Matrix | None = opened
+        shape = opened.X.shape
+        place = opened.name or "the array"
+        if len(shape) < 2 or shape[0] < 1:
+            raise InputError(f"{place}: X has the shape {shape}; it needs rows and columns.")
+        self.sparse = opened.sparse
+        self.categories: dict[int, list[str]] = {}
+        self.unseen: dict[int, int] = {}
+        self._size, self._done = opened.size, 0
+        self.n_rows = shape[0]
+        width = math.prod(shape[1:])
+        for part in (opened.X, opened.y, opened.weight):
+            if part is not None and opened.name and part.row_bytes > base.LONGEST_RECORD:
+                raise InputError(
+                    f"{place}: one row of the shape {part.shape} takes {in_units(part.row_bytes)}, "
+                    f"and at most {in_units(base.LONGEST_RECORD)} are taken; check its shape."
+                )
+        self._label = None if label in (None, False) else _position(place, width, label)
+        self._weight = None if weight is None else _position(place, width, weight)
+        self._without_labels = label is False
+        within = [c for c in (self._label, self._weight) if c is not None]
+        if within and self.sparse:
+            raise InputError(f"{place}: labels and weights of sparse rows must be arrays beside X.")
+        if len(set(within)) < len(within):
+            raise InputError(f"{place}: column {within[0]} cannot be both label and weight.")
+        self._features = np.delete(np.arange(width), within)
+        self.n_features: int | None = len(self._features)
+        for what, part in (("labels", opened.y), ("weights", opened.weight)):
+            if part is not None and part.shape[:1] != shape[:1]:
+                of = opened.y_name if what == "labels" else place
+                raise InputError(
+                    f"{of} has {part.shape[0] if part.shape else 'no'} {what} and {place} has "
+                    f"{shape[0]} rows; there must be one for each row."
+                )
+            if part is not None and part.shape not in ((shape[0],), (shape[0], 1)):
+                raise InputError(f"{opened.y_name}: {what} of shape {part.shape}, not one per row.")
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes of the rows read so far, and of all rows."""
+        return self._size * self._done // self.n_rows, self._size
+
+    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
+        matrix, self._opened = self._opened or self._open(), None
+        try:
+            yield from self._blocks(matrix, skip_rows)
+        finally:
+            for file in matrix.files:
+                file.close()
+
+    def _blocks(self, matrix: Matrix, skip_rows: int) -> Iterator[Block]:
+        beside = sum(part.row_bytes for part in (matrix.y, matrix.weight) if part is not None)
+        step = max(PIECE_BYTES * self.n_rows // max(self._size + beside * self.n_rows, 1), 1)
+        for start in range(skip_rows, self.n_rows, step):
+            stop = min(start + step, self.n_rows)
+            X = matrix.X.read(start, stop)
+            where = _places(matrix.name, start)
+            y = weight = None
+            if not issparse(X):
+                X = _numeric(X.reshape(stop - start, -1), where)
+            if self._label is not None:
+                y = X[:, self._label]
+            elif matrix.y is not None and not self._without_labels:
+                y = _flat(matrix.y.read(start, stop))
+            if self._weight is not None:
+                weight = X[:, self._weight].astype(np.float64)
+            elif matrix.weight is not None:
+                weight = _numeric(_flat(matrix.weight.read(start, stop)), where).astype(np.float64)
+            if len(self._features) < X.shape[1]:
+                X = X[:, self._features]
+            self._done = stop
+            yield Block(X, y, weight, start, where)
+
+
+def _position(place: str, width: int, column: Any) -> int:
+    try:
+        at = int(column)
+    except ValueError:
+        raise InputError(
+            f"{place}: its columns have no names; give {column!r} by number."
+        ) from None
+    if not -width <= at < width:
+        raise InputError(f"{place} has no column {at}: its columns are 0 to {width - 1}.")
+    return at % width
+
+
+def _places(name: str, first: int) -> Callable[[int], str]:
+    return lambda i: f"{name}, row {first + i}" if name else f"row {first + i}"
+
+
+def _flat(values: Any) -> NDArray:
+    return np.asarray(values).reshape(-1)
+
+
+def _numeric(values: NDArray, where: Callable[[int], str]) -> NDArray:
+    """Return float32 or float64 values; whole numbers of 8 or 16 bits fit float32 exactly."""
+    values = np.asarray(values)
+    if values.dtype in (np.float32, np.float64):
+        return values
+    if values.dtype.kind == "b" or (values.dtype.kind in "iuf" and values.dtype.itemsize <= 2):
+        return values.astype(np.float32)
+    try:
+        return values.astype(np.float64)
+    except (TypeError, ValueError):
+        pass
+    flat = values.reshape(len(values), -1)
+    for i, row in enumerate(flat):
+        try:
+            row.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"{where(i)}: there is a value in it that is no number.") from None
+    raise InputError(f"{where(0)}: values of type {values.dtype} are no numbers.")

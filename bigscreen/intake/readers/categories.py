@@ -1,0 +1,197 @@
+"""Texts to codes: categories of columns, and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+from bigscreen.intake.readers.base import decode
+from bigscreen.intake.readers.text import MISSING, exact_number, finite_number, mark_numbers
+from bigscreen.numerics.rows import njit
+
+MAX_CATEGORIES = 100_000
+MAX_TEXT_BYTES = 64 << 20
+"""Of all different texts of a column together."""
+
+
+@njit(cache=True, nogil=True)
+def _slot(buf, start, stop, flat, bounds, slots):
+    """Return the hash slot that holds the token, or the empty one where it belongs."""
+    h = np.uint64(14695981039346656037)
+    for i in range(start, stop):
+        h = (h ^ np.uint64(buf[i])) * np.uint64(1099511628211)
+    h ^= h >> np.uint64(29)
+    mask = np.int64(len(slots) - 1)
+    at = np.int64(h) & mask
+    while slots[at] >= 0:
+        code = slots[at]
+        low = bounds[code]
+        if bounds[code + 1] - low == stop - start:
+            k = 0
+            while k < stop - start and flat[low + k] == buf[start + k]:
+                k += 1
+            if k == stop - start:
+                break
+        at = (at + 1) & mask
+    return at
+
+
+@njit(cache=True, nogil=True)
+def _encode(buf, starts, ends, row, codes, count, flat, bounds, slots):
+    """Write codes from `row` on; returns the row at which the tables are full, and the count."""
+    for r in range(row, len(starts)):
+        at = _slot(buf, starts[r], ends[r], flat, bounds, slots)
+        code = slots[at]
+        if code < 0:
+            size = ends[r] - starts[r]
+            low = bounds[count]
+            full = count + 2 > len(bounds) or 2 * count + 2 > len(slots)
+            if full or low + size > len(flat):
+                return r, count
+            flat[low : low + size] = buf[starts[r] : ends[r]]
+            bounds[count + 1] = low + size
+            code = count
+            slots[at] = code
+            count += 1
+        codes[r] = code
+    return len(starts), count
+
+
+class Encoder:
+    """Gives each distinct token a code, in order of first appearance."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._flat = np.zeros(0, np.uint8)
+        self._bounds = np.zeros(0, np.int64)
+        self._slots = np.zeros(0, np.int32)
+        self._resize(16, 256)
+
+    def _resize(self, categories: int, size: int) -> None:
+        flat = np.zeros(size, np.uint8)
+        bounds = np.zeros(categories + 1, np.int64)
+        slots = np.full(4 * categories, -1, np.int32)
+        if self.count:
+            flat[: len(self._flat)] = self._flat
+            bounds[: len(self._bounds)] = self._bounds
+            for code in range(self.count):
+                slots[_slot(flat, bounds[code], bounds[code + 1], flat, bounds, slots)] = code
+        self._flat, self._bounds, self._slots = flat, bounds, slots
+
+    def encode(self, buf: NDArray, starts: NDArray, ends: NDArray) -> NDArray[np.int32]:
+        """Return the codes of the tokens; InputError if there are too many, or too long ones."""
+        codes = np.empty(len(starts), np.int32)
+        row = 0
+        while True:
+            tables = self._flat, self._bounds, self._slots
+            row, self.count = _encode(buf, starts, ends, row, codes, self.count, *tables)
+            if self.count > MAX_CATEGORIES:
+                raise InputError(f"there are more than {MAX_CATEGORIES} different texts")
+            if row == len(starts):
+                return codes
+            need = int(self._bounds[self.count] + ends[row] - starts[row])
+            if need > MAX_TEXT_BYTES:
+                raise InputError(f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts")
+            self._resize(2 * (len(self._bounds) - 1), max(2 * need, len(self._flat)))
+
+    def texts(self, start: int = 0) -> list[str]:
+        """Return the texts from code `start` on."""
+        flat, bounds = self._flat.tobytes(), self._bounds
+        return [decode(flat[bounds[c] : bounds[c + 1]]) for c in range(start, self.count)]
+
+
+class Categories:
+    """The categories of one column, learned in order of first appearance unless given.
+
+    Parameters
+    ----------
+    known : list of str, optional
+        The categories, in code order.
+    closed : bool, default=False
+        A text that is not among `known` is an error; otherwise it has code -1 and is counted.
+    """
+
+    def __init__(self, known: list[str] | None = None, closed: bool = False) -> None:
+        self.names: list[str] = list(known or [])
+        self.unseen = 0
+        self._learning = known is None
+        self._closed = closed
+        self._codes = {name: code for code, name in enumerate(self.names)}
+        self._encoder = Encoder()
+        self._map = np.empty(0, np.int32)
+
+    def encode(
+        self, buf: NDArray, starts: NDArray, ends: NDArray, where: Callable[[int], str]
+    ) -> NDArray[np.int32]:
+        """Return the codes of the tokens; `where(i)` names the i-th one's place in an error."""
+        try:
+            inner = self._encoder.encode(buf, starts, ends)
+        except InputError as error:
+            raise InputError(f"{where(0)}: {error} in this column; drop it.") from None
+        fresh = [
+            self.code(text, where(int(np.argmax(inner == code))))
+            for code, text in enumerate(self._encoder.texts(len(self._map)), len(self._map))
+        ]
+        self._map = np.concatenate([self._map, np.array(fresh, np.int32)])
+        codes = self._map[inner]
+        self.unseen += int(np.count_nonzero(codes < 0))
+        return codes
+
+    def code(self, text: str, place: str) -> int:
+        """Return the code of one text, perhaps a new one; `place` stands in an error."""
+        if text not in self._codes:
+            if text in MISSING:
+                raise InputError(f"{place}: the value is missing; fill it in or remove the row.")
+            if self._closed:
+                raise InputError(
+                    f"{place}: {text[:40]!r} is not one of the column's declared categories."
+                )
+            if self._learning:
+                self._codes[text] = len(self.names)
+                self.names.append(text)
+        return self._codes.get(text, -1)
+
+
+def label_value(text: str, place: str) -> float | str:
+    """Return a label: a float if it reads as a number, else the text."""
+    number = exact_number(text)
+    if text in MISSING or (number is not None and not np.isfinite(number)):
+        return finite_number(text, f"{place}: the label")
+    return text if number is None else number
+
+
+class Labels:
+    """Reads labels: what is a number becomes a float, so that 1, +1 and 1.0 are one label."""
+
+    def __init__(self) -> None:
+        self._encoder = Encoder()
+
+    def read(
+        self, buf: NDArray, starts: NDArray, ends: NDArray, where: Callable[[int], str]
+    ) -> NDArray:
+        """Return the labels: float64 if all are numbers, else an object array of float and str.
+
+        Only tokens that are no plain number go through the encoder: a text is decoded once.
+        """
+        numbers = np.empty(len(starts))
+        plain = np.empty(len(starts), bool)
+        mark_numbers(buf, starts, ends, numbers, plain)
+        odd = np.flatnonzero(~plain)
+        if not len(odd):
+            return numbers
+        try:
+            codes = self._encoder.encode(buf, starts[odd], ends[odd])
+        except InputError as error:
+            raise InputError(f"{where(int(odd[0]))}: {error} as labels.") from None
+        values = np.empty(self._encoder.count, object)
+        for code, text in enumerate(self._encoder.texts()):
+            values[code] = label_value(text, where(int(odd[np.argmax(codes == code)])))
+        if all(isinstance(values[code], float) for code in np.unique(codes)):
+            numbers[odd] = values[codes].astype(float)
+            return numbers
+        labels = numbers.astype(object)
+        labels[odd] = values[codes]
+        return labels

@@ -1,0 +1,267 @@
+"""svmlight / LIBSVM text: "label index:value index:value ... # comment"."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bigscreen.errors import InputError
+from bigscreen.intake.readers import base
+from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
+from bigscreen.intake.readers.categories import Labels
+from bigscreen.intake.readers.text import finite_number, scan_number
+from bigscreen.numerics.rows import njit
+
+LARGEST_INDEX = 2**31 - 1
+
+_TOKEN = re.compile(rb"\S+")
+_INDEX = re.compile(r"-?\d{1,18}", re.ASCII)
+
+_POSITION, _LINE, _ROW, _ENTRIES, _LOWEST, _HIGHEST = range(6)
+
+
+@njit(cache=True, nogil=True)
+def _blank(byte):
+    """Whether the byte is white space within a line, as bytes.split() has it."""
+    return byte == 32 or (byte >= 9 and byte <= 13 and byte != 10)
+
+
+@njit(cache=True, nogil=True)
+def _ends(byte):
+    """Whether the byte ends a token: white space, the line's end or a comment."""
+    return _blank(byte) or byte == 10 or byte == 35
+
+
+@njit(cache=True, nogil=True)
+def _parse(buf, state, smallest, starts, ends, lines, indptr, indices, data):
+    """Parse whole lines until the end (True) or a line that is not plain (False: at its start).
+
+    `state` holds the position, line number, row, entries, and the smallest and largest index.
+    """
+    n = len(buf)
+    i, line, row, entries = state[0], state[1], state[2], state[3]
+    lowest, highest = state[4], state[5]
+    plain = True
+    while i < n:
+        begin = i
+        first_entry = entries
+        while _blank(buf[i]):
+            i += 1
+        if buf[i] != 10 and buf[i] != 35:
+            starts[row] = i
+            while not _ends(buf[i]):
+                if buf[i] == 58 or buf[i] == 44:
+                    plain = False
+                i += 1
+            ends[row] = i
+            previous = smallest - 1
+            while plain:
+                while _blank(buf[i]):
+                    i += 1
+                if buf[i] == 10 or buf[i] == 35:
+                    break
+                if buf[i] == 113 and buf[i + 1] == 105 and buf[i + 2] == 100 and buf[i + 3] == 58:
+                    while not _ends(buf[i]):
+                        i += 1
+                    continue
+                index = np.int64(0)
+                start = i
+                while buf[i] >= 48 and buf[i] <= 57 and i < start + 11:
+                    index = index * 10 + buf[i] - 48
+                    i += 1
+                if buf[i] != 58 or i == start or index <= previous or index > LARGEST_INDEX:
+                    plain = False
+                    break
+                i += 1
+                value, stop = scan_number(buf, i)
+                if stop == i or not _ends(buf[stop]):
+                    plain = False
+                    break
+                i = stop
+                indices[entries] = index
+                data[entries] = value
+                entries += 1
+                previous = index
+            if not plain:
+                i = begin
+                entries = first_entry
+                break
+            if entries > first_entry:
+                lowest = min(lowest, np.int64(indices[first_entry]))
+                highest = max(highest, np.int64(indices[entries - 1]))
+            lines[row] = line
+            row += 1
+            indptr[row] = entries
+        while buf[i] != 10:
+            i += 1
+        i += 1
+        line += 1
+    state[0], state[1], state[2], state[3] = i, line, row, entries
+    state[4], state[5] = lowest, highest
+    return plain
+
+
+class SvmlightReader:
+    """Reads svmlight text, plain or compressed.
+
+    Parameters
+    ----------
+    path : str or Path
+    zero_based : bool or "auto", default="auto"
+        Whether the smallest index allowed is 0 or 1. "auto": 0 if index 0 stands anywhere.
+
+    Attributes
+    ----------
+    min_index, max_index : int
+        Of the entries read so far, as written in the file; max_index is -1 as long as there are
+        none.
+
+    Notes
+    -----
+    Only the last row can tell "auto" its answer, so the columns of the blocks are the indices as
+    written, under every `zero_based`; subtract `index_base()` when all is read. Comments and
+    qid: tokens are passed over, blank lines are no rows, a label alone is a row of zeros. Skipped
+    rows are parsed like the others, for the indices in them.
+    """
+
+    sparse = True
+    names: list[str] | None = None
+
+    def __init__(self, path: str | Path, *, zero_based: bool | Literal["auto"] = "auto") -> None:
+        self.path = Path(path)
+        self.zero_based = zero_based
+        self.n_features: int | None = None
+        self.categories: dict[int, list[str]] = {}
+        self.unseen: dict[int, int] = {}
+        with Source(path) as self._source:
+            self._restart()
+
+    def _restart(self) -> None:
+        self.min_index, self.max_index = LARGEST_INDEX + 1, -1
+
+    def index_base(self) -> int:
+        """Return 0 or 1, the index of the first column; with "auto" true once all is read."""
+        if self.zero_based == "auto":
+            return 0 if self.min_index == 0 else 1
+        return 0 if self.zero_based else 1
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes read and bytes in all, of the file as it lies on disk."""
+        return self._source.progress()
+
+    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`.
+
+        Raises
+        ------
+        InputError
+            Naming file and line, for whatever is not svmlight.
+        """
+        self._restart()
+        labels = Labels()
+        first_row, line, rest = 0, 1, b""
+        with Source(self.path) as self._source:
+            for piece in text_pieces(self._source):
+                rest += piece
+                cut = rest.rfind(b"\n") + 1
+                if cut:
+                    text, rest = rest[:cut], rest[cut:]
+                    block, line = self._parse(text, first_row, line, labels)
+                    rows = block.X.shape[0]
+                    if first_row + rows > skip_rows:
+                        yield block if first_row >= skip_rows else _tail(block, skip_rows)
+                    first_row += rows
+                if len(rest) > base.LONGEST_RECORD:
+                    raise too_long(self.path, line)
+        if first_row == 0:
+            raise InputError(f"{self.path} holds no row: there are only comments in it.")
+        self.n_features = max(self.max_index + 1 - self.index_base(), 0)
+
+    def _parse(self, text: bytes, first_row: int, line: int, labels: Labels) -> tuple[Block, int]:
+        buf = np.frombuffer(text, np.uint8)
+        most_rows, most_entries = text.count(b"\n"), text.count(b":")
+        starts, ends = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
+        lines = np.empty(most_rows, np.int64)
+        indptr = np.zeros(most_rows + 1, np.int64)
+        indices, data = np.empty(most_entries, np.int32), np.empty(most_entries)
+        smallest = 1 if self.zero_based is False else 0
+        state = np.array([0, line, 0, 0, self.min_index, self.max_index], np.int64)
+        arrays = starts, ends, lines, indptr, indices, data
+        while not _parse(buf, state, smallest, *arrays):
+            self._parse_line(text, state, smallest, *arrays)
+        rows, entries = int(state[_ROW]), int(state[_ENTRIES])
+        self.min_index, self.max_index = int(state[_LOWEST]), int(state[_HIGHEST])
+        where = line_places(self.path, lines[:rows])
+        X = csr_array(
+            (data[:entries], indices[:entries], indptr[: rows + 1]),
+            shape=(rows, self.max_index + 1),
+        )
+        y = labels.read(buf, starts[:rows], ends[:rows], where)
+        return Block(X, y, None, first_row, where), int(state[_LINE])
+
+    def _parse_line(
+        self,
+        text: bytes,
+        state: NDArray[np.int64],
+        smallest: int,
+        starts: NDArray,
+        ends: NDArray,
+        lines: NDArray,
+        indptr: NDArray,
+        indices: NDArray,
+        data: NDArray,
+    ) -> None:
+        """Parse the line at `state` exactly, or say what is wrong with it."""
+        begin, line, row, entries = (int(v) for v in state[:4])
+        stop = text.index(b"\n", begin)
+        # One after the other: as a list they would take many times what the line does.
+        tokens = (match[0] for match in _TOKEN.finditer(text[begin:stop].split(b"#", 1)[0]))
+        first = next(tokens)
+        place = f"{self.path}, line {line}"
+        label = decode(first)
+        if ":" in label:
+            raise InputError(f"{place}: the line begins with {label[:40]!r}, not with a label.")
+        if "," in label:
+            raise InputError(
+                f"{place}: {label[:40]!r} is several labels; give every row exactly one."
+            )
+        starts[row] = text.index(first, begin)
+        ends[row] = starts[row] + len(first)
+        lines[row] = line
+        previous = smallest - 1
+        for token in map(decode, tokens):
+            index_text, colon, value_text = token.partition(":")
+            if index_text == "qid":
+                continue
+            if not (colon and _INDEX.fullmatch(index_text)):
+                raise InputError(f"{place}: {token[:40]!r} is not index:value.")
+            index = int(index_text)
+            if index == 0 and smallest == 1:
+                raise InputError(f"{place}: index 0 in a 1-based file; read it as 0-based.")
+            if index < 0 or index > LARGEST_INDEX:
+                raise InputError(f"{place}: index {index} is outside 0 to {LARGEST_INDEX}.")
+            if index <= previous:
+                raise InputError(
+                    f"{place}: index {index} follows index {previous}; the indices of a row must "
+                    "ascend without duplicates."
+                )
+            indices[entries] = previous = index
+            data[entries] = finite_number(value_text, f"{place}, index {index}")
+            entries += 1
+            state[_LOWEST] = min(state[_LOWEST], index)
+            state[_HIGHEST] = max(state[_HIGHEST], index)
+        indptr[row + 1] = entries
+        state[:4] = stop + 1, line + 1, row + 1, entries
+
+
+def _tail(block: Block, skip_rows: int) -> Block:
+    drop = skip_rows - block.first_row
+    assert block.y is not None
+    where = block.where
+    return Block(block.X[drop:], block.y[drop:], None, skip_rows, lambda i: where(i + drop))

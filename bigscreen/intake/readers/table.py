@@ -1,0 +1,467 @@
+"""Tables: rows of fields between commas, tabs, semicolons, bars or spaces."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+from bigscreen.intake.readers import base
+from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
+from bigscreen.intake.readers.categories import Categories, Encoder, Labels
+from bigscreen.intake.readers.text import (
+    MISSING,
+    Fields,
+    Layout,
+    exact_number,
+    fill_numbers,
+    finite_number,
+    mark_numbers,
+    read_fields,
+)
+
+LABEL_NAMES = ("label", "class", "target", "y")
+_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+
+Column = str | int
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """What each column of a file is: positions of the label, the weight and the features."""
+
+    label: int | None
+    weight: int | None
+    features: list[int]
+
+    @staticmethod
+    def choose(
+        path: str | Path,
+        count: int,
+        names: list[str] | None,
+        label: Column | Literal[False] | None,
+        weight: Column | None,
+        drop: Sequence[Column],
+    ) -> TableColumns:
+        """Return the choice; a label of None is a column with a usual name, or the last one."""
+        if label is False:
+            at = None
+        elif label is None:
+            lower = [name.lower() for name in names or []]
+            usual = (lower.index(name) for name in LABEL_NAMES if name in lower)
+            at = next(usual, count - 1)
+        else:
+            at = find_column(path, count, names, label)
+        weight_at = None if weight is None else find_column(path, count, names, weight)
+        out = [at, weight_at] + [find_column(path, count, names, column) for column in drop]
+        features = [f for f in range(count) if f not in out]
+        if not features:
+            raise InputError(
+                f"{path}: of its {count} column(s) none is left as a feature; check the delimiter "
+                "and which columns are the label, the weight and dropped."
+            )
+        if at is not None and at in out[1:]:
+            raise InputError(f"{path}: the label's column cannot be the weight or be dropped.")
+        return TableColumns(at, weight_at, features)
+
+
+def find_column(path: str | Path, count: int, names: list[str] | None, column: Column) -> int:
+    """Return the position of a column given by its name, or its position (from 0, or from -1)."""
+    if isinstance(column, str):
+        if names and column in names:
+            return names.index(column)
+        if not re.fullmatch(r"-?\d+", column):
+            known = f"its columns are {', '.join(names[:20])}" if names else "it has no header"
+            raise InputError(f"{path} has no column {column!r}: {known}.")
+    at = int(column)
+    if not -count <= at < count:
+        raise InputError(f"{path} has no column {at}: its columns are 0 to {count - 1}.")
+    return at % count
+
+
+class DelimitedReader:
+    """Reads rows of fields whose layout and columns are known: see `TableReader`.
+
+    Parameters
+    ----------
+    path : str or Path
+    layout : Layout
+    columns : Columns
+    categories : mapping of int to list of str or None
+        The categorical columns of X; None for categories that are to be learnt.
+    closed : bool, default=False
+        Whether a text that is not among given categories is an error.
+    """
+
+    sparse = False
+
+    def __init__(
+        self,
+        path: str | Path,
+        layout: Layout,
+        columns: TableColumns,
+        categories: Mapping[int, list[str] | None],
+        closed: bool = False,
+    ) -> None:
+        self.path, self.layout, self.columns = Path(path), layout, columns
+        self.n_features: int | None = len(columns.features)
+        names = layout.names
+        self.names: list[str] | None = [names[f] for f in columns.features] if names else None
+        self._known, self._closed = dict(categories), closed
+        self._restart()
+        with Source(path) as self._source:
+            pass
+
+    def _restart(self) -> None:
+        self._coders = {j: Categories(known, self._closed) for j, known in self._known.items()}
+        self.categories = {j: coder.names for j, coder in self._coders.items()}
+        self.unseen = {j: 0 for j, known in self._known.items() if known is not None}
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes read and bytes in all, of the file as it lies on disk."""
+        return self._source.progress()
+
+    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`.
+
+        Of skipped rows only the categories are read, so that codes do not depend on skipping.
+
+        Raises
+        ------
+        InputError
+            Naming file, line and column, for whatever does not fit.
+        """
+        self._restart()
+        labels = Labels()
+        row = 0
+        with Source(self.path) as self._source:
+            for fields in read_fields(self._source, self.layout):
+                codes = self._codes(fields)
+                stop = row + len(fields.lines)
+                if stop > skip_rows:
+                    skip = max(skip_rows - row, 0)
+                    yield self._block(
+                        fields.after(skip),
+                        {j: of_column[skip:] for j, of_column in codes.items()},
+                        labels,
+                        row + skip,
+                    )
+                row = stop
+        if row == 0:
+            raise InputError(f"{self.path} has no row after its header.")
+
+    def _codes(self, fields: Fields) -> dict[int, NDArray[np.int32]]:
+        codes = {}
+        for j, coder in self._coders.items():
+            f = self.columns.features[j]
+            codes[j] = coder.encode(*fields.column(f), _places(fields, f))
+            if j in self.unseen:
+                self.unseen[j] = coder.unseen
+        return codes
+
+    def _block(
+        self, fields: Fields, codes: dict[int, NDArray[np.int32]], labels: Labels, first_row: int
+    ) -> Block:
+        columns = np.array(self.columns.features)
+        columns[list(codes)] = -1
+        X = np.empty((len(fields.lines), len(columns)))
+        _fill(fields, columns, X)
+        for j, of_column in codes.items():
+            X[:, j] = of_column
+        y = weight = None
+        if self.columns.label is not None:
+            f = self.columns.label
+            y = labels.read(*fields.column(f), _places(fields, f))
+        if self.columns.weight is not None:
+            f = self.columns.weight
+            weights = np.empty((len(X), 1))
+            _fill(fields, np.array([f]), weights)
+            weight = check_weights(weights[:, 0], _places(fields, f))
+        return Block(X, y, weight, first_row, line_places(self.path, fields.lines))
+
+
+def check_weights(weight: NDArray[np.float64], where: Callable[[int], str]) -> NDArray[np.float64]:
+    """Return the weights, or raise InputError naming the first that is negative."""
+    if len(bad := np.flatnonzero(weight < 0)):
+        raise InputError(f"{where(int(bad[0]))}: the weight is negative; weights are 0 or more.")
+    return weight
+
+
+def _places(fields: Fields, f: int) -> Callable[[int], str]:
+    return lambda row: fields.place(row, f)
+
+
+def _fill(fields: Fields, columns: NDArray[np.int64], out: NDArray[np.float64]) -> None:
+    """Parse numbers into `out`: plain ones in the compiled loop, any other one by one."""
+    arrays = fields.buf, fields.starts, fields.ends, columns, out
+    row, j = fill_numbers(*arrays, 0, 0)
+    while row < len(out):
+        f = int(columns[j])
+        out[row, j] = finite_number(fields.text(row, f), fields.place(row, f))
+        row, j = fill_numbers(*arrays, row, j + 1)
+
+
+class TableReader(DelimitedReader):
+    """Reads CSV, TSV and space separated tables, plain or compressed.
+
+    Parameters
+    ----------
+    path : str or Path
+    delimiter : str, optional
+        One character; " " is any run of spaces and tabs. Default: found from the first lines.
+    header : bool, optional
+        Whether the first row holds names. Default: found; see `find_layout`.
+    label : str, int, False or None
+        Name or position of the label's column; False: there is none. Default: the column named
+        label, class, target or y if there is a header with one of these, else the last column.
+    weight : str or int, optional
+        Column of sample weights.
+    drop : sequence of str or int, optional
+        Columns to leave out.
+    categorical : sequence of str or int, optional
+        Columns whose values are categories even where they read as numbers. A column of texts
+        is one without being named; a column of texts AND numbers must be named.
+    categories : mapping of int to list of str, optional
+        Categories from an earlier store, for columns of X: these columns and no others are
+        categorical, and a value not among them has code -1 and is counted in `unseen`.
+
+    Notes
+    -----
+    Quoted fields as in RFC 4180. "", "?" and "NA" are missing values, and errors.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        delimiter: str | None = None,
+        header: bool | None = None,
+        label: Column | Literal[False] | None = None,
+        weight: Column | None = None,
+        drop: Sequence[Column] = (),
+        categorical: Sequence[Column] = (),
+        categories: Mapping[int, list[str]] | None = None,
+    ) -> None:
+        asked = [c for c in (label, weight, *drop, *categorical) if isinstance(c, str)]
+        layout = find_layout(path, delimiter, header, asked)
+        count, names = layout.columns, layout.names
+        columns = TableColumns.choose(path, count, names, label, weight, drop)
+        known: dict[int, list[str] | None]
+        if categories is None:
+            named = [find_column(path, count, names, column) for column in categorical]
+            with Source(path) as source:
+                fields = next(read_fields(source, layout), None)
+            known = {
+                j: None
+                for j, f in enumerate(columns.features)
+                if f in named or (fields is not None and _is_text(fields, f))
+            }
+        else:
+            known = {j: list(of_column) for j, of_column in categories.items()}
+        super().__init__(path, layout, columns, known)
+
+
+def _is_text(fields: Fields, f: int) -> bool:
+    """Whether a column holds texts; InputError if it holds both texts and numbers."""
+    buf, starts, ends = fields.column(f)
+    plain = np.empty(len(starts), bool)
+    mark_numbers(buf, starts, ends, np.empty(len(starts)), plain)
+    odd = np.flatnonzero(~plain)
+    if not len(odd):
+        return False
+    encoder = Encoder()
+    try:
+        codes = encoder.encode(buf, starts[odd], ends[odd])
+    except InputError as error:
+        place = fields.place(int(odd[0]), f)
+        raise InputError(f"{place}: {error} in this column; drop it.") from None
+    texts = encoder.texts()
+    words = [text for text in texts if text not in MISSING and exact_number(text) is None]
+    if not words:
+        return False
+    place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
+    if all(_DECIMAL_COMMA.fullmatch(word) for word in words):
+        raise InputError(f"{place}: {words[0]!r} has a decimal comma; write a point.")
+    if plain.any() or any(exact_number(text) is not None for text in texts):
+        raise InputError(
+            f"{place}: {words[0][:40]!r} stands among numbers; mend it, or say that the column is "
+            "categorical or dropped."
+        )
+    return True
+
+
+_SAMPLE_ROWS = 100
+_SAMPLE_BYTES = 1 << 20
+_MOST_COLUMNS = 1 << 22
+_DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
+
+
+def find_layout(
+    path: str | Path,
+    delimiter: str | None = None,
+    header: bool | None = None,
+    names_asked: Iterable[str] = (),
+) -> Layout:
+    """Return the layout of a comma, tab, semicolon, bar or space separated file.
+
+    Parameters
+    ----------
+    path : str or Path
+    delimiter : str, optional
+        One character; " " stands for any run of spaces and tabs. Default: found.
+    header : bool, optional
+        Whether the first row holds names. Default: it does if it has text where numbers follow.
+        A line that begins with # before the first row is a header if it has as many fields.
+    names_asked : iterable of str, optional
+        Names of columns; a first row with one of them is a header.
+
+    Raises
+    ------
+    InputError
+        If the delimiter or the header cannot be told, or two columns have one name.
+    """
+    if delimiter is not None and (
+        len(delimiter) != 1
+        or not delimiter.isascii()
+        or delimiter.isalnum()
+        or delimiter in '+-."\r\n'
+    ):
+        raise InputError(f"{delimiter!r} is no delimiter: give one character, such as ',' or ';'.")
+    lines = _first_lines(path)
+    first = 0
+    while first < len(lines) and (not lines[first].strip() or lines[first].startswith(b"#")):
+        first += 1
+    body = [decode(line) for line in lines[first:]]
+    marks = _DELIMITERS if delimiter is None else delimiter
+    if body and max(body[0].count(mark) for mark in (*marks, " ")) >= _MOST_COLUMNS:
+        raise InputError(
+            f"{path}, line {first + 1}: the line has {_MOST_COLUMNS} columns or more; check its "
+            "format, or write so wide rows as svmlight or HDF5."
+        )
+    if not body:
+        raise InputError(f"{path} has no row among its first lines: check that it is a table.")
+    if delimiter is None:
+        delimiter = _find_delimiter(path, body)
+    rows = _split(body, delimiter)
+    if not rows:
+        raise InputError(f"{path} does not look like a table; check its format and its line ends.")
+    columns = Counter(map(len, rows)).most_common(1)[0][0]
+
+    names = None
+    comments = [line for line in lines[:first] if line.startswith(b"#")]
+    if comments and header is not False:
+        fields = (_split([decode(comments[-1]).lstrip("# \t")], delimiter) or [[]])[0]
+        words = [field for field in fields if exact_number(field) is None]
+        if len(fields) == columns and (header or words == fields):
+            names = fields
+    if names is None and (header or (header is None and _is_header(path, rows, names_asked))):
+        names = rows[0]
+        if len(names) != columns:
+            raise InputError(
+                f"{path}, line {first + 1}: the header has {len(names)} names and the rows have "
+                f"{columns} fields; mend it, or say that there is no header."
+            )
+        reader = _reader(body, delimiter)
+        next(reader)
+        first += reader.line_num
+    if names:
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
+            raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
+    start = sum(len(line) + 1 for line in lines[:first])
+    return Layout(columns, names, ord(delimiter), body_start=start, body_line=first + 1)
+
+
+def _first_lines(path: str | Path) -> list[bytes]:
+    head = b""
+    with Source(path) as source:
+        for piece in text_pieces(source):
+            head += piece
+            if head.count(b"\n") > 1:
+                break
+            if len(head) > base.LONGEST_RECORD:
+                raise too_long(source.path, 1)
+    if head.count(b"\n", 0, _SAMPLE_BYTES) > 1:
+        head = head[:_SAMPLE_BYTES]
+    return head.split(b"\n")[:-1]
+
+
+def _reader(lines: list[str], delimiter: str):
+    if delimiter == " ":
+        lines = [line.replace("\t", " ").strip() for line in lines]
+    return csv.reader((line + "\n" for line in lines), delimiter=delimiter, skipinitialspace=True)
+
+
+def _split(lines: list[str], delimiter: str) -> list[list[str]]:
+    """Return the first rows as fields, or none if csv cannot read them (a field without end)."""
+    try:
+        rows = [row for row in islice(_reader(lines, delimiter), _SAMPLE_ROWS) if row]
+    except csv.Error:
+        return []
+    return [[field.strip() for field in row] for row in rows]
+
+
+def _find_delimiter(path: str | Path, lines: list[str]) -> str:
+    """Return the delimiter by which most of the lines have the same number of fields, over one."""
+    found = {}
+    for delimiter in (*_DELIMITERS, " "):
+        rows = _split(lines, delimiter)
+        if not rows:
+            continue
+        columns, times = Counter(map(len, rows)).most_common(1)[0]
+        if columns > 1:
+            found[delimiter] = times / len(rows), columns, rows
+    # A stray tab among spaces must not make half of a few lines a tab separated table.
+    marks = [m for m in found if m != " " and found[m][0] >= (0.51 if m == "\t" else 0.5)]
+    if not marks:
+        return " "
+    best = max(marks, key=lambda mark: found[mark][0])
+    share, columns, _ = found[best]
+    rivals = [mark for mark in marks if mark != best and found[mark][0] == share == 1]
+    if " " in found and best != "\t":
+        share, more, rows = found[" "]
+        # "a,b 1 2" may be either; in "1, 2, a b" the blank after the comma tells.
+        inside = not any(
+            field.startswith(best) or field.endswith(best) for r in rows for field in r
+        )
+        if share == 1 and more > columns and inside:
+            rivals.append(" ")
+    if rivals:
+        names = " or ".join(_DELIMITERS.get(mark, "space") for mark in (best, *rivals))
+        raise InputError(f"{path}: its delimiter may be {names}; say which.")
+    return best
+
+
+def _is_header(path: str | Path, rows: list[list[str]], names_asked: Iterable[str]) -> bool:
+    """Whether the first row holds names: it has text where numbers follow."""
+    head, rest = rows[0], rows[1:]
+    if not set(names_asked).isdisjoint(head):
+        return True
+    texts = [exact_number(name) is None and name not in MISSING for name in head]
+    if not rest:
+        return all(texts)
+    columns = [[row[c] for row in rest if c < len(row)] for c in range(len(head))]
+    numeric = [all(exact_number(v) is not None for v in column) for column in columns]
+    if any(text and number for text, number in zip(texts, numeric, strict=True)):
+        known = [name for name, text in zip(head, texts, strict=True) if not text and name]
+        if not known:
+            return True
+        doubt = f"{known[0]!r} is no name, yet text stands where numbers follow"
+    elif not any(numeric) and not any(
+        name in column for name, column in zip(head, columns, strict=True)
+    ):
+        doubt = "all columns hold text"
+    else:
+        return False
+    raise InputError(
+        f"{path}: whether its first row is a header cannot be told ({doubt}); say whether it is."
+    )

@@ -1,0 +1,348 @@
+"""Between the passes of an ingest: labels, categories, hold-out, scaling and layout are settled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.dataset import Dataset
+from bigscreen.data.folder import unfinished
+from bigscreen.data.layout import Label, row_grid
+from bigscreen.data.order import Holdout
+from bigscreen.data.preparation import Preparation, divisor
+from bigscreen.data.writer import DatasetWriter
+from bigscreen.errors import InputError
+from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
+from bigscreen.intake.read_pass import Reading, Report
+from bigscreen.intake.source import known_codes, settle
+from bigscreen.intake.spill import Journal
+from bigscreen.intake.write_pass import Spilled, Survey, Transform, arrange, measure
+
+DENSE_WIDTH = 256
+DENSE_SHARE = 0.5
+"""CSR is for rows wider than the first, and where it takes less than the second of dense bytes."""
+
+
+@dataclass(frozen=True)
+class Ingested:
+    """What an ingest made.
+
+    Attributes
+    ----------
+    store : Dataset
+    holdout : Dataset or None
+    notes : list of str
+        What a person should know: unseen categories, a scaling without centring, and the like.
+    """
+
+    store: Dataset
+    holdout: Dataset | None
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is to be made of the rows; see `ingest` for what the attributes mean.
+
+    Attributes
+    ----------
+    like : Preparation or None
+    like_sparse : bool or None
+        Whether the store to be like is sparse; None if not known.
+    extra : dict
+        For the manifests.
+    regression, unlabelled : bool
+    memory : int
+        Bytes allowed.
+    """
+
+    path: Path
+    holdout: float
+    seed: int
+    scale: str
+    positive: Label | None
+    like: Preparation | None
+    like_sparse: bool | None
+    layout: str
+    overwrite: bool
+    extra: dict[str, Any]
+    regression: bool
+    unlabelled: bool
+    memory: int
+
+    @property
+    def paths(self) -> list[Path]:
+        """The datasets to make."""
+        beside = self.path.with_name(f"{self.path.stem}-holdout{self.path.suffix}")
+        return [self.path, beside] if self.holdout else [self.path]
+
+
+class Build:
+    """Makes the datasets out of a finished spill.
+
+    Parameters
+    ----------
+    wanted : Wanted
+    reading : Reading
+        That has run to its end.
+    journal : Journal
+    report : callable
+        Gets dicts with the phase and how many rows are done.
+    """
+
+    def __init__(self, wanted: Wanted, reading: Reading, journal: Journal, report: Report) -> None:
+        assert reading.shape is not None and reading.spill is not None
+        self.wanted, self.found, self.shape = wanted, reading.found, reading.shape
+        self._spill, self._journal, self._report = reading.spill, journal, report
+        self.notes: list[str] = []
+
+    def run(self) -> Ingested:
+        """Measure, write and name the datasets, as far as earlier runs have not done so."""
+        wanted, found = self.wanted, self.found
+        labels, codes = self._labels()
+        first = found.first
+        holdout = Holdout.choose(wanted.seed, first, first + found.rows, self._held_out())
+        survey = Survey.of(self._spill, holdout, len(found.labels))
+        if wanted.like is None and labels and codes is not None:
+            _check_labels(labels, codes, survey.labels[0])
+        n_raw = self._n_raw()
+        spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0)
+        finishing = any("finishing" in line for line in self._journal.lines)
+        transform = self._transform(n_raw, labels)
+        if not finishing:
+            self._check_disk(transform)
+        if wanted.like is None:
+            self._scale(spilled, survey, transform)
+        self._note_counts(transform)
+        sizes = survey.sizes.sum(axis=0).tolist()
+        if not finishing:
+            writers = [
+                self._writer(path, rows, transform)
+                for path, rows in zip(wanted.paths, sizes, strict=False)
+            ]
+            arrange(spilled, survey, transform, codes, writers, self._counter("write"))
+            self._journal.write({"finishing": True})
+        # The main dataset last: once it has its name, all is done.
+        made = [
+            self._finish(path, rows, transform)
+            for path, rows in reversed(list(zip(wanted.paths, sizes, strict=False)))
+        ][::-1]
+        return Ingested(made[0], made[1] if len(made) > 1 else None, self.notes)
+
+    def _labels(self) -> tuple[list[Label] | None, NDArray[np.int32] | None]:
+        """The labels and the code of each raw one; None where rows have targets."""
+        wanted, like = self.wanted, self.wanted.like
+        if wanted.regression:
+            return None, None
+        if like is not None and like.labels:
+            return list(like.labels), known_codes(self.found.labels, like.labels, like.positive)
+        # What is like a store without labels, the test rows of a one-class machine, has its own.
+        least = 2 if like is None and not wanted.unlabelled else 0
+        return settle(self.found.labels, wanted.positive, least)
+
+    def _held_out(self) -> int:
+        wanted, rows = self.wanted.holdout, self.found.rows
+        count = round(wanted * rows) if wanted < 1 else int(wanted)
+        if wanted and not 0 < count < rows:
+            raise InputError(
+                f"holding out {wanted:g} of {rows} rows leaves one of the two datasets empty; "
+                "choose another hold-out."
+            )
+        return count
+
+    def _n_raw(self) -> int:
+        like, n_raw = self.wanted.like, self.found.width - (self.found.index_base or 0)
+        if like is None or like.n_raw is None:
+            return n_raw
+        if n_raw > like.n_raw:
+            raise InputError(
+                f"the indices are 0-based and go up to {n_raw - 1}, and the store it shall be like "
+                f"has {like.n_raw} columns; check whether the source belongs to it."
+            )
+        return like.n_raw
+
+    def _transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
+        """Settle columns, categories and layout; the scaling, where it must be measured, is not."""
+        like, found, scale = self.wanted.like, self.found, self.wanted.scale
+        positive = labels[1] if labels and self.wanted.positive is not None else None
+        recode: dict[int, NDArray[np.int32]] = {}
+        kinds = sum(len(texts) - 1 for texts in found.categories.values())
+        width = (like and like.n_features) or n_raw + kinds
+        stores = len(self.wanted.paths)
+        dense = self.wanted.layout == "dense" or not self.shape.sparse
+        check_memory(self.wanted.memory, width, scale, 4 * width if dense else 0, stores)
+        if like is not None:
+            preparation = like if like.labels else replace(like, labels=labels, positive=positive)
+        else:
+            final = {c: sorted(texts) for c, texts in found.categories.items()}
+            for c, texts in found.categories.items():
+                code = {text: i for i, text in enumerate(final[c])}
+                recode[c] = np.array([code[text] for text in texts], np.int32)
+            preparation = Preparation(
+                n_raw=n_raw,
+                names=self.shape.names,
+                categories=final,
+                labels=labels,
+                positive=positive,
+            )
+            if by := divisor(scale):
+                _, factor = _of_all(preparation, None, np.full(len(preparation.numeric), 1 / by))
+                preparation = replace(preparation, scaling=scale, factor=factor)
+        n_features = preparation.n_features or n_raw
+        self.planned = self._plan(preparation, n_features)
+        return Transform(preparation, recode, n_features, self._sparse(preparation, n_features))
+
+    def _plan(self, preparation: Preparation, n_features: int) -> dict[str, int]:
+        """Bytes of the features in either layout."""
+        rows, values = self.found.rows, self.found.nonzeros
+        if not self.shape.sparse:
+            centred = preparation.fills(sparse=True) or self.wanted.scale == "standard"
+            if centred or (self.wanted.scale == "minmax" and preparation.categories):
+                values = rows * (preparation.n_raw or n_features)  # no number is 0 any more
+        size = 8 if self._wide(preparation) else 4
+        return {"dense": size * rows * n_features, "sparse": (4 + size) * (values + rows)}
+
+    def _check_disk(self, transform: Transform) -> None:
+        wanted, rows = self.wanted, self.found.rows
+        name = "sparse" if transform.sparse else "dense"
+        parts = {
+            f"{rows} {name} rows of {transform.n_features} features": self.planned[name],
+            "labels, weights and numbers of rows": STORED_ROW_BYTES * rows,
+        }
+        files = (file for path in wanted.paths for file in unfinished(path).rglob("*"))
+        kept = sum(file.stat().st_size for file in files if file.is_file())
+        check_disk(parts, wanted.path.parent, kept)
+
+    def _sparse(self, preparation: Preparation, n_features: int) -> bool:
+        """Whether the datasets are CSR."""
+        wanted = self.wanted
+        fills = preparation.fills(self.shape.sparse)
+        if wanted.layout != "auto":
+            if fills and wanted.layout == "sparse":
+                raise InputError(
+                    f"the {preparation.scaling} scaling of the store it shall be like subtracts an "
+                    "offset, which would fill sparse rows: leave the layout to auto."
+                )
+            return wanted.layout == "sparse"
+        if fills:
+            return False
+        if wanted.like_sparse is not None:
+            return wanted.like_sparse
+        saves = self.planned["sparse"] < DENSE_SHARE * self.planned["dense"]
+        return n_features > DENSE_WIDTH and saves
+
+    def _scale(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
+        """Measure the scaling on the rows that are kept, unless an earlier run has."""
+        scale = self.wanted.scale
+        if scale not in ("standard", "minmax"):
+            return
+        preparation = transform.preparation
+        # A table's numbers lie beside its categories, whose zeros are what a sparse layout saves.
+        shift = not transform.sparse or bool(preparation.categories)
+        if not shift:
+            what = "centring" if scale == "standard" else "shifting"
+            self.notes.append(f"{scale} on sparse data scales without {what}: zeros stay zeros.")
+        known = next((line["scaling"] for line in self._journal.lines if "scaling" in line), None)
+        if known is None and not len(preparation.numeric):
+            known = {"offset": None, "factor": None}
+        if known is None:
+            moments = measure(spilled, survey, transform, self._counter("measure"))
+            offset, factor = _of_all(preparation, *moments.scaling(scale, shift))
+            known = {
+                "offset": None if offset is None else offset.tolist(),
+                "factor": factor.tolist(),
+            }
+            self._journal.write({"scaling": known})
+        transform.preparation = replace(preparation, scaling=scale, **known)
+
+    def _note_counts(self, transform: Transform) -> None:
+        found, like = self.found, self.wanted.like
+        for c, count in sorted(found.unseen.items()):
+            name = f"{like.names[c]!r}" if like and like.names else f"number {c}"
+            self.notes.append(
+                f"{count} value(s) of the column {name} are not among its known categories; they "
+                "are stored as zeros."
+            )
+        if found.unlabelled:
+            what = "target" if self.wanted.regression else "label"
+            self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
+        if self._wide(transform.preparation):
+            self.notes.append(
+                "features are stored as float64: some column is too far from 0 beside its spread "
+                "for float32, or beyond its range; with --scale standard float32 would do."
+            )
+        elif found.narrowed is not None and not self.shape.wide:
+            self.notes.append(
+                f"column {found.narrowed + 1} is coarse in float32, which the first rows did not "
+                "show: scale it (--scale standard), or put rows that show it first."
+            )
+
+    def _writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
+        planned = self.planned["sparse" if transform.sparse else "dense"]
+        shard_rows, chunk_rows = row_grid(rows, planned // self.found.rows)
+        return DatasetWriter(
+            path,
+            n_rows=rows,
+            n_features=transform.n_features,
+            sparse=transform.sparse,
+            labels=transform.preparation.labels,
+            weights=self.shape.weighted,
+            preparation=transform.preparation,
+            shard_rows=shard_rows,
+            chunk_rows=chunk_rows,
+            extra={
+                **self.wanted.extra,
+                "index_base": self.found.index_base,
+                "bytes_planned": self.planned,
+            },
+            overwrite=self.wanted.overwrite,
+            wide=self._wide(transform.preparation),
+        )
+
+    def _wide(self, preparation: Preparation) -> bool:
+        # Scaled features are near 0 and of size 1: float32 holds them as well as any.
+        name = preparation.scaling if preparation.scaling != "none" else self.wanted.scale
+        return self.shape.wide and (name == "none" or name.startswith("divide"))
+
+    def _finish(self, path: Path, rows: int, transform: Transform) -> Dataset:
+        if not unfinished(path).exists():  # an earlier run has named it
+            return Dataset.open(path)
+        return self._writer(path, rows, transform).finish()
+
+    def _counter(self, phase: str) -> Callable[[int], None]:
+        done = 0
+
+        def count(rows: int) -> None:
+            nonlocal done
+            done += rows
+            self._report({"phase": phase, "rows": done, "rows_total": self.found.rows})
+
+        return count
+
+
+def _of_all(
+    preparation: Preparation, offset: NDArray | None, factor: NDArray
+) -> tuple[NDArray | None, NDArray]:
+    """Offset and factor of all features, from those of the numeric columns."""
+    at = preparation.places[preparation.numeric]
+    every = np.ones(preparation.n_features or 0)
+    every[at] = factor
+    if offset is not None:
+        offset, own = np.zeros(len(every)), offset
+        offset[at] = own
+    return offset, every
+
+
+def _check_labels(labels: list[Label], codes: NDArray[np.int32], kept: NDArray[np.int64]) -> None:
+    counts = np.bincount(codes, weights=kept, minlength=len(labels))
+    present = np.flatnonzero(counts)
+    if len(present) < 2:
+        raise InputError(
+            f"without the rows held out all have the label {labels[present[0]]!r}; hold out fewer, "
+            "or choose another seed."
+        )

@@ -1,0 +1,385 @@
+"""What a block must be to go into a store: the same columns, known labels, finite numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.data.layout import Features, Label
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.targets import as_targets, plain_label
+from bigscreen.errors import InputError
+from bigscreen.intake.readers.base import Reader
+from bigscreen.intake.readers.svmlight import SvmlightReader
+from bigscreen.intake.readers.table import DelimitedReader
+
+Where = Callable[[int], str]
+
+MAX_KINDS = 1000
+"""More kinds than this make a column of texts one of names, numbers of which tell nothing."""
+FEW_KINDS = 50
+"""So many kinds are taken however few rows there are; above, at most one for ten rows."""
+
+
+@dataclass
+class Found:
+    """What is known of the sources after some of their rows; what the journal keeps.
+
+    Attributes
+    ----------
+    source, source_rows : int
+        The source being read, and how many of its rows are done.
+    offset : int
+        Rows of the sources before it.
+    first : int
+        Number of the first row taken.
+    rows, nonzeros, unlabelled : int
+        Counts over the rows taken so far; unlabelled are those that lack what they should have, a
+        label or a target.
+    width : int
+        Columns; of sparse rows, the largest index so far and one, as written in the file.
+    narrowed : int or None
+        A column that float32 makes coarse and that was rounded to it all the same.
+    index_base : int or None
+        Number of the first column as written in svmlight files; None if there are none.
+    unseen : dict of int to int
+        How many values of each categorical column were not among the given categories.
+    labels : list
+        Raw labels, in order of first appearance.
+    categories : dict of int to list of str
+        Categories of each categorical column, in order of first appearance (or as given).
+    """
+
+    source: int = 0
+    source_rows: int = 0
+    offset: int = 0
+    first: int = 0
+    rows: int = 0
+    nonzeros: int = 0
+    unlabelled: int = 0
+    width: int = 0
+    narrowed: int | None = None
+    index_base: int | None = None
+    finished: bool = False
+    unseen: dict[int, int] = field(default_factory=dict)
+    labels: list[Label] = field(default_factory=list)
+    categories: dict[int, list[str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the first block settles for all the others."""
+
+    sparse: bool
+    width: int | None
+    weighted: bool
+    names: list[str] | None
+    categorical: list[int]
+    bits: int
+    rows_per_bucket: int
+    wide: bool = False
+
+
+class Intake:
+    """Checks blocks and exchanges their labels and categories for codes that last.
+
+    Parameters
+    ----------
+    found : Found
+        Its labels, categories and counts grow.
+    shape : Shape
+    like : Preparation or None
+        Its columns, categories and labels are binding.
+    regression : bool
+        Whether rows have targets, not labels.
+    unlabelled : bool
+        Whether whatever the source has of labels or targets is left out.
+    max_kinds : int or None
+        Most kinds that a categorical column may have; None: MAX_KINDS, and in the end one for ten
+        rows, or FEW_KINDS.
+    """
+
+    def __init__(
+        self,
+        found: Found,
+        shape: Shape,
+        like: Preparation | None,
+        regression: bool = False,
+        unlabelled: bool = False,
+        max_kinds: int | None = None,
+    ) -> None:
+        self.max_kinds = max_kinds
+        self.found, self.shape, self.like = found, shape, like
+        self.regression, self.unlabelled = regression, unlabelled
+        self._labels = RawLabels(found.labels)
+        self._codes = {
+            c: {text: code for code, text in enumerate(texts)}
+            for c, texts in found.categories.items()
+        }
+        self._known = np.empty(0, np.int32)
+        self._tables: dict[int, NDArray[np.int32]] = {}
+
+    def next_source(self) -> None:
+        """Forget the category codes of the last reader."""
+        self._tables = {}
+
+    def admit(
+        self, X: Features, y: NDArray | None, weight: NDArray | None, reader: Reader, where: Where
+    ) -> tuple[Features, NDArray[Any]]:
+        """Return the block with lasting category codes, and its raw label codes or its targets.
+
+        Raises
+        ------
+        InputError
+            Naming the row, if it does not fit the ones before or `like`.
+        """
+        self._check(X, weight, reader, where)
+        if reader.categories:
+            X = self._categories(X, reader)
+        y, missing = self._outcome(None if self.unlabelled else y, X.shape[0], where)
+        if not self.unlabelled:
+            self._check_missing(missing, where)
+        return X, y
+
+    def _check(self, X: Features, weight: NDArray | None, reader: Reader, where: Where) -> None:
+        """Refuse a block that does not fit the ones before, or the store it is to be like."""
+        shape, like = self.shape, self.like
+        if issparse(X) != shape.sparse:
+            raise InputError(f"{where(0)}: sparse and dense rows cannot go into one store.")
+        if not shape.sparse and X.shape[1] != shape.width:
+            raise InputError(
+                f"{where(0)}: the row has {X.shape[1]} columns and earlier rows have {shape.width}."
+            )
+        if (weight is not None) != shape.weighted:
+            raise InputError(f"{where(0)}: either all sources must have weights, or none.")
+        if weight is not None and not (fine := np.isfinite(weight) & (weight >= 0)).all():
+            bad = int(np.argmin(fine))
+            raise InputError(f"{where(bad)}: {weight[bad]} is not a weight; it must be 0 or more.")
+        names = shape.names if like is None or like.names is None else like.names
+        if names is not None and reader.names is not None and names != reader.names:
+            pairs = zip(names, reader.names, strict=False)
+            counts = f"{len(reader.names)} of {len(names)}; rows without labels need label none"
+            differ = next((f"{b!r} for {a!r}" for a, b in pairs if a != b), counts)
+            raise InputError(f"{where(0)}: the columns differ from the expected ones ({differ}).")
+        wanted = sorted(like.categories) if like is not None else shape.categorical
+        if wanted != sorted(reader.categories):
+            column = min(set(wanted) ^ set(reader.categories))
+            name = reader.names[column] if reader.names else f"number {column}"
+            raise InputError(
+                f"{where(0)}: the column {name} is categorical in one source and not in another; "
+                "name it as categorical."
+            )
+        self.found.width = max(self.found.width, X.shape[1])
+        if like is not None and like.n_raw is not None:
+            self._check_width(X, like.n_raw, reader, where)
+
+    def _check_width(self, X: Features, n_raw: int, reader: Reader, where: Where) -> None:
+        if not isinstance(X, csr_array):
+            if X.shape[1] != n_raw:
+                raise InputError(
+                    f"{where(0)}: the row has {X.shape[1]} columns and the store it shall be like "
+                    f"has {n_raw}."
+                )
+            return
+        base = reader.index_base() if isinstance(reader, SvmlightReader) else 0
+        largest = n_raw + base - 1
+        if len(above := np.flatnonzero(X.indices > largest)):
+            row = int(np.searchsorted(X.indptr, above[0], side="right")) - 1
+            raise InputError(
+                f"{where(row)}: index {X.indices[above[0]]} is above {largest}, the largest of the "
+                "store it shall be like."
+            )
+
+    def _categories(self, X: Features, reader: Reader) -> Features:
+        """Exchange the reader's category codes for ours, which outlive it."""
+        X = X.copy()
+        for c, texts in reader.categories.items():
+            table = self._tables.get(c, np.empty(0, np.int32))
+            ours, names = self._codes.setdefault(c, {}), self.found.categories.setdefault(c, [])
+            fresh = []
+            for text in texts[len(table) :]:
+                if text not in ours and self.like is None:
+                    ours[text] = len(names)
+                    names.append(text)
+                fresh.append(ours.get(text, -1))
+            most = self.max_kinds or MAX_KINDS
+            self._check_kinds(c, most, f"has more than {most} kinds", reader)
+            self._tables[c] = table = np.concatenate([table, np.array(fresh, np.int32)])
+            # One entry more, at the end, so that -1 stays -1.
+            X[:, c] = np.append(table, -1)[X[:, c].astype(np.int64)]
+            unseen = int(np.count_nonzero(X[:, c] < 0))
+            if unseen:
+                self.found.unseen[c] = self.found.unseen.get(c, 0) + unseen
+        return X
+
+    def finish(self, reader: Reader) -> None:
+        """Refuse, once all rows are known, columns with too many kinds for so few rows."""
+        if self.max_kinds is None:
+            rows = self.found.rows
+            for c, kinds in self.found.categories.items():
+                why = f"has {len(kinds)} kinds in {rows} rows, more than one for ten"
+                self._check_kinds(c, max(rows // 10, FEW_KINDS), why, reader)
+
+    def _check_kinds(self, c: int, most: int, why: str, reader: Reader) -> None:
+        if self.like is not None or len(self.found.categories[c]) <= most:
+            return
+        column = f"{reader.names[c]!r}" if reader.names else f"number {c}"
+        if isinstance(reader, DelimitedReader) and not reader.names:
+            column = f"number {reader.columns.features[c]}"
+        raise InputError(
+            f"the column {column} {why}, and each would be a feature: leave it out (drop) if it "
+            "names rows, or allow more (max-kinds)."
+        )
+
+    def _outcome(self, y: NDArray | None, rows: int, where: Where) -> tuple[NDArray, NDArray]:
+        """What is to be predicted of every row, and where it is missing."""
+        if not self.regression:
+            codes = self._labels.encode(y, rows, where)
+            missing = codes < 0
+            self._check_known(codes, missing, where)
+            return codes, missing
+        if y is not None and y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        targets = as_targets(y, rows, where)
+        return targets, np.isnan(targets)
+
+    def _check_missing(self, missing: NDArray[np.bool_], where: Where) -> None:
+        self.found.unlabelled += int(np.count_nonzero(missing))
+        if self.like is None and missing.any():
+            what, ask = ("target (nan)", "") if self.regression else ("label", " or unlabelled")
+            raise InputError(
+                f"{where(int(np.argmax(missing)))}: the row has no {what}; training rows need "
+                f"one, so correct or remove it; only a store made like another{ask} may do without."
+            )
+
+    def _check_known(self, codes: NDArray, missing: NDArray[np.bool_], where: Where) -> None:
+        """Refuse labels that the store to be like does not have, if it has any."""
+        like = self.like
+        if like is None or not like.labels:
+            return
+        values = self._labels.values
+        if len(values) > len(self._known):
+            fresh = known_codes(values[len(self._known) :], like.labels, like.positive)
+            self._known = np.concatenate([self._known, fresh])
+        unknown = ~missing & (np.append(self._known, -1)[codes] < 0)
+        if unknown.any():
+            row = int(np.argmax(unknown))
+            some = ", ".join(map(str, like.labels[:10]))
+            raise InputError(
+                f"{where(row)}: the label {values[codes[row]]!r} is not one of {some}, the labels "
+                "of the store it shall be like."
+            )
+
+
+MAX_LABELS = 65_536
+REST = "rest"
+
+
+class RawLabels:
+    """Gives labels codes in order of first appearance; what they mean is settled at the end.
+
+    Parameters
+    ----------
+    values : list of str, int or float, optional
+        The label of each raw code so far; the list grows.
+    """
+
+    def __init__(self, values: list[Label] | None = None) -> None:
+        self.values: list[Label] = [] if values is None else values
+        self._codes: dict[Any, int] = {value: code for code, value in enumerate(self.values)}
+
+    def encode(self, y: NDArray | None, rows: int, where: Callable[[int], str]) -> NDArray:
+        """Return raw codes, int32 (rows,); -1 for a missing label.
+
+        Raises
+        ------
+        InputError
+            If there is not one label per row, or there are more than MAX_LABELS.
+        """
+        if y is None:
+            return np.full(rows, -1, np.int32)
+        y = np.asarray(y)
+        if y.ndim == 2 and y.shape[1] == 1:
+            y = y[:, 0]
+        if y.shape != (rows,):
+            raise InputError(f"{where(0)}: labels of shape {y.shape} for {rows} rows.")
+        if y.dtype == object:
+            # Sorting mixed objects is not possible, and a dict is faster anyway.
+            found = {value: None for value in y.tolist()}
+            table = {value: self._code(value) for value in found}
+            codes = np.fromiter((table[value] for value in y.tolist()), np.int32, rows)
+        else:
+            values, inverse = np.unique(y, return_inverse=True)
+            codes = np.array([self._code(v) for v in values.tolist()], np.int32)[inverse.ravel()]
+        if len(self.values) > MAX_LABELS:
+            first = int(np.argmax(codes >= MAX_LABELS))
+            raise InputError(
+                f"{where(first)}: there are more than {MAX_LABELS} different labels; say which "
+                "column holds the label (this one looks like a measurement), or ask for regression."
+            )
+        return codes
+
+    def _code(self, value: Any) -> int:
+        label = plain_label(value)
+        if label is None:
+            return -1
+        code = self._codes.get(label)
+        if code is None:
+            code = self._codes[label] = len(self.values)
+            self.values.append(label)
+        return code
+
+
+def known_codes(values: list[Label], labels: list[Label], positive: Label | None) -> NDArray:
+    """Map raw labels to the codes of an earlier store; int32 (raw codes,), -1 if it has none.
+
+    Parameters
+    ----------
+    values : list
+        Raw labels.
+    labels, positive
+        As in `Preparation`; with `positive` every other label counts as the rest, known or not.
+    """
+    if positive is not None:
+        wanted = plain_label(positive)
+        return np.array([int(value == wanted) for value in values], np.int32)
+    codes = {plain_label(label): code for code, label in enumerate(labels)}
+    return np.array([codes.get(value, -1) for value in values], np.int32)
+
+
+def settle(
+    values: list[Label], positive: Label | None, least: int = 2
+) -> tuple[list[Label], NDArray[np.int32]]:
+    """Decide the labels of a new store, and the code of each raw label.
+
+    Numbers ascend; if a single label is a text, all are taken as texts and sorted as such.
+
+    Raises
+    ------
+    InputError
+        If there are fewer than `least` labels, or `positive` is not among them.
+    """
+    texts = any(isinstance(value, str) for value in values)
+    labels = sorted([str(v) for v in values] if texts else values)  # type: ignore[type-var]
+    if len(labels) < least:
+        raise InputError(
+            f"every row has the label {labels[0] if labels else None!r}: a classifier needs at "
+            "least two labels; check which column holds the label, or ask for unlabelled rows, "
+            "which a one-class machine is fitted to."
+        )
+    if positive is None:
+        codes = {label: code for code, label in enumerate(labels)}
+        return labels, np.array([codes[str(v) if texts else v] for v in values], np.int32)
+    wanted = plain_label(positive)
+    if wanted not in values:
+        some = ", ".join(map(str, labels[:10]))
+        raise InputError(
+            f"no row has the label {positive!r} asked for as positive; there are {some}."
+        )
+    assert wanted is not None
+    return [REST, wanted], known_codes(values, [], wanted)

@@ -1,0 +1,379 @@
+"""Rows between source and store: buckets on disk, appended to in source order, read back sorted."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bigscreen.data.layout import Features, csr, csr_stack, take
+from bigscreen.data.order import Order
+from bigscreen.errors import InputError
+from bigscreen.files.sealed import CHECKSUM, Damaged, sealed, unsealed
+
+RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8")])
+ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
+
+BUCKET_BYTES = 32 << 20
+"""Size aimed at when the number of buckets is chosen."""
+
+PART_BYTES = 64 << 20
+"""Most bytes of rows that are sorted, and so held, at once: a bucket above it is read in parts."""
+
+SLAB_BYTES = 16 << 20
+MAX_BITS = 12
+
+
+def bucket_bits(expected_bytes: int) -> int:
+    """Return b so that 2**b buckets of `expected_bytes` are about BUCKET_BYTES each.
+
+    The estimate may be far off (a compressed source does not tell what is in it): too small
+    buckets cost a few file handles, and too large ones are read back in parts.
+    """
+    return min(max(expected_bytes // BUCKET_BYTES, 0).bit_length(), MAX_BITS)
+
+
+@dataclass
+class SpilledRows:
+    """Rows as they were read.
+
+    Attributes
+    ----------
+    record : structured array of RECORD, (rows,)
+        Source row number, nonzeros (0 if dense), weight, and raw label code or target of each row.
+    X : float32 or float64 array (rows, d) or csr_array
+        Source columns.
+    """
+
+    record: NDArray[np.void]
+    X: Features
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+    def take(self, rows: NDArray[np.int64]) -> SpilledRows:
+        """Return the given rows, in the given order."""
+        return SpilledRows(self.record[rows], take(self.X, rows))
+
+
+@dataclass(frozen=True)
+class Part:
+    """A range of sort keys within a bucket, both ends inclusive."""
+
+    bucket: int
+    low: int
+    high: int
+
+
+class Spill:
+    """Two files for every bucket, of records and of values, that only ever grow.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there.
+    order : Order
+    width : int or None
+        Columns of dense rows; None for CSR.
+    lengths : dict of int to [int, int, int, int], optional
+        Bytes of both files of each bucket that are known to be whole, and their crc32c: files are
+        cut to them. What an older version wrote has no checksums.
+    wide : bool
+        Values are float64, not float32.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        order: Order,
+        width: int | None,
+        lengths: dict[int, list[int]] | None = None,
+        wide: bool = False,
+    ) -> None:
+        self.real = "<f8" if wide else "<f4"
+        self.folder, self.order, self.width = folder, order, width
+        self.lengths = dict(lengths or {})
+        self.pending = 0
+        self._checked: set[int] = set()
+        self._waiting: dict[int, list[tuple[NDArray, NDArray]]] = defaultdict(list)
+        folder.mkdir(parents=True, exist_ok=True)
+        self._cut()
+
+    def append(self, record: NDArray[np.void], X: Features) -> None:
+        """Take rows in; `flush` writes them."""
+        buckets = self.order.buckets(self.order.keys(record["row"]))
+        present, counts = np.unique(buckets, return_counts=True)
+        # Taken even if all go into one bucket: X may be memory that its owner will write to.
+        by_bucket = np.argsort(buckets.astype(np.int32), kind="stable")
+        record, X = record[by_bucket], take(X, by_bucket)
+        stop = 0
+        for bucket, count in zip(present.tolist(), counts.tolist(), strict=True):
+            start, stop = stop, stop + count
+            values = self._values(X, start, stop)
+            self._waiting[bucket].append((record[start:stop], values))
+            self.pending += record[start:stop].nbytes + values.nbytes
+
+    def flush(self) -> dict[int, list[int]]:
+        """Write what waits to the disk for good; returns the new lengths of the files it grew."""
+        grown = {}
+        for bucket, pieces in self._waiting.items():
+            known = self.lengths.get(bucket, [0, 0, 0, 0])
+            lengths, crcs = known[:2], known[2:]
+            for i, file in enumerate(self.files(bucket)):
+                own = [piece[i] for piece in pieces]
+                lengths[i] = _extend(file, lengths[i], own)
+                if crcs:
+                    crcs[i] = _summed(crcs[i], own)
+            grown[bucket] = [*lengths, *crcs]
+        self.lengths.update(grown)
+        self._waiting.clear()
+        self.pending = 0
+        return grown
+
+    def files(self, bucket: int) -> tuple[Path, Path]:
+        """Return the files of records and of values."""
+        return self.folder / f"{bucket:06d}.rows", self.folder / f"{bucket:06d}.values"
+
+    def parts(self) -> list[Part]:
+        """Return key ranges in their order, each with rows of about PART_BYTES at most."""
+        parts = []
+        for bucket in sorted(self.lengths):
+            pieces = -(-sum(self.lengths[bucket][:2]) // PART_BYTES)
+            parts += [Part(bucket, *bounds) for bounds in self.order.split(bucket, pieces)]
+        return parts
+
+    def records(self, bucket: int) -> Iterator[NDArray[np.void]]:
+        """Yield the records of a bucket, in source order, some at a time."""
+        self._check(bucket)
+        count = self.lengths[bucket][0] // RECORD.itemsize
+        with open(self.files(bucket)[0], "rb") as file:
+            for at in range(0, count, SLAB_BYTES // RECORD.itemsize):
+                wanted = min(SLAB_BYTES // RECORD.itemsize, count - at)
+                yield np.fromfile(file, RECORD, wanted)
+
+    def read(self, part: Part, n_features: int, index_base: int = 0) -> SpilledRows:
+        """Return the rows of a part, sorted by their keys.
+
+        Parameters
+        ----------
+        part : Part
+        n_features : int
+            Columns of the result; at least those that occur.
+        index_base : int
+            Subtracted from column indices of CSR rows.
+        """
+        chosen: list[SpilledRows] = []
+        keys: list[NDArray[np.uint64]] = []
+        for rows in self._slabs(part.bucket, n_features, index_base):
+            of_rows = self.order.keys(rows.record["row"])
+            inside = (of_rows >= np.uint64(part.low)) & (of_rows <= np.uint64(part.high))
+            if not inside.all():
+                kept = np.flatnonzero(inside)
+                rows, of_rows = rows.take(kept), of_rows[kept]
+            chosen.append(rows)
+            keys.append(of_rows)
+        record = np.concatenate([rows.record for rows in chosen])
+        X = stack([rows.X for rows in chosen])
+        chosen.clear()
+        return SpilledRows(record, X).take(np.argsort(np.concatenate(keys)))
+
+    def _slabs(self, bucket: int, n_features: int, index_base: int) -> Iterator[SpilledRows]:
+        self._check(bucket)
+        of_records, of_values = self.lengths[bucket][:2]
+        count = of_records // RECORD.itemsize
+        per_slab = max(SLAB_BYTES * count // max(of_records + of_values, 1), 1)
+        rows_file, values_file = self.files(bucket)
+        with open(rows_file, "rb") as records, open(values_file, "rb") as values:
+            for at in range(0, count, per_slab):
+                record = np.fromfile(records, RECORD, min(per_slab, count - at))
+                X: Features
+                if self.width is not None:
+                    X = np.fromfile(values, self.real, len(record) * self.width)
+                    X = X.reshape(len(record), self.width)
+                else:
+                    indptr = np.concatenate([[0], np.cumsum(record["nnz"])])
+                    entries = np.fromfile(values, ENTRY[self.real], int(indptr[-1]))
+                    indices = entries["index"] - np.int32(index_base)
+                    X = csr(entries["value"].copy(), indices, indptr, n_features)
+                yield SpilledRows(record, X)
+
+    def _check(self, bucket: int) -> None:
+        """Raise InputError, once, where a bucket is not what was written."""
+        _, _, *crcs = self.lengths[bucket]
+        if bucket in self._checked:
+            return
+        for file, crc in zip(self.files(bucket), crcs, strict=False):
+            found = 0
+            with open(file, "rb", buffering=0) as stream:
+                while data := stream.read(SLAB_BYTES):
+                    found = google_crc32c.extend(found, data)
+            if found != crc:
+                raise InputError(
+                    f"{file} is not what was written there: delete {self.folder.parent} and "
+                    "ingest again."
+                )
+        self._checked.add(bucket)
+
+    def _cut(self) -> None:
+        """Bring the files back to the lengths known to be whole."""
+        known: dict[Path, int] = {}
+        for bucket, lengths in self.lengths.items():
+            known.update(zip(self.files(bucket), lengths[:2], strict=True))
+        for file in self.folder.iterdir():
+            if file not in known:
+                file.unlink()
+        for file, length in known.items():
+            if not file.exists() or file.stat().st_size < length:
+                raise InputError(
+                    f"{file} has lost rows that were read before: delete {self.folder.parent} and "
+                    "ingest again."
+                )
+            os.truncate(file, length)
+
+    def _values(self, X: Features, start: int, stop: int) -> NDArray:
+        if not isinstance(X, csr_array):
+            return X[start:stop].astype(self.real, copy=False)
+        first, last = int(X.indptr[start]), int(X.indptr[stop])
+        entries = np.empty(last - first, ENTRY[self.real])
+        entries["index"], entries["value"] = X.indices[first:last], X.data[first:last]
+        return entries
+
+
+def stack(parts: list[Features]) -> Features:
+    """Return the rows of all parts, one below the other."""
+    if isinstance(parts[0], csr_array):
+        return csr_stack(parts, parts[0].shape[1])  # type: ignore[arg-type]
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _summed(crc: int, pieces: list[NDArray]) -> int:
+    """The checksum of a file that these pieces were appended to."""
+    for piece in pieces:
+        data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
+        crc = google_crc32c.extend(crc, data)
+    return crc
+
+
+def _extend(path: Path, length: int, pieces: list[NDArray]) -> int:
+    """Append to a file that is `length` bytes long; returns its new length, once that is safe."""
+    with open(path, "ab", buffering=0) as file:
+        # A flush that failed half way (a full disk) may have left more than was counted.
+        file.truncate(length)
+        for piece in pieces:
+            rest = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
+            while rest:
+                rest = rest[file.write(rest) :]
+            length += piece.nbytes
+        os.fsync(file.fileno())
+    return length
+
+
+JOURNAL = "journal.jsonl"
+
+
+class Journal:
+    """Append-only JSON lines in `folder`; the first one says which job it belongs to.
+
+    Each has a checksum, and that of the line before it: none is changed, lost or out of place.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there. Locked against other processes as long as the journal is open;
+        the lock dies with the process.
+    job : dict
+        JSON values: the sources and all options that decide what comes out.
+    anew : bool
+        Forget what another job left there, instead of refusing it.
+
+    Attributes
+    ----------
+    lines : list of dict
+        What earlier runs of the same job wrote.
+
+    Raises
+    ------
+    InputError
+        If another process is at work in the folder, it belongs to another job, or it is damaged.
+    """
+
+    def __init__(self, folder: Path, job: dict[str, Any], anew: bool = False) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self._lock = open(folder / "lock", "w")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._lock.close()
+            raise InputError(
+                f"another process is ingesting in {folder}: wait for it, or choose another path."
+            ) from None
+        self.lines: list[dict[str, Any]] = []
+        self._last: str | None = None
+        """The checksum of the last line."""
+        job = json.loads(json.dumps(job))
+        self._file = open(folder / JOURNAL, "a+b")
+        try:
+            self._recover(job, anew)
+        except BaseException:
+            self.close()
+            raise
+
+    def _recover(self, job: dict[str, Any], anew: bool) -> None:
+        self._file.seek(0)
+        text = self._file.read()
+        # A line without its end was being written when the process died: it never happened.
+        whole = text[: text.rfind(b"\n") + 1]
+        self._file.truncate(len(whole))
+        try:
+            lines = [self._line(line) for line in whole.splitlines()]
+            changed = [key for key in job if lines and lines[0]["job"].get(key) != job[key]]
+        except (Damaged, LookupError, AttributeError) as error:
+            if not anew:
+                raise InputError(
+                    f"{self.folder / JOURNAL} is damaged, so nobody knows what was done: delete "
+                    f"{self.folder} or use overwrite to start anew."
+                ) from error
+            lines, changed = [], []
+        if not lines or (changed and anew):
+            self._file.truncate(0)
+            self._last = None
+            self.write({"job": job})
+            return
+        if changed:
+            raise InputError(
+                f"{self.folder} was begun with other {' and '.join(changed)}: repeat that command "
+                "to go on with it, or delete that folder or use overwrite to start anew."
+            )
+        self.lines = lines[1:]
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Add a line; it is on disk when this returns."""
+        text = sealed({**line, "after": self._last})
+        self._last = unsealed(text)[CHECKSUM]
+        self._file.write(text + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def _line(self, text: bytes) -> dict[str, Any]:
+        # Lines of older versions have no checksum; once one has, all that follow do.
+        line = unsealed(text, needed=self._last is not None)
+        if line.pop("after", None) != self._last:
+            raise Damaged("a line is missing, or out of place")
+        self._last = line.pop(CHECKSUM, None)
+        return line
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        self._file.close()
+        self._lock.close()

@@ -1,0 +1,257 @@
+"""The second pass of an ingest: from spill buckets to the chunks of one or two datasets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.data.layout import Features, csr_slice
+from bigscreen.data.order import Holdout
+from bigscreen.data.preparation import Moments, Preparation
+from bigscreen.data.writer import DatasetWriter
+from bigscreen.intake.spill import Part, Spill, SpilledRows, stack
+
+_SLICE_BYTES = 8 << 20
+
+
+@dataclass
+class Transform:
+    """From rows as they were read to rows as they are stored.
+
+    Attributes
+    ----------
+    preparation : Preparation
+    recode : dict of int to int array
+        For each categorical column, the code in `preparation` of each category as it was read.
+    n_features : int
+        Columns of the result.
+    sparse : bool
+        Whether the result is CSR.
+    """
+
+    preparation: Preparation
+    recode: dict[int, NDArray[np.int32]]
+    n_features: int
+    sparse: bool
+
+    def pieces(self, X: Features) -> Iterator[tuple[int, Features]]:
+        """Yield float32 rows, dense or CSR, of shape (rows, n_features), and the first's number.
+
+        Some rows at a time: with many categories what is stored is much wider than what was read.
+        """
+        width = X.shape[1] if self.sparse else self.n_features
+        whole = (issparse(X) and self.sparse) or self._nothing(X)
+        step = X.shape[0] if whole else max(_SLICE_BYTES // (8 * width), 1)
+        for at in range(0, X.shape[0], max(step, 1)):
+            yield at, self._slice(_rows_of(X, at, min(at + step, X.shape[0])))
+
+    def _nothing(self, X: Features) -> bool:
+        """Whether rows are stored as they were read."""
+        return not (issparse(X) or self.sparse or self.preparation.changes)
+
+    def _slice(self, X: Features) -> Features:
+        prep = self.preparation
+        if self._nothing(X):
+            return X
+        if isinstance(X, csr_array):
+            part = prep.expand(X)
+            return prep.scale(part if self.sparse else part.toarray())  # type: ignore[union-attr]
+        if self.recode:
+            X = X.copy()
+            for c, codes in self.recode.items():
+                # One entry more, at the end, so that -1 stays -1.
+                X[:, c] = np.append(codes, -1)[X[:, c].astype(np.int64)]
+        return prep.thin(X) if self.sparse else prep.scale(prep.expand(X))
+
+
+@dataclass
+class Survey:
+    """How many rows there are of what; the first number of each pair is kept, the second held out.
+
+    Attributes
+    ----------
+    parts : list of Part
+    sizes : int64 array, (parts, 2)
+    labels : int64 array, (2, raw labels)
+        Nothing is counted of targets.
+    """
+
+    parts: list[Part]
+    sizes: NDArray[np.int64]
+    labels: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, spill: Spill, holdout: Holdout, n_labels: int) -> Survey:
+        """Count; reads the records but not the values."""
+        parts = spill.parts()
+        sizes = np.zeros((len(parts), 2), np.int64)
+        labels = np.zeros((2, n_labels), np.int64)
+        lows = np.array([part.low for part in parts], np.uint64)
+        for bucket in sorted(spill.lengths):
+            for record in spill.records(bucket):
+                keys = spill.order.keys(record["row"])
+                at = np.searchsorted(lows, keys, side="right") - 1
+                held = holdout.mask(record["row"])
+                for side, chosen in enumerate((~held, held)):
+                    sizes[:, side] += np.bincount(at[chosen], minlength=len(parts))
+                    if n_labels:
+                        of_side = record["y"][chosen].astype(np.int64)
+                        labels[side] += np.bincount(of_side[of_side >= 0], minlength=n_labels)
+        return cls(parts, sizes, labels)
+
+
+@dataclass
+class Spilled:
+    """The spill and how to read it: sorted parts, split into what is kept and what is held out."""
+
+    spill: Spill
+    holdout: Holdout
+    n_raw: int
+    index_base: int
+
+    def read(self, part: Part) -> list[SpilledRows]:
+        """Return the kept rows and the held out rows of a part, both in their final order."""
+        rows = self.spill.read(part, self.n_raw, self.index_base)
+        held = self.holdout.mask(rows.record["row"])
+        if not held.any():
+            return [rows, rows.take(np.empty(0, np.int64))]
+        return [rows.take(np.flatnonzero(~held)), rows.take(np.flatnonzero(held))]
+
+
+def measure(
+    spilled: Spilled, survey: Survey, transform: Transform, report: Callable[[int], None]
+) -> Moments:
+    """Return the moments of the kept rows' numeric columns; `report` gets how many rows are done.
+
+    Dense rows are measured as they were read: whatever the layout, they get the same scaling.
+    """
+    numeric = transform.preparation.numeric
+    moments = Moments(len(numeric))
+
+    def pieces() -> Iterator[Features]:
+        for part, sizes in zip(survey.parts, survey.sizes, strict=True):
+            if sizes[0]:
+                X = spilled.read(part)[0].X
+                if issparse(X):
+                    yield from (piece for _, piece in transform.pieces(X))
+                else:
+                    yield X if len(numeric) == X.shape[1] else X[:, numeric]
+            report(int(sizes.sum()))
+
+    # Sums depend, in their last digits, on what is added at once: so always the same rows.
+    for batch in _batches(pieces(), max(_SLICE_BYTES // (8 * len(numeric)), 1)):
+        moments.add(batch)
+    return moments
+
+
+def _batches(pieces: Iterator[Features], size: int) -> Iterator[Features]:
+    """Yield the rows of all pieces, `size` at a time."""
+    waiting: list[Features] = []
+    held = 0
+    for X in pieces:
+        at = 0
+        while at < X.shape[0]:
+            end = min(at + size - held, X.shape[0])
+            waiting.append(_rows_of(X, at, end))
+            held, at = held + end - at, end
+            if held == size:
+                yield stack(waiting)
+                waiting, held = [], 0
+    if waiting:
+        yield stack(waiting)
+
+
+def _rows_of(X: Features, start: int, stop: int) -> Features:
+    return csr_slice(X, start, stop) if isinstance(X, csr_array) else X[start:stop]
+
+
+class _Target:
+    """Fills the chunks of one dataset in order, writing each in the background when it is full."""
+
+    def __init__(self, writer: DatasetWriter, pool: ThreadPoolExecutor) -> None:
+        self.writer, self._pool = writer, pool
+        done = (k for k in range(writer.n_chunks) if not writer.done(k))
+        self._next = next(done, writer.n_chunks)
+        self.at = self._next * writer.layout.chunk_rows
+        self._pieces: list[tuple[Any, ...]] = []
+        self._held = 0
+        self._writing: Future[None] | None = None
+
+    def add(self, first: int, X: Features, y: NDArray, weight: NDArray, ids: NDArray) -> None:
+        """Take the dataset's rows from number `first` on; those already stored are passed over."""
+        at = self.at - first
+        while at < X.shape[0]:
+            start, stop = self.writer.chunk(self._next)
+            end = min(at + stop - start - self._held, X.shape[0])
+            piece = _rows_of(X, at, end), y[at:end], weight[at:end], ids[at:end]
+            self._pieces.append(piece)
+            self._held += end - at
+            self.at += end - at
+            at = end
+            if self._held == stop - start:
+                self._write()
+
+    def finish(self) -> None:
+        """Wait for the last chunk."""
+        if self._writing is not None:
+            self._writing.result()
+
+    def _write(self) -> None:
+        self.finish()
+        pieces = list(zip(*self._pieces, strict=True))
+        arguments = self._next, pieces
+        self._writing = self._pool.submit(self._store, *arguments)
+        self._next, self._pieces, self._held = self._next + 1, [], 0
+
+    def _store(self, k: int, pieces: list[Any]) -> None:
+        Xs, ys, weights, ids = pieces
+        weight = np.concatenate(weights) if self.writer.layout.has_weights else None
+        self.writer.write(k, stack(list(Xs)), np.concatenate(ys), weight, np.concatenate(ids))
+
+
+def arrange(
+    spilled: Spilled,
+    survey: Survey,
+    transform: Transform,
+    codes: NDArray[np.int32] | None,
+    writers: list[DatasetWriter],
+    report: Callable[[int], None],
+) -> None:
+    """Write every chunk that is not written yet.
+
+    Parameters
+    ----------
+    spilled, survey, transform
+    codes : int32 array, (raw labels,), or None
+        Final label code of each raw one; None: rows have targets, which are stored as they are.
+    writers : list of DatasetWriter
+        For the kept rows and, if there are any, the rows held out.
+    report : callable
+        Gets how many rows are done.
+    """
+    if codes is not None:
+        codes = np.append(codes, -1).astype(np.int32)  # so that a missing label, -1, stays -1
+    firsts = np.zeros(2, np.int64)
+    with ThreadPoolExecutor(1) as pool:
+        targets = [_Target(writer, pool) for writer in writers]
+        for part, sizes in zip(survey.parts, survey.sizes, strict=True):
+            ends = firsts + sizes
+            if any(end > target.at for end, target in zip(ends.tolist(), targets, strict=False)):
+                for target, first, rows in zip(targets, firsts, spilled.read(part), strict=False):
+                    record, y = rows.record, rows.record["y"]
+                    if codes is not None:
+                        y = codes[y.astype(np.int64)]
+                    for at, X in transform.pieces(rows.X):
+                        own = slice(at, at + X.shape[0])
+                        of_rows = y[own], record["weight"][own], record["row"][own]
+                        target.add(int(first) + at, X, *of_rows)
+            firsts = ends
+            report(int(sizes.sum()))
+        for target in targets:
+            target.finish()

@@ -1,0 +1,95 @@
+"""Float32 kernel entries by the matrix unit, finished while they are in the first-level cache.
+
+For rows without an inverted index; the others, and other precisions, go through `tiles`.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from bigscreen.kernels import amx
+from bigscreen.kernels import amx_entries as amx_products
+from bigscreen.kernels.entries import checked
+from bigscreen.kernels.operand import Operand, load, scratch, sqnorms
+from bigscreen.numerics.rows import as_rows
+
+LOADED_ENTRIES = 1 << 18
+"""Of the left side at once: of narrow rows many, since every piece takes its turn at Python."""
+
+
+NARROW = amx.CHUNK
+"""Columns below which rows leave a tile of the unit partly empty. Entries between such rows that
+are written down go through BLAS: with the unit an exact fit took no less time (ijcnn1, 22 columns:
+.28 of a peer's with it, .25 without). Those that are summed at once stay with it (SUSY, 18 columns,
+Nystrom: 13.4 s with it, 15.7 s without)."""
+
+
+def multiplies(pairing: str) -> bool:
+    """Whether this process has the unit, and values of this kind are products."""
+    return pairing != "manhattan" and amx.available()
+
+
+def worth_it(pairing: str, d: int, written: bool) -> bool:
+    """Whether the unit is used for rows of d columns whose entries are written down, or summed.
+
+    All that it depends on is the same on every worker with a unit.
+    """
+    return multiplies(pairing) and not (written and d < NARROW)
+
+
+def serves(side: Operand, pairing: str, dtype: Any, written: bool) -> bool:
+    """Whether the unit computes entries to this right side."""
+    d = side.X.shape[1]
+    return dtype == np.float32 and worth_it(pairing, d, written) and side.rare is None
+
+
+def block(terms: Any, A: Any, side: Operand, pairing: str, out: np.ndarray) -> None:
+    """Kernel entries between A and ``side`` into ``out``, float32 (len A, len side)."""
+    halves = _halves(side, pairing)
+    for r, left, half in _lefts(A, side, pairing):
+        amx_products.multiply(
+            terms, left, side.packed(pairing), half, halves, out[r : r + len(half)]
+        )
+
+
+def dots(terms: Any, A: Any, side: Operand, pairing: str, VT: np.ndarray, out: np.ndarray) -> None:
+    """``out += K(A, side) VT'``: float64 (len A, k), VT (k, len side)."""
+    halves = _halves(side, pairing)
+    for r, left, half in _lefts(A, side, pairing):
+        amx_products.dots(
+            terms, left, side.packed(pairing), half, halves, VT, out[r : r + len(half)]
+        )
+
+
+def _halves(side: Operand, pairing: str) -> np.ndarray:
+    halves = side.halves if pairing == "distance" else np.zeros(len(side))
+    return _single(halves)
+
+
+def _single(halves: np.ndarray) -> np.ndarray:
+    with np.errstate(over="ignore"):  # so far away that no entry is left
+        return halves.astype(np.float32)
+
+
+def _lefts(A: Any, side: Operand, pairing: str) -> Iterator[tuple[int, amx.Packed, np.ndarray]]:
+    """Rows of A, some at a time: the first of them, packed, and their half squared norms."""
+    origin, X = side.moved(pairing), checked(A, side)
+    as_they_are = not (sparse.issparse(X) or sparse.issparse(side.X) or origin.any())
+    if as_they_are and isinstance(A, Operand):
+        yield 0, A.left, _single(0.5 * A.sqnorms)
+        return
+    h = len(origin)
+    height = max(amx.PANEL, LOADED_ENTRIES // max(1, h))
+    for r in range(0, X.shape[0], height):
+        rows = X[r : r + height]
+        if as_they_are and rows.dtype == np.float32:
+            half = 0.5 * sqnorms(rows)
+        else:
+            part, half = as_rows(rows), np.empty(rows.shape[0])
+            rows = scratch("rows", (len(half), h), np.float32)
+            load(part, 0, side.position, origin, rows, half)
+        left = amx.packed(scratch("left", amx.shape(len(half), h), np.uint16), len(half))
+        amx.pack(rows, left, 0, False)
+        yield r, left, _single(half)

@@ -1,0 +1,189 @@
+"""What every kernel answers, and what those with entries of their own kind share.
+
+A kernel is a frozen record of its parameters. `block` gives entries, `dots` their products with
+vectors without ever holding more than a tile of them; errors and bounds are what certificates and
+screening rest on.
+"""
+
+import math
+from dataclasses import asdict
+from typing import Any, ClassVar
+
+import numpy as np
+
+from bigscreen.kernels.entries import TILE_ENTRIES
+from bigscreen.kernels.operand import Operand
+
+U32 = 2.0**-24
+"""Unit roundoff of float32."""
+
+SMALLEST = 2.0**-126
+"""The least float32 that no unit takes for 0."""
+
+FLOAT64 = 2.0**-28
+"""Error of a float64 entry as a part of that of a float32 one, with room."""
+
+FEW = 512
+"""Rows with which entries are computed in float64 because that costs nothing beside the rest: then
+dense and sparse rows, a kernel and its matrix, give the same machine to the last digits."""
+
+COARSE = 2.0**-7
+"""Error of an entry, as a part of the largest entry, from which float32 no longer carries it."""
+
+
+LEAST, MOST = 2.0**-60, 2.0**60
+"""Squared norms of rows, and entries, between which no part of a float32 product under- or
+overflows that its error bound does not know of."""
+
+
+class Kernel:
+    """k(a, b) of two rows; the subclasses are frozen dataclasses of its parameters.
+
+    Rows on the left are a Side, an ndarray or a CSR array (float64, or taken as float32), on the
+    right a Side.
+
+    Attributes
+    ----------
+    psd : bool
+        The kernel is positive semidefinite for all data.
+    nonnegative : bool
+        No entry is below 0.
+    storable : bool
+        A model with this kernel can be written to a file.
+    """
+
+    name: ClassVar[str]
+    psd: ClassVar[bool] = True
+    nonnegative: ClassVar[bool] = False
+    storable: ClassVar[bool] = True
+
+    def diag(self, A) -> np.ndarray:
+        """k(a, a) for every row of A: float64 (len A,)."""
+        return np.ones(count(A))
+
+    def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
+        """Upper bound of |k(a, b)| over rows of at most these squared norms."""
+        return 1.0
+
+    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        """Six standard deviations of the error of one float32 entry, calibrated in the tests.
+
+        Roundings in a sum of d terms are taken as random (Higham and Mary 2019: sqrt(d), not d).
+
+        Parameters
+        ----------
+        sqnorm_a : float or ndarray
+            Squared norms of rows of A: one for each row, or the largest.
+        max_sqnorm_b : float
+            Largest squared norm of the rows of B.
+        d : int
+            Number of features (sparse rows: most nonzeros in a row).
+
+        Returns
+        -------
+        float or ndarray, as sqnorm_a
+        """
+        raise NotImplementedError
+
+    def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        """The same as a part of |k(a, b)|; None where the error does not shrink with the entry."""
+        return None
+
+    def precision(self, max_sqnorm: float, d: int) -> type:
+        """float32, or float64 where float32 entries of rows of this length would be coarse, or
+        beyond its range."""
+        error = self.entry_error(max_sqnorm, max_sqnorm, d)
+        bound = self.bound(max_sqnorm, max_sqnorm)
+        held = max_sqnorm == 0 or (LEAST <= max_sqnorm <= MOST and LEAST <= bound <= MOST)
+        return np.float32 if held and error <= COARSE * bound else np.float64
+
+    def block(self, A, B: Operand, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
+        """Kernel entries between the rows of A and of B.
+
+        Parameters
+        ----------
+        A : Side, ndarray or CSR array, (a, d)
+        B : Side of b rows
+        out : ndarray (a, b), C-contiguous, of `dtype`, optional
+            Overwritten and returned; a reused one saves 1 ns an entry.
+        dtype : float32 (fast) or float64 (accurate: float64 products and formulas)
+
+        Returns
+        -------
+        ndarray (a, b)
+
+        Raises
+        ------
+        InputError
+            The number of features differs.
+        """
+        raise NotImplementedError
+
+    def dots(self, A, B: Operand, V: np.ndarray, dtype=np.float32) -> np.ndarray:
+        """K(A, B) @ V, holding one tile of K at a time.
+
+        Parameters
+        ----------
+        A : Side, ndarray or CSR array, (a, d)
+        B : Side of b rows
+        V : float64 (b, k)
+        dtype : type of the entries; products with V and sums are float64 always
+
+        Returns
+        -------
+        float64 (a, k)
+
+        Raises
+        ------
+        InputError
+            The number of features differs.
+        """
+        check_vectors(V, B)
+        rows = A.X if isinstance(A, Operand) else A
+        out = np.zeros((count(A), V.shape[1]))
+        step = max(1, TILE_ENTRIES // max(1, len(B)))
+        for start in range(0, len(out), step):
+            entries = self.block(rows[start : start + step], B, dtype=dtype)
+            out[start : start + step] = entries.astype(np.float64, copy=False) @ V
+        return out
+
+    def prepare(self, side: Operand) -> None:
+        """Make what ``block`` wants of a right side; threads that share one would each make it."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-able record; `kernel_from_dict` reads it."""
+        return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
+
+
+def as_side(A) -> Operand:
+    return A if isinstance(A, Operand) else Operand(A)
+
+
+def count(A) -> int:
+    return len(A) if isinstance(A, Operand) else A.shape[0]
+
+
+def room(A, B: Operand, out: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
+    """The array that a block goes to: `out` if it fits, a new one if there is none."""
+    shape = (count(A), len(B))
+    if out is None:
+        return np.empty(shape, dtype=dtype)
+    if out.shape != shape or out.dtype != dtype or not out.flags.c_contiguous:
+        raise ValueError(f"out must be a C-contiguous {dtype} array of shape {shape}")
+    return out
+
+
+def check_vectors(V: np.ndarray, B: Operand) -> None:
+    if V.ndim != 2 or len(V) != len(B):
+        raise ValueError(f"V must have shape ({len(B)}, k), not {V.shape}")
+
+
+def product_error(sqnorm_a, max_sqnorm_b: float, d: int):
+    """Error of a float32 inner product of d terms: random walk of d roundings, six sigma.
+
+    No bound, but an estimate: Higham's, d for 2 sqrt(d), is 13 times as wide at 784 columns. The
+    second term is what falls below float32's range, or below that of the parts that the matrix unit
+    multiplies.
+    """
+    lost = d * SMALLEST * (1.0 + np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
+    return U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b) + lost

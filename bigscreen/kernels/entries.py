@@ -1,0 +1,265 @@
+"""Kernel entries, compiled: one scalar function per kernel, and the loops that apply it to a tile.
+
+The constants of a kernel travel as a named tuple whose type chooses the function (an overload of
+`entry`), so the loops exist once and are specialised, vectorised and cached for every kernel.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from bigscreen.errors import InputError
+from bigscreen.kernels.operand import Operand, float_rows, load, scratch
+from bigscreen.numerics.rows import as_rows, exp2_negative, njit, overload, tanh
+
+
+class LinearTerms(NamedTuple):
+    pass
+
+
+class RbfTerms(NamedTuple):
+    scale: float
+
+
+class PolynomialTerms(NamedTuple):
+    scale: float
+    shift: float
+    factors: tuple[int, ...]  # its LENGTH is degree - 1: a constant of the compiled type
+
+
+class LaplacianTerms(NamedTuple):
+    scale: float
+
+
+class SigmoidTerms(NamedTuple):
+    scale: float
+    shift: float
+
+
+def entry(terms, value, half_a, half_b):
+    """One kernel entry from the value of a pair of rows (see `tiles.tiles`)."""
+
+
+def _entry_for(constants: type):
+    """Register a compiled function as `entry` for these constants."""
+
+    def register(function):
+        def choose(terms, value, half_a, half_b):
+            return function if getattr(terms, "instance_class", None) is constants else None
+
+        overload(entry, jit_options={"fastmath": {"contract"}})(choose)
+        return function
+
+    return register
+
+
+@_entry_for(LinearTerms)
+def _linear(terms, value, half_a, half_b):
+    return value
+
+
+@_entry_for(RbfTerms)
+def _rbf(terms, value, half_a, half_b):
+    # value - half_a - half_b = -||a - b||^2 / 2; exp2_negative clips what rounding made positive.
+    return exp2_negative(terms.scale * ((value - half_b) - half_a))
+
+
+@_entry_for(PolynomialTerms)
+def _polynomial(terms, value, half_a, half_b):
+    x = terms.scale * value + terms.shift
+    power = x
+    for _ in range(len(terms.factors)):
+        power *= x
+    return power
+
+
+@_entry_for(LaplacianTerms)
+def _laplacian(terms, value, half_a, half_b):
+    return exp2_negative(terms.scale * value)
+
+
+@_entry_for(SigmoidTerms)
+def _sigmoid(terms, value, half_a, half_b):
+    return tanh(terms.scale * value + terms.shift)
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _finish_row(terms, row, half_a, half_b):
+    for j in range(len(row)):
+        row[j] = entry(terms, row[j], half_a, half_b[j])
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def finish(terms, values, first, half_a, half_b):
+    """Values to kernel entries, in place."""
+    for i in range(len(values)):
+        _finish_row(terms, values[i, first : first + len(half_b)], half_a[i], half_b)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def dot(row, v):
+    """float32 entries, float64 products and sum: 0.04 ns an entry over float32 sums, worth it."""
+    total = 0.0
+    for j in range(len(row)):
+        total += np.float64(row[j]) * v[j]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def finish_dots(terms, values, first, half_a, half_b, VT, column, out):
+    """out += entries @ V, each row of entries read back while it is in the first-level cache."""
+    width = len(half_b)
+    for i in range(len(values)):
+        row = values[i, first : first + width]
+        _finish_row(terms, row, half_a[i], half_b)
+        for c in range(len(VT)):
+            out[i, c] += dot(row, VT[c, column : column + width])
+
+
+# 4 MB of float32: measured flat from there on, 4-15 % slower below.
+TILE_ROWS = 1024
+TILE_ENTRIES = 1024 * 1024
+LOADED_ENTRIES = 4 << 20  # left rows made dense at once
+
+
+class Tile(NamedTuple):
+    """Values of rows from `row` on and len(half_b) columns from `column` on, at values[:, first:].
+
+    half_a and half_b: half squared norms (zeros unless distances are wanted), typed as the values.
+    """
+
+    values: np.ndarray
+    first: int
+    row: int
+    column: int
+    half_a: np.ndarray
+    half_b: np.ndarray
+
+
+def tiles(A, side: Operand, pairing: str, dtype, out: np.ndarray | None = None) -> Iterator[Tile]:
+    """Values between the rows of A and of `side`, in a fixed order of tiles.
+
+    pairing: "product" <a, b>; "distance" <a, b> of rows moved to side.origin, to be reduced by
+    half_a and half_b; "apart" the same reduced already, from differences of every column (not of
+    rows with an index); "manhattan" ||a - b||_1. With `out` (len A, len side) the values are
+    written there, else into this thread's buffer, which the next tile overwrites.
+
+    The bits of an entry may depend on the shape of its tile (BLAS chooses its loop by shape), never
+    on the thread: equal cuts of A give equal bits.
+    """
+    A = checked(A, side)
+    n, m, h = A.shape[0], len(side), side.dense.shape[1]
+    indexed, manhattan = side.rare is not None, pairing == "manhattan"
+    height = max(1, min(n, TILE_ROWS, LOADED_ENTRIES // max(1, h)))
+    if indexed:  # the index knows all columns at once
+        width, height = max(1, m), max(1, min(height, TILE_ENTRIES // max(1, m)))
+    else:
+        width = max(1024, TILE_ENTRIES // height)
+        # Equal tiles, no thin last one; where a tile ends must not change how BLAS works inside.
+        width = max(1, -(-m // max(1, -(-m // width))))
+        width = -(-width // 64) * 64
+    origin = side.moved(pairing)
+    for c in range(0, m, width):
+        w = min(width, m - c)
+        if not manhattan and pairing != "apart":
+            b = side.columns(pairing, c, w, dtype)
+        half_b = side.halves[c : c + w] if pairing == "distance" else np.zeros(w)
+        for r in range(0, n, height):
+            part = A[r : r + height]
+            rows = as_rows(sparse.csr_array(part) if indexed else part)
+            count = part.shape[0]
+            a, half_a = scratch("rows", (count, h), dtype), np.empty(count)
+            load(rows, 0, side.position, origin, a, half_a)
+            if out is None:
+                values, first = scratch("tile", (count, w), dtype), 0
+            else:
+                values, first = out[r : r + count], c
+            if manhattan:
+                _manhattan(a, side.transposed(dtype), c, w, values, first)
+            elif pairing == "apart":
+                _apart(a, side.transposed(dtype), c, w, values, first)
+            else:
+                np.matmul(a, b.T, out=values[:, first : first + w])
+            if indexed:
+                norms = side.rare_l1 if manhattan else side.sqnorms
+                _add_shared(rows, side.position, side.index, manhattan, norms, values)
+            if pairing != "distance":
+                half_a = np.zeros(count)
+            yield Tile(values, first, r, c, half_a.astype(dtype), half_b.astype(dtype))
+
+
+def checked(A, side: Operand):
+    """The rows of A as floats; InputError if they are of another width."""
+    A = A.X if isinstance(A, Operand) else float_rows(A)
+    if A.shape[1] != side.X.shape[1]:
+        raise InputError(
+            f"rows have {A.shape[1]} features where {side.X.shape[1]} are expected: "
+            "prepare both sides in the same way."
+        )
+    return A
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _manhattan(A, BT, c, w, out, first):
+    """out[i, first + j] = ||A_i - B_(c + j)||_1, four features a sweep to save stores."""
+    d = A.shape[1]
+    for i in range(len(A)):
+        a = A[i]
+        row = out[i, first : first + w]
+        row[:] = 0
+        for k in range(0, d - 3, 4):
+            b0, b1 = BT[k, c : c + w], BT[k + 1, c : c + w]
+            b2, b3 = BT[k + 2, c : c + w], BT[k + 3, c : c + w]
+            a0, a1, a2, a3 = a[k], a[k + 1], a[k + 2], a[k + 3]
+            for j in range(w):
+                row[j] += (abs(a0 - b0[j]) + abs(a1 - b1[j])) + (abs(a2 - b2[j]) + abs(a3 - b3[j]))
+        for k in range(d - d % 4, d):
+            b0, a0 = BT[k, c : c + w], a[k]
+            for j in range(w):
+                row[j] += abs(a0 - b0[j])
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _apart(A, BT, c, w, out, first):
+    """out[i, first + j] = -||A_i - B_(c + j)||^2 / 2."""
+    for i in range(len(A)):
+        row = out[i, first : first + w]
+        row[:] = 0
+        for k in range(A.shape[1]):
+            b, a = BT[k, c : c + w], A[i, k]
+            for j in range(w):
+                row[j] -= 0.5 * (a - b[j]) ** 2
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _add_shared(A, position, index, manhattan, l1_norms, out):
+    """out += inner products or L1 distances over the rare columns, summed in float64.
+
+    ||a - b||_1 = ||a||_1 + ||b||_1 + sum over shared columns of |a - b| - |a| - |b|.
+    """
+    data, indices, indptr = A
+    postings, owners, begin = index
+    sums = np.zeros(out.shape[1])
+    for i in range(len(indptr) - 1):
+        sums[:] = 0.0
+        if manhattan:
+            l1 = 0.0
+            for k in range(indptr[i], indptr[i + 1]):
+                if position[indices[k]] < 0:
+                    l1 += np.float64(abs(data[k]))
+            for j in range(len(sums)):
+                sums[j] = l1 + l1_norms[j]
+        for k in range(indptr[i], indptr[i + 1]):
+            v, column = np.float64(data[k]), indices[k]
+            if manhattan:
+                for t in range(begin[column], begin[column + 1]):
+                    u = np.float64(postings[t])
+                    sums[owners[t]] += abs(v - u) - abs(v) - abs(u)
+            else:
+                for t in range(begin[column], begin[column + 1]):
+                    sums[owners[t]] += v * postings[t]
+        row = out[i]
+        for j in range(len(sums)):
+            row[j] += sums[j]

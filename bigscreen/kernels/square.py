@@ -1,0 +1,229 @@
+"""The kernel matrix of a few rows: made once, row by row as they are needed, for solver and proof.
+
+Of a small problem a fit needs some rows of the matrix, again and again, and its closing pass the
+same ones. Of narrow rows in memory a compiled loop computes each when it is first asked for, in
+float64; of all others the whole matrix is computed at the first question.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.kernels.base import FEW
+from bigscreen.kernels.entries import entry
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import Compiled, Rbf
+from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload, row_dot
+
+NARROW = 32
+"""Columns up to which a row of float64 entries is computed about as fast as BLAS computes it among
+all others in float32: most rows of the matrix are never asked for."""
+
+HELD = 1 << 20
+"""Bytes of the rows' columns that stay in a core's cache while it computes row after row."""
+
+
+class Recipe(NamedTuple):
+    """What compiled loops compute rows of a matrix from: the kernel's constants, the columns of
+    all rows (d, n) and half their squared norms (n,), of the type of the entries."""
+
+    terms: Any
+    columns: NDArray[np.float64]
+    half: NDArray[np.float64]
+
+
+class Square:
+    """Kernel entries between all rows of a small problem.
+
+    Parameters
+    ----------
+    kernel : Compiled
+        (Others, which somebody else computes, might not be symmetric.)
+    side : Side
+        The rows.
+    room : float64 array, at least (n * n,), or None
+        Memory for the entries, where there is some: fresh pages cost as much as the entries. No
+        other square may be asked for anything while this one uses it.
+
+    Attributes
+    ----------
+    dtype : type of the entries
+    diag : float64 (n,), ``k(x, x)``
+    entries : int
+        How many have been computed.
+    """
+
+    def __init__(
+        self,
+        kernel: Compiled,
+        side: Operand,
+        room: NDArray[np.float64] | None = None,
+        alike: NDArray[np.int64] | None | str = "unknown",
+        recipe: Recipe | None = None,
+    ) -> None:
+        self.kernel, self.side, self._room, self._alike = kernel, side, room, alike
+        self.lazy, self._recipe = lazy(kernel, side.X), recipe
+        self.entries = 0
+        # (Of a CSR row the same sum in the same order: either layout ends at the same machine.)
+        self.diag = kernel.diag(Operand(_dense(side.X)) if self.lazy else side)
+        self.dtype: type = np.float64
+        if not self.lazy and len(side) > FEW:
+            longest = float(np.max(side.sqnorms, initial=0.0))
+            self.dtype = kernel.precision(longest, side.X.shape[1])
+
+    @cached_property
+    def table(self) -> tuple[Any, NDArray[Any], NDArray[np.bool_]]:
+        """What `row_of` takes: how to compute rows (the matrix itself where it is whole), room for
+        them, and which are there."""
+        n = len(self.side)
+        room: NDArray[Any] | None = self._room
+        if room is None or len(room) < n * n:
+            room = np.empty(n * n, self.dtype)
+        copies: NDArray[Any] = room.view(self.dtype)[: n * n].reshape(n, n)
+        if not self.lazy:
+            self.entries = n * n
+            self.kernel.block(self.side, self.side, out=copies, dtype=self.dtype)
+            return copies, copies, np.ones(n, np.bool_)
+        return self._recipe or recipe(self.kernel, self.side.X), copies, np.zeros(n, np.bool_)
+
+    @cached_property
+    def alike(self) -> NDArray[np.int64] | None:
+        """The same number for equal rows; None where no two are equal."""
+        return alike(self.side.X) if isinstance(self._alike, str) else self._alike
+
+    @property
+    def whole(self) -> NDArray[Any]:
+        """The matrix (n, n), every row computed."""
+        recipe, copies, there = self.table
+        if self.lazy:
+            fill(recipe, copies, there)
+            self.count()
+        return copies
+
+    def count(self) -> None:
+        """Count what compiled loops have computed by themselves."""
+        if self.lazy:
+            self.entries = int(np.count_nonzero(self.table[2])) * len(self.side)
+
+
+def alike(X: Any) -> NDArray[np.int64] | None:
+    """Numbers of rows, the same for equal ones; None where no two are equal."""
+    mark = np.random.default_rng(0).normal(size=X.shape[1])
+    keys = np.empty(X.shape[0])
+    projected(as_rows(X), mark, keys)
+    found, numbers = np.unique(keys, return_inverse=True)
+    return None if len(found) == len(keys) else numbers
+
+
+@njit(cache=True, nogil=True)
+def projected(X, mark, out):  # type: ignore[no-untyped-def]
+    """Products of rows with a vector, every one summed in the same order."""
+    for i in range(len(out)):
+        out[i] = row_dot(X, i, mark)
+
+
+def recipe(kernel: Compiled, X: NDArray[Any]) -> Recipe:
+    """What float64 entries between rows are computed from."""
+    rows = _centred(X) if kernel.pairing == "distance" else _dense(X)
+    terms = kernel.terms(np.dtype(np.float64))
+    return Recipe(terms, np.ascontiguousarray(rows.T), _halves(rows))
+
+
+def _centred(X: NDArray[Any]) -> NDArray[np.float64]:
+    """Rows less their mean: norms and products no larger than the rows are apart."""
+    rows = _dense(X)
+    rows -= rows.mean(axis=0)
+    return rows
+
+
+def _dense(X: Any) -> NDArray[np.float64]:
+    """A copy in float64; of CSR rows the zeros as well: either layout has the same entries."""
+    return (X if isinstance(X, np.ndarray) else X.toarray()).astype(np.float64)
+
+
+def _halves(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    half: NDArray[np.float64] = 0.5 * np.einsum("ij,ij->i", rows, rows)
+    return half
+
+
+def lazy(kernel: Compiled, X: Any) -> bool:
+    """Whether rows of the matrix between these rows are computed one by one."""
+    return narrow(kernel, X) and 8 * X.shape[0] * X.shape[1] <= HELD
+
+
+def narrow(kernel: Compiled, X: Any) -> bool:
+    """Whether they would be if the rows were few enough."""
+    if X.shape[1] > NARROW or kernel.pairing not in ("distance", "product"):
+        return False
+    return not (isinstance(kernel, Rbf) and kernel.coarse(_halves(_centred(X))))
+
+
+def row_of(K, copies, there, i):  # type: ignore[no-untyped-def]
+    """Row i of a ``Square.table``, from compiled code."""
+
+
+@overload(row_of, jit_options={"fastmath": {"contract"}})
+def _row_of(K, copies, there, i):  # type: ignore[no-untyped-def]
+    if getattr(K, "instance_class", None) is not Recipe:
+        return lambda K, copies, there, i: K[i]
+
+    def computed(K, copies, there, i):  # type: ignore[no-untyped-def]
+        if not there[i]:
+            there[i] = True
+            compute(K, i, copies[i])
+        return copies[i]
+
+    return computed
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def compute(recipe, i, out):  # type: ignore[no-untyped-def]
+    """out = row i of the matrix, four columns a sweep to save stores."""
+    terms, columns, half = recipe
+    d, n = columns.shape
+    out[:] = 0.0
+    for k in range(0, d - 3, 4):
+        b0, b1, b2, b3 = columns[k], columns[k + 1], columns[k + 2], columns[k + 3]
+        a0, a1, a2, a3 = b0[i], b1[i], b2[i], b3[i]
+        for j in range(n):
+            out[j] += (a0 * b0[j] + a1 * b1[j]) + (a2 * b2[j] + a3 * b3[j])
+    for k in range(d - d % 4, d):
+        b0, a0 = columns[k], columns[k, i]
+        for j in range(n):
+            out[j] += a0 * b0[j]
+    own = half[i]
+    for j in range(n):
+        out[j] = entry(terms, out[j], own, half[j])
+
+
+@njit(cache=True, nogil=True)
+def fill(recipe, copies, there):  # type: ignore[no-untyped-def]
+    """Compute the rows that are not there."""
+    for i in range(len(there)):
+        if not there[i]:
+            there[i] = True
+            compute(recipe, i, copies[i])
+
+
+def sums(
+    square: Square, ids: NDArray[np.int64], coef: FloatArray, other: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """``sum_j coef_j K_j`` and ``sum_j other_j K_j`` over the rows ``ids_j`` of the matrix."""
+    out, rest = np.zeros(len(square.side)), np.zeros(len(square.side))
+    _sums(*square.table, ids, coef, other, out, rest)
+    square.count()
+    return out, rest
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _sums(K, copies, there, ids, coef, other, out, rest):  # type: ignore[no-untyped-def]
+    for k in range(len(ids)):
+        row, a, b = row_of(K, copies, there, ids[k]), coef[k], other[k]
+        for j in range(len(out)):
+            value = np.float64(row[j])
+            out[j] += a * value
+            rest[j] += b * value

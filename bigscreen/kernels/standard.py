@@ -1,0 +1,278 @@
+"""Kernels: blocks of entries and products with vectors, dense or CSR rows on either side.
+
+A kernel is a frozen record plus one compiled scalar function (`entries.entry`, chosen by the
+type of its constants): adding a kernel opens nothing else. float32 is the fast path (BLAS, a fused
+pass, a polynomial exponential; error: `Kernel.entry_error`), float64 the accurate one. Everything
+runs without the GIL, one buffer per thread; BLAS threads are limited by the caller.
+"""
+
+import math
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from bigscreen.errors import InputError
+from bigscreen.kernels import amx_unit as unit
+from bigscreen.kernels import entries
+from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, product_error, room
+from bigscreen.kernels.entries import tiles
+from bigscreen.kernels.given import Custom, Precomputed
+from bigscreen.kernels.operand import Operand
+
+_LOG2E = math.log2(math.e)
+
+TOLD = 2.0**-36
+"""Error of a float64 exponent from which distances are summed column by column."""
+
+
+class Compiled(Kernel):
+    """A kernel whose entry is a compiled function of one number a pair of rows.
+
+    `pairing` names what `tiles.tiles` computes for a pair.
+    """
+
+    pairing: ClassVar[str] = "product"
+
+    def terms(self, dtype: np.dtype) -> NamedTuple:
+        """Constants of the compiled `entries.entry`, in the type of the entries."""
+        raise NotImplementedError
+
+    def values(self, side: Operand, dtype: np.dtype) -> str:
+        """What is computed for a pair of rows where entries are of this type."""
+        return self.pairing
+
+    def prepare(self, side: Operand) -> None:
+        if unit.serves(side, self.pairing, np.float32, written=True):
+            side.packed(self.pairing)
+        else:
+            _ = side.transposed(np.float32) if self.pairing == "manhattan" else side.centred
+
+    def block(self, A, B: Operand, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
+        dtype = np.dtype(dtype)
+        out, terms = room(A, B, out, dtype), self.terms(dtype)
+        if unit.serves(B, self.pairing, dtype, written=True):
+            unit.block(terms, A, B, self.pairing, out)
+            return out
+        for tile in tiles(A, B, self.values(B, dtype), dtype, out):
+            entries.finish(terms, tile.values, tile.first, tile.half_a, tile.half_b)
+        return out
+
+    def dots(self, A, B: Operand, V: np.ndarray, dtype=np.float32) -> np.ndarray:
+        dtype = np.dtype(dtype)
+        check_vectors(V, B)
+        VT = np.ascontiguousarray(V.T, dtype=np.float64)
+        out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
+        if unit.serves(B, self.pairing, dtype, written=False):
+            unit.dots(terms, A, B, self.pairing, VT, out)
+            return out
+        found = tiles(A, B, self.values(B, dtype), dtype)
+        for values, first, row, column, half_a, half_b in found:
+            part = out[row : row + len(values)]
+            entries.finish_dots(terms, values, first, half_a, half_b, VT, column, part)
+        return out
+
+
+@dataclass(frozen=True)
+class Linear(Compiled):
+    """<a, b>"""
+
+    name: ClassVar[str] = "linear"
+
+    def terms(self, dtype) -> NamedTuple:
+        return entries.LinearTerms()
+
+    def diag(self, A) -> np.ndarray:
+        return as_side(A).sqnorms
+
+    def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
+        return math.sqrt(max_sqnorm_a * max_sqnorm_b)
+
+    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        return product_error(sqnorm_a, max_sqnorm_b, d)
+
+
+@dataclass(frozen=True)
+class Rbf(Compiled):
+    """exp(-gamma ||a - b||^2)"""
+
+    gamma: float
+    name: ClassVar[str] = "rbf"
+    pairing: ClassVar[str] = "distance"
+    nonnegative: ClassVar[bool] = True
+
+    def terms(self, dtype) -> NamedTuple:
+        return entries.RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
+
+    def values(self, side: Operand, dtype: np.dtype) -> str:
+        dense = dtype == np.float64 and side.rare is None
+        return "apart" if dense and self.coarse(side.halves) else self.pairing
+
+    def coarse(self, halves: np.ndarray) -> bool:
+        """Whether distances as differences of these half squared norms and products would tell in
+        float64 entries: one column is huge beside what the kernel looks at."""
+        return 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0)) > TOLD
+
+    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        # A row longer than every row of B is at least this far from all of them.
+        apart = np.maximum(np.sqrt(sqnorm_a) - math.sqrt(max_sqnorm_b), 0.0)
+        exponent = self._exponent_error(sqnorm_a, max_sqnorm_b, d)
+        return exponent * np.exp(-self.gamma * apart**2) + 4 * U32
+
+    def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        return self._exponent_error(sqnorm_a, max_sqnorm_b, d) + 4 * U32
+
+    def _exponent_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        half = product_error(sqnorm_a, max_sqnorm_b, d) + U32 * (sqnorm_a + max_sqnorm_b)
+        return 2 * self.gamma * half
+
+
+@dataclass(frozen=True)
+class Polynomial(Compiled):
+    """(gamma <a, b> + coef0)^degree"""
+
+    gamma: float
+    degree: int = 3
+    coef0: float = 0.0
+    name: ClassVar[str] = "polynomial"
+
+    @property
+    def psd(self) -> bool:  # type: ignore[override]
+        return self.coef0 >= 0
+
+    def terms(self, dtype) -> NamedTuple:
+        factors = (0,) * (self.degree - 1)
+        return entries.PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
+
+    def diag(self, A) -> np.ndarray:
+        return (self.gamma * as_side(A).sqnorms + self.coef0) ** self.degree
+
+    def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
+        return self._base(max_sqnorm_a, max_sqnorm_b) ** self.degree
+
+    def _base(self, sqnorm_a, max_sqnorm_b: float):
+        return self.gamma * np.sqrt(sqnorm_a * max_sqnorm_b) + abs(self.coef0)
+
+    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        base = self._base(sqnorm_a, max_sqnorm_b)
+        step = self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 3 * U32 * base
+        return self.degree * base ** (self.degree - 1) * step
+
+
+@dataclass(frozen=True)
+class Laplacian(Compiled):
+    """exp(-gamma ||a - b||_1)"""
+
+    gamma: float
+    name: ClassVar[str] = "laplacian"
+    pairing: ClassVar[str] = "manhattan"
+    nonnegative: ClassVar[bool] = True
+
+    def terms(self, dtype) -> NamedTuple:
+        return entries.LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
+
+    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e;
+        # but float64 rows are rounded before the terms are.
+        rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
+        return U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0 + rows)
+
+
+@dataclass(frozen=True)
+class Sigmoid(Compiled):
+    """tanh(gamma <a, b> + coef0), not positive semidefinite"""
+
+    gamma: float
+    coef0: float = 0.0
+    name: ClassVar[str] = "sigmoid"
+    psd: ClassVar[bool] = False
+
+    def terms(self, dtype) -> NamedTuple:
+        return entries.SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
+
+    def diag(self, A) -> np.ndarray:
+        return np.tanh(self.gamma * as_side(A).sqnorms + self.coef0)
+
+    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+        # Slope at most 1; a relative error of the argument x costs x (1 - tanh(x)^2) < 1/2.
+        return self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 5 * U32
+
+
+_ALL: tuple[type[Kernel], ...] = (Linear, Rbf, Polynomial, Laplacian, Sigmoid, Precomputed)
+_KINDS = {kind.name: kind for kind in _ALL} | {"poly": Polynomial}  # scikit-learn's name
+
+
+LARGEST_DEGREE = 64
+"""Every power is compiled by itself, which takes ever longer; float32 ends long before."""
+
+
+def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0.0) -> Kernel:
+    """The kernel of this name; parameters it does not have are ignored.
+
+    Parameters
+    ----------
+    name : "linear", "rbf", "polynomial" (or "poly"), "laplacian", "sigmoid" or "precomputed"
+    gamma : float > 0
+    degree : int, 1 to 64
+    coef0 : float
+
+    Raises
+    ------
+    InputError
+        Unknown name, or a parameter out of its range.
+    """
+    if name not in _KINDS:
+        raise InputError(f"unknown kernel {name!r}: use one of {', '.join(sorted(_KINDS))}.")
+    own = {field.name for field in fields(_KINDS[name])}  # type: ignore[arg-type]
+    if "gamma" in own and not 0 < gamma < math.inf:
+        raise InputError(f"gamma must be a positive number, not {gamma}.")
+    if "degree" in own and not (1 <= degree <= LARGEST_DEGREE and degree == int(degree)):
+        raise InputError(
+            f"degree must be a whole number of at least 1 and at most {LARGEST_DEGREE}, "
+            f"not {degree}."
+        )
+    if "coef0" in own and not math.isfinite(coef0):
+        raise InputError(f"coef0 must be a finite number, not {coef0}.")
+    given = {"gamma": float(gamma), "degree": int(degree), "coef0": float(coef0)}
+    return _KINDS[name](**{key: given[key] for key in given if key in own})
+
+
+def on_matrix_unit(name: str, d: int, written: bool = True) -> bool:
+    """Whether the matrix unit computes float32 entries of this kernel between dense rows of so many
+    columns: those that are written down, or those that are multiplied with vectors at once."""
+    kind = _KINDS.get(name)
+    if kind is None or not issubclass(kind, Compiled):
+        return False
+    return unit.worth_it(kind.pairing, d, written)
+
+
+def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
+    """What computes the products of rows in float32 entries; None: a machine without a kernel."""
+    if isinstance(kernel, (Custom, Precomputed)):
+        return "the kernel given"
+    if kernel is None or isinstance(kernel, Laplacian):
+        return "compiled loops"
+    if not on_matrix_unit(kernel.name, d, written=False):
+        return "BLAS"
+    if is_sparse:
+        return "matrix unit, or BLAS where columns are rare"
+    if not on_matrix_unit(kernel.name, d):
+        return f"matrix unit, or BLAS for entries written down (fewer than {unit.NARROW} columns)"
+    return "matrix unit"
+
+
+def kernel_from_dict(record: dict[str, Any]) -> Kernel:
+    """The kernel that `Kernel.to_dict` recorded; errors as in `make_kernel`."""
+    return make_kernel(**record)
+
+
+def geometry(kernel: Kernel | None) -> Kernel:
+    """The kernel that parts are clustered with, and that a gate between them is asked with.
+
+    For kernels of a distance alone, and without a kernel, the rows themselves are clustered: a
+    narrow kernel's own means leave one part with every row that has no near one in the sample
+    (13,000 of covtype's 16,000), and of the kernel's mass as much stays within parts or more
+    (covtype, 16 parts of at most 1,500: 0.99 against 0.89; ijcnn1, 10 parts: 0.88 either way). It
+    also costs one product a part, not one kernel entry a sample row.
+    """
+    return Linear() if kernel is None or isinstance(kernel, (Rbf, Laplacian)) else kernel

@@ -1,0 +1,1 @@
+"""Fitted machines and paths: scores, files, predictions, evaluation."""

@@ -1,0 +1,249 @@
+"""How good a model is on a store, block by block: of labels, of targets, of what is outside."""
+
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import IO, Any
+
+import numpy as np
+
+from bigscreen.data.layout import Label
+from bigscreen.data.rows import Rows
+from bigscreen.data.targets import plain_label
+from bigscreen.errors import InputError
+from bigscreen.model.model import Model
+
+# Like the built-in `map`: how a function is run over blocks, results in order. `Fleet.each` fits.
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+
+
+def scored_blocks(
+    model: Model, dataset: Rows, each: Each = map
+) -> Iterator[tuple[int, int, np.ndarray]]:
+    """Score a store block by block.
+
+    Yields
+    ------
+    start, stop, scores
+        A range of stored rows and its (stop - start, k) float64 scores.
+    """
+    blocks = [dataset.chunk(k) for k in range(dataset.n_chunks)]
+    scored = each(partial(_score, model, dataset), blocks)
+    for (start, stop), scores in zip(blocks, scored, strict=True):
+        yield start, stop, scores
+
+
+def _score(model: Model, dataset: Rows, block: tuple[int, int]) -> np.ndarray:
+    return model.scores(dataset.X(*block), prepared=True)
+
+
+def evaluate(
+    model: Model, dataset: Rows, each: Each = map, positive: Label | None = None
+) -> dict[str, Any]:
+    """Compare what a model predicts with what a store says, every row counting once.
+
+    Memory is bounded by a few blocks: the scores that the exact AUC has to sort live in temporary
+    files.
+
+    Parameters
+    ----------
+    model : Model
+    dataset : Rows
+        Must match the model (`check_match`).
+    each : callable
+        ``each(function, blocks)``: results in block order.
+    positive : label, optional
+        Of a one-class machine: which of the store's labels the rows like those it was fitted on
+        have. Default: the second of two, or the only one.
+
+    Returns
+    -------
+    dict
+        Of a classifier: rows (labelled), unlabelled, error, accuracy, f1 (of ``labels[1]``; macro
+        average when there are more than two labels), auc (binary only, otherwise None), confusion
+        (true label -> predicted label -> rows).
+
+        Of a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute error, root
+        of the mean squared one), r2 (share of the targets' variance that is explained; None if
+        they are all equal), pinball (mean loss of the quantile it was fitted for, else None).
+
+        Of a one-class machine: rows (all), unlabelled, outside (share of rows that are outliers),
+        positive, auc (chance that a row of the positive label scores above one of another label;
+        None without both), outside_by_label (label -> share of its rows).
+
+    Raises
+    ------
+    InputError
+        If no row has what is to be compared, the store has targets in place of labels or the
+        other way round or a label that a classifier does not know, or which label is positive
+        does not follow.
+    """
+    if positive is not None and model.kind != "one-class":
+        raise InputError(f"positive is for one-class machines and the model is a {model.kind}")
+    if model.kind == "one-class":
+        return _one_class(model, dataset, each, positive)
+    _check_outcome(model, dataset)
+    return (_regressor if model.kind == "regressor" else _classifier)(model, dataset, each)
+
+
+def _check_outcome(model: Model, dataset: Rows) -> None:
+    """Refuse a store whose rows do not have what the model predicts."""
+    data = dataset.path or "the data"
+    if dataset.regression != (model.kind == "regressor"):
+        has, predicts = ("targets", "labels") if dataset.regression else ("labels", "numbers")
+        if dataset.n_unlabelled < dataset.n_rows:
+            raise InputError(
+                f"{data} has {has} and the model predicts {predicts}; ingest the data again with "
+                "`--like MODEL`"
+            )
+    if dataset.n_unlabelled == dataset.n_rows:
+        what = "target" if model.kind == "regressor" else "labelled row"
+        raise InputError(
+            f"{data} has no {what}, so nothing can be compared; use `bigscreen predict` for data "
+            "without"
+        )
+
+
+def _classifier(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
+    rows = int(dataset.label_counts.sum())
+    unknown = [label for label in dataset.labels if label not in model.labels]
+    if unknown:
+        raise InputError(
+            f"{dataset.path or 'the data'} has the label {unknown[0]} and the model knows only "
+            f"{', '.join(map(str, model.labels))}; ingest the data again with `--like MODEL`"
+        )
+    n_labels = len(model.labels)
+    code_of = np.array([model.labels.index(label) for label in dataset.labels], dtype=np.int64)
+    counts = np.zeros((n_labels, n_labels), dtype=np.int64)
+    with tempfile.TemporaryFile() as positive, tempfile.TemporaryFile() as negative:
+        for start, stop, scores in scored_blocks(model, dataset, each):
+            codes = dataset.y(start, stop)
+            labelled = codes >= 0
+            truth, scores = code_of[codes[labelled]], scores[labelled]
+            pairs = truth * n_labels + model.decide(scores)
+            counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
+            if n_labels == 2:
+                _append(positive, scores[truth == 1, 0])
+                _append(negative, scores[truth != 1, 0])
+        auc = _auc(_sorted(positive), _sorted(negative)) if n_labels == 2 else None
+    right = int(np.trace(counts))
+    return {
+        "rows": rows,
+        "unlabelled": dataset.n_rows - rows,
+        "error": (rows - right) / rows,
+        "accuracy": right / rows,
+        "f1": _f1(counts),
+        "auc": auc,
+        "confusion": {
+            str(true): {str(guess): int(counts[i, j]) for j, guess in enumerate(model.labels)}
+            for i, true in enumerate(model.labels)
+        },
+    }
+
+
+def _regressor(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
+    asked = model.provenance.get("parameters", {})
+    tau = asked["tau"] if asked.get("problem") == "quantile" else None
+    targets = dataset.targets
+    rows = int(targets["rows"])
+    chunks = map(dataset.chunk, range(dataset.n_chunks))
+    mean = sum(float(np.nansum(dataset.y(start, stop))) for start, stop in chunks) / rows
+    absolute = squares = spread = pinball = 0.0
+    for start, stop, scores in scored_blocks(model, dataset, each):
+        y = dataset.y(start, stop)
+        known = ~np.isnan(y)
+        error = y[known] - scores[known, 0]
+        absolute += float(np.abs(error).sum())
+        squares += float(error @ error)
+        spread += float(np.square(y[known] - mean).sum())
+        if tau is not None:
+            pinball += float(np.maximum(tau * error, (tau - 1) * error).sum())
+    return {
+        "rows": rows,
+        "unlabelled": dataset.n_rows - rows,
+        "mae": absolute / rows,
+        "rmse": math.sqrt(squares / rows),
+        # The computed mean of equal targets may differ from them in its last digit.
+        "r2": 1 - squares / spread if targets["high"] > targets["low"] else None,
+        "pinball": None if tau is None else pinball / rows,
+    }
+
+
+def _one_class(model: Model, dataset: Rows, each: Each, positive: Label | None) -> dict[str, Any]:
+    labels, at = dataset.labels, _positive(dataset, positive)
+    outside, by_label = 0, np.zeros(len(labels), dtype=np.int64)
+    with tempfile.TemporaryFile() as inside_scores, tempfile.TemporaryFile() as other_scores:
+        for start, stop, scores in scored_blocks(model, dataset, each):
+            out = model.decide(scores) == 0
+            outside += int(np.count_nonzero(out))
+            if not labels:
+                continue
+            codes = dataset.y(start, stop)
+            by_label += np.bincount(codes[out & (codes >= 0)], minlength=len(labels))
+            _append(inside_scores, scores[codes == at, 0])
+            _append(other_scores, scores[(codes >= 0) & (codes != at), 0])
+        auc = _auc(_sorted(inside_scores), _sorted(other_scores))
+    counts = zip(labels, by_label.tolist(), dataset.label_counts.tolist(), strict=True)
+    return {
+        "rows": dataset.n_rows,
+        "unlabelled": dataset.n_rows if dataset.regression else dataset.n_unlabelled,
+        "outside": outside / dataset.n_rows,
+        "positive": None if at is None else labels[at],
+        "auc": auc,
+        "outside_by_label": {str(label): out / rows for label, out, rows in counts if rows},
+    }
+
+
+def _positive(dataset: Rows, asked: Label | None) -> int | None:
+    """The code of the label that stands for rows inside; None where rows have no labels."""
+    data, labels = dataset.path or "the data", dataset.labels
+    some = ", ".join(map(str, labels[:10])) or "none"
+    if asked is not None:
+        plain = [plain_label(label) for label in labels]
+        if plain_label(asked) not in plain:
+            raise InputError(f"{data} has no label {asked!r} to be positive; its labels are {some}")
+        return plain.index(plain_label(asked))
+    if len(labels) > 2:
+        raise InputError(
+            f"{data} has {len(labels)} labels ({some}); say which of them the rows like those "
+            "that the model was fitted on have, with `--positive LABEL`"
+        )
+    return len(labels) - 1 if labels else None
+
+
+def _f1(counts: np.ndarray) -> float | None:
+    """F1 of label 1 of two, else the mean over labels that occur; None where undefined."""
+    hits = np.diagonal(counts)
+    total = counts.sum(axis=0) + counts.sum(axis=1)
+    chosen = total > 0
+    if len(counts) == 2:
+        chosen[0] = False
+    return float(np.mean(2 * hits[chosen] / total[chosen])) if chosen.any() else None
+
+
+def _append(file: IO[bytes], scores: np.ndarray) -> None:
+    file.write(np.ascontiguousarray(scores, dtype=np.float64).data)
+
+
+def _sorted(file: IO[bytes]) -> np.ndarray:
+    """The numbers in a file, sorted in place: the pages can leave memory, an array could not."""
+    file.flush()
+    if file.tell() == 0:
+        return np.empty(0)
+    numbers = np.memmap(file, dtype=np.float64, mode="r+")
+    numbers.sort()
+    return numbers
+
+
+def _auc(positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20) -> float | None:
+    """Share of (positive, negative) pairs in the right order, ties a half; counted exactly."""
+    if not (len(positive) and len(negative)):
+        return None
+    twice = 0
+    for start in range(0, len(positive), block):
+        part = positive[start : start + block]
+        below = np.searchsorted(negative, part, side="left")
+        not_above = np.searchsorted(negative, part, side="right")
+        twice += int(below.sum()) + int(not_above.sum())
+    return twice / (2 * len(positive) * len(negative))

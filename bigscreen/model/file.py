@@ -1,0 +1,226 @@
+"""How a model lies in its file: a zip of ``model.json`` and ``arrays/*.npy``, and no pickle."""
+
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.data.layout import Features
+from bigscreen.data.limits import check_regular, parse_json, read_npy
+from bigscreen.errors import InputError
+from bigscreen.files.output import replacing
+from bigscreen.files.sealed import CHECKSUM, check_seal, sealed
+
+FORMAT = "bigscreen model"
+SCHEMA = 4
+"""1 had neither strategy, support nor gate, 2 no kind, 3 no checksums in the record."""
+
+_RECORD = "model.json"
+_ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
+
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    struct.error,
+    ValueError,
+    LookupError,
+    TypeError,
+    EOFError,
+    AttributeError,
+    RuntimeError,
+    OverflowError,
+    MemoryError,
+)
+"""All that making sense of a broken file may raise."""
+
+_CSR_PARTS = ("data", "indices", "indptr")
+
+
+class Kind(NamedTuple):
+    """A kind of file: what its record says, the newest schema, the first whose record has the
+    checksums of all arrays and its own, and the command that writes it."""
+
+    format: str
+    schema: int
+    bound: int
+    noun: str
+    command: str
+
+
+MODEL = Kind(FORMAT, SCHEMA, 4, "model", "fit")
+PATH = Kind("bigscreen path", 2, 2, "path", "path")
+
+
+def write(
+    path: str | os.PathLike[str],
+    record: dict[str, Any],
+    arrays: dict[str, np.ndarray],
+    kind: Kind = MODEL,
+) -> None:
+    """Write a record and its arrays to one file, which appears whole or not at all."""
+    # A path that was loaded brings along what its own file said.
+    own = {name: part for name, part in record.items() if name not in _ABOUT_FILE}
+    known = {"format": kind.format, "schema": kind.schema, **own}
+    with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
+        crc32 = {}
+        for name, array in arrays.items():
+            entry = _entry(f"arrays/{name}.npy")
+            with bundle.open(entry, "w", force_zip64=True) as part:
+                np.lib.format.write_array(part, array, allow_pickle=False)
+            crc32[name] = entry.CRC
+        bundle.writestr(_entry(_RECORD), sealed({**known, "crc32": crc32}, default=_plain))
+
+
+@contextmanager
+def opened(
+    path: str | os.PathLike[str], kind: Kind = MODEL
+) -> Iterator[tuple[dict[str, Any], Callable[[str], np.ndarray]]]:
+    """The record of such a file, and a function that reads an array by its name.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, it is of another kind, a newer bigscreen wrote it, or it is
+        damaged, which includes every error that making sense of it raises: each its own sentence.
+    """
+    name = os.fspath(path)
+    noun, writer = kind.noun, f"`bigscreen {kind.command}`"
+    check_regular(path)
+    if not Path(path).exists():
+        raise InputError(f"there is no {noun} file {name}; {writer} writes one")
+    if Path(path).is_dir():
+        raise InputError(f"{name} is a folder and a {noun} is one file, written by {writer}")
+    # Opened once: a file that takes its name meanwhile is not mixed with it.
+    with open(path, "rb") as file:
+        if not zipfile.is_zipfile(file):
+            file.seek(0)
+            if file.read(4) == b"PK\x03\x04":
+                raise InputError(f"{name} is damaged: its end is missing; copy or fit it again")
+            raise InputError(f"{name} is not a bigscreen {noun}, which {writer} writes")
+        with _damage(name), zipfile.ZipFile(file) as bundle:
+            record: Any = _record(bundle) if _RECORD in bundle.namelist() else None
+        _check_record(name, record, kind)
+        with _damage(name), zipfile.ZipFile(file) as bundle:
+            schema = record.get("schema")
+            check_seal(record, needed=schema is None or int(schema) >= kind.bound)
+            yield record, lambda part: _array(bundle, part, record.get("crc32"))
+
+
+def _check_record(name: str, record: Any, kind: Kind) -> None:
+    """Refuse a record of another kind of file, or of a newer bigscreen."""
+    noun = kind.noun
+    if not isinstance(record, dict) or record.get("format") != kind.format:
+        if isinstance(record, dict) and record.get("format") == PATH.format:
+            raise InputError(
+                f"{name} is a path of many models; `bigscreen pick {name} MODEL` takes one out"
+            )
+        raise InputError(f"{name} is a zip file but not a bigscreen {noun}")
+    schema = record.get("schema")
+    if isinstance(schema, int) and schema > kind.schema:
+        raise InputError(
+            f"{name} was written by a newer bigscreen ({noun} schema {schema}, this "
+            f"one reads up to {kind.schema}); upgrade bigscreen"
+        )
+
+
+def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) -> np.ndarray:
+    """An array of a file whose record was read before, and of none that has taken its place.
+
+    Raises
+    ------
+    InputError
+        If it is damaged, or another file is there now.
+    """
+    with _damage(os.fspath(path)), zipfile.ZipFile(path) as bundle:
+        return _array(bundle, name, record.get("crc32"))
+
+
+def is_path(path: str | os.PathLike[str]) -> bool:
+    """Whether a file holds a path of models; False for all else, whole or not."""
+    check_regular(path)
+    try:
+        with zipfile.ZipFile(path) as bundle:
+            record = _record(bundle)
+    except (*_DAMAGE, OSError):
+        return False
+    return isinstance(record, dict) and record.get("format") == PATH.format
+
+
+def packed(name: str, rows: Features) -> tuple[str, dict[str, np.ndarray]]:
+    """How rows are stored, "dense" or "csr", and the arrays they are then."""
+    if issparse(rows):
+        return "csr", {f"{name}_{part}": getattr(rows, part) for part in _CSR_PARTS}
+    dtype = np.float64 if rows.dtype == np.float64 else np.float32
+    return "dense", {name: np.ascontiguousarray(rows, dtype=dtype)}
+
+
+def unpacked(name: str, kind: str, n_features: int, array: Callable[[str], np.ndarray]) -> Features:
+    """The rows that `packed` stored."""
+    if kind != "csr":
+        return array(name)
+    data, indices, indptr = (array(f"{name}_{part}") for part in _CSR_PARTS)
+    rows = csr_array((data, indices, indptr), shape=(len(indptr) - 1, n_features))
+    # Compiled loops trust these indices: a wrong one would read foreign memory.
+    rows.check_format(full_check=True)
+    return rows
+
+
+@contextmanager
+def _damage(name: str) -> Iterator[None]:
+    """Say of every way in which a broken file shows that the file is broken."""
+    try:
+        yield
+    except _DAMAGE as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{name} is damaged ({reason}); copy or fit it again") from error
+
+
+def _record(bundle: zipfile.ZipFile) -> Any:
+    return parse_json(bundle.read(_stored(bundle, _RECORD)))
+
+
+def _array(bundle: zipfile.ZipFile, name: str, crc32: dict[str, int] | None) -> np.ndarray:
+    info = _stored(bundle, f"arrays/{name}.npy")
+    if crc32 is not None and info.CRC != crc32[name]:
+        raise ValueError(f"{info.filename} is not the one that was written")
+    with bundle.open(info) as part:
+        try:
+            return read_npy(part, info.file_size)
+        except (ValueError, EOFError) as error:
+            raise ValueError(f"{info.filename}: {error}") from error
+
+
+def _stored(bundle: zipfile.ZipFile, name: str) -> zipfile.ZipInfo:
+    """A part of the file: they are never compressed, so that none is larger than the file."""
+    info = bundle.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED or info.file_size != info.compress_size:
+        raise ValueError(f"{name} is compressed, as bigscreen writes none")
+    assert bundle.fp is not None
+    if info.file_size > os.fstat(bundle.fp.fileno()).st_size:
+        raise ValueError(f"{name} says that it is larger than the file")
+    return info
+
+
+def _entry(name: str) -> zipfile.ZipInfo:
+    # A fixed date: equal models are equal files.
+    return zipfile.ZipInfo(name, date_time=(1980, 1, 1, 0, 0, 0))
+
+
+def _plain(value: Any) -> Any:
+    """What JSON cannot write by itself and numpy code leaves in records."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    raise TypeError(f"{type(value).__name__} cannot be written to a model")

@@ -1,0 +1,502 @@
+"""A fitted model: what it scores and decides, and how it goes to a file and comes back."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Self
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from bigscreen.data.layout import Features, sqnorms
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.kernels.base import FEW, SMALLEST, Kernel
+from bigscreen.kernels.moved import Move, move_for
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import Compiled, geometry, kernel_from_dict
+from bigscreen.model import model as model_votes
+from bigscreen.model.file import SCHEMA, opened, packed, unpacked, write
+
+NO_CERTIFICATE = (
+    "no global certificate: every part of the rows was solved by itself, and the whole never was"
+)
+"""What the provenance of a gated model says as ``no_certificate``; its ``certificates`` is None."""
+
+
+@dataclass(eq=False)
+class Gate:
+    """The nearest centre of kernel k-means: ``argmin_p offset_p - 2 sum_j coef[j, p] k(x, z_j)``.
+
+    A centre is a weighted mean of landmarks z in the kernel's feature space; the distance to it
+    lacks ``k(x, x)``, which is the same for all centres.
+
+    Attributes
+    ----------
+    landmarks : (g, d) float32 ndarray or csr_array
+    coef : (g, parts) float64 ndarray
+        The weights of the landmarks in the centres.
+    offset : (parts,) float64 ndarray
+        The centres' squared norms.
+    ids : (g,) int64 ndarray or None
+        The landmarks' numbers in the training data; a precomputed kernel needs them.
+    """
+
+    landmarks: Features
+    coef: np.ndarray
+    offset: np.ndarray
+    ids: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
+        self.offset = np.ascontiguousarray(self.offset, dtype=np.float64)
+        size = self.landmarks.shape[0]
+        if self.coef.shape != (size, len(self.offset)) or len(self.offset) == 0:
+            raise ValueError(
+                f"the gate's coef has shape {self.coef.shape} for {size} landmarks and "
+                f"{len(self.offset)} parts"
+            )
+        if not (np.isfinite(self.coef).all() and np.isfinite(self.offset).all()):
+            raise ValueError("the gate's numbers are not all finite")
+        if self.ids is not None:
+            self.ids = row_numbers(self.ids, size, "the gate's ids")
+
+    @property
+    def n_parts(self) -> int:
+        return len(self.offset)
+
+    @cached_property
+    def side(self) -> Operand:
+        return Operand(self.landmarks, self.ids)
+
+    def nearest(self, kernel: Kernel, rows: Features) -> np.ndarray:
+        """The part of every row, (rows,) int64."""
+        distance = self.offset - 2.0 * kernel.dots(rows, self.side, self.coef)
+        return np.argmin(distance, axis=1).astype(np.int64)
+
+
+def row_numbers(given: np.ndarray, size: int, what: str) -> np.ndarray:
+    """`given` as int64 of shape (size,), not negative; ValueError if it is something else."""
+    given = np.asarray(given)
+    if given.shape != (size,) or not np.issubdtype(given.dtype, np.integer):
+        raise ValueError(f"{what} must be {size} whole numbers")
+    if size and given.min() < 0:
+        raise ValueError(f"{what} must not be negative")
+    return np.ascontiguousarray(given, dtype=np.int64)
+
+
+__all__ = ["INLIER", "OUTLIER", "SCHEMA", "Gate", "Model"]
+
+KINDS = ("classifier", "regressor", "one-class")
+OUTLIER, INLIER = -1, 1
+
+ACCURATE = 2.0**-12
+"""Part of a row's largest score that float32 entries may have moved any of its scores by; the
+scores of other rows come from float64 entries."""
+
+_LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
+
+
+class _Machine:
+    """Landmarks, as kernels want them, and what their entries are summed with."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        side: Operand,
+        coef: np.ndarray,
+        intercept: np.ndarray,
+        move: Move | None = None,
+        single: bool = True,
+    ) -> None:
+        self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
+        self.coef = np.ascontiguousarray(coef.T)
+        self.size = float(np.max(np.sum(np.abs(coef), axis=1)))
+        self.longest = float(side.sqnorms.max(initial=0.0))
+        width = side.X.shape[1]
+        # Other kernels' entries are given in float64, or for nothing.
+        single = single and isinstance(kernel, Compiled)
+        single = single and kernel.precision(self.longest, width) is np.float32
+        self.entries = np.float32 if single else np.float64
+        self.spread = _spread(side, self.coef) if single else np.zeros(0)
+
+    def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
+        """(rows, k), offset included."""
+        X = X if self.move is None else self.move(X)
+        if self.entries is np.float64:
+            return self._dots(X, self.coef, np.float64) + self.intercept
+        kernel, given = self.kernel, (sqnorms(X), self.longest, X.shape[1])
+        error = kernel.relative_error(*given) if kernel.nonnegative else None
+        columns = self.coef if error is None else np.column_stack([self.coef, self.spread])
+        values = self._dots(X, columns, np.float32)
+        sums = values[:, : len(self.intercept)]
+        scores = sums + self.intercept
+        largest = np.max(np.abs(scores), axis=1)
+        if error is None:
+            moved = kernel.entry_error(*given) * np.sqrt(self.spread.sum())
+        else:
+            # Of entries in [0, 1] the squares are no larger; what they err by together moves all.
+            moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
+        # Entries that float32 takes for 0, or nearly, are none to float64.
+        moved = moved + SMALLEST * self.size
+        rough = np.flatnonzero(~(moved <= ACCURATE * largest))
+        if len(rough):
+            scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
+        return scores
+
+    def _dots(self, X: np.ndarray | csr_array, columns: np.ndarray, entries: type) -> np.ndarray:
+        return self.kernel.dots(X, self.side, columns, entries)
+
+
+def _spread(side: Operand, coef: np.ndarray) -> np.ndarray:
+    """One weight a landmark: errors of entries add up to the root of ``sum_j spread_j k_ij^2``, in
+    any of the scores. Equal rows, whose entries err alike, count by the sum of their weights."""
+    mark = np.random.default_rng(0).normal(size=side.X.shape[1])
+    _, group = np.unique(side.X @ mark, return_inverse=True)
+    alike = np.stack([np.bincount(group, c) ** 2 / np.bincount(group) for c in coef.T])
+    return np.maximum(np.max(coef**2, axis=1), np.max(alike, axis=0)[group])
+
+
+@dataclass(eq=False)
+class Model:
+    """Scores ``f_c(x) = sum_j coef[c, j] k(x, landmark_j) + intercept[c]``.
+
+    With a gate the sum is over the landmarks of x's own part p, and the intercept is
+    ``intercept[c, p]``.
+
+    Attributes
+    ----------
+    kernel : Kernel
+    landmarks : (m, d) float32 or float64 ndarray, csr_array, or None
+        None for a linear model, whose `coef` then multiplies the d features themselves. Those of a
+        precomputed kernel may be empty rows, as their numbers in `support` are all it needs.
+    coef : (k, m) or (k, d) float64 ndarray
+        One row for a binary problem, a regressor or a one-class machine, otherwise one row per
+        label, or per pair of labels.
+    intercept : (k,) float64 ndarray, (k, parts) with a gate
+    labels : list of str, float or int
+        In code order. With two labels a score above 0 means ``labels[1]``. Those of a one-class
+        machine are -1 and 1: an outlier, and a row like those it was fitted on. A regressor has
+        none: its score is the prediction.
+    preparation : Preparation
+        How source columns became features; a store must share it to be scored.
+    provenance : dict
+        Versions, data fingerprint, parameters, certificates, history: JSON-able.
+    strategy : {"rest", "one"}
+        Every label against the rest, or one against one, in the order of `model_votes`.
+    support : (m,) int64 ndarray or None
+        Numbers of the landmarks' rows in the training data.
+    gate : Gate or None
+        Chooses the part of a row.
+    part : (m,) int64 ndarray or None
+        The part that a landmark belongs to; with a gate only.
+    kind : {"classifier", "regressor", "one-class"}
+    """
+
+    kernel: Kernel
+    landmarks: np.ndarray | csr_array | None
+    coef: np.ndarray
+    intercept: np.ndarray
+    labels: list[Any]
+    preparation: Preparation
+    provenance: dict[str, Any] = field(default_factory=dict)
+    strategy: str = "rest"
+    support: np.ndarray | None = None
+    gate: Gate | None = None
+    part: np.ndarray | None = None
+    kind: str = "classifier"
+
+    def __post_init__(self) -> None:
+        self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
+        self.intercept = np.ascontiguousarray(self.intercept, dtype=np.float64)
+        parts = () if self.gate is None else (self.gate.n_parts,)
+        if self.coef.ndim != 2 or self.intercept.shape != (len(self.coef), *parts):
+            raise ValueError(
+                f"coef has shape {self.coef.shape} and intercept {self.intercept.shape}, "
+                f"they must be (k, m) and {'(k, parts)' if parts else '(k,)'}"
+            )
+        if self.landmarks is not None and self.landmarks.shape[0] != self.coef.shape[1]:
+            raise ValueError(
+                f"coef has {self.coef.shape[1]} columns for {self.landmarks.shape[0]} landmarks"
+            )
+        if self.strategy not in ("rest", "one"):
+            raise ValueError(f"strategy must be rest or one, not {self.strategy!r}")
+        self._check_kind()
+        self._check_rows()
+
+    def _check_kind(self) -> None:
+        """The labels must be those of the kind, with as many score functions as they take."""
+        if self.kind not in KINDS:
+            raise ValueError(f"kind must be one of {', '.join(KINDS)}, not {self.kind!r}")
+        labels = len(self.labels)
+        if self.labels != _LABELS.get(self.kind, self.labels):
+            raise ValueError(f"the labels of a {self.kind} model must be {_LABELS[self.kind]}")
+        scorers = labels if self.strategy == "rest" else model_votes.n_pairs(labels)
+        if labels == 2 or self.kind == "regressor":
+            scorers = 1
+        if (self.kind == "classifier" and labels < 2) or len(self.coef) != scorers:
+            raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
+
+    def _check_rows(self) -> None:
+        """What is said of every landmark must be said of each, and make sense."""
+        size = 0 if self.landmarks is None else self.landmarks.shape[0]
+        if self.support is not None:
+            self.support = row_numbers(self.support, size, "support")
+        if (self.gate is None) != (self.part is None):
+            raise ValueError("a gate and the parts of the landmarks come together")
+        if self.gate is not None:
+            if self.gate.landmarks.shape[1] != self.n_features:
+                raise ValueError("the gate's landmarks have another number of features")
+            self.part = row_numbers(np.asarray(self.part), size, "part")
+            if size and self.part.max() >= self.gate.n_parts:
+                raise ValueError(f"part names more than the {self.gate.n_parts} parts of the gate")
+
+    @property
+    def n_features(self) -> int:
+        """Width of the rows that the model scores."""
+        return int((self.coef if self.landmarks is None else self.landmarks).shape[1])
+
+    @cached_property
+    def _machines(self) -> list[_Machine]:
+        """One for every part, of which there is one without a gate; made once for all blocks."""
+        if self.part is None:
+            rows, kernel = self.landmarks, self.kernel
+            assert rows is not None
+            longest = float(sqnorms(rows).max(initial=0.0))
+            move = move_for(kernel, rows, longest, False)
+            if move is not None:
+                rows, kernel = move(rows), move.kernel(kernel)
+            # Coefficients of small directions would amplify what float32 entries are rounded by.
+            fine = (self.provenance.get("nystrom") or {}).get("entries") == "float64"
+            # Of an exact machine of few support rows float64 entries cost nothing.
+            fine = fine or self.support is not None and rows.shape[0] <= FEW
+            side = Operand(rows, self.support)
+            return [_Machine(kernel, side, self.coef, self.intercept, move, not fine)]
+        assert self.gate is not None and self.landmarks is not None
+        machines = []
+        for p in range(self.gate.n_parts):
+            own = np.flatnonzero(self.part == p)
+            ids = None if self.support is None else self.support[own]
+            side = Operand(self.landmarks[own], ids)
+            machines.append(_Machine(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
+        return machines
+
+    def scores(self, X: Rows | np.ndarray | csr_array, *, prepared: bool = False) -> np.ndarray:
+        """Scores of rows that are prepared as those were that the model was fitted on.
+
+        Parameters
+        ----------
+        X : Rows, or (rows, d) float32 or float64 ndarray or csr_array
+            A data set must have been prepared alike; its rows are scored in the source's order.
+        prepared : bool, default=False
+            Says of an array that it holds features (scaled, a column for every category), not
+            columns of the source. A model whose preparation changes nothing need not be told.
+
+        Returns
+        -------
+        (rows, k) float64 ndarray
+            Rounding moves none by more than 1e-3 (as a rule 1e-5) of the row's largest.
+
+        Raises
+        ------
+        InputError
+            If the width of `X` is not `n_features`, or its rows are not known to be prepared.
+        """
+        if isinstance(X, Rows):
+            check_match(self, X, "the model")
+            scores = [self._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
+            return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
+        if self.preparation.changes and not prepared:
+            raise InputError(
+                "the model was fitted on rows that were scaled or encoded, and an array does not "
+                "tell whether its rows are; give a store ingested `--like` the model, or say "
+                "prepared=True of rows that were taken from one"
+            )
+        return self._scores(X)
+
+    def _scores(self, X: np.ndarray | csr_array) -> np.ndarray:
+        if X.shape[1] != self.n_features:
+            raise InputError(
+                f"the rows have {X.shape[1]} features and the model was fitted on "
+                f"{self.n_features}; give it data with the same columns"
+            )
+        if self.landmarks is None:
+            return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
+        if self.gate is None:
+            return self._machines[0].scores(X)
+        nearest = self.gate.nearest(geometry(self.kernel), X)
+        out = np.empty((X.shape[0], len(self.coef)))
+        for p, machine in enumerate(self._machines):
+            rows = np.flatnonzero(nearest == p)
+            if len(rows):
+                out[rows] = machine.scores(X[rows])
+        return out
+
+    def decide(self, scores: np.ndarray) -> np.ndarray:
+        """Label codes, (rows,) int64, that follow from `scores`, (rows, k).
+
+        Of labels with as many votes, or as high a score, the first is taken; a pair's score of 0
+        is its second label's. What a regressor decides are its predictions, (rows,) float64.
+        """
+        if self.kind == "regressor":
+            return scores[:, 0]
+        if self.strategy == "one":
+            return model_votes.decide(scores, len(self.labels))
+        if scores.shape[1] == 1:
+            return (scores[:, 0] > 0).astype(np.int64)
+        return np.argmax(scores, axis=1).astype(np.int64)
+
+    def decision_values(self, scores: np.ndarray) -> np.ndarray:
+        """One value for every label, (rows, labels), of `scores`, (rows, k); (rows, 1) of two.
+
+        One against one: the votes, and scores that tell equal ones apart (`model_votes.values`).
+        """
+        if self.strategy == "one" and len(self.labels) > 2:
+            return model_votes.values(scores, len(self.labels))
+        return scores
+
+    def predict(self, X: Rows | np.ndarray | csr_array, *, prepared: bool = False) -> np.ndarray:
+        """Label codes, (rows,) int64, or predictions, (rows,) float64; X as `scores` takes it."""
+        return self.decide(self.scores(X, prepared=prepared))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model to one file, which appears whole or not at all.
+
+        Raises
+        ------
+        InputError
+            If its kernel is a function of the user's own.
+        """
+        if not self.kernel.storable:
+            raise InputError(
+                "a model with a kernel function of your own cannot be written to a file; "
+                "use a kernel that has a name, or precomputed entries"
+            )
+        arrays = {"coef": self.coef, "intercept": self.intercept}
+        kind, gate = "none", None
+        if self.landmarks is not None:
+            kind, rows = packed("landmarks", self.landmarks)
+            arrays |= rows
+        if self.support is not None:
+            arrays["support"] = self.support
+        if self.gate is not None and self.part is not None:
+            gate, rows = packed("gate_landmarks", self.gate.landmarks)
+            arrays |= {**rows, "part": self.part}
+            arrays |= {"gate_coef": self.gate.coef, "gate_offset": self.gate.offset}
+            if self.gate.ids is not None:
+                arrays["gate_ids"] = self.gate.ids
+        record = {
+            "kernel": self.kernel.to_dict(),
+            "landmarks": kind,
+            "n_features": self.n_features,
+            "kind": self.kind,
+            "strategy": self.strategy,
+            "gate": gate,
+            "optional": sorted(arrays.keys() & {"support", "gate_ids"}),
+            "labels": self.labels,
+            "preparation": self.preparation.to_dict(),
+            "provenance": self.provenance,
+        }
+        write(path, record, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model; the training data is not needed.
+
+        Raises
+        ------
+        InputError
+            If there is no such file, it is not a model, it is damaged, or a newer bigscreen wrote
+            it: each its own sentence.
+        """
+        with opened(path) as (record, array):
+            return cls(**_fields(record, array))
+
+
+def check_match(model: Model, dataset: Rows, name: str) -> None:
+    """Refuse a store whose features are not the ones the model was fitted on.
+
+    Parameters
+    ----------
+    model : Model
+    dataset : Rows
+    name : str
+        What the message calls the model.
+
+    Raises
+    ------
+    InputError
+        If the widths or the preparations (scaling, categories) differ.
+    """
+    data = dataset.path or "the data"
+    if dataset.n_features != model.n_features:
+        raise InputError(
+            f"{data} has {dataset.n_features} features and {name} was fitted on "
+            f"{model.n_features}; ingest the data again with `--like {name}`"
+        )
+    if dataset.preparation.of_features != model.preparation.of_features:
+        raise InputError(
+            f"{data} was scaled or encoded otherwise than the data {name} was fitted on; "
+            f"ingest it again with `--like {name}`"
+        )
+
+
+def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[str, Any]:
+    """The arguments of `Model` out of the JSON record and the arrays."""
+    width, optional = int(record["n_features"]), record.get("optional", [])
+    kind, gate = record["landmarks"], record.get("gate")
+    model = {
+        "kernel": kernel_from_dict(record["kernel"]),
+        "landmarks": None if kind == "none" else unpacked("landmarks", kind, width, array),
+        "coef": array("coef"),
+        "intercept": array("intercept"),
+        "labels": record["labels"],
+        "preparation": Preparation.from_dict(record["preparation"]),
+        "provenance": record["provenance"],
+        "kind": record.get("kind", "classifier"),
+        "strategy": record.get("strategy", "rest"),
+        "support": array("support") if "support" in optional else None,
+    }
+    if gate is not None:
+        ids = array("gate_ids") if "gate_ids" in optional else None
+        rows = unpacked("gate_landmarks", gate, width, array)
+        model["gate"] = Gate(rows, array("gate_coef"), array("gate_offset"), ids)
+        model["part"] = array("part")
+    if not (np.isfinite(model["coef"]).all() and np.isfinite(model["intercept"]).all()):
+        raise ValueError("its coefficients are not all finite numbers")
+    return model
+
+
+def n_pairs(n_labels: int) -> int:
+    return n_labels * (n_labels - 1) // 2
+
+
+def votes(seconds: np.ndarray, n_labels: int) -> np.ndarray:
+    """Votes for every label, (rows, n_labels) int64; ``seconds``, (rows, pairs): for the second."""
+    first, second = np.triu_indices(n_labels, 1)
+    out = np.zeros((len(seconds), n_labels), dtype=np.int64)
+    for pair, won in enumerate(seconds.T):
+        out[:, second[pair]] += won
+        out[:, first[pair]] += ~won
+    return out
+
+
+def decide(scores: np.ndarray, n_labels: int) -> np.ndarray:
+    """The label that each row is given, (rows,) int64: the first of those with most votes."""
+    return np.argmax(votes(scores >= 0, n_labels), axis=1).astype(np.int64)
+
+
+def values(scores: np.ndarray, n_labels: int) -> np.ndarray:
+    """One decision value a label, (rows, n_labels): votes, and less than half a vote of scores.
+
+    A label's pair scores are summed and squashed, so that they decide only between labels of as
+    many votes: what scikit-learn's SVC calls the shape "ovr".
+    """
+    first, second = np.triu_indices(n_labels, 1)
+    total = np.zeros((len(scores), n_labels))
+    for pair, score in enumerate(scores.T):
+        total[:, second[pair]] += score
+        total[:, first[pair]] -= score
+    return votes(scores > 0, n_labels) + total / (3 * (np.abs(total) + 1))

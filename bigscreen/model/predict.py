@@ -1,0 +1,182 @@
+"""Predictions of a whole store as one file in the source's row order, in bounded memory."""
+
+import csv
+import io
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError, TimeOver
+from bigscreen.files.output import replacing, written_through
+from bigscreen.model.evaluate import Each, scored_blocks
+from bigscreen.model.model import Model
+
+DELIMITERS = {".csv": ",", ".tsv": "\t"}
+_TEXT_ROWS = 1 << 16
+_ZEROS = 1 << 20
+
+
+def check_suffix(out: str | os.PathLike[str]) -> str:
+    """What the name says of the format wanted; InputError if it says nothing.
+
+    Without a name that says so a pipe, and "-", standard output, get what .csv does.
+    """
+    suffix = Path(out).suffix.lower()
+    if suffix in (*DELIMITERS, ".npy"):
+        return suffix
+    if written_through(out):
+        return ".csv"
+    raise InputError(f"{os.fspath(out)} should end in .csv, .tsv or .npy to say which is wanted")
+
+
+def write_predictions(
+    model: Model,
+    dataset: Rows,
+    out: str | os.PathLike[str],
+    *,
+    all_scores: bool = False,
+    each: Each = map,
+    deadline: float | None = None,
+) -> dict[str, int]:
+    """Score every row of a store and write `out`, which appears whole or not at all.
+
+    Parameters
+    ----------
+    model : Model
+    dataset : Rows
+        Labels are not needed.
+    out : path
+        ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array; "-", standard
+        output, is csv. Columns: row (int64, the row's number in the source, from 0), label, score
+        (of the predicted label, or of ``labels[1]`` when there are two; one against one: its votes,
+        and part of one more). Of a regressor row and prediction; the labels of a one-class machine
+        are -1 (outlier) and 1.
+    all_scores : bool
+        Write every label's score instead; in text one column ``score_LABEL`` each.
+    each : callable
+        ``each(function, blocks)``: results in block order.
+    deadline : float or None
+        Value of ``time.monotonic()`` after which nothing is written.
+
+    Raises
+    ------
+    TimeOver
+        If the deadline passes before every row is scored.
+
+    Returns
+    -------
+    dict
+        Rows predicted to have each label; empty of a regressor.
+    """
+    suffix = check_suffix(out)
+    width = len(model.labels) if all_scores and len(model.labels) > 2 else 1
+    score = ("score", "<f8") if width == 1 else ("score", "<f8", (width,))
+    columns = [("label", np.asarray(model.labels).dtype), score]
+    if model.kind == "regressor":
+        columns = [("prediction", np.dtype("<f8"))]
+    layout = np.dtype([("row", "<i8"), *columns])
+    folder = None if written_through(out) else Path(out).resolve().parent
+    with (
+        replacing(out) as file,
+        tempfile.TemporaryFile(dir=folder) as ranks,
+        tempfile.TemporaryFile(dir=folder) as records,
+    ):
+        order = _source_order(ranks, dataset)
+        if suffix == ".npy":
+            header = {"descr": layout.descr, "fortran_order": False, "shape": (dataset.n_rows,)}
+            np.lib.format.write_array_header_2_0(file, header)
+            table = _reserve(file, layout, dataset.n_rows)
+            counts = _fill(table, order, model, dataset, each, deadline)
+            table.flush()
+        else:
+            # A line of text has no fixed place, so the rows are put in order as records first.
+            table = _reserve(records, layout, dataset.n_rows)
+            counts = _fill(table, order, model, dataset, each, deadline)
+            names = list(layout.names or ())
+            if width > 1:
+                names[2:] = [f"score_{label}" for label in model.labels]
+            _write_text(file, table, names, DELIMITERS[suffix])
+    return counts
+
+
+def _reserve(file: IO[bytes], layout: np.dtype[Any], rows: int) -> np.memmap:
+    """Room for `rows` records from the file's position on, taken from the disk at once.
+
+    A memory-mapped write to a disk that is full kills the process; a reservation fails politely.
+    """
+    file.flush()
+    offset = file.tell()
+    size = max(rows * layout.itemsize, 1)
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file.fileno(), offset, size)
+    else:  # macOS: the room is there once something has been written to it
+        for start in range(0, size, _ZEROS):
+            file.write(bytes(min(_ZEROS, size - start)))
+        file.flush()
+    return np.memmap(file, dtype=layout, mode="r+", offset=offset, shape=(rows,))
+
+
+def _source_order(file: IO[bytes], dataset: Rows) -> np.memmap:
+    """The store's source row numbers in ascending order: a row's place is its rank among them.
+
+    A hold-out has gaps in its row numbers, so the number itself is no place. They are sorted in a
+    file: nothing as long as the data is held in memory.
+    """
+    order = _reserve(file, np.dtype(np.int64), dataset.n_rows)
+    for start, stop in map(dataset.chunk, range(dataset.n_chunks)):
+        order[start:stop] = dataset.row_ids(start, stop)
+    order.sort()
+    return order
+
+
+def _fill(
+    table: np.memmap,
+    order: np.ndarray,
+    model: Model,
+    dataset: Rows,
+    each: Each,
+    deadline: float | None,
+) -> dict[str, int]:
+    """Write every prediction to the place that its source row has; count the labels."""
+    labels = np.asarray(model.labels)
+    counts = np.zeros(len(labels), dtype=np.int64)
+    for start, stop, scores in scored_blocks(model, dataset, each):
+        if deadline is not None and time.monotonic() > deadline:
+            raise TimeOver(
+                f"the time budget ended with {start:,} of {dataset.n_rows:,} rows predicted, and "
+                "nothing is written: give more time"
+            )
+        rows = dataset.row_ids(start, stop)
+        place = np.searchsorted(order, rows)
+        table["row"][place] = rows
+        if model.kind == "regressor":
+            table["prediction"][place] = model.decide(scores)
+            continue
+        codes, scores = model.decide(scores), model.decision_values(scores)
+        counts += np.bincount(codes, minlength=len(labels))
+        table["label"][place] = labels[codes]
+        if table["score"].ndim == 2:
+            table["score"][place] = scores
+        elif scores.shape[1] == 1:
+            table["score"][place] = scores[:, 0]
+        else:
+            table["score"][place] = scores[np.arange(len(codes)), codes]
+    return {str(label): int(count) for label, count in zip(model.labels, counts, strict=True)}
+
+
+def _write_text(file: IO[bytes], table: np.memmap, names: list[str], delimiter: str) -> None:
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+    writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
+    writer.writerow(names)
+    *single, last = table.dtype.names or ()
+    for start in range(0, len(table), _TEXT_ROWS):
+        part = table[start : start + _TEXT_ROWS]
+        numbers = part[last].reshape(len(part), -1).tolist()
+        lines = zip(*(part[name].tolist() for name in single), numbers, strict=True)
+        writer.writerows([*values, *scores] for *values, scores in lines)
+    text.detach()

@@ -1,0 +1,231 @@
+"""A solved path: every model of a grid in one file, opened without reading them all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, Self
+
+import numpy as np
+
+from bigscreen.data.preparation import Preparation
+from bigscreen.errors import InputError
+from bigscreen.kernels.standard import kernel_from_dict
+from bigscreen.model.file import PATH, array_of, opened, packed, unpacked, write
+from bigscreen.model.model import Model
+from bigscreen.problems.point import met, reached, relative
+
+CERTIFIED = ("primal", "dual", "gap", "relative_gap")
+
+
+@dataclass(eq=False)
+class SolvedPath:
+    """Every point of a path: its model, what was proved of it, how folds judged it.
+
+    Attributes
+    ----------
+    record : dict
+        JSON-able. parameter ("C" or "nu"), values, names (of the machines of a point: None, or
+        labels against the rest), points (for each value a list of `path.Step.record`, one for each
+        machine), folds (the same for each fold; each step with the fold's number), scores (folds x
+        values), scoring, best (or None), and what all models have in common: kernel, kind, labels,
+        preparation, provenance, n_features, landmarks (how they are stored).
+    array : callable
+        Reads an array by its name: the landmarks, of which each row that supports any point is
+        there once; ``support`` (their numbers in the training data) of exact machines;
+        ``intercept`` (points, machines); and for point k ``coef-k`` (machines, own) with
+        ``own-k``, positions among the landmarks, of exact machines.
+    """
+
+    record: dict[str, Any]
+    array: Callable[[str], np.ndarray]
+
+    def __len__(self) -> int:
+        return len(self.record["values"])
+
+    @property
+    def parameter(self) -> str:
+        """ "C" or "nu"."""
+        return str(self.record["parameter"])
+
+    @property
+    def values(self) -> np.ndarray:
+        """The grid, float64 (points,)."""
+        return np.array(self.record["values"], dtype=np.float64)
+
+    @property
+    def points(self) -> list[dict[str, Any]]:
+        """The records of all solved points in the order of the grid, machine by machine."""
+        return [part for parts in self.record["points"] for part in parts]
+
+    @property
+    def walks(self) -> list[dict[str, Any]]:
+        """The same with those of all folds behind them."""
+        folds = self.record["folds"] or []
+        return [*self.points, *(part for fold in folds for parts in fold for part in parts)]
+
+    @property
+    def missed(self) -> str | None:
+        """A sentence, where any gap is wider than was asked; each point says its own."""
+        tol = self.record["provenance"]["parameters"]["tol"]
+        parts = self.walks
+        missed = [part for part in parts if not met(part, tol)]
+        if not missed:
+            return None
+        worst = max(missed, key=reached)
+        which = "points, those of the folds among them," if self.record["folds"] else "points"
+        what, rounded = "KKT violation", ""
+        if worst.get("violation") is None:
+            what, moved = "relative gap", relative(worst["rounding"], worst["primal"])
+            rounded = f" (rounding can have moved it by {moved:.1e})"
+        return (
+            f"{len(missed)} of {len(parts)} {which} missed the {what} {tol:g}: the largest is "
+            f"{reached(worst):.2e}{rounded}, at {self.parameter} {worst['value']:.4g}"
+        )
+
+    @property
+    def scores(self) -> np.ndarray | None:
+        """Of held-out rows, float64 (folds, points); None without folds."""
+        scores = self.record["scores"]
+        return None if scores is None else np.array(scores, dtype=np.float64)
+
+    @property
+    def best(self) -> int | None:
+        """The point whose mean score over the folds is largest, the first of equals."""
+        best = self.record["best"]
+        return None if best is None else int(best)
+
+    def nearest(self, value: float) -> int:
+        """The point of this value, to the digits that a person would type.
+
+        Raises
+        ------
+        InputError
+            If there is none.
+        """
+        values = self.values
+        k = int(np.argmin(np.abs(np.log(values / value)))) if value > 0 else 0
+        if not value > 0 or abs(values[k] / value - 1) > 1e-3:
+            raise InputError(
+                f"the path has no point {self.parameter} = {value:g}; the nearest is "
+                f"{values[k]:.6g}, of {len(values)} from {values[0]:g} to {values[-1]:g}"
+            )
+        return k
+
+    def model(self, k: int | None = None) -> Model:
+        """The model of point k (default: the best).
+
+        Raises
+        ------
+        InputError
+            If no point was asked for and there were no folds to find the best by.
+        """
+        if k is None:
+            k = self.best
+            if k is None:
+                raise InputError(
+                    "the path was solved without folds, so none of its points is known to be the "
+                    f"best; say which {self.parameter} is wanted"
+                )
+        k = range(len(self))[k]
+        known = self.record
+        landmarks, support = self._landmarks, self._support
+        if support is not None:
+            own = self.array(f"own-{k}")
+            landmarks, support = landmarks[own], support[own]
+        return Model(
+            kernel=kernel_from_dict(known["kernel"]),
+            landmarks=landmarks,
+            coef=self.array(f"coef-{k}"),
+            intercept=self._intercepts[k],
+            labels=known["labels"],
+            preparation=Preparation.from_dict(known["preparation"]),
+            provenance=self._provenance(k),
+            support=support,
+            kind=known["kind"],
+        )
+
+    @cached_property
+    def _landmarks(self) -> Any:
+        kind, width = self.record["landmarks"], int(self.record["n_features"])
+        return None if kind == "none" else unpacked("landmarks", kind, width, self.array)
+
+    @cached_property
+    def _support(self) -> np.ndarray | None:
+        return self.array("support") if self.record["exact"] else None
+
+    @cached_property
+    def _intercepts(self) -> np.ndarray:
+        return self.array("intercept")
+
+    def _provenance(self, k: int) -> dict[str, Any]:
+        """What a model that was fitted by itself would say."""
+        known, parts = self.record["provenance"], self.record["points"][k]
+        value = {self.parameter: self.record["values"][k]}
+        names = self.record["names"]
+        certificates = [
+            {
+                "label": name,
+                **{key: part[key] for key in CERTIFIED},
+                "rounding_bound": part["rounding"],
+                "proved": part["gap"] is not None,
+                "psd": part.get("violation") is None,
+                "violation": part.get("violation"),
+                "certified_in": known["certified_in"],
+                "rows": known["rows"],
+                "support": part["support"],
+                "intercept": None,
+            }
+            for name, part in zip(names, parts, strict=True)
+        ]
+        seconds = {key: sum(part["seconds"][key] for part in parts) for key in ("rules", "solver")}
+        return {
+            **known,
+            "parameters": {**known["parameters"], **value},
+            "certificates": certificates,
+            "history": [],
+            "screening": [_screening(n, p) for n, p in zip(names, parts, strict=True)],
+            "seconds": {**seconds, "total": sum(seconds.values())},
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the path to one file, which appears whole or not at all."""
+        names = ["intercept"]
+        kind = self.record["landmarks"]
+        if kind != "none":
+            names += list(packed("landmarks", self._landmarks)[1])
+        exact = bool(self.record["exact"])
+        names += ["support"] if exact else []
+        for k in range(len(self)):
+            names += [f"coef-{k}", f"own-{k}"] if exact else [f"coef-{k}"]
+        arrays = {name: self.array(name) for name in names}
+        write(path, self.record, arrays, PATH)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a path; arrays are read when a model needs them.
+
+        Raises
+        ------
+        InputError
+            If there is no such file, it is no path, or it is damaged.
+        """
+        name = os.fspath(path)
+
+        with opened(name, PATH) as (record, _):
+            return cls(record, partial(array_of, os.path.abspath(name), record))
+
+
+def _screening(name: Any, part: dict[str, Any]) -> dict[str, Any]:
+    counts = part["screened"].get("all", {"lo": 0, "hi": 0, "zero": 0})
+    rules = [rule for rule in part["screened"] if rule != "all"]
+    return {
+        "label": name,
+        "rule": "+".join(rules) or "none",
+        "fixed_at_hi": counts["hi"],
+        "fixed_at_lo": counts["lo"] + counts["zero"],
+        "taken_back": 0,
+        "passes": [],
+    }

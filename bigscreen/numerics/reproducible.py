@@ -1,0 +1,55 @@
+"""Sums that do not depend on their order: float64 parts as int64 multiples of a quantum.
+
+A reduction over shards must be bitwise the same for one worker and for seven. Floating-point sums
+are not; integer sums are. Every shard rounds its float64 array once to multiples of a quantum
+chosen from a bound on the whole sum, so workers may add their shards in any grouping.
+The rounding is 2^-62 of the bound, far below that of the float64 parts themselves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+from bigscreen.numerics.rows import njit
+
+Totals = dict[str, NDArray[np.int64]]
+
+
+def quantum(bound: float) -> float:
+    """A power of two q with ``bound / q <= 2^61``: sums up to twice the bound fit in int64."""
+    if not np.isfinite(bound):
+        raise InputError(
+            "the data or C are so large that sums overflow float64; scale the data, or lower C"
+        )
+    if bound <= 0:
+        return 1.0
+    return float(np.ldexp(1.0, int(np.ceil(np.log2(bound))) - 61))
+
+
+def add(totals: Totals, name: str, values: NDArray[Any], bound: float) -> None:
+    """Add ``values`` to ``totals[name]`` as multiples of ``quantum(bound)``.
+
+    ``bound`` is at least the absolute value of the finished sum over all shards.
+    """
+    if not np.isfinite(np.sum(values, dtype=np.float64)):
+        raise InputError(
+            "the columns overflow their number format; scale the data, or lower C, gamma or degree"
+        )
+    if name not in totals:
+        totals[name] = np.zeros(np.shape(values), np.int64)
+    _add(np.ravel(values), 1.0 / quantum(bound), totals[name].reshape(-1))
+
+
+def read(totals: Totals, name: str, bound: float) -> NDArray[np.float64]:
+    """The finished sum as float64."""
+    return totals[name].astype(np.float64) * quantum(bound)
+
+
+@njit(cache=True, nogil=True)
+def _add(values, scale, total):  # type: ignore[no-untyped-def]
+    for i in range(len(values)):
+        total[i] += np.int64(np.rint(values[i] * scale))

@@ -1,0 +1,1 @@
+"""A grid of C or nu, every point from the one before, rules before each."""

@@ -1,0 +1,277 @@
+"""Proximal points of the dual, each by a semismooth Newton method in w: exact where d is small.
+
+The dual of ``sum loss_i(u_i)`` gets the proximal term ``1/2 sum delta_i (alpha_i - c_i)^2``, with
+``delta_i = 2 h / (hi_i - lo_i)`` and c the alpha of the round before (Rockafellar 1976; Li, Sun,
+Toh 2018). Its primal is smooth with a piecewise linear gradient,
+``w - w(alpha(w))``,  ``alpha_i(w) = clip(soft(c_i + G_i / delta_i, e_i / delta_i), lo_i, hi_i)``,
+so Newton steps end at its exact minimum, where w = w(alpha), and the only gap that is left is that
+of alpha's rows within the zone: of width h in G about the margin in the first round, less in every
+further one. A step costs one product of the undecided rows with a direction and the d x d sums of
+the rows in the zone; at the next point of a path three or four of them do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.numerics.rows import FloatArray, njit, row_axpy
+from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, Task, slack
+
+MOST_STEPS = 500
+"""Steps before the point is handed back whatever it is."""
+ZONE = 0.05
+"""First h, as part of the mean |G|."""
+WIDEST = 0.5
+"""Largest h, as part of the mean |G|."""
+GRAM_ROWS = 4096
+"""Rows of the zone that are held as float64 at once."""
+IDLE = 4
+"""Rounds without progress after which float64 has no more to give."""
+SLOWEST = 1e-3
+"""Part of the gap that D gains in a round, at least, if there is progress."""
+ROUGH = 3
+"""Rounds that need not be solved to their end."""
+TRIALS = 12
+"""Step lengths tried along a direction."""
+LONG = 40
+"""Steps of a round after which its zone is taken to be too narrow for a centre so far off."""
+
+
+class ProxNewton:
+    """The engine; what it keeps from solve to solve is h, which suits neighbours on a path."""
+
+    def __init__(self, columns: ExplicitRows) -> None:
+        self.columns = columns
+        self.h = 0.0
+
+    def begin(self, task: Task) -> None:
+        """Take up a task: its alpha is the first centre."""
+        self.centre = task.alpha.copy()
+        self._worn = False
+        size = float(np.mean(np.abs(task.dual.gradient(task.scores)))) if len(task.rows) else 1.0
+        size = size if size > 0 else 1.0
+        self.h = min(self.h, WIDEST * size) if self.h > 0 else ZONE * size
+        if task.ray and task.point.any():
+            self._shorten(task)
+
+    def run(self, task: Task, goal: Goal) -> bool:
+        """Move ``task`` until the gap of its rows is as asked; False where no step helps."""
+        rounds, idle, last, taken, value = 0, 0, np.inf, 0, -np.inf
+        if self._worn:
+            # The certificate found a wider gap, for alpha is as coarse as h is small.
+            self.h *= 30.0
+            self.centre = task.alpha.copy()
+            self._worn = False
+        for _ in range(MOST_STEPS):
+            if not len(task.rows):
+                return True
+            zone, slope, gap = self._respond(task)
+            target = 0.9 * goal.tol * abs(task.value)
+            gradient = task.point - task.w
+            if goal.dynamic:
+                stay = task.screen(gap, float(np.linalg.norm(gradient)))
+                if stay is not None:
+                    self.centre = self.centre[stay]
+                    continue
+            step = self._direction(task.rows[zone], slope, gradient)
+            decrease = -float(gradient @ step)
+            nothing = np.linalg.norm(step) <= 4 * SUM_UNIT * np.linalg.norm(task.point)
+            exact = nothing or decrease <= goal.sharpness * min(gap, target)
+            if exact and gap <= target:
+                self._worn = nothing
+                # A zone whose gap is far below what is asked only takes more rows apart.
+                wider = np.sqrt(0.7 * target / gap) if gap > 0 else 2.0
+                self.h *= min(2.0, max(1.0, wider)) if rounds == 0 else 1.0
+                return True
+            if goal.expired():
+                return True
+            # Rough rounds to begin with save steps; a proximal method converges by exact ones. One
+            # without a step would leave the gap as it was: where boxes are of all sizes, an error
+            # that is small for the widest is not for the others.
+            over = exact or (decrease <= 0.01 * gap and rounds < ROUGH)
+            if gap > target and over and (taken > 0 or nothing):
+                # Where D still rises the gap follows, if late.
+                rise, value = task.value - value, task.value
+                idle = idle + 1 if exact and gap > 0.9 * last and rise <= SLOWEST * gap else 0
+                if idle == IDLE:
+                    return False
+                if gap > 0.25 * last:
+                    self.h *= max(0.2, min(0.7, 0.7 * np.sqrt(target / gap)))
+                if exact and gap > 0.9 * last:
+                    # All of what is left may be far inside of the zone: exact fits leave so little.
+                    self.h = min(self.h, 10.0 * gap / task.room)
+                rounds, last, taken = rounds + 1, gap, 0
+                self.centre = task.alpha.copy()
+                continue
+            if taken == LONG:
+                self.h, taken = 10.0 * self.h, 0
+                continue
+            self._move(task, gradient, step, decrease)
+            task.counts["steps"] += 1
+            taken += 1
+        return True
+
+    def _respond(self, task: Task) -> tuple[NDArray[np.int64], FloatArray, float]:
+        """alpha at the scores of the point, and its w; rows in the zone, their slopes, the gap."""
+        zone, slope = np.empty(len(task.rows), np.int64), np.empty(len(task.rows))
+        dual, columns = task.dual, self.columns
+        found, moved, gap = _respond(
+            columns.X,
+            columns.constant,
+            task.rows,
+            task.scores,
+            dual.sign,
+            dual.lin,
+            dual.lo,
+            dual.hi,
+            task.tube,
+            self.centre,
+            self.h,
+            task.alpha,
+            task.w,
+            zone,
+            slope,
+        )
+        task.moves += moved
+        return zone[:found], slope[:found], gap
+
+    def _direction(
+        self, zone: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
+    ) -> FloatArray:
+        """``-(I + sum slope_i phi_i phi_i')^-1 gradient``."""
+        width, scale = self.columns.width, np.sqrt(slope)
+        if len(zone) < width // 2:
+            # The same through the matrix of products between the rows.
+            B = self.columns.dense(zone, scale)
+            inner = B @ B.T
+            inner[np.diag_indices(len(zone))] += 1.0
+            return np.asarray(B.T @ _solve(inner, B @ gradient) - gradient)
+        H = np.eye(width)
+        for a in range(0, len(zone), GRAM_ROWS):
+            B = self.columns.dense(zone[a : a + GRAM_ROWS], scale[a : a + GRAM_ROWS])
+            H += B.T @ B
+        return -_solve(H, gradient)
+
+    def _move(self, task: Task, gradient: FloatArray, step: FloatArray, decrease: float) -> None:
+        """Go along the step to about where the primal is least."""
+        change = self.columns.scores(step, task.rows)
+        along = self._along(task, gradient, step, change)
+        length, slope = 1.0, along(1.0)
+        if slope > 0.3 * decrease:
+            length = _root(along, 0.0, -decrease, 1.0, slope, 0.2 * decrease)
+        while slope < -0.5 * decrease and length < 64:
+            length *= 2.0
+            slope = along(length)
+            if slope > 0:
+                length *= 0.5
+                break
+        task.point += length * step
+        task.scores += length * change
+
+    def _shorten(self, task: Task) -> None:
+        """To the multiple of the point, between 0 and itself, where the primal is least."""
+        along = self._along(task, task.point - task.w, task.point, task.scores.copy())
+        low, high = along(-1.0), along(0.0)
+        if high > 0:
+            length = _root(along, -1.0, low, 0.0, high, 0.05 * high) if low < 0 else -1.0
+            task.point *= 1.0 + length
+            task.scores *= 1.0 + length
+
+    def _along(
+        self, task: Task, gradient: FloatArray, step: FloatArray, change: FloatArray
+    ) -> Callable[[float], float]:
+        """The primal's derivative along a step, as a function of its length."""
+        linear, square = float(gradient @ step), float(step @ step)
+        dual = task.dual
+        part = (dual.sign, dual.lin, dual.lo, dual.hi, task.tube, self.centre, self.h, task.alpha)
+
+        def along(length: float) -> float:
+            return linear + length * square - _turned(task.scores, change, length, *part)
+
+        return along
+
+
+def _solve(H: FloatArray, g: FloatArray) -> FloatArray:
+    """``H^-1 g``; beside the slopes of a very narrow zone the 1 on H's diagonal may be lost."""
+    try:
+        return np.asarray(np.linalg.solve(H, g))
+    except np.linalg.LinAlgError:
+        return np.asarray(np.linalg.lstsq(H, g)[0])
+
+
+def _root(
+    function: Callable[[float], float],
+    low: float,
+    at_low: float,
+    high: float,
+    at_high: float,
+    enough: float,
+) -> float:
+    """Where an increasing function is near 0, from a point below and a point above."""
+    middle = low
+    for _ in range(TRIALS):
+        middle = low - at_low * (high - low) / (at_high - at_low)
+        tenth = 0.1 * (high - low)
+        middle = min(max(middle, low + tenth), high - tenth)
+        value = function(middle)
+        if abs(value) <= enough:
+            break
+        if value > 0:
+            high, at_high = middle, value
+        else:
+            low, at_low = middle, value
+    return middle
+
+
+@njit(nogil=True, cache=True)
+def _proximal(G, lo, hi, tube, centre, h):  # type: ignore[no-untyped-def]
+    """A row's alpha at its gradient, and the slope of it: 0 at a bound and at the tube's 0."""
+    slope = (hi - lo) / (2 * h)
+    # delta c + G, in units of the gradient.
+    pull = G + centre / slope
+    if abs(pull) <= tube and tube > 0.0:
+        return 0.0, 0.0
+    alpha = (pull - tube if pull > 0 else pull + tube) * slope
+    if alpha <= lo:
+        return lo, 0.0
+    if alpha >= hi:
+        return hi, 0.0
+    return alpha, slope
+
+
+@njit(nogil=True, cache=True)
+def _respond(  # type: ignore[no-untyped-def]
+    X, constant, rows, scores, sign, lin, lo, hi, tube, centre, h, alpha, w, zone, slopes
+):
+    found, moved, gap = 0, 0, 0.0
+    for k in range(len(rows)):
+        G = lin[k] - sign[k] * scores[k]
+        new, slope = _proximal(G, lo[k], hi[k], tube[k], centre[k], h)
+        if slope > 0.0:
+            zone[found], slopes[found] = k, slope
+            found += 1
+        if new != alpha[k]:
+            step = sign[k] * (new - alpha[k])
+            row_axpy(X, rows[k], step, w)
+            if constant:
+                w[-1] += step
+            alpha[k] = new
+            moved += 1
+        gap += slack(G, lo[k], hi[k], tube[k], new)
+    return found, moved, gap
+
+
+@njit(nogil=True, cache=True)
+def _turned(  # type: ignore[no-untyped-def]
+    scores, change, length, sign, lin, lo, hi, tube, centre, h, alpha
+):
+    """``<w(alpha at scores + length change) - w(alpha), step>``."""
+    total = 0.0
+    for k in range(len(scores)):
+        G = lin[k] - sign[k] * (scores[k] + length * change[k])
+        new, _ = _proximal(G, lo[k], hi[k], tube[k], centre[k], h)
+        total += (new - alpha[k]) * sign[k] * change[k]
+    return total

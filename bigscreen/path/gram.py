@@ -1,0 +1,359 @@
+"""The stage of rows whose whole kernel matrix fits in memory: pair steps on it.
+
+Every point is certified over all rows from scores in float64, kept up to date by the rows of K
+whose alpha has moved: points of a path are close to each other, so few have.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.features.design import Design
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress, face_steps
+from bigscreen.path.stage import PathPoint
+from bigscreen.problems.dual import FREE, Dual, sensitivity
+from bigscreen.problems.point import enough
+from bigscreen.problems.violation import unit, violation
+from bigscreen.screening.bounds import greedy
+from bigscreen.screening.regions import Ball, Scores
+from bigscreen.solvers.smo.loop import Matrix, smo
+
+PAIR_STEPS = 500
+"""Pair steps, besides one a row, after which a solve tries Newton steps and screening."""
+
+AIM = 0.7
+"""Part of the gap allowed that pair steps aim at."""
+
+TRIES = 8
+"""Times running that a solve gains nothing, or nothing that rounding could not hide, until it ends:
+each with an aim ten times closer."""
+
+SLOWEST = 1e-6
+"""Part of the gap that D has to gain in a round."""
+
+
+class GramStage:
+    """Rows and their kernel matrix, and pair steps for every problem.
+
+    Parameters
+    ----------
+    design : Design
+        An exact kernel, or the rows themselves (those of a linear machine, stored features).
+    constant : bool
+        Whether a 1 is appended to every phi.
+    budget : int
+        Bytes for the matrix and copies of its rows: 16 n^2 for float64 entries, else 8 n^2 for
+        float32 ones, whose rounding limits what is proved.
+
+    Attributes
+    ----------
+    floor : float
+        A gap that is small enough whatever P is [0]: with a small nu the optimum may be 0, or so
+        near to it that a part of it is out of reach.
+
+    Raises
+    ------
+    InputError
+        If it does not fit, or the design has landmarks.
+    """
+
+    def __init__(
+        self,
+        design: Design,
+        constant: bool = False,
+        budget: int = 1 << 30,
+        progress: Progress | None = None,
+    ) -> None:
+        self.gram = FullGram(design, constant, budget, progress)
+        self.floor = 0.0
+        self._kept = CachedScores(self.gram)
+        self._whole = self._square = Matrix(self.gram.K)
+        self._order: NDArray[np.int64] | None = None
+        self._room: NDArray[Any] | None = None
+        # What the last solve has taught: the gap as a part of violation times boxes, and whether
+        # pair steps alone were slow.
+        self._share, self._slow = 0.25, False
+
+    @property
+    def norms(self) -> FloatArray:
+        """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
+        return self.gram.norms
+
+    def solve(
+        self,
+        dual: Dual,
+        alpha: FloatArray,
+        decided: NDArray[np.int8],
+        tol: float,
+        deadline: float | None = None,
+        dynamic: bool = True,
+    ) -> PathPoint:
+        """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
+
+        Where rounding keeps it from that, the best point is returned.
+        """
+        live = np.flatnonzero((decided == FREE) & (dual.hi > dual.lo))
+        counts = {"steps": 0, "newton": 0, "checks": 1, "screened": 0}
+        counts["kernel_entries"], self.gram.entries = self.gram.entries, 0
+        kept = self._kept
+        alpha = near_last(dual, alpha, live, kept.coef, lambda: kept.scores)
+        best = now = self._at(dual, alpha)
+        newton, sharper, still = self._slow, 1.0, 0
+        psd = self.gram.psd
+        while _left(best) > self._enough(tol, best) and len(live) and still < TRIES:
+            if deadline is not None and time.monotonic() > deadline:
+                break
+            if newton and self.gram.wide and psd:
+                found = face_steps(self.gram.K, dual, now.alpha, now.scores.values, live)
+                if found is not now.alpha:
+                    counts["newton"] += 1
+                    self._kept.move(dual.sign * found)
+                alpha = found
+            box = self._share * float(np.sum(dual.hi[live] - dual.lo[live]))
+            aim = sharper * AIM * self._enough(tol, now)
+            aim /= max(box, 1e-300) if psd else unit(dual)
+            alpha, steps, violation = self._steps(dual, alpha, live, aim)
+            before, now = now, self._at(dual, alpha)
+            counts["steps"] += steps
+            counts["checks"] += 1
+            best = now if _left(now) < _left(best) else best
+            if violation <= aim:
+                # The gap is what was to be small: learn how the two go together.
+                sharper *= 0.1
+                if steps and violation > 0.0 and psd:
+                    share = now.gap * self._share / (violation * box)
+                    self._share = min(max(share, 1e-6), 1.0)
+            rose = now.dual - before.dual > SLOWEST * now.gap > SLOWEST * now.rounding
+            rose |= not psd and _left(now) < 0.9 * _left(before)
+            still = 0 if rose else still + 1
+            newton = True
+            if dynamic and psd and best.gap > self._enough(tol, best):
+                rows = len(live)
+                live = screened(dual, now, live, self.norms)
+                counts["screened"] += rows - len(live)
+        self._slow = counts["newton"] > int(self._slow)
+        best.counts.update(counts)
+        return best
+
+    def products(self, coef: FloatArray) -> Scores:
+        """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
+        scores, rows = np.zeros(len(self.gram)), np.flatnonzero(coef)
+        drift = self.gram.add(scores, rows, coef[rows])
+        return Scores(scores, self.gram.slack(scores, coef, drift))
+
+    def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
+        """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``, the part
+        of the offset that is penalised."""
+        support = np.flatnonzero(solved.alpha)
+        coef = (dual.sign * solved.alpha)[support]
+        constant = float(coef.sum()) if self.gram.constant else 0.0
+        return {"support": support, "coef": coef, "constant": constant}
+
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """See ``path_stage.Stage``."""
+        kept = self._kept
+        numbers = np.array([kept.drift, self._share, self._slow, self.gram.wide], np.float64)
+        return {"coef": kept.coef, "scores": kept.scores, "numbers": numbers}
+
+    def recall(self, memory: dict[str, NDArray[Any]]) -> None:
+        """See ``path_stage.Stage``."""
+        drift, self._share, slow, wide = memory["numbers"].tolist()
+        self._slow = bool(slow)
+        if bool(wide) == self.gram.wide:  # scores of other entries have other errors
+            kept = self._kept
+            kept.coef, kept.scores, kept.drift = memory["coef"], memory["scores"], drift
+
+    def _enough(self, tol: float, point: PathPoint) -> float:
+        if not self.gram.psd:
+            return tol
+        return max(enough(point.rounding, point.primal, tol), self.floor)
+
+    def _at(self, dual: Dual, alpha: FloatArray) -> PathPoint:
+        self._kept.move(dual.sign * alpha)
+        return certified(dual, alpha, self._kept)
+
+    def _steps(
+        self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], aim: float
+    ) -> tuple[FloatArray, int, float]:
+        """Pair steps on these rows: alpha of all, the number of steps and the violation left."""
+        square, order = self._rows(dual, live)
+        part = dual[order]
+        t = np.zeros(len(order)) if part.coupling is None else part.coupling
+        sign, lo, hi = (np.ascontiguousarray(each) for each in (part.sign, part.lo, part.hi))
+        x, G = alpha[order], part.lin - part.sign * self._kept.scores[order]
+        aim = max(aim, 2 * ENTRY_UNIT * float(np.max(np.abs(G))))
+        how: dict[str, Any] = {"group": part.group, "tube": part.tube}
+        steps, violation = smo(square, sign, t, lo, hi, x, G, aim, PAIR_STEPS + len(order), **how)
+        found = alpha.copy()
+        found[order] = x
+        return found, steps, violation
+
+    def _rows(self, dual: Dual, live: NDArray[np.int64]) -> tuple[Matrix, NDArray[np.int64]]:
+        """The part of K that steps look at, rows of a group together."""
+        order = live
+        if dual.group is not None:
+            order = live[np.argsort(dual.group[live], kind="stable")]
+        elif len(live) == len(self.gram):
+            return self._whole, live
+        if self._order is None or not np.array_equal(order, self._order):
+            if self._room is None:
+                # Virtual memory until rows are copied into it.
+                self._room = np.empty(len(self.gram) ** 2, self.gram.K.dtype)
+            self._order, self._square = order, Matrix(self.gram.K, order, self._room)
+        return self._square, order
+
+
+def _left(point: PathPoint) -> float:
+    """How much is left to do: the gap, or the KKT violation where there is none."""
+    return point.gap if point.violation is None else point.violation
+
+
+WORTH_COPYING = 0.1
+"""Part of the rows that screening must remove: the smaller square has to be copied for it."""
+
+
+class CachedScores:
+    """The last w, as the coefficients of its rows, and its scores.
+
+    Attributes
+    ----------
+    coef, scores : float64 (n,)
+        ``s alpha``, and ``K @ coef``. Never written to: points of the path keep them.
+    drift : float
+        What rounding of sums can have done to a score, as a part of ``||phi_i||``.
+    """
+
+    def __init__(self, gram: FullGram) -> None:
+        self.gram = gram
+        self.coef, self.scores, self.drift = np.zeros(len(gram)), np.zeros(len(gram)), 0.0
+
+    def move(self, coef: FloatArray) -> None:
+        """Go on to another w: from the nearest multiple of this one, by the rows that differ.
+
+        What scaling rounds away is no difference; it is reckoned in as drift.
+        """
+        factors = {1.0}
+        k = int(np.argmax(np.abs(self.coef)))
+        if self.coef[k] != 0.0:
+            factors.add(float(coef[k] / self.coef[k]))
+        moved, factor, rest = np.flatnonzero(coef), 0.0, coef
+        for each in factors:
+            change = coef - each * self.coef
+            change[np.abs(change) <= 4 * ENTRY_UNIT * np.abs(coef)] = 0.0
+            rows = np.flatnonzero(change)
+            if len(rows) < len(moved):
+                moved, factor, rest = rows, each, change
+        scores, drift = factor * self.scores, abs(factor) * self.drift
+        if factor != 1.0:
+            drift += 8 * ENTRY_UNIT * float(np.abs(coef) @ self.gram.norms)
+        drift += self.gram.add(scores, moved, rest[moved])
+        self.coef, self.scores, self.drift = coef, scores, drift
+
+
+def certified(dual: Dual, alpha: FloatArray, kept: CachedScores) -> PathPoint:
+    """The point at alpha, whose w is the one kept, with its gap over all rows."""
+    coef, scores = kept.coef, kept.scores
+    slack = kept.gram.slack(scores, coef, kept.drift)
+    mu = 0.0 if dual.coupling is None else dual.multiplier(scores)
+    gap = dual.frank_wolfe_gap(alpha, scores, mu)
+    w_sq = float(coef @ scores)
+    w_sq = max(w_sq, 0.0) if kept.gram.psd else w_sq
+    value = dual.value(alpha, w_sq)
+    band = slack + 2 * ENTRY_UNIT * (np.abs(dual.lin) + np.abs(scores) + np.abs(dual.spread_mu(mu)))
+    room = sensitivity(dual, alpha, dual.gradient(scores, mu), band)
+    rounding = float(room @ band) + 64 * ENTRY_UNIT * gap
+    if dual.coupling is not None:
+        rounding += float(np.sum(np.abs(mu * missing(dual, alpha))))
+    found = PathPoint(alpha, Scores(scores, slack), w_sq, value + gap, value, mu, gap, rounding)
+    if kept.gram.psd:
+        return found
+    off = 2.0 * unit(dual) * float(np.max(slack, initial=0.0))
+    return found.stationary(violation(dual, alpha, scores), off)
+
+
+def missing(dual: Dual, alpha: FloatArray) -> Any:
+    """What alpha lacks of the coupling's totals: a float, or (groups,)."""
+    assert dual.coupling is not None
+    x = dual.coupling * alpha
+    if dual.group is None:
+        return dual.total - float(np.sum(x))
+    return dual.total - np.bincount(dual.group, x, np.size(dual.total))
+
+
+def left_to(dual: Dual, alpha: FloatArray, rows: NDArray[np.int64]) -> Dual:
+    """The problem of these rows where all others stay."""
+    part = dual[rows]
+    if dual.coupling is None:
+        return part
+    others = alpha.copy()
+    others[rows] = 0.0
+    return replace(part, total=missing(dual, others))
+
+
+def near_last(
+    dual: Dual,
+    alpha: FloatArray,
+    live: NDArray[np.int64],
+    coef: FloatArray,
+    scores: Callable[[], FloatArray],
+) -> FloatArray:
+    """The alpha given; or one that is as near to the last, in which fewer rows move.
+
+    What a coupling's total has changed by may be spread over all rows, those at 0 too, and every
+    row that moves costs a row of K: here free rows take it. A start that is farther from the last
+    point than this one was not made from it, and is left alone.
+
+    Parameters
+    ----------
+    dual : Dual
+        Of all rows.
+    alpha : float64 (n,)
+        Feasible.
+    live : int64 (rows,)
+        Rows that may move.
+    coef : float64 (n,)
+        ``s alpha`` of the last point.
+    scores : callable
+        Its scores (n,), where they are needed.
+    """
+    if dual.coupling is None or not len(live):
+        return alpha
+    part, before = left_to(dual, alpha, live), (dual.sign * coef)[live]
+    near = np.clip(before, part.lo, part.hi)
+    try:
+        near = part.feasible(near, (near <= part.lo) | (near >= part.hi))
+    except ValueError:
+        near = greedy(part, near, scores()[live])
+    farther = float(np.sum(np.abs(alpha[live] - before)))
+    if farther > (1 + 1e-6) * float(np.sum(np.abs(near - before))):
+        return alpha
+    start = alpha.copy()
+    start[live] = near
+    return start
+
+
+def screened(
+    dual: Dual, point: PathPoint, live: NDArray[np.int64], norms: FloatArray
+) -> NDArray[np.int64]:
+    """The live rows without those that are, and by the gap ball stay, where they are.
+
+    The gap is that of the live rows: of the problem that has all others fixed, whose optimum is
+    the same. All of them are returned where too few would go.
+    """
+    part, alpha = left_to(dual, point.alpha, live), point.alpha[live]
+    values, slack = point.scores
+    assert isinstance(slack, np.ndarray)
+    scores = values[live]
+    gap = part.frank_wolfe_gap(alpha, scores, point.mu) + point.rounding
+    lower, upper = Ball(float(np.sqrt(gap))).intervals(scores, norms[live], slack[live])
+    mu: Any = (0.0, 0.0) if dual.coupling is None else part.multiplier_interval(lower, upper)
+    decided = part.decide(lower, upper, mu)
+    stay = (decided == FREE) | (alpha != part.settled(decided, alpha))
+    return live[stay] if np.count_nonzero(stay) <= (1 - WORTH_COPYING) * len(live) else live

@@ -1,0 +1,254 @@
+"""The whole kernel matrix in memory: its entries, sums of its rows, and how far they may be off."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from bigscreen.errors import InputError
+from bigscreen.features.design import Design, row_ranges
+from bigscreen.kernels.base import FLOAT64
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import Linear
+from bigscreen.numerics.rows import FloatArray, njit
+from bigscreen.problems.dual import Dual
+
+ENTRY_UNIT = 2.0**-52
+
+Progress = Callable[[int, int], None]
+
+STRIPE = 256
+"""Rows computed at a time."""
+
+
+class FullGram:
+    """K of all rows of a design, symmetric to the last bit.
+
+    Parameters
+    ----------
+    design : Design
+        With a kernel, or the rows themselves.
+    constant : bool
+        Whether a 1 is appended to every phi.
+    budget : int
+        Bytes there are for K and for copies of its rows: float64 entries if they fit, else float32.
+    progress : callable or None
+        Called with (rows done, rows).
+
+    Attributes
+    ----------
+    K : float64 or float32 (n, n)
+    norms : float64 (n,)
+        Upper bounds of ``||phi_i||``, the constant's 1 included.
+    entries : int
+        Kernel entries computed.
+    wide, psd : bool
+        Whether entries are float64, and no w has a negative ``||w||^2``.
+
+    Raises
+    ------
+    InputError
+        If float32 entries do not fit, or a Nystrom design is given.
+    """
+
+    def __init__(
+        self, design: Design, constant: bool, budget: int, progress: Progress | None = None
+    ) -> None:
+        if design.landmarks is not None:
+            raise InputError(
+                "a kernel matrix is made of rows; store the Nystrom features and give those"
+            )
+        data, self.constant = design.data, constant
+        n = data.n_rows
+        kernel = design.kernel or Linear()
+        fits = [dtype for dtype in (np.float64, np.float32) if bytes_needed(n, dtype) <= budget]
+        if not fits:
+            raise InputError(
+                f"the kernel matrix of {n:,} rows and what a solve copies of it take "
+                f"{bytes_needed(n, np.float32):,} bytes, and {max(budget, 0):,} are left for them; "
+                "allow more memory, or use fewer rows"
+            )
+        self.wide, self.psd = fits[0] is np.float64, kernel.psd
+        side = Operand(data.X(0, n), np.arange(n))
+        self.K: NDArray[np.floating] = np.empty((n, n), fits[0])
+        for start, stop in row_ranges(n, STRIPE):
+            ids = np.arange(stop)
+            part = Operand(side.X[start:stop], ids[start:]), Operand(side.X[:stop], ids)
+            stripe = kernel.block(*part, dtype=np.float64)
+            stripe += float(constant)
+            own = stripe[:, start:]
+            own[:] = np.tril(own) + np.tril(own, -1).T
+            self.K[start:stop, :stop] = stripe
+            self.K[:stop, start:stop] = stripe.T
+            if progress:
+                progress(stop, n)
+        self.entries = n * (n + 1) // 2
+        # Rounding can make an entry larger than both its rows' own.
+        size = kernel.diag(side) if kernel.psd else _bounds(kernel, side)
+        self.norms = np.sqrt(size + float(constant)) * (1 + 8 * ENTRY_UNIT)
+        longest = float(np.max(side.sqnorms))
+        d = data.n_features
+        relative = kernel.relative_error(side.sqnorms, longest, d)
+        errors = kernel.entry_error(side.sqnorms, longest, d)
+        if relative is not None:
+            errors = np.minimum(errors, relative * self.norms * float(np.max(self.norms)))
+        self._relative: FloatArray | float = FLOAT64 * (0.0 if relative is None else relative)
+        self._errors: FloatArray = FLOAT64 * np.broadcast_to(errors, (n,))
+        if not self.wide:
+            self._relative = self._relative + 2.0**-24
+            self._errors = self._errors + 2.0**-24 * self.norms * float(np.max(self.norms))
+        mark = np.random.default_rng(0).normal(size=(side.X.shape[1], 1))
+        self._equal = np.unique(Design(data).dots(side.X, mark)[:, 0], return_inverse=True)[1]
+
+    def __len__(self) -> int:
+        return len(self.K)
+
+    def add(self, scores: FloatArray, rows: NDArray[np.int64], coef: FloatArray) -> float:
+        """``scores += sum_j coef_j K[rows_j]``; what rounding of these sums can do to a score, as
+        a part of ``||phi_i||``, for scores whose w is no longer than what is added to it."""
+        _add_rows(self.K, rows, coef, scores)
+        return ENTRY_UNIT * float(np.sqrt(len(rows))) * float(np.abs(coef) @ self.norms[rows])
+
+    def slack(self, scores: FloatArray, coef: FloatArray, drift: float) -> FloatArray:
+        """Bounds on the errors of all scores of ``sum coef_j phi_j`` (MATH sec. 4).
+
+        The errors of a row's entries are taken as independent, but for what they have in common,
+        which moves the score as a whole, and for equal rows, whose entries err alike. ``drift``
+        is what the sums were off already.
+        """
+        together = np.bincount(self._equal, coef)
+        apart = np.bincount(self._equal, coef**2)
+        spread = float(np.sqrt(np.sum(np.maximum(together**2, apart))))
+        return self._relative * np.abs(scores) + self._errors * spread + drift * self.norms
+
+
+def bytes_needed(n: int, dtype: type) -> int:
+    """Bytes of the matrix, and of the copies of its rows that a solve may make."""
+    return 2 * n * n * np.dtype(dtype).itemsize
+
+
+def _bounds(kernel, side: Operand) -> FloatArray:  # type: ignore[no-untyped-def]
+    return np.array([kernel.bound(size, size) for size in side.sqnorms])
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _add_rows(K, rows, coef, scores):  # type: ignore[no-untyped-def]
+    """Four rows in a pass: the scores are read and written a quarter as often."""
+    whole = len(rows) - len(rows) % 4
+    for k in range(0, whole, 4):
+        one, two, three, four = K[rows[k]], K[rows[k + 1]], K[rows[k + 2]], K[rows[k + 3]]
+        a, b, c, d = coef[k], coef[k + 1], coef[k + 2], coef[k + 3]
+        for i in range(len(scores)):
+            scores[i] += (a * one[i] + b * two[i]) + (c * three[i] + d * four[i])
+    for k in range(whole, len(rows)):
+        one, a = K[rows[k]], coef[k]
+        for i in range(len(scores)):
+            scores[i] += a * one[i]
+
+
+LARGEST = 2000
+"""Free variables that are solved for at once, at most: a factor of their square is computed."""
+
+ROUNDS = 4
+"""Times that a step which met a bound is followed by one without the variables in its way."""
+
+RIDGE = 1e-13
+"""Added to the diagonal, as a part of its largest entry."""
+
+
+def face_steps(
+    K: NDArray[Any], dual: Dual, alpha: FloatArray, scores: FloatArray, live: NDArray[np.int64]
+) -> FloatArray:
+    """alpha after Newton steps on the free variables among these rows.
+
+    Parameters
+    ----------
+    K : float64 (n, n)
+    dual : Dual
+        Of all rows.
+    alpha, scores : float64 (n,)
+        Feasible, and the scores of w(alpha).
+    live : int64 (rows,)
+
+    Returns
+    -------
+    float64 (n,)
+        Feasible; the array given where nothing is free.
+    """
+    part, x = dual[live], alpha[live]
+    low, high, G = part.lo, part.hi, part.lin - part.sign * scores[live]
+    if part.tube is not None:
+        low, high = np.where(x > 0, 0.0, low), np.where(x < 0, 0.0, high)
+        G -= part.tube * np.sign(x)
+        inside = (x > low) & (x < high) & (x != 0)
+    else:
+        inside = (x > low) & (x < high)
+    free = np.flatnonzero(inside)
+    if not 0 < len(free) <= LARGEST:
+        return alpha
+    rows = live[free]
+    part, x, low, high, G = part[free], x[free], low[free], high[free], G[free]
+    Q = K[np.ix_(rows, rows)] * part.sign
+    Q *= part.sign[:, None]
+    rest = np.arange(len(free))
+    for _ in range(ROUNDS):
+        d = _direction(Q, part, G, rest)
+        if d is None:
+            break
+        Qd = Q @ d
+        gain, curvature = float(G @ d), float(d @ Qd)
+        if gain <= 0:
+            break
+        with np.errstate(divide="ignore", invalid="ignore"):
+            room = np.where(d > 0, (high - x) / d, np.where(d < 0, (low - x) / d, np.inf))
+        most = float(np.min(room))
+        size = min(gain / curvature if curvature > 0 else np.inf, most)
+        if not np.isfinite(size):
+            break
+        x = np.clip(x + size * d, low, high)
+        x[(room <= size) & (d > 0)] = high[(room <= size) & (d > 0)]
+        x[(room <= size) & (d < 0)] = low[(room <= size) & (d < 0)]
+        G -= size * Qd
+        if size < most:
+            break
+        rest = rest[room[rest] > 1.0]
+    found = alpha.copy()
+    found[rows] = x
+    return found
+
+
+def _direction(
+    Q: FloatArray, part: Dual, G: FloatArray, rest: NDArray[np.int64]
+) -> FloatArray | None:
+    """The Newton step of the variables ``rest`` that keeps every coupling, 0 for the others."""
+    if not len(rest):
+        return None
+    whole = len(rest) == len(G)
+    own = Q.copy() if whole else Q[np.ix_(rest, rest)]
+    own[np.diag_indices_from(own)] += RIDGE * float(np.max(np.diagonal(own))) + 1e-300
+    try:
+        factor = cho_factor(own, lower=True, overwrite_a=True, check_finite=False)
+    except LinAlgError:
+        return None
+    g, d = G[rest], np.zeros(len(G))
+    if part.coupling is None:
+        d[rest] = cho_solve(factor, g, check_finite=False)
+        return d
+    t = part.coupling[rest]
+    group = np.zeros(len(rest), np.int8) if part.group is None else part.group[rest]
+    A = np.equal.outer(group, np.unique(group)) * t[:, None]
+    # Without its mean the gradient is small, and so is what the solution is rounded by.
+    g = g - A @ (A.T @ g / np.count_nonzero(A, axis=0))
+    solved = cho_solve(factor, np.column_stack([g, A]), check_finite=False)
+    try:
+        mu = np.linalg.solve(A.T @ solved[:, 1:], A.T @ solved[:, 0])
+    except np.linalg.LinAlgError:
+        return None
+    step = solved[:, 0] - solved[:, 1:] @ mu
+    step -= A @ (A.T @ step / np.count_nonzero(A, axis=0))
+    d[rest] = step
+    return d

@@ -1,0 +1,211 @@
+"""The stage of rows whose kernel matrix does not fit in memory: blocks, and columns that are kept.
+
+Shards hold rows, scores and kernel columns over all points and folds. Where the box scales the
+scores scale with it, and of the rows whose alpha differs beyond that most have their columns still:
+a point costs what has changed since the one before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.certify.exact import ExactSums, bands, summed
+from bigscreen.certify.explicit import Certificate
+from bigscreen.errors import InputError
+from bigscreen.features.design import Design
+from bigscreen.fit.monitor import Limits, Monitor
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.path.gram import near_last
+from bigscreen.path.stage import PathPoint
+from bigscreen.problems.dual import FREE, Dual, Mu
+from bigscreen.problems.point import Point
+from bigscreen.screening.dynamic import GapBall, Rule
+from bigscreen.screening.regions import Ball, Scores
+from bigscreen.solvers.block.messages import FixedDual
+from bigscreen.solvers.block.sequence import PathSolve
+from bigscreen.solvers.block.solver import Block, driven
+
+MOST_ROUNDS = 10_000
+"""Blocks after which a point is left as it is."""
+
+
+class KernelStage:
+    """Rows of an exact kernel, and the block solver for every problem.
+
+    Parameters
+    ----------
+    design : Design
+        An exact one.
+    fleet : Fleet
+        Where shards live: threads here, or a cluster. Nothing else may run on it meanwhile.
+    constant : bool
+        Whether a 1 is appended to every phi.
+    options : Block
+        Size of blocks, and bytes of kernel columns kept.
+
+    Raises
+    ------
+    InputError
+        If the design has columns: they have better stages.
+    """
+
+    def __init__(
+        self, design: Design, fleet: Any, constant: bool = False, options: Block | None = None
+    ) -> None:
+        if not design.exact:
+            raise InputError("a stage of kernel columns needs an exact kernel")
+        self.design, self.fleet, self.constant = design, fleet, constant
+        self._solve = PathSolve(options or Block(), design, constant, fleet)
+
+    @property
+    def norms(self) -> FloatArray:
+        """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
+        data, kernel = self.design.data, self.design.kernel
+        assert kernel is not None
+        sizes = data.sqnorms(0, data.n_rows)
+        if kernel.psd:
+            parts = (data.shard(s) for s in range(data.n_shards))
+            squares = np.concatenate([kernel.diag(data.X(*part)) for part in parts])
+        else:
+            squares = np.array([kernel.bound(size, size) for size in sizes])
+        return np.sqrt(np.maximum(squares, 0.0) + self.constant) * (1 + 1e-12)
+
+    def solve(
+        self,
+        dual: Dual,
+        alpha: FloatArray,
+        decided: NDArray[np.int8],
+        tol: float,
+        deadline: float | None = None,
+        dynamic: bool = True,
+    ) -> PathPoint:
+        """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
+
+        Where rounding keeps it from that, the best point is returned.
+        """
+        solve = self._solve
+        entries = solve.kernel_entries
+        solve.retarget(dual, self._start(dual, alpha, decided), decided)
+        judge = _Judge(self.design, FixedDual(self._intercept, dual), self.fleet)
+        monitor = Monitor(
+            certify=judge,
+            limits=Limits(tol, MOST_ROUNDS, deadline),
+            rule=ThrottledGapBall() if dynamic and self.design.definite else None,
+            report=lambda event: None,
+            definite=self.design.definite,
+        )
+        driven(solve, monitor)
+        assert judge.best is not None and monitor.certificate is not None
+        found = judge.solved(monitor.certificate)
+        found.counts.update(
+            rounds=len(monitor.history),
+            checks=judge.calls,
+            screened=sum(entry["at_hi"] + entry["at_lo"] for entry in monitor.fixed),
+            kernel_entries=solve.kernel_entries - entries,
+        )
+        return found
+
+    def products(self, coef: FloatArray) -> Scores:
+        """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
+        values = self._solve.products(coef)
+        constant = float(coef.sum()) if self.constant else 0.0
+        return Scores(values, bands(self.design, coef, values - constant))
+
+    def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
+        """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``, the part
+        of the offset that is penalised."""
+        support = np.flatnonzero(solved.alpha)
+        coef = (dual.sign * solved.alpha)[support]
+        constant = float(coef.sum()) if self.constant else 0.0
+        return {"support": support, "coef": coef, "constant": constant}
+
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """See ``path_stage.Stage``."""
+        solve = self._solve
+        return {"coef": solve.coef, "scores": self._kept(), "fine": np.array(solve.fine)}
+
+    def recall(self, memory: dict[str, NDArray[Any]]) -> None:
+        """See ``path_stage.Stage``."""
+        if bool(memory["fine"]) and not self._solve.fine:
+            self._solve.begin(fine=True)
+        self._solve.recall(memory["coef"], memory["scores"])
+
+    @property
+    def _intercept(self) -> str:
+        return "constant" if self.constant else "none"
+
+    def _start(self, dual: Dual, alpha: FloatArray, decided: NDArray[np.int8]) -> FloatArray | None:
+        """The alpha given, or one near the last; None if it says nothing."""
+        live = np.flatnonzero((decided == FREE) & (dual.hi > dual.lo))
+        if np.all(decided == FREE) and np.array_equal(alpha, dual.feasible(np.zeros(len(dual)))):
+            return None
+        return near_last(dual, alpha, live, self._solve.coef, self._kept)
+
+    def _kept(self) -> FloatArray:
+        """Scores of the last point."""
+        scores = self._solve.scores(self._solve.moves)
+        assert scores is not None
+        return scores
+
+
+@dataclass
+class _Judge:
+    """Certifies points over all rows, and keeps what the best was certified from."""
+
+    design: Design
+    problem: FixedDual
+    fleet: Any
+    calls: int = 0
+    best: ExactSums | None = None
+    left: float = np.inf
+
+    def __call__(self, point: Point) -> Certificate:
+        sums, precision = summed(self.design, self.problem, point, self.fleet, every=True)
+        certificate = sums.certificate(precision)
+        self.calls += 1
+        left = certificate.gap if certificate.psd else certificate.violation
+        assert left is not None
+        if self.best is None or left < self.left:
+            self.best, self.left = sums, left
+        return certificate
+
+    def solved(self, proof: Certificate) -> PathPoint:
+        """The best point."""
+        best = self.best
+        assert best is not None
+        mu: Mu = 0.0
+        if proof.multiplier:
+            grouped = best.dual.group is not None
+            mu = np.array(proof.multiplier) if grouped else proof.multiplier[0]
+        w_sq = float((best.dual.sign * best.alpha) @ best.scores)
+        scores = Scores(best.scores, best.band)
+        sums = proof.primal, proof.dual, mu, proof.gap, proof.rounding_bound
+        return PathPoint(best.alpha, scores, w_sq, *sums, violation=proof.violation)
+
+
+@dataclass
+class ThrottledGapBall:
+    """The gap ball, asked for whenever the gap has fallen to a part of what it was.
+
+    A round that screens costs as much as one that moves rows.
+    """
+
+    part: float = 0.3
+    last: float = np.inf
+    name: str = "gap"
+    safe: bool = True
+
+    def region(self, point: Point, rounding: float) -> Ball | None:
+        """Ball of radius ``sqrt(gap)``."""
+        if not point.gap <= self.part * self.last:
+            return None
+        self.last = point.gap
+        return GapBall().region(point, rounding)
+
+    def learned(self, removed: int, false: int) -> Rule:
+        """The rule as it is."""
+        return self

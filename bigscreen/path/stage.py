@@ -1,0 +1,118 @@
+"""What a path is walked on: rows prepared once, for all points of the grid and all folds.
+
+A stage knows phi and nothing else. Problems come as a ``Dual`` over all rows; a fold is one whose
+held-out rows have the weight 0, so that their box is the point 0: they cost nothing in the solve,
+and their scores, which every certificate has, are the fold's validation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual, Mu
+from bigscreen.problems.point import relative
+from bigscreen.screening.regions import Scores
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """Where a point of the path was left, certified over all rows.
+
+    Parameters
+    ----------
+    alpha : float64 (n,)
+        Feasible.
+    scores : Scores
+        Of w(alpha) over ALL rows, without an unpenalised offset.
+    w_sq, primal, dual : float
+        ``||w(alpha)||^2``, P(w(alpha), mu) and D(alpha), summed in float64.
+    mu : float or float64 (groups,)
+        The best multiplier for these scores (0 without a coupling).
+    gap : float
+        ``P - D``, the Frank-Wolfe gap over all rows; nan, and P too, of a kernel that is not
+        positive semidefinite.
+    rounding : float
+        Bound on what rounding can have put into ``gap``.
+    counts : dict
+        What the solve counted: steps or epochs, kernel entries, checks.
+    violation : float or None
+        Of such a kernel: how far the KKT conditions are from holding (``dual_violation``), which
+        ``rounding`` is of, too.
+    """
+
+    alpha: FloatArray
+    scores: Scores
+    w_sq: float
+    primal: float
+    dual: float
+    mu: Mu
+    gap: float
+    rounding: float
+    counts: dict[str, int] = field(default_factory=dict)
+    violation: float | None = None
+
+    @property
+    def relative_gap(self) -> float:
+        """``gap / |P|``; 0 where both are 0."""
+        return relative(self.gap, self.primal)
+
+    def stationary(self, violation: float, rounding: float) -> PathPoint:
+        """The same without what means nothing where the dual is not concave."""
+        nan = float("nan")
+        return replace(self, primal=nan, gap=nan, violation=violation, rounding=rounding)
+
+
+class Stage(Protocol):
+    """Rows, and the solver that suits them."""
+
+    @property
+    def norms(self) -> FloatArray:
+        """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
+
+    def solve(
+        self,
+        dual: Dual,
+        alpha: FloatArray,
+        decided: NDArray[np.int8],
+        tol: float,
+        deadline: float | None = None,
+        dynamic: bool = True,
+    ) -> PathPoint:
+        """Solve to a relative gap, proved over all rows.
+
+        Parameters
+        ----------
+        dual : Dual
+            Of all rows of the stage.
+        alpha : float64 (n,)
+            Feasible; where it starts. A stage recognises the multiple of the last alpha that it
+            returned, and does not compute its scores again.
+        decided : int8 (n,)
+            ``FREE``, or where a safe rule has proved the optimum to be (``dual.AT_LO``, ...);
+            decided rows stand there in ``alpha`` already and are left out of the solve.
+        tol : float
+            Relative gap.
+        deadline : float or None
+            Value of ``time.monotonic()`` after which the best point so far is returned.
+        dynamic : bool
+            Screen with the gap ball during the solve.
+        """
+
+    def products(self, coef: FloatArray) -> Scores:
+        """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
+
+    def memory(self) -> dict[str, NDArray[Any]]:
+        """Numbers that the next solve takes from those before it."""
+
+    def recall(self, memory: dict[str, NDArray[Any]]) -> None:
+        """Go on from what ``memory`` was: a path that is resumed in another process comes out bit
+        for bit as if it had not been interrupted."""
+
+    def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
+        """What the model needs: ``coef`` of the columns (m,), or ``support`` row numbers and their
+        ``coef``; ``constant``, the part of the offset that is penalised (0 without one)."""

@@ -1,0 +1,216 @@
+"""A path: one problem solved at every value of a grid, each point with its certificate.
+
+Points come in the order of the grid. Each starts at the one before, scaled where the box scales;
+safe rules, handed the points before, take rows out of it before it is solved; the stage screens on
+while it solves, and proves the gap over all rows, those left out included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+from bigscreen.fit.loop import BEYOND, arithmetic, check_box
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.path.stage import PathPoint, Stage
+from bigscreen.problems.dual import FREE, Dual
+from bigscreen.problems.recipes import Problem, refuse_uncommon
+from bigscreen.screening.regions import Past
+from bigscreen.screening.sequential import PathRule, Screened, screen
+
+
+@dataclass(frozen=True)
+class PathSettings:
+    """How a path is walked; no optimum depends on it.
+
+    Parameters
+    ----------
+    tol : float
+        Relative gap of every point.
+    rules : sequence of PathRule
+        Before every point but the first; none: no row is left out beforehand.
+    dynamic : bool
+        Screen with the gap ball during a solve.
+    warm : bool
+        Start a point at the one before.
+    alone : bool
+        Record also what each rule decides alone: a few passes over the rows for each.
+    deadline : float or None
+        Value of ``time.monotonic()`` after which solves return their best point.
+    """
+
+    tol: float = 1e-3
+    rules: Sequence[PathRule] = ()
+    dynamic: bool = True
+    warm: bool = True
+    alone: bool = True
+    deadline: float | None = None
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+
+@dataclass(frozen=True)
+class Step:
+    """A solved point of a path.
+
+    Attributes
+    ----------
+    problem : Problem
+    dual : Dual
+        Of all rows.
+    solved : Solved
+    record : dict
+        JSON-able: value, primal, dual, gap, relative_gap, rounding, rows (whose box is more than a
+        point), left (of them, those the rules left to the solver), screened (for each rule, and
+        for all together, rows at lo, hi and zero), support, seconds of rules and solver, counts of
+        the stage, and init: whether the point was solved from nothing. Of a kernel that is not
+        positive semidefinite primal and the gaps are None, and there is a violation.
+    """
+
+    problem: Problem
+    dual: Dual
+    solved: PathPoint
+    record: dict[str, Any]
+
+    @property
+    def past(self) -> Past:
+        """The point as the rules see it."""
+        own = self.solved
+        gap = own.gap + own.rounding
+        return Past(self.record["value"], self.dual, own.alpha, own.scores, own.w_sq, gap)
+
+    @property
+    def offset(self) -> float:
+        """Of the decision function, without the penalised constant, which is in the scores."""
+        return self.problem.offset(self.solved.mu)
+
+    @property
+    def multiplier(self) -> tuple[float, ...]:
+        """One a group of the coupling (one that is 0 without)."""
+        return tuple(np.atleast_1d(self.solved.mu).tolist())
+
+    @property
+    def decision(self) -> FloatArray:
+        """The decision function of every row (n,), those of weight 0 included."""
+        return self.solved.scores.values + self.offset
+
+
+class Walk:
+    """One problem along a grid.
+
+    Parameters
+    ----------
+    stage : Stage
+    problem : Problem
+        At any value.
+    y : array (n,)
+        Label codes or targets of all rows of the stage.
+    weights : float64 (n,)
+        0 for a row that is held out.
+    values : float64 (points,), ascending
+    manner : Manner
+    """
+
+    def __init__(
+        self,
+        stage: Stage,
+        problem: Problem,
+        y: NDArray[Any],
+        weights: FloatArray,
+        values: FloatArray,
+        manner: PathSettings,
+    ) -> None:
+        refuse_uncommon(problem)
+        self.stage, self.problem, self.manner = stage, problem, manner
+        self.y, self.weights, self.values = y, weights, values
+        self.before: Step | None = None
+        self.end: Step | None = None
+        """The last point, where a rule is in need of it: solved from nothing, before the others."""
+
+    @cached_property
+    def _norms(self) -> FloatArray:
+        return self.stage.norms
+
+    @property
+    def ends(self) -> bool:
+        """Whether a rule needs the last point beforehand."""
+        return any(rule.ends for rule in self.manner.rules) and len(self.values) > 1
+
+    def step(self, k: int) -> Step:
+        """Solve point k; points are asked for in their order."""
+        if self.ends and self.end is None:
+            self.end = self._solve(len(self.values) - 1)
+        if self.end is not None and k == len(self.values) - 1:
+            return self.end
+        self.before = self._solve(k)
+        return self.before
+
+    def _solve(self, k: int) -> Step:
+        value, manner, before = float(self.values[k]), self.manner, self.before
+        began = time.perf_counter()
+        problem = self.problem.at(value)
+        dual = problem.dual(self.y, self.weights)
+        check_box(np.maximum(dual.hi, -dual.lo), partial(np.arange, len(dual)))
+        alpha = _start(problem, dual, before if manner.warm else None)
+        decided, screened = np.full(len(dual), FREE), {}
+        # Where no time is left for a solve, nothing is gained by leaving rows out of it.
+        if before is not None and manner.rules and not manner.late:
+            found = self._screen(dual, value, before)
+            decided, screened = found.decided, found.counts
+        if screened and any(screened["all"].values()):
+            alpha = dual.feasible(dual.settled(decided, alpha), decided != FREE)
+        else:
+            alpha = dual.feasible(alpha)
+        ruled = time.perf_counter()
+        how = manner.tol, manner.deadline, manner.dynamic
+        with arithmetic():
+            solved = self.stage.solve(dual, alpha, decided, *how)
+        ended = time.perf_counter()
+        rows = int(np.count_nonzero(dual.hi > dual.lo))
+        known = sum(screened["all"].values()) if screened else 0
+        record = {
+            "value": value,
+            **_proof(solved, value),
+            "rows": rows,
+            "left": rows - known,
+            "screened": screened,
+            "support": int(np.count_nonzero(solved.alpha)),
+            "seconds": {"rules": ruled - began, "solver": ended - ruled},
+            "counts": dict(solved.counts),
+            "init": before is None,
+        }
+        return Step(problem, dual, solved, record)
+
+    def _screen(self, dual: Dual, value: float, before: Step) -> Screened:
+        past = [before.past] if self.end is None else [before.past, self.end.past]
+        rules, alone = self.manner.rules, self.manner.alone
+        return screen(dual, value, rules, past, self.stage.products, self._norms, alone)
+
+
+def _proof(solved: PathPoint, value: float) -> dict[str, Any]:
+    """What is proved of a point; without a gap None stands for it, and the violation is there."""
+    proof = {name: getattr(solved, name) for name in ("primal", "dual", "gap", "relative_gap")}
+    proof["rounding"] = solved.rounding
+    if solved.violation is not None:
+        proof |= {"primal": None, "gap": None, "relative_gap": None, "violation": solved.violation}
+    if not np.isfinite([number for number in proof.values() if number is not None]).all():
+        raise InputError(f"at {value:g} of the grid {BEYOND}")
+    return proof
+
+
+def _start(problem: Problem, dual: Dual, before: Step | None) -> FloatArray:
+    """The alpha before where there is one, scaled as the box is; it need not be feasible."""
+    if before is None:
+        return np.zeros(len(dual))
+    factor, alpha = problem.factor(before.problem), before.solved.alpha
+    return alpha if factor is None else factor * alpha

@@ -1,0 +1,375 @@
+"""One record for every support vector machine, its objectives, gap and multipliers.
+
+Every problem is written as (MATH: ``s`` sign, ``p`` lin, ``e`` tube, ``q`` curve)
+
+    min over alpha   1/2 || sum_i s_i alpha_i phi_i ||^2  -  p . alpha  +  e . |alpha|
+                     + 1/2 sum_i q_i alpha_i^2
+    subject to       lo_i <= alpha_i <= hi_i   and, with a coupling,
+                     sum_{i in g} t_i alpha_i = total_g   for every group g
+
+with ``w(alpha) = sum_i s_i alpha_i phi_i`` and the reduced gradient
+``G_i = p_i - s_i u_i - t_i mu_g``, ``u_i = <w, phi_i>`` the score, ``mu`` the multiplier.
+The tube is that of a regression that forgives small errors: one variable a row, the difference of
+the two that textbooks have (at the optimum one of them is 0), and ``lo_i <= 0 <= hi_i``. The loss
+of a row is ``max over a in the box of G_i a - e_i |a| - q_i a^2 / 2``; the primal is
+``P(w, mu) = 1/2 ||w||^2 + mu . total + sum of losses``. A curve makes squared losses: a row that
+counts has no bound then but 0, and its loss is ``max(0, G_i - e_i)^2 / (2 q_i)`` above the tube.
+
+Problems know no screening rule and no solver: a rule hands in intervals of scores, ``decide``
+turns them into variables that are certainly where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.numerics.order_statistic import middle, order_statistic
+from bigscreen.numerics.rows import FloatArray
+
+AT_LO, AT_HI, FREE, AT_ZERO = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
+
+Mu = float | FloatArray
+"""A multiplier: a float, or with groups one for each, float64 (groups,)."""
+
+
+@dataclass(frozen=True)
+class Dual:
+    """The dual problem of a set of rows: one variable a row, all arrays of shape (rows,).
+
+    Parameters
+    ----------
+    sign, lin, lo, hi : float64 arrays
+        ``s`` (+-1), ``p`` and the box; may be zero-stride views where they are constant.
+    coupling : float64 array or None
+        ``t`` (+-1) of the equality constraint ``sum t_i alpha_i = total``; None: there is none.
+    total : float, or float64 (groups,)
+        Right-hand side of the coupling, of all rows of the problem (not of a part of them).
+    group : int8 array or None
+        The group of every row, where each group has a coupling of its own; None: one group.
+    tube : float64 array or None
+        ``e``, not negative; None: all 0.
+    curve : float64 array or None
+        ``q``, positive; None: all 0. With it every end of a box is 0 or infinite.
+    """
+
+    sign: FloatArray
+    lin: FloatArray
+    lo: FloatArray
+    hi: FloatArray
+    coupling: FloatArray | None = None
+    total: Mu = 0.0
+    group: NDArray[np.int8] | None = None
+    tube: FloatArray | None = None
+    curve: FloatArray | None = None
+
+    def __len__(self) -> int:
+        return len(self.sign)
+
+    def __getitem__(self, rows: Any) -> Dual:
+        """The part of these rows (a slice or an index array)."""
+        given = self.coupling, self.group, self.tube, self.curve
+        coupling, group, tube, curve = (None if each is None else each[rows] for each in given)
+        box = self.lo[rows], self.hi[rows]
+        return Dual(self.sign[rows], self.lin[rows], *box, coupling, self.total, group, tube, curve)
+
+    @property
+    def reach(self) -> FloatArray:
+        """How far alpha can be from 0 (rows,); with a curve for each unit of the gradient."""
+        if self.curve is None:
+            return np.maximum(np.abs(self.lo), np.abs(self.hi))
+        # (Not 0 where the curve is too large for float64: such a row has a weight.)
+        with np.errstate(divide="ignore"):
+            steep = np.maximum(1.0 / self.curve, np.finfo(np.float64).tiny)
+        return np.where(self.hi > self.lo, steep, 0.0)
+
+    def best(self, gradient: FloatArray) -> FloatArray:
+        """The alpha that makes the loss at these gradients, where there is a curve (rows,)."""
+        assert self.curve is not None
+        over: Any = np.abs(gradient) if self.tube is None else np.abs(gradient) - self.tube
+        size = np.maximum(over, 0.0) / self.curve
+        return np.clip(np.copysign(size, gradient), self.lo, self.hi)
+
+    def spread_mu(self, mu: Mu) -> Mu:
+        """The multiplier of every row: a float, or with groups (rows,)."""
+        return mu if self.group is None else np.asarray(mu, dtype=np.float64)[self.group]
+
+    def gradient(self, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
+        """Reduced gradient ``G = p - s u - t mu`` (rows,)."""
+        gradient = self.lin - self.sign * scores
+        if self.coupling is not None and np.any(mu):
+            gradient -= self.coupling * self.spread_mu(mu)
+        return gradient
+
+    def losses(self, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
+        """The primal's loss of every row (the weighted hinge for a C-SVC)."""
+        G = self.gradient(scores, mu)
+        if self.curve is not None:
+            # (Half of what the linear part is: the best alpha is where both slopes are the same.)
+            return self.bend(self.best(G))
+        if self.tube is None:
+            return np.maximum(self.hi * G, self.lo * G)
+        return self.hi * np.maximum(G - self.tube, 0.0) + self.lo * np.minimum(G + self.tube, 0.0)
+
+    def primal(self, scores: FloatArray, w_sq: float, mu: Mu = 0.0) -> float:
+        """P(w, mu) for the scores of w and ``w_sq = ||w||^2``."""
+        return 0.5 * w_sq + float(np.sum(mu * self.total)) + float(np.sum(self.losses(scores, mu)))
+
+    def value(self, alpha: FloatArray, w_sq: float) -> float:
+        """D(alpha) = p . alpha - e . |alpha| - 1/2 q . alpha^2 - 1/2 ||w(alpha)||^2."""
+        # Not np.dot: on long arrays BLAS wakes its threads for it, and then they wait for work.
+        value = float(np.sum(self.linear(alpha))) - 0.5 * w_sq
+        return value if self.curve is None else value - float(np.sum(self.bend(alpha)))
+
+    def linear(self, alpha: FloatArray) -> FloatArray:
+        """Every row's ``p alpha - e |alpha|`` (rows,)."""
+        value = self.lin * alpha
+        return value if self.tube is None else value - self.tube * np.abs(alpha)
+
+    def bend(self, alpha: FloatArray) -> FloatArray:
+        """Every row's ``q alpha^2 / 2``, where there is a curve (rows,)."""
+        assert self.curve is not None
+        return 0.5 * self.curve * alpha**2
+
+    def slacks(self, alpha: FloatArray, scores: FloatArray, mu: Mu = 0.0) -> FloatArray:
+        """Every row's part of the Frank-Wolfe gap (rows,), none of them negative."""
+        G = self.gradient(scores, mu)
+        if self.curve is not None:
+            # What alpha leaves of G a - e |a| - q a^2 / 2, by the curve and by the slope at the
+            # best: no terms that cancel.
+            best = self.best(G)
+            tube: Any = 0.0 if self.tube is None else self.tube
+            slope = G - self.curve * best
+            flat = slope * (best - alpha) + tube * (np.abs(alpha) - np.abs(best))
+            return np.maximum(0.5 * self.curve * (best - alpha) ** 2 + flat, 0.0)
+        if self.tube is None:
+            up = np.maximum(G, 0.0) * (self.hi - alpha)
+            return up + np.maximum(-G, 0.0) * (alpha - self.lo)
+        # The two variables whose difference alpha is, each with its own gradient and box.
+        gap = np.zeros(len(self))
+        pair = ((G - self.tube, self.hi, alpha), (-G - self.tube, -self.lo, -alpha))
+        for gradient, most, part in pair:
+            part = np.maximum(part, 0.0)
+            gap += np.maximum(gradient, 0.0) * (most - part) + np.maximum(-gradient, 0.0) * part
+        return gap
+
+    def frank_wolfe_gap(self, alpha: FloatArray, scores: FloatArray, mu: Mu = 0.0) -> float:
+        """``sum G+ (hi - alpha) + G- (alpha - lo)`` for the scores of w(alpha).
+
+        Equals ``P(w(alpha), mu) - D(alpha)`` for every feasible alpha.
+        """
+        return float(np.sum(self.slacks(alpha, scores, mu)))
+
+    def breakpoints(
+        self, scores: FloatArray
+    ) -> tuple[FloatArray, FloatArray, NDArray[np.int8] | None]:
+        """Where the primal, as a function of mu, has its kinks.
+
+        Returns
+        -------
+        values : float64 (rows,), or (2 rows,) with a tube
+            ``v = (p -+ e - s u) / t``.
+        weights : float64, as many
+            ``|t| (hi - lo)``; with a tube ``|t| hi`` and ``|t| (-lo)``.
+        group : int8, as many, or None
+        """
+        if self.coupling is None:
+            raise ValueError("a problem without coupling has no multiplier")
+        if self.curve is not None:
+            raise ValueError("squared losses have no kinks")
+        size, rest = np.abs(self.coupling), self.lin - self.sign * scores
+        if self.tube is None:
+            return rest / self.coupling, size * (self.hi - self.lo), self.group
+        values = np.concatenate([rest - self.tube, rest + self.tube]) / np.tile(self.coupling, 2)
+        weights = np.concatenate([size * self.hi, size * -self.lo])
+        return values, weights, None if self.group is None else np.tile(self.group, 2)
+
+    @property
+    def threshold(self) -> Mu:
+        """Cumulative breakpoint weight at which the multiplier lies (MATH sec. 3)."""
+        if self.coupling is None:
+            raise ValueError("a problem without coupling has no multiplier")
+        most = np.maximum(self.coupling * self.hi, self.coupling * self.lo)
+        if self.group is None:
+            return float(np.sum(most)) - float(np.sum(self.total))
+        sums = np.bincount(self.group, most, np.size(self.total)).astype(np.float64)
+        return sums - self.total
+
+    def multiplier(self, scores: FloatArray) -> Mu:
+        """The mu that minimises P(w, mu): a weighted order statistic of the breakpoints.
+
+        Where an interval of them does (equal class weights, say, and every alpha at its bound) it
+        is the middle, as LIBSVM has it: an end may predict one class for everything.
+        """
+        return self._each_group(middle, *self.breakpoints(scores))
+
+    def multiplier_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
+        """An interval that holds mu* when every optimal score lies in ``[lower, upper]``.
+
+        The breakpoint is monotone in the score, so its own interval follows from the score's, and
+        a weighted order statistic is monotone in its values. The two statistics are taken on
+        either side of the threshold so that rounding of the weights cannot exclude mu*.
+        """
+        one, weights, group = self.breakpoints(lower)
+        other, _, _ = self.breakpoints(upper)
+
+        def least(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+            return order_statistic(values, weights, threshold - 1e-9 * float(np.sum(weights)))
+
+        def most(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+            return order_statistic(values, weights, threshold + 1e-9 * float(np.sum(weights)))
+
+        low = self._each_group(least, np.minimum(one, other), weights, group)
+        high = self._each_group(most, np.maximum(one, other), weights, group)
+        # A gradient with a multiplier is rounded twice: a row that stands at the multiplier itself
+        # must not be told from it by the last bit.
+        size = max(_largest(one), _largest(other))
+        size += 0.0 if self.tube is None else float(np.max(self.tube, initial=0.0))
+        return low - 1e-15 * size, high + 1e-15 * size
+
+    def _each_group(
+        self,
+        statistic: Callable[[FloatArray, FloatArray, float], float],
+        values: FloatArray,
+        weights: FloatArray,
+        group: NDArray[np.int8] | None,
+    ) -> Mu:
+        threshold = self.threshold
+        if group is None:
+            return statistic(values, weights, float(np.sum(threshold)))
+        # By numbers: a mask that picks at random costs ten times as much.
+        own = [np.flatnonzero(group == g) for g in range(np.size(self.total))]
+        parts = zip(own, np.asarray(threshold), strict=True)
+        return np.array([statistic(values[g], weights[g], float(at)) for g, at in parts])
+
+    def decide(
+        self, lower: FloatArray, upper: FloatArray, mu: tuple[Mu, Mu] = (0.0, 0.0)
+    ) -> NDArray[np.int8]:
+        """Which variables are certain when the optimal scores lie in an interval.
+
+        Returns
+        -------
+        int8 array (rows,): ``AT_HI`` where G* > e for certain, ``AT_LO`` where G* < -e for
+        certain, ``AT_ZERO`` where -e < G* < e for certain, else ``FREE``, as rows are on their way
+        to an end that is not finite.
+        """
+        one, other = self.sign * lower, self.sign * upper
+        g_low, g_high = self.lin - np.maximum(one, other), self.lin - np.minimum(one, other)
+        if self.coupling is not None:
+            one, other = (self.coupling * self.spread_mu(end) for end in mu)
+            g_low, g_high = g_low - np.maximum(one, other), g_high - np.minimum(one, other)
+        tube: Any = 0.0 if self.tube is None else self.tube
+        over, under = g_low > tube, g_high < -tube
+        if self.curve is not None:
+            over, under = over & np.isfinite(self.hi), under & np.isfinite(self.lo)
+        decided = np.where(over, AT_HI, FREE)
+        if self.tube is not None:
+            decided = np.where((g_low > -tube) & (g_high < tube), AT_ZERO, decided)
+        return np.where(under, AT_LO, decided)
+
+    def settled(self, decided: NDArray[np.int8], alpha: FloatArray) -> FloatArray:
+        """alpha with every decided variable where it belongs (which may break the coupling)."""
+        rest = np.where(decided == AT_ZERO, 0.0, alpha)
+        return np.where(decided == AT_HI, self.hi, np.where(decided == AT_LO, self.lo, rest))
+
+    def feasible(self, alpha: FloatArray, fixed: NDArray[np.bool_] | None = None) -> FloatArray:
+        """An alpha of the whole problem near this one: within the box, the coupling kept.
+
+        What ``t alpha`` sums up to too much is taken from terms on that side of 0 in proportion,
+        and only what is left from all in proportion to their room; too little likewise. Rows of
+        ``fixed`` stay.
+
+        Raises
+        ------
+        ValueError
+            If the rows that may move cannot make up the total.
+        """
+        alpha = np.clip(alpha, self.lo, self.hi)
+        if self.coupling is None:
+            return alpha
+        x, moved = self.coupling * alpha, False
+        for g, total in enumerate(np.atleast_1d(self.total).tolist()):
+            own: Any = slice(None) if self.group is None else np.flatnonzero(self.group == g)
+            excess, size = float(np.sum(x[own])) - total, float(np.sum(np.abs(x[own])))
+            if abs(excess) <= 2.0**-50 * size:
+                continue  # what is at its bound stays there to the last bit
+            if fixed is not None:
+                free = ~fixed if self.group is None else ~fixed & (self.group == g)
+                own = np.flatnonzero(free)
+            way, t = (1.0 if excess > 0 else -1.0), self.coupling[own]
+            # Too little is too much of what has the other sign.
+            low = np.where(way * t > 0, self.lo[own], -self.hi[own])
+            x[own], left = _lowered(way * x[own], low, abs(excess))
+            x[own] *= way
+            if left > 1e-9 * max(1.0, abs(total), size):
+                raise ValueError("no alpha within the box has the coupling's total")
+            moved = True
+        return np.clip(self.coupling * x, self.lo, self.hi) if moved else alpha
+
+    def balanced(self, alpha: FloatArray) -> FloatArray:
+        """A feasible alpha as multiples of one power of two, so large that every sum of them is
+        exact: ``sum t alpha`` of every group is its total, rounded to such a multiple; 0 is 0.
+
+        alpha itself, where no row has the room.
+        """
+        assert self.coupling is not None
+        largest = float(np.max(np.abs(alpha), initial=0.0))
+        unit = 2.0 ** (np.frexp(largest)[1] - 53 + len(alpha).bit_length())
+        ends = self.coupling * self.lo, self.coupling * self.hi
+        low, high = np.ceil(np.minimum(*ends) / unit), np.floor(np.maximum(*ends) / unit)
+        x = np.clip(np.rint(self.coupling * alpha / unit), low, high)
+        for g, total in enumerate(np.rint(np.atleast_1d(self.total) / unit).tolist()):
+            own: Any = slice(None) if self.group is None else np.flatnonzero(self.group == g)
+            down, up = x[own] - low[own], high[own] - x[own]
+            left = total - float(np.sum(x[own]))
+            room = np.minimum(up if left > 0 else down, abs(left))
+            # Rows far from both bounds first: no bound is met or left that need not be.
+            order = np.argsort(-np.minimum(up, down), kind="stable")
+            before = np.cumsum(room[order]) - room[order]
+            step = np.empty(len(room))
+            step[order] = np.sign(left) * np.clip(abs(left) - before, 0.0, room[order])
+            x[own] += step
+            if float(np.sum(x[own])) != total:
+                return alpha
+        return self.coupling * x * unit
+
+
+def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:
+    """x brought down by this much in sum, as far as low lets it; what is left to do."""
+    for end in (np.minimum(np.maximum(low, 0.0), x), low):
+        room = float(np.sum(x - end))
+        # (Without a bound no share of the room is anything: 0 as a total needs none.)
+        if excess > 0 and 0 < room < np.inf:
+            part = min(1.0, excess / room)
+            x = x - part * (x - end)
+            excess -= part * room
+    return x, excess
+
+
+def _largest(values: FloatArray) -> float:
+    """The largest of the sizes that are finite (0: there is none)."""
+    if not len(values):
+        return 0.0
+    ends = abs(float(np.min(values))), abs(float(np.max(values)))
+    if np.isfinite(ends).all():
+        return max(ends)
+    return float(np.max(np.abs(values[np.isfinite(values)]), initial=0.0))
+
+
+def sensitivity(
+    dual: Dual, alpha: FloatArray, gradient: FloatArray, slack: FloatArray | float
+) -> FloatArray:
+    """By how much of an error of its score each row moves the gap, at most (rows,).
+
+    A row that is certainly where its gradient wants it moves P and D alike; another by how far it
+    is from the farthest place that a gradient within ``slack`` may want.
+    """
+    tube: Any = 0.0 if dual.tube is None else dual.tube
+    above, below = gradient > slack + tube, gradient < -slack - tube
+    inside = np.zeros(len(dual), np.bool_) if dual.tube is None else np.abs(gradient) < tube - slack
+    up, down = dual.hi - alpha, alpha - dual.lo
+    return np.select([above, below, inside], [up, down, np.abs(alpha)], np.maximum(up, down))

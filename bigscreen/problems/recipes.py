@@ -1,0 +1,547 @@
+"""The problems: recipes that make the ``Dual`` of any part of the rows.
+
+| recipe | s | p | e | box | coupling |
+|---|---|---|---|---|---|
+| CSvc | y | 1 | 0 | [0, C c] | true offset: sum y alpha = 0 |
+| SquaredSvc | y | 1 | 0 | [0, inf) | true offset: sum y alpha = 0 |
+| NuSvc | y | 0 | 0 | [0, c / mass] | sum alpha = nu; true offset: nu / 2 over each class |
+| OneClass | 1 | 0 | 0 | [0, c / (nu mass)] | sum alpha = 1 |
+| NuSvr (rows twice) | +-1 | s y | 0 | [0, C c] | sum alpha = C nu mass; true offset: half by s |
+| Lad | 1 | y | 0 | [-C c, C c] | true offset: sum alpha = 0 |
+| Svr | 1 | y | epsilon | [-C c, C c] | true offset: sum alpha = 0 |
+| SquaredSvr | 1 | y | epsilon | (-inf, inf) | true offset: sum alpha = 0 |
+| Quantile | 1 | y | 0 | [C (tau - 1) c, C tau c] | true offset: sum alpha = 0 |
+| Sublinear | -sgn a | b / abs(a) | 0 | [C lower abs(a) c, C upper abs(a) c] | none |
+
+``c`` is the weight of a row (sample weight times class weight), ``mass`` the sum of ``c`` over all
+rows, ``y`` the class (+-1) or the target of a regression. The squared ones have the curve
+``q = 1 / (2 C c)``, the others none; their boxes are points where c is 0. Multiplying a row's
+weight by k is the same as having it k times, in every problem.
+
+yang's bounded nu-SVC asks for ``sum alpha >= nu``. Its objective is ``1/2 ||w(alpha)||^2`` alone,
+which scaling alpha down does not raise, so the equality has the same optimal w.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError, is_number
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual, Mu
+
+INTERCEPTS = ("none", "constant", "true")
+
+
+class Problem(Protocol):
+    """What solvers, closing passes and paths ask of a problem."""
+
+    @property
+    def intercept(self) -> str:
+        """ "none"; "constant": a 1 is appended to every phi; "true": there is a coupling, whose
+        multiplier is (or gives) the offset."""
+
+    @property
+    def intercept_scaling(self) -> float:
+        """What is appended in place of the 1."""
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """The dual of rows with these labels (codes) or targets, and these sample weights.
+
+        ``scale`` multiplies the box: a subsample of one row in k is solved with scale k. The
+        coupling's total stays that of all rows.
+        """
+
+    def offset(self, mu: Mu) -> float:
+        """The decision function's offset at this multiplier (0 without a coupling)."""
+
+    def at(self, value: float) -> Self:
+        """The same problem at another value of its parameter (C, or nu): a point of a path."""
+
+    def factor(self, other: Self) -> float | None:
+        """``C / C of other`` where the boxes of both differ by just this factor, else None."""
+
+
+class _Offset:
+    """The offset is the multiplier itself: scores enter G as ``p - s (u + mu)``, ``s = t``."""
+
+    intercept: str
+    intercept_scaling = 1.0
+
+    def offset(self, mu: Mu) -> float:
+        return float(np.sum(mu)) if self.intercept == "true" else 0.0
+
+
+@dataclass(frozen=True)
+class _Penalised(_Offset):
+    """Problems whose box scales with C."""
+
+    C: float
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.C) and self.C > 0):
+            raise InputError(f"C must be a positive finite number, got {self.C!r}")
+        if self.intercept not in INTERCEPTS:
+            raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
+        if not (is_number(self.intercept_scaling) and self.intercept_scaling > 0):
+            raise InputError(
+                "intercept_scaling must be a positive finite number, got "
+                f"{self.intercept_scaling!r}"
+            )
+
+    def at(self, value: float) -> Self:
+        return replace(self, C=value)
+
+    def factor(self, other: Self) -> float | None:
+        return self.C / other.C if replace(other, C=self.C) == self else None
+
+
+@dataclass(frozen=True)
+class CSvc(_Penalised):
+    """The C-SVC.
+
+    Parameters
+    ----------
+    C : float
+        Penalty of a margin violation, > 0 (Snacks' lambda is ``C = 1 / (2 n lambda)``).
+    positive : int
+        The label code of class +1; every other code is class -1.
+    code_weight : tuple of float
+        One weight per label code (class weights); empty: all 1.
+    intercept : {"none", "constant", "true"}
+        No offset; a constant 1 appended to phi (penalised); or LIBSVM's unpenalised offset, which
+        is the coupling ``sum y_i alpha_i = 0``.
+    intercept_scaling : float
+        The constant, in place of 1: the larger, the less the offset is penalised.
+    """
+
+    positive: int
+    code_weight: tuple[float, ...] = ()
+    intercept: str = "none"
+    intercept_scaling: float = 1.0
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are label codes."""
+        n = len(y)
+        sign = classes(y, self.positive)
+        hi = self.C * scale * rows_weights(y, weights, self.code_weight)
+        coupling = sign if self.intercept == "true" else None
+        return Dual(sign, constant(1.0, n), constant(0.0, n), hi, coupling)
+
+
+@dataclass(frozen=True)
+class SquaredSvc(CSvc):
+    """The C-SVC with squared losses: ``C c max(0, 1 - y u)^2``; parameters as `CSvc` has them."""
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are label codes."""
+        return _squared(super().dual(y, weights, scale))
+
+    def factor(self, other: Self) -> float | None:
+        """None: C is in the curve."""
+        return None
+
+
+@dataclass(frozen=True)
+class Lad(_Penalised):
+    """Least absolute deviations: loss ``C c |y - u|`` (wang sec. 6).
+
+    ``y`` are targets; ``intercept`` as for ``CSvc``.
+    """
+
+    intercept: str = "none"
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets."""
+        hi = self.C * scale * weights
+        return _residual(y, -hi, hi, self.intercept)
+
+
+@dataclass(frozen=True)
+class Svr(_Penalised):
+    """epsilon-SVR: loss ``C c max(0, |y - u| - epsilon)``; one variable a row (see ``dual``).
+
+    ``intercept`` and ``intercept_scaling`` as for ``CSvc``.
+    """
+
+    epsilon: float
+    intercept: str = "none"
+    intercept_scaling: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (is_number(self.epsilon) and self.epsilon >= 0):
+            raise InputError(f"epsilon must be a finite number, 0 or more, got {self.epsilon!r}")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets."""
+        hi = self.C * scale * weights
+        tube = constant(self.epsilon, len(y)) if self.epsilon else None
+        return replace(_residual(y, -hi, hi, self.intercept), tube=tube)
+
+
+@dataclass(frozen=True)
+class SquaredSvr(Svr):
+    """epsilon-SVR with squared losses: ``C c max(0, |y - u| - epsilon)^2``."""
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets."""
+        return _squared(super().dual(y, weights, scale))
+
+    def factor(self, other: Self) -> float | None:
+        """None: C is in the curve."""
+        return None
+
+
+@dataclass(frozen=True)
+class Quantile(_Penalised):
+    """Quantile regression: loss ``C c max(tau (y - u), (tau - 1) (y - u))``, ``0 < tau < 1``."""
+
+    tau: float
+    intercept: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (is_number(self.tau) and 0 < self.tau < 1):
+            raise InputError(f"tau must lie strictly between 0 and 1, got {self.tau!r}")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets."""
+        box = self.C * scale * weights
+        return _residual(y, (self.tau - 1) * box, self.tau * box, self.intercept)
+
+
+@dataclass(frozen=True, eq=False)
+class Sublinear(_Penalised):
+    """wang's general class: ``1/2 ||w||^2 + C sum c_i phi(a_i u_i + b_i)``, phi sublinear.
+
+    Every sublinear function of one number is ``phi(z) = max(lower z, upper z)`` (wang, lemma 2).
+    The hinge is ``a = -y, b = 1, [0, 1]``; LAD ``a = -1, b = y, [-1, 1]``; weights in either are
+    weights of the rows. ``y`` of ``dual`` are the rows' NUMBERS, by which a and b are looked up.
+
+    Parameters
+    ----------
+    C : float
+    a, b : float64 (n,)
+        Any finite numbers.
+    lower, upper : float
+        ``lower <= upper``.
+    """
+
+    a: FloatArray
+    b: FloatArray
+    lower: float
+    upper: float
+    intercept: str = "none"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.intercept == "true":
+            raise InputError("the general problem has no unpenalised offset; use constant or none")
+        if not (is_number(self.lower) and is_number(self.upper) and self.lower <= self.upper):
+            raise InputError(
+                "lower and upper must be finite numbers, lower at most upper, got "
+                f"{self.lower!r} and {self.upper!r}"
+            )
+        for name in ("a", "b"):
+            values = np.asarray(getattr(self, name), dtype=np.float64)
+            if values.ndim != 1 or not np.isfinite(values).all():
+                raise InputError(f"{name} must be finite numbers, one for every row")
+            object.__setattr__(self, name, values)
+        if len(self.a) != len(self.b):
+            raise InputError(
+                f"a and b must be as many numbers, one of each for every row, got {len(self.a)} "
+                f"and {len(self.b)}"
+            )
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are row numbers."""
+        rows = np.asarray(y).astype(np.int64)
+        a, b = self.a[rows], self.b[rows]
+        size = np.abs(a)
+        box = self.C * scale * weights * size
+        # The variable is |a| times wang's, which leaves a sign of +-1; a = 0 costs a constant.
+        lin = np.divide(b, size, out=np.zeros(len(b)), where=size > 0)
+        return Dual(np.where(a > 0, -1.0, 1.0), lin, self.lower * box, self.upper * box)
+
+    def factor(self, other: Self) -> float | None:
+        """``C / C of other`` where both are made of the same arrays."""
+        same = all(getattr(self, k) is getattr(other, k) for k in ("a", "b"))
+        bounds = (self.lower, self.upper, self.intercept)
+        same = same and bounds == (other.lower, other.upper, other.intercept)
+        return self.C / other.C if same else None
+
+
+def refuse_uncommon(problem: Problem) -> None:
+    """Refuse what the solvers of exact kernel machines and of paths do not know.
+
+    Raises
+    ------
+    InputError
+        For squared losses, and an appended constant other than 1.
+    """
+    if isinstance(problem, (SquaredSvc, SquaredSvr)):
+        raise InputError(
+            "squared losses are solved on explicit features alone: use the newton solver or "
+            "coordinate descent on a linear machine or landmarks, or losses that are not squared"
+        )
+    if problem.intercept == "constant" and problem.intercept_scaling != 1:
+        raise InputError(
+            "intercept_scaling is for the newton solver and coordinate descent on explicit "
+            "features; leave it at 1"
+        )
+
+
+def classes(codes: NDArray[Any], positive: int) -> FloatArray:
+    """+1 for the positive class, -1 for every other."""
+    sign = (codes == positive).astype(np.float64)
+    sign *= 2.0
+    sign -= 1.0
+    return sign
+
+
+def rows_weights(
+    codes: NDArray[Any], weights: FloatArray, code_weight: tuple[float, ...]
+) -> FloatArray:
+    """``c``: sample weight times class weight."""
+    return weights * np.asarray(code_weight)[codes] if code_weight else weights
+
+
+def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -> Dual:
+    """A loss of ``y - u``."""
+    one = constant(1.0, len(y))
+    coupling = one if intercept == "true" else None
+    return Dual(one, np.asarray(y, dtype=np.float64), lo, hi, coupling)
+
+
+def _squared(dual: Dual) -> Dual:
+    """The same with squared losses: what was the box's end is half of what alpha may grow by for
+    each unit of the gradient."""
+    # (0 or infinite where the weight is next to everything or nothing: see `Dual.reach`.)
+    with np.errstate(over="ignore"):
+        steep = 2.0 * dual.hi
+        curve = np.divide(1.0, steep, out=np.ones(len(dual)), where=steep > 0)
+    free = np.where(steep > 0, np.inf, 0.0)
+    return replace(dual, lo=np.where(dual.lo < 0, -free, 0.0), hi=free, curve=curve)
+
+
+@lru_cache(maxsize=64)
+def constant(value: float, n: int) -> FloatArray:
+    """A read-only array of one value that takes no memory."""
+    return np.broadcast_to(np.float64(value), (n,))
+
+
+_ROUNDED = 1 + 1e-12
+"""A last digit of the sums is not what makes a nu infeasible."""
+
+
+@dataclass(frozen=True)
+class NuSvc:
+    """The nu-SVC, in the scale of yang: ``alpha_i <= c_i / mass``, ``sum alpha = nu``.
+
+    Parameters
+    ----------
+    nu : float
+        In (0, 1]: at least this share of the weight supports the margin.
+    positive, code_weight
+        As for ``CSvc``.
+    mass : float
+        ``sum c`` over ALL rows.
+    intercept : {"none", "constant", "true"}
+        "none" and "constant" are yang's bounded machine, whose one multiplier is ``-rho``; "true"
+        is LIBSVM's, with half of nu over either class: the multipliers (of class -1, class +1) are
+        ``-rho -+ b``.
+    """
+
+    nu: float
+    positive: int
+    mass: float
+    code_weight: tuple[float, ...] = ()
+    intercept: str = "none"
+
+    intercept_scaling = 1.0
+
+    def __post_init__(self) -> None:
+        _check_nu(self.nu, self.mass)
+        if self.intercept not in INTERCEPTS:
+            raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are label codes."""
+        n = len(y)
+        sign = classes(y, self.positive)
+        hi = scale / self.mass * rows_weights(y, weights, self.code_weight)
+        total: Any = self.nu
+        group = None
+        if self.intercept == "true":
+            group, total = (sign > 0).astype(np.int8), np.full(2, 0.5 * self.nu)
+        zero = constant(0.0, n)
+        return Dual(sign, zero, zero, hi, constant(1.0, n), total, group)
+
+    def offset(self, mu: Mu) -> float:
+        """``b``: half the difference of LIBSVM's two multipliers, 0 for the bounded machine."""
+        return _difference(mu) if self.intercept == "true" else 0.0
+
+    def rho(self, mu: Mu) -> float:
+        """The margin: rows with ``y f(x) < rho`` are inside of it."""
+        return -float(np.mean(mu))
+
+    def at(self, value: float) -> Self:
+        return replace(self, nu=value)
+
+    def factor(self, other: Self) -> float | None:
+        """None: the box of a nu-SVC does not depend on nu."""
+        return None
+
+
+@dataclass(frozen=True)
+class NuSvr:
+    """LIBSVM's nu-SVR: ``C sum c_i (nu epsilon + max(0, |y - u| - epsilon))``, epsilon found too.
+
+    Every row is there twice, once for either side of the tube (`store.Mirrored`): ``alpha_i <=
+    C c_i``, and the two sides share ``sum alpha = C nu mass``, half of it each where the offset is
+    unpenalised. The multipliers (of the lower side, the upper side) are ``epsilon -+ b`` then, else
+    the one is epsilon.
+
+    Parameters
+    ----------
+    C : float
+    nu : float
+        In (0, 1]: at most this share of the weight is outside of the tube.
+    mass : float
+        ``sum c`` over ALL rows, each counted once.
+    intercept : {"none", "constant", "true"}
+    """
+
+    C: float
+    nu: float
+    mass: float
+    intercept: str = "none"
+
+    intercept_scaling = 1.0
+
+    def __post_init__(self) -> None:
+        _check_nu(self.nu, self.mass)
+        if not (is_number(self.C) and self.C > 0):
+            raise InputError(f"C must be a positive finite number, got {self.C!r}")
+        if self.intercept not in INTERCEPTS:
+            raise InputError(f"intercept must be none, constant or true, got {self.intercept!r}")
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; ``y`` are targets and sides (rows, 2)."""
+        n = len(y)
+        sign = np.ascontiguousarray(y[:, 1])
+        total: Any = self.C * self.nu * self.mass
+        group = None
+        if self.intercept == "true":
+            group, total = (sign > 0).astype(np.int8), np.full(2, 0.5 * total)
+        box = constant(0.0, n), self.C * scale * weights
+        return Dual(sign, sign * y[:, 0], *box, constant(1.0, n), total, group)
+
+    def offset(self, mu: Mu) -> float:
+        """``b``: half the difference of the two multipliers."""
+        return _difference(mu) if self.intercept == "true" else 0.0
+
+    def at(self, value: float) -> Self:
+        return replace(self, C=value)
+
+    def factor(self, other: Self) -> float | None:
+        """``C / C of other``: the totals scale with the box."""
+        return self.C / other.C if replace(other, C=self.C) == self else None
+
+
+@dataclass(frozen=True)
+class OneClass:
+    """The one-class machine: ``alpha_i <= c_i / (nu mass)``, ``sum alpha = 1``.
+
+    Its decision function is ``<w, phi> - rho``, above 0 for rows like those it was fitted on, and
+    ``rho`` is minus the multiplier. Labels are not looked at.
+
+    Parameters
+    ----------
+    nu : float
+        In (0, 1]: at most this share of the weight is outside.
+    mass : float
+        ``sum c`` over ALL rows.
+    """
+
+    nu: float
+    mass: float
+
+    intercept = "true"
+    intercept_scaling = 1.0
+
+    def __post_init__(self) -> None:
+        _check_nu(self.nu, self.mass)
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; of ``y`` only the length matters."""
+        one, zero = constant(1.0, len(y)), constant(0.0, len(y))
+        return Dual(one, zero, zero, scale / (self.nu * self.mass) * weights, one, 1.0)
+
+    def offset(self, mu: Mu) -> float:
+        """``-rho``."""
+        return float(np.sum(mu))
+
+    def at(self, value: float) -> Self:
+        return replace(self, nu=value)
+
+    def factor(self, other: Self) -> float | None:
+        """None: the box scales with nu, but the total does not."""
+        return None
+
+
+def largest_nu(positive: float, negative: float, intercept: str) -> float:
+    """The largest feasible nu of a nu-SVC, from the weights of both classes."""
+    if intercept != "true":
+        return 1.0
+    return 2.0 * min(positive, negative) / (positive + negative)
+
+
+def check_feasible(nu: float, positive: float, negative: float, intercept: str, where: str) -> None:
+    """Refuse a nu-SVC that the weights of its classes do not allow.
+
+    Parameters
+    ----------
+    positive, negative : float
+        Weight of either class.
+    intercept : str
+        Only the unpenalised offset, which has half of nu over each class, has a limit below 1.
+    where : str
+        What the message calls the rows.
+
+    Raises
+    ------
+    InputError
+        With the largest feasible value.
+    """
+    if positive + negative == 0 or intercept == "true" and min(positive, negative) == 0:
+        raise InputError(
+            f"a nu-SVC needs rows of both classes that have some weight{where}; give weights "
+            "above zero"
+        )
+    most = largest_nu(positive, negative, intercept)
+    if nu > most * _ROUNDED:
+        near = f"{most:.6g}"
+        near = near if float(near) <= most * _ROUNDED else f"{most * (1 - 5e-6):.6g}"
+        raise InputError(
+            f"nu {nu:.10g} is infeasible{where}: one class has too little weight to hold half of "
+            f"it; the largest feasible nu is {near}"
+        )
+
+
+def _difference(mu: Mu) -> float:
+    minus, plus = np.asarray(mu, dtype=np.float64)
+    return 0.5 * float(plus - minus)
+
+
+def _check_nu(nu: float, mass: float) -> None:
+    if not (is_number(nu) and 0 < nu <= 1):
+        raise InputError(f"nu must lie in (0, 1], got {nu!r}")
+    if not (is_number(mass) and mass > 0):
+        raise InputError(f"mass must be the weight of all rows, above 0, got {mass!r}")

@@ -1,0 +1,211 @@
+"""The certificate of a fitted model: what was proved, over what, and what it cost."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from bigscreen.kernels.definite import WITHOUT_PROOF
+from bigscreen.model.model import Model
+from bigscreen.problems.point import met, reached
+from bigscreen.report import report
+
+_SUMS = ("primal", "dual", "gap", "rounding_bound")
+_EACH = ("primal_rounding", "dual_rounding")
+
+
+def fit_record(model: Model) -> dict[str, Any]:
+    """What `bigscreen fit --json` writes.
+
+    Returns
+    -------
+    dict
+        problem: its name. primal, dual, gap, rounding_bound, primal_rounding, dual_rounding: sums
+        over the classifiers (one unless there are more than two labels; the last two None of
+        models of before). relative_gap, rows_alive: the largest of theirs.
+        n_iter: points of the history of all; passes: how many passes went over all rows, over
+        some, and certified. certificates: each one's own; of a model that has none (an early
+        divide and conquer) it, the sums, relative_gap and certified_in are None, and
+        no_certificate says why. proved: whether the gaps bound anything; where they do not, the
+        kernel not being positive semidefinite, primal and the gaps are None, and violation is the
+        largest violation of the KKT conditions (else None). kernel_known: of a precomputed kernel
+        or a function, how far it is known to be positive semidefinite (else None). nystrom: of
+        landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
+        tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and screening: rule,
+        rows fixed at either end, by pass; products: what computed those of rows, the matrix unit
+        or BLAS (None of models of before).
+    """
+    known = model.provenance
+    certificates = known["certificates"]
+    alive = {event["class"]: event["rows_alive"] for event in known["history"]}
+    proved: dict[str, Any] = dict.fromkeys(
+        (*_SUMS, *_EACH, "relative_gap", "certified_in", "violation")
+    )
+    if certificates is not None:
+        parts = {name: [part.get(name) for part in certificates] for name in proved}
+        proved = {name: _all(sum, parts[name]) for name in (*_SUMS, *_EACH)}
+        proved |= {name: _all(max, parts[name]) for name in ("relative_gap", "violation")}
+        proved["certified_in"] = parts["certified_in"][0]
+        proved["proved"] = all(part.get("proved", True) for part in certificates)
+    return {
+        "proved": False,
+        **proved,
+        "problem": known["parameters"].get("problem", "c-svc"),  # the only one there once was
+        "no_certificate": None if certificates is not None else known["no_certificate"],
+        "tol": known["parameters"]["tol"],
+        "n_iter": len(known["history"]),
+        "passes": _passes(certificates or []),
+        "rows": known["rows"],
+        "rows_alive": max(alive.values(), default=None),
+        **{name: known[name] for name in ("seconds", "peak_pss_bytes", "solver", "features")},
+        "products": known.get("versions", {}).get("products"),
+        "strategy": model.strategy,
+        "kernel_known": known.get("kernel_known"),
+        "nystrom": known.get("nystrom"),
+        "screening": _screening(known["screening"]),
+        "certificates": certificates,
+    }
+
+
+def _all(of: Callable[[list[float]], float], numbers: list[Any]) -> float | None:
+    """A number of all classifiers, None if any of them has none."""
+    return None if None in numbers else of(numbers)
+
+
+def _passes(parts: list[dict[str, Any]]) -> dict[str, int]:
+    """Those of all classifiers; models of before have none."""
+    made = [part["passes"] for part in parts if "passes" in part]
+    kinds = [kind for kind in ("full", "partial", "closing") if any(kind in own for own in made)]
+    return {kind: sum(own.get(kind, 0) for own in made) for kind in kinds}
+
+
+def _told(record: Mapping[str, Any]) -> str:
+    """The passes made, or of a solver that makes none how often it was looked at."""
+    made = record["passes"]
+    if "full" not in made:
+        return f"{report.count(record['n_iter'])} checks"
+    told = f"{report.count(made['full'])} over all rows, {report.count(made['partial'])} over some"
+    return f"{told}, {report.count(made['closing'])} to certify"
+
+
+def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
+    """The records of all classifiers as one."""
+    return {
+        "rule": parts[0]["rule"] if parts else "none",
+        **{
+            name: sum(part[name] for part in parts)
+            for name in ("fixed_at_hi", "fixed_at_lo", "taken_back")
+        },
+        "passes": [{"label": part["label"], **entry} for part in parts for entry in part["passes"]],
+    }
+
+
+def show(record: Mapping[str, Any], name: str) -> None:
+    """Print the certificate of the model `name`, and a warning if its gap was missed.
+
+    Parameters
+    ----------
+    record : mapping
+        Of `fit_record`.
+    name : str
+        What the title calls the model.
+    """
+    missing = record["no_certificate"]
+    report.table(
+        f"Certificate of {name}",
+        {
+            "problem": record["problem"],
+            **({"proved": "nothing"} if missing else _proved(record)),
+            **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
+            **_rank(record["nystrom"]),
+            "screened": _screened(record["screening"]),
+            "passes": _told(record),
+            "solver, features": f"{record['solver']}, {record['features']}",
+            **({"products of rows by": record["products"]} if record["products"] else {}),
+            "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
+            "peak memory": report.size(record["peak_pss_bytes"]),
+        },
+    )
+    if missing:
+        report.warn(f"this model has {missing}")
+        return
+    # Models of before have none.
+    told = (part.get("hindrance") for part in record["certificates"])
+    why = next((each for each in told if each), None)
+    if record["violation"] is not None:
+        report.warn(f"the kernel is not positive semidefinite: {WITHOUT_PROOF}")
+    missed = [part for part in record["certificates"] if not met(part, record["tol"])]
+    if missed:
+        what = "relative gap" if record["violation"] is None else "violation"
+        more = "more --max-iter or --time-budget, or another --solver, may help"
+        parts = len(record["certificates"])
+        which = f" of {len(missed)} of {parts} classifiers" if parts > 1 else ""
+        widest = max(reached(part) for part in missed)
+        report.warn(
+            f"the {what}{which} missed {record['tol']:g}, rounding included: it is "
+            f"{widest:.2e}; the model is the best one found ({why or more})"
+        )
+    elif why:
+        report.warn(why)
+
+
+def _proved(record: Mapping[str, Any]) -> dict[str, str]:
+    if record["violation"] is not None:
+        facts = _stationary(record)
+    else:
+        facts = _gap(record)
+    many = len(record["certificates"])
+    if many == 1:
+        return facts
+    each = "pairs of labels" if record["strategy"] == "one" else "labels, each against the rest"
+    what = "relative gap" if record["violation"] is None else "violation"
+    return {"classifiers": f"{many} {each}: sums, and the largest {what}", **facts}
+
+
+def _stationary(record: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "proved": "nothing: a stationary point",
+        "dual objective D": f"{record['dual']:.8g}",
+        "KKT violation": f"{record['violation']:.2e} (asked for {record['tol']:g})",
+        "rounding": f"can have moved the violation by {record['rounding_bound']:.2g} at most "
+        f"(scores in {record['certified_in']})",
+        "computed over": f"all {report.count(record['rows'])} rows",
+    }
+
+
+def _gap(record: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        "primal objective P": f"{record['primal']:.8g}",
+        "dual objective D": f"{record['dual']:.8g}",
+        "gap P - D": f"{record['gap']:.4g}",
+        "relative gap": f"{record['relative_gap']:.2e} (asked for {record['tol']:g})",
+        "rounding": f"{_moved(record)} (scores in {record['certified_in']}; six standard "
+        "deviations where float32 is rounded)",
+        "proved over": f"all {report.count(record['rows'])} rows",
+    }
+
+
+def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
+    """What was dropped of the landmarks' directions; models of before do not say."""
+    if known is None:
+        return {}
+    rank, m = known["rank"], known["landmarks"]
+    told = f"{report.count(rank)} of {report.count(m)} directions"
+    if rank < m:
+        told += f", none below {known['cutoff']:.1g} of the largest"
+    return {"rank": told}
+
+
+def _moved(record: Mapping[str, Any]) -> str:
+    """How far rounding can have moved what was proved."""
+    gap, own, other = (record.get(name) for name in ("rounding_bound", *_EACH))
+    each = "" if own is None or other is None else f", P by {own:.2g}, D by {other:.2g}"
+    return f"can have moved the gap by {gap:.2g}{each}"
+
+
+def _screened(screening: Mapping[str, Any]) -> str:
+    if screening["rule"] == "none":
+        return "nothing (no rule)"
+    fixed = screening["fixed_at_hi"] + screening["fixed_at_lo"]
+    passes = sorted({entry["pass"] for entry in screening["passes"]})
+    when = f" in passes {passes[0]} to {passes[-1]}" if passes else ""
+    back = f"; all taken back {screening['taken_back']} times" if screening["taken_back"] else ""
+    return f"{report.count(fixed)} rows decided early by rule {screening['rule']}{when}{back}"

@@ -1,0 +1,289 @@
+"""A path for people: a bar while it is solved, a table at its end, and its plots.
+
+The plots draw into matplotlib axes that are handed in, so that a page can hold several.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+from bigscreen.errors import InputError
+from bigscreen.files.output import replacing
+from bigscreen.files.printable import printable
+from bigscreen.model.solved_path import SolvedPath
+from bigscreen.problems.point import reached
+from bigscreen.report.report import PLAIN_SECONDS, count, left_of, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TABLE_ROWS = 20
+"""Points of a table: more of them are shown thinned out."""
+
+PLACES = {"hi": "at the upper end", "lo": "at the lower end", "zero": "at zero"}
+NAMES = {
+    "gap": "gap ball",
+    **{name: name.upper() for name in ("dvi", "ssnsv", "essnsv", "srbo")},
+    "srbo-cut": "SRBO with a cut",
+}
+
+
+class PathBar:
+    """Show the events of `bigscreen.train.path.train_path`: a bar on a terminal, lines elsewhere.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        Standard error unless given.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False)
+        self._printed = -math.inf
+        self._waiting: str | None = None
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[line]}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self._task: TaskID | None = None
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+        if self._waiting is not None:
+            self._print(self._waiting)
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take one event."""
+        if event["event"] != "point":
+            return
+        where = "all rows" if event["fold"] is None else f"fold {event['fold'] + 1}"
+        line = (
+            f"{event['parameter']} {event['value']:.4g}  {_share(event)} screened  {left_of(event)}"
+        )
+        if self._bar.disable:
+            self._waiting = f"{where}  {event['done']} of {event['total']}  {line}"
+            if time.monotonic() - self._printed >= PLAIN_SECONDS:
+                self._print(self._waiting)
+            return
+        if self._task is None:
+            self._task = self._bar.add_task(where, total=event["total"], line=line)
+        self._bar.update(self._task, description=where, completed=event["done"], line=line)
+
+    def _print(self, line: str) -> None:
+        self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+        self._printed, self._waiting = time.monotonic(), None
+
+
+def _share(record: Mapping[str, Any]) -> str:
+    rows = record["rows"]
+    return f"{(rows - record['left']) / rows:.1%}" if rows else "0%"
+
+
+def path_table(path: SolvedPath) -> None:
+    """Print the points, at most 20 of them, the best among these."""
+    shown = set(np.linspace(0, len(path) - 1, TABLE_ROWS).round().astype(int).tolist())
+    if path.best is not None:
+        shown.add(path.best)
+    scores = None if path.scores is None else path.scores.mean(axis=0)
+    title = Text(f"{len(path)} points")
+    grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    gaps = all(part["gap"] is not None for part in path.points)
+    proof = ("P", "gap / P") if gaps else ("D", "violation")
+    names = [path.parameter, *proof, "screened", "left", "support", "seconds"]
+    for name in [*names, *([] if scores is None else [path.record["scoring"]])]:
+        grid.add_column(Text(printable(name)), justify="right")
+    for k in sorted(shown):
+        parts = path.record["points"][k]
+        rows, left = (sum(part[name] for part in parts) for name in ("rows", "left"))
+        spent = sum(sum(part["seconds"].values()) for part in parts)
+        cells = [
+            f"{path.values[k]:.4g}",
+            f"{sum(part['primal' if gaps else 'dual'] for part in parts):.6g}",
+            f"{max(reached(part) for part in parts):.1e}",
+            _share({"rows": rows, "left": left}),
+            count(left),
+            count(sum(part["support"] for part in parts)),
+            f"{spent:.3f}",
+        ]
+        if scores is not None:
+            cells.append(f"{scores[k]:.4f}")
+        grid.add_row(*cells, style="bold" if k == path.best else None)
+    Console(highlight=False).print(grid)
+
+
+def totals(path: SolvedPath) -> dict[str, str]:
+    """Facts of the whole path, as `report.table` takes them."""
+    parts, walks = path.points, path.walks
+    spent = {key: sum(p["seconds"][key] for p in walks) for key in ("rules", "solver")}
+    began = sum(sum(p["seconds"].values()) for p in walks if p["init"])
+    facts = {
+        "points": f"{len(path)} values of {path.parameter}, {path.values[0]:g} to "
+        f"{path.values[-1]:g}",
+        **_worst(parts, count(path.record["provenance"]["rows"])),
+        "screened": f"{np.mean([1 - p['left'] / max(1, p['rows']) for p in parts]):.1%} of the rows"
+        f" on average, by {', '.join(path.record['rules']) or 'no rule'}",
+        "time": f"features {seconds(path.record['seconds']['features'])}, first solves "
+        f"{seconds(began)}, rules {seconds(spent['rules'])}, solver {seconds(spent['solver'])} "
+        f"(all), total {seconds(path.record['seconds']['total'])}",
+    }
+    if path.best is not None and path.scores is not None:
+        mean = path.scores.mean(axis=0)[path.best]
+        facts["best"] = (
+            f"{path.parameter} {path.values[path.best]:.4g}, {path.record['scoring']} {mean:.4f} "
+            f"over {len(path.scores)} folds"
+        )
+    return facts
+
+
+def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
+    most = f"{max(reached(part) for part in parts):.1e}"
+    if all(part["gap"] is not None for part in parts):
+        return {"largest relative gap": f"{most}, each proved over all {rows} rows"}
+    return {
+        "proved": "nothing: the kernel is not positive semidefinite, and points are stationary",
+        "largest KKT violation": f"{most}, each computed over all {rows} rows",
+    }
+
+
+# -- plots -----------------------------------------------------------------------------------------
+def rejection(ax: Axes, path: SolvedPath, rule: str = "all") -> None:
+    """Stacked areas of the part of ALL rows that a rule identified, by where they are."""
+    values, rows = path.values, _sums(path, lambda part: part["rows"])
+    parts, labels = [], []
+    for place, label in PLACES.items():
+        found = _sums(path, lambda part, place=place: _found(part, rule).get(place, 0))
+        if found.any():
+            parts.append(found / np.maximum(rows, 1))
+            labels.append(label)
+    if parts:
+        ax.stackplot(values, parts, labels=labels, alpha=0.8)
+        ax.legend(loc="lower right")
+    _dress(ax, path, "part of all rows identified")
+    ax.set_ylim(0, 1)
+
+
+def rules_compared(ax: Axes, paths: Mapping[str, SolvedPath] | SolvedPath) -> None:
+    """One line a rule: of one path, all that it used; of several, each one's rules together."""
+    if isinstance(paths, SolvedPath):
+        used = {name: None for part in paths.points for name in part["screened"]}
+        names = [name for name in used if name != "all"]
+        names += ["all"] if len(names) != 1 else []
+        lines = {NAMES.get(name, name): (paths, name) for name in names}
+    else:
+        lines = {label: (path, "all") for label, path in paths.items()}
+    for label, (path, rule) in lines.items():
+        rows = _sums(path, lambda part: part["rows"])
+        found = _sums(path, lambda part, rule=rule: sum(_found(part, rule).values()))
+        ax.plot(path.values, found / np.maximum(rows, 1), label=label)
+    ax.legend()
+    _dress(ax, next(iter(lines.values()))[0], "part of all rows identified")
+    ax.set_ylim(0, 1)
+
+
+def remaining(ax: Axes, path: SolvedPath) -> None:
+    """Rows left to the solver, and rows that support the machine, against C or nu."""
+    ax.plot(path.values, _sums(path, lambda part: part["left"]), label="left to the solver")
+    ax.plot(path.values, _sums(path, lambda part: part["support"]), "--", label="support")
+    ax.legend()
+    _dress(ax, path, "rows")
+
+
+def validation(ax: Axes, path: SolvedPath) -> None:
+    """Mean score of held-out rows with the deviation over folds, and the best point."""
+    if path.scores is None:
+        raise InputError("a validation curve needs folds; solve the path with some")
+    mean, spread = path.scores.mean(axis=0), path.scores.std(axis=0)
+    ax.plot(path.values, mean)
+    ax.fill_between(path.values, mean - spread, mean + spread, alpha=0.25)
+    if path.best is not None:
+        ax.plot(path.values[path.best], mean[path.best], "o")
+    _dress(ax, path, f"{path.record['scoring']} of held-out rows")
+
+
+def save_plots(
+    path: SolvedPath, folder: str | Path, endings: Sequence[str] = ("png",)
+) -> list[Path]:
+    """Write every plot that the path has numbers for into a folder; the files written.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is not installed.
+    """
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
+    wanted: dict[str, Callable[[Axes, SolvedPath], None]]
+    wanted = {"rejection": rejection, "rules": rules_compared, "remaining": remaining}
+    if not path.record["rules"]:
+        wanted = {"remaining": remaining}
+    if path.scores is not None:
+        wanted["validation"] = validation
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    written = []
+    for name, draw in wanted.items():
+        figure = Figure(figsize=(6, 4), layout="constrained")
+        draw(figure.add_subplot(), path)
+        for ending in endings:
+            written.append(Path(folder) / f"{name}.{ending}")
+            with replacing(written[-1]) as file:
+                figure.savefig(file, format=ending, dpi=150)
+    return written
+
+
+def check_matplotlib() -> None:
+    """Raise InputError where plots cannot be drawn."""
+    try:
+        import matplotlib.figure  # noqa: F401
+    except ImportError as error:
+        raise InputError("plots need matplotlib: pip install 'bigscreen[plots]'") from error
+
+
+def _found(part: Mapping[str, Any], rule: str) -> dict[str, int]:
+    return {place: part["screened"].get(rule, {}).get(place, 0) for place in PLACES}
+
+
+def _sums(path: SolvedPath, of: Any) -> np.ndarray:
+    """A number of every point, summed over its machines."""
+    return np.array([sum(of(part) for part in parts) for parts in path.record["points"]], float)
+
+
+def _dress(ax: Axes, path: SolvedPath, what: str) -> None:
+    if path.parameter == "C" and len(path) > 1:
+        ax.set_xscale("log")
+    ax.set_xlabel(path.parameter)
+    ax.set_ylabel(what)

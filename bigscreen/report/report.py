@@ -1,0 +1,263 @@
+"""What a person sees while bigscreen works, and what a machine gets: live line, tables, JSON."""
+
+import json
+import math
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from rich.console import Console
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskID,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from bigscreen.files.output import replacing
+from bigscreen.files.printable import printable
+
+PLAIN_SECONDS = 2.0
+
+
+def count(number: int | float) -> str:
+    """1234567 -> '1,234,567'."""
+    return f"{int(number):,}"
+
+
+def size(n_bytes: int | float | None) -> str:
+    """Bytes for people: 1610612736 -> '1.5 GiB'."""
+    if n_bytes is None:
+        return "unknown"
+    value = float(n_bytes)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.3g} {unit}"
+        value /= 1024
+    return f"{value:.3g} TiB"
+
+
+def seconds(value: float | None) -> str:
+    """Seconds for people: 0.42 -> '0.42 s', 754 -> '12 min 34 s'."""
+    if value is None:
+        return "unknown"
+    if value < 60:
+        return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {rest} s"
+
+
+def pass_line(event: Mapping[str, Any]) -> str:
+    """One pass over the data as one line of plain text."""
+    label = event.get("class")
+    passes = f"pass {event['pass']}"
+    if "full_passes" in event:
+        passes += f" ({event['full_passes']} over all rows, {event['partial_passes']} over some)"
+    parts = [
+        passes,
+        *([f"label {label}"] if label is not None else []),
+        *([] if event["primal"] is None else [f"P {event['primal']:.6g}"]),
+        f"D {event['dual']:.6g}",
+        left_of(event),
+        f"{count(event['rows_alive'])} rows alive",
+        seconds(event["seconds"]),
+        size(event.get("memory")),
+    ]
+    return "  ".join(parts)
+
+
+def left_of(event: Mapping[str, Any]) -> str:
+    """What is left to do of a pass or a path's point: its gap, or its KKT violation."""
+    if event.get("violation") is not None:
+        return f"KKT violation {event['violation']:.1e}"
+    return f"relative gap {event['relative_gap']:.1e}"
+
+
+class FitReport:
+    """Show the events of a fit: a live line on a terminal, plain lines every 2 s elsewhere.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        Standard error unless given: what a fit prints at its end is not mixed with progress.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._phase = ""
+        self._line = ""
+        self._began = time.monotonic()
+        self._printed = -math.inf
+        self._waiting: str | None = None
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, refresh_per_second=8, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._close_phase()
+            self._live.stop()
+        elif self._waiting is not None:
+            self._print(self._waiting)
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take one event of `bigscreen.train.run.train`."""
+        if event["event"] == "phase":
+            self._close_phase()
+            self._phase, self._line, self._began = event["phase"], "", time.monotonic()
+            self._show()
+        elif event["event"] == "progress":
+            self._line = f"{event['phase']}  {event['done']} of {event['total']}"
+            self._show()
+        elif event["event"] == "pass":
+            self._line = pass_line(event)
+            self._show()
+            if self._live is None:
+                self._plain(self._line)
+
+    def _show(self) -> None:
+        if self._live is not None:
+            line = printable(self._line or self._phase)
+            text = Text(line, overflow="ellipsis", no_wrap=True)
+            self._live.update(Spinner("dots", text))
+
+    def _close_phase(self) -> None:
+        if self._live is not None and self._phase:
+            took = seconds(time.monotonic() - self._began)
+            line = printable(self._line or f"{self._phase}  {took}")
+            self.console.print(Text(line, overflow="ellipsis", no_wrap=True))
+            self._phase = ""
+
+    def _print(self, line: str) -> None:
+        self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+
+    def _plain(self, line: str) -> None:
+        now = time.monotonic()
+        if now - self._printed >= PLAIN_SECONDS:
+            self._print(line)
+            self._printed, self._waiting = now, None
+        else:
+            self._waiting = line
+
+
+class IngestBar:
+    """Progress bars for the events of `bigscreen.intake.ingest.ingest`, on terminals only."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[rows]} rows"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take one event."""
+        phase, rows = event["phase"], event["rows"]
+        if phase not in self._tasks:
+            self._tasks[phase] = self._bar.add_task(phase, rows="0")
+        unit = "bytes" if phase == "read" else "rows"
+        self._bar.update(
+            self._tasks[phase],
+            completed=event[unit],
+            # Unknown sizes show as a bar that moves to and fro.
+            total=event[f"{unit}_total"] or None,
+            rows=count(rows),
+        )
+
+
+def table(title: str, facts: Mapping[str, str]) -> None:
+    """Print names and values in two columns inside a frame."""
+    grid = Table.grid(padding=(0, 2))
+    for name, value in facts.items():
+        grid.add_row(Text(printable(name), style="dim"), Text(printable(value)))
+    framed = Panel(grid, title=Text(printable(title)), expand=False, title_align="left")
+    Console(highlight=False).print(framed)
+
+
+def note(sentence: str) -> None:
+    """Print one line of plain text."""
+    Console(highlight=False).print(printable(sentence), markup=False, soft_wrap=True)
+
+
+def matrix(title: str, confusion: Mapping[str, Mapping[str, int]]) -> None:
+    """Print a confusion matrix: true labels down, predicted ones across."""
+    guesses = list(next(iter(confusion.values())))
+    grid = Table(title=Text(printable(title)), title_justify="left")
+    grid.add_column("true \\ predicted")
+    for guess in guesses:
+        grid.add_column(Text(printable(guess)), justify="right")
+    for true, row in confusion.items():
+        grid.add_row(Text(printable(true)), *(count(row[guess]) for guess in guesses))
+    Console(highlight=False).print(grid)
+
+
+def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
+    """Write a record as strict JSON; the file appears whole or not at all.
+
+    Numbers that JSON has no word for (NaN, infinities) become null; numpy's become plain ones.
+    """
+    text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(name): _plain(part) for name, part in value.items()}
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(part) for part in value]
+    if isinstance(value, np.generic):
+        return _plain(value.item())
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, Path):
+        return str(value)
+    return value
+
+
+def warn(sentence: str) -> None:
+    """Print a warning line on standard error."""
+    console = Console(stderr=True, highlight=False)
+    console.print(f"warning: {printable(sentence)}", markup=False, soft_wrap=True)

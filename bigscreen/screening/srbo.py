@@ -1,0 +1,258 @@
+"""SRBO: screening along a grid of nu (yang th. 1), and a tighter region from the same two facts.
+
+In such problems ``p = 0``, the box begins at 0 and w enters by ``1/2 ||w||^2`` alone, so the
+optimum at the new nu is the point of least norm among all ``w(alpha)``, alpha feasible:
+
+    <w*, w' - w*> >= 0                 for w' = w(alpha'), alpha' feasible at the new nu,
+    <w0, w*>      >= beta              with beta = min over the same alpha of <w0, w(alpha)>.
+
+Points are taken in the scale of the new box: a one-class machine's box is ``c / (nu mass)``, so
+its old alpha, w and gap are multiplied by ``k = nu0 / nu``, k and k^2 first. The delta of the
+paper is ``alpha' - alpha0``; any feasible alpha' is right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigscreen.errors import InputError
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual, Mu
+from bigscreen.screening.bounds import (
+    ROUNDING,
+    Carried,
+    doubt,
+    greedy,
+    in_the_box,
+    inner,
+    least,
+    nearest,
+    radius,
+    total_factor,
+)
+from bigscreen.screening.regions import Past, Products, Region, Scores, half_space
+
+Solve = Callable[[Dual, FloatArray], FloatArray]
+"""``solve(dual, alpha)``: an alpha near the optimum of a dual with ``p = 0``, from a feasible one.
+
+Rows whose box is a point stay. Any accuracy will do."""
+
+DELTAS = ("greedy", "small", "full")
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The old point in the new scale, and what adding delta does to it."""
+
+    total: float
+    scores: Scores
+    w_sq: float
+    off: float
+    gap: float
+    with_delta: tuple[float, float]
+    delta_sq: tuple[float, float]
+    more: Scores
+
+
+@dataclass(frozen=True)
+class Srbo:
+    """SRBO (yang th. 1) for an alpha0 of any accuracy, nu above its nu0.
+
+    Centre ``c = w(alpha0 + delta / 2)``, ``r^2 = ||c||^2 - ||w0||^2 + eps0``, where eps0 is the
+    Frank-Wolfe gap of alpha0 at nu0: ``(nu0 / nu) alpha*`` is feasible at nu0, so
+    ``<w0, w*> >= nu / nu0 (||w0||^2 - eps0) >= ||w0||^2 - eps0`` while ``eps0 <= ||w0||^2``.
+
+    Parameters
+    ----------
+    delta : {"greedy", "small", "full"}
+        Fill up the rows that cost least, with no QP; the small QP (27); the full QP (18).
+    solve : Solve or None
+        The solver of the QPs.
+    """
+
+    delta: str = "greedy"
+    solve: Solve | None = None
+    name: str = "srbo"
+    safe: bool = True
+    ends: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.delta, self.solve)
+
+    def region(
+        self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
+    ) -> Region | None:
+        """See ``PathRule``; None for a nu below that of the nearest point."""
+        own = _choose(dual, value, past, products, self.delta, self.solve)
+        if own is None or own.total < 1:
+            return None
+        factor = 1.0 if own.gap <= own.w_sq - own.off else own.total
+        (product, error), (square, error_sq) = own.with_delta, own.delta_sq
+        rest = own.w_sq - factor * (own.w_sq - own.gap) + (factor - 1) * own.off
+        r_sq = square / 4 + product + rest + error + error_sq / 4
+        centre = Scores(
+            own.scores.values + 0.5 * own.more.values, own.scores.slack + 0.5 * own.more.slack
+        )
+        size = own.w_sq + abs(product) + abs(square) + factor * own.gap
+        return Region(centre, radius(r_sq, size))
+
+
+@dataclass(frozen=True)
+class SrboCut:
+    """Both facts as they are, not their sum: a ball, cut by a half-space; nu above or below nu0.
+
+    Ball: centre ``w' / 2``, ``r = ||w'|| / 2``. Cut: ``<w0, w> >= beta``, beta from the linear
+    program at the new nu. The region lies in SRBO's ball, whose squared radius falls with the step
+    in nu where this one's depth falls with its square.
+
+    Parameters
+    ----------
+    delta, solve
+        As for ``Srbo``.
+    """
+
+    delta: str = "greedy"
+    solve: Solve | None = None
+    name: str = "srbo-cut"
+    safe: bool = True
+    ends: bool = False
+
+    def __post_init__(self) -> None:
+        _check(self.delta, self.solve)
+
+    def region(
+        self, dual: Dual, value: float, past: Sequence[Past], products: Products | None
+    ) -> Region | None:
+        """See ``PathRule``."""
+        own = _choose(dual, value, past, products, self.delta, self.solve)
+        if own is None:
+            return None
+        (product, error), (square, error_sq) = own.with_delta, own.delta_sq
+        w_sq = own.w_sq + 2 * product + square
+        off = own.off + 2 * error + error_sq
+        centre = Scores(
+            0.5 * (own.scores.values + own.more.values), 0.5 * (own.scores.slack + own.more.slack)
+        )
+        size = own.w_sq + 2 * abs(product) + square
+        inside = 0.5 * (own.w_sq + product)
+        excess = least(dual, own.scores) - inside - 0.5 * (own.off + error) - ROUNDING * size
+        cut = half_space(own.scores, own.w_sq, own.off, excess)
+        return Region(centre, radius((w_sq + off) / 4, size), cut)
+
+
+def choose(
+    dual: Dual,
+    start: Carried,
+    before: FloatArray | None,
+    delta: str,
+    solve: Solve | None,
+) -> FloatArray:
+    """An alpha' feasible for ``dual``, as the bi-level choice of delta has it.
+
+    Parameters
+    ----------
+    dual : Dual
+        At the new nu.
+    start : Carried
+        alpha0 in the scale of its box, which need not keep its total.
+    before : float64 (n,) or None
+        The point before alpha0, in the same scale; the small QP starts at the last step, taken
+        once more.
+    delta : {"greedy", "small", "full"}
+    solve : Solve or None
+
+    Returns
+    -------
+    float64 (n,)
+    """
+    alpha, scores, _ = start
+    filled = greedy(dual, alpha, scores.values)
+    if delta == "greedy" or solve is None:
+        return filled
+    if delta == "full" or before is None:
+        return _least_ball(dual, alpha, filled, None, solve)
+    # (27): the last delta is kept where it stays in the box; the other rows are chosen anew.
+    step = alpha - before
+    guess = alpha + _rate(dual, alpha, step) * step
+    out = (guess < dual.lo) | (guess > dual.hi)
+    start_at = dual.feasible(guess)
+    if not out.any():
+        return start_at
+    return _least_ball(dual, alpha, start_at, out, solve)
+
+
+def _rate(dual: Dual, alpha: FloatArray, step: FloatArray) -> float:
+    """How often the last step has to be taken to reach the new total."""
+    assert dual.coupling is not None
+    made = float(dual.coupling @ step)
+    missing = float(np.sum(dual.total) - dual.coupling @ alpha)
+    return missing / made if made * missing > 0 else 1.0
+
+
+def _least_ball(
+    dual: Dual,
+    alpha: FloatArray,
+    start: FloatArray,
+    free: np.ndarray | None,
+    solve: Solve,
+) -> FloatArray:
+    """QP (18): the alpha' that makes ``||w(alpha0 + delta / 2)||`` least, over ``free`` rows.
+
+    In ``gamma = (alpha0 + alpha') / 2`` it is the dual with another box and another total.
+    """
+    assert dual.coupling is not None
+    half = 0.5 * (alpha + start)
+    lo, hi = 0.5 * (alpha + dual.lo), 0.5 * (alpha + dual.hi)
+    if free is not None:
+        lo, hi = np.where(free, lo, half), np.where(free, hi, half)
+    x = dual.coupling * half
+    total: Mu = float(np.sum(x))
+    if dual.group is not None:
+        total = np.bincount(dual.group, x, np.size(dual.total)).astype(np.float64)
+    halved = Dual(dual.sign, dual.lin, lo, hi, dual.coupling, total, dual.group)
+    return dual.feasible(2.0 * solve(halved, np.clip(half, lo, hi)) - alpha)
+
+
+def _choose(
+    dual: Dual,
+    value: float,
+    past: Sequence[Past],
+    products: Products | None,
+    delta: str,
+    solve: Solve | None,
+) -> _Chosen | None:
+    point = nearest(value, past)
+    if point is None or products is None or not _homogeneous(dual) or not np.isfinite(point.gap):
+        return None
+    total = total_factor(dual, point)
+    start = in_the_box(dual, point)
+    if total is None or start is None:
+        return None
+    k, (alpha, scores, w_sq) = start
+    others = [one for one in past if (one.value - point.value) * (value - point.value) < 0]
+    last = nearest(point.value, others)
+    before = None
+    if delta == "small" and last is not None:
+        found = in_the_box(dual, last)
+        before = found[1][0] if found is not None else None
+    target = choose(dual, start[1], before, delta, solve)
+    coef = dual.sign * (target - alpha)
+    more = products(coef)
+    gap, off = k**2 * max(point.gap, 0.0), k**2 * doubt(point)
+    return _Chosen(total / k, scores, w_sq, off, gap, inner(coef, scores), inner(coef, more), more)
+
+
+def _homogeneous(dual: Dual) -> bool:
+    """Whether w enters by its norm alone, in a box that begins at 0 and keeps a total."""
+    plain = dual.coupling is not None and dual.tube is None
+    return plain and not np.any(dual.lin) and not np.any(dual.lo) and bool(np.all(dual.total))
+
+
+def _check(delta: str, solve: Solve | None) -> None:
+    if delta not in DELTAS:
+        raise InputError(f"delta must be greedy, small or full, got {delta!r}")
+    if delta != "greedy" and solve is None:
+        raise InputError(f"the {delta} choice of delta solves a QP: hand a solver in")

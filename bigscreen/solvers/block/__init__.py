@@ -1,0 +1,1 @@
+"""Blocks of rows of an exact kernel machine, its rows sharded."""

@@ -1,0 +1,190 @@
+"""The kernel matrix of the current block: entries of rows that stay are kept, where they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.operand import Operand
+from bigscreen.numerics.rows import njit
+
+STRIP = 128
+"""Rows of the matrix that one thread computes at a time."""
+
+
+class BlockGram:
+    """Rows of a block and the kernel entries between them.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    constant : bool
+        Add 1 to every entry (an appended constant).
+    threads : int
+    dtype : float32 or float64
+        Of the entries.
+
+    Attributes
+    ----------
+    ids : int64 (n,)
+        The rows, in no order: a row keeps its place while it stays.
+    X : their features
+    room : array (at least n, at least n)
+        The matrix is its first n rows and columns. It is written in place, as fresh memory costs
+        as much as computing it.
+    entries : int
+        Kernel entries computed so far.
+    """
+
+    def __init__(self, kernel: Kernel, constant: bool, threads: int, dtype: type) -> None:
+        self.kernel, self.constant, self.threads, self.dtype = kernel, constant, threads, dtype
+        self.ids = np.empty(0, np.int64)
+        self.X: Any = None
+        self.room: NDArray[Any] = np.empty((0, 0), dtype)
+        self.entries = 0
+
+    @property
+    def K(self) -> NDArray[Any]:
+        """The matrix (n, n)."""
+        n = len(self.ids)
+        return self.room[:n, :n]
+
+    @property
+    def capacity(self) -> int:
+        """Rows that there is room for; where new rows come to stand depends on it."""
+        return len(self.room)
+
+    @property
+    def rows(self) -> NDArray[Any]:
+        """The matrix as compiled loops want it: C-contiguous, with columns that mean nothing."""
+        return self.room[: len(self.ids)]
+
+    def restore(
+        self, X: Any, ids: NDArray[np.int64], K: NDArray[Any], capacity: int, entries: int
+    ) -> None:
+        """Go on with a block that was saved; X: its rows' features."""
+        self.ids, self.X, self.entries = ids, X, int(entries)
+        self.room = np.empty((int(capacity),) * 2, self.dtype)
+        self.K[:] = K
+
+    def enter(
+        self, stay: NDArray[np.int64], ids: NDArray[np.int64], X: Any, most: int
+    ) -> NDArray[np.int64]:
+        """Make the block the rows at places ``stay`` (ascending) of the last one, and new rows.
+
+        ``most``: rows that later blocks may have. Returns the places of the former, then of the
+        latter.
+        """
+        n, kept = len(stay) + len(ids), len(stay)
+        if n > len(self.room):
+            places = np.arange(n)
+            old, self.room = self.room, np.empty((max(n, most),) * 2, self.dtype)
+            self._each(kept, lambda a, b: keep_square(old, stay, self.room, a, b))
+        else:
+            places = _places(stay, n)
+            far = np.flatnonzero(places[:kept] != stay)
+            if len(far):
+                self._relocate(stay[far], places[far])
+        self.X = _joined(self.X, stay, X, places)
+        before, self.ids = self.ids, np.empty(n, np.int64)
+        self.ids[places[:kept]], self.ids[places[kept:]] = before[stay], ids
+        self._compute(places[:kept], np.sort(places[kept:]))
+        return places
+
+    def _relocate(self, old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
+        """Move rows and columns of the matrix to places whose rows have left."""
+        K = self.room
+        self._each(len(self.ids), lambda a, b: move_columns(K, old, new, a, b))
+        K[new] = K[old]
+
+    def _compute(self, held: NDArray[np.int64], new: NDArray[np.int64]) -> None:
+        """The entries of the rows at places ``new`` with all; those at ``held`` are there."""
+        n, side = len(self.ids), Operand(self.X, self.ids)
+        self.kernel.prepare(side)
+
+        def strip(a: int, b: int) -> None:
+            at = new[a:b]
+            entries: NDArray[Any] = np.empty((len(at), n), self.dtype)
+            self.kernel.block(side.part(at), side, out=entries, dtype=self.dtype)
+            if self.constant:
+                entries += 1
+            put(entries, at, held, self.room)
+
+        self._each(len(new), strip)
+        self.entries += n * len(new)
+
+    def _each(self, count: int, work: Callable[[int, int], None]) -> None:
+        """Do something to so many rows, strip by strip."""
+        starts = range(0, count, STRIP)
+        ends = [min(count, a + STRIP) for a in starts]
+        if self.threads == 1 or len(starts) < 2:
+            list(map(work, starts, ends))
+        else:
+            with ThreadPoolExecutor(self.threads) as pool:
+                list(pool.map(work, starts, ends))
+
+
+def _places(stay: NDArray[np.int64], n: int) -> NDArray[np.int64]:
+    """Places below n of the rows that stay, at their own if it is one, then of the others."""
+    taken = np.zeros(n, np.bool_)
+    near = stay < n
+    taken[stay[near]] = True
+    free = np.flatnonzero(~taken)
+    far = len(stay) - np.count_nonzero(near)
+    return np.concatenate([stay[near], free[:far], free[far:]])
+
+
+def _joined(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np.int64]) -> Any:
+    """Features of the rows of ``old`` that stay and of new ones, at these places."""
+    n, kept = len(places), len(stay)
+    if sparse.issparse(X):
+        both = X if old is None else sparse.vstack([old, X], format="csr")
+        source = np.empty(n, np.int64)
+        source[places] = np.concatenate([stay, both.shape[0] - n + kept + np.arange(n - kept)])
+        return sparse.csr_array(both)[source]
+    if old is None or len(old) != n:
+        out = np.empty((n, X.shape[1]), X.dtype)
+        if kept:
+            out[places[:kept]] = old[stay]
+    else:
+        out = old  # of a block as large as the last one nobody who stays has moved
+    out[places[kept:]] = X
+    return out
+
+
+@njit(cache=True, nogil=True)
+def keep_square(old, stay, K, first, last):  # type: ignore[no-untyped-def]
+    """``K[i, j] = old[stay_i, stay_j]`` for rows i from first to last."""
+    for i in range(first, last):
+        row, out = old[stay[i]], K[i]
+        for j in range(len(stay)):
+            out[j] = row[stay[j]]
+
+
+@njit(cache=True, nogil=True)
+def move_columns(K, old, new, first, last):  # type: ignore[no-untyped-def]
+    """``K[i, new] = K[i, old]`` for rows i from first to last."""
+    for i in range(first, last):
+        row = K[i]
+        for j in range(len(old)):
+            row[new[j]] = row[old[j]]
+
+
+@njit(cache=True, nogil=True)
+def put(entries, at, held, K):  # type: ignore[no-untyped-def]
+    """Write entries as the rows ``at`` of K, and as its columns in the rows ``held``."""
+    square = 32
+    for i in range(len(at)):
+        K[at[i], : entries.shape[1]] = entries[i]
+    for a in range(0, len(held), square):
+        for b in range(0, len(at), square):
+            for i in range(a, min(a + square, len(held))):
+                row, j = K[held[i]], held[i]
+                for k in range(b, min(b + square, len(at))):
+                    row[at[k]] = entries[k, j]

@@ -1,0 +1,176 @@
+"""Kernel columns of one shard: kept while the budget lasts, computed again when it does not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.operand import Operand, scratch
+from bigscreen.kernels.standard import Compiled
+from bigscreen.numerics.rows import FloatArray, njit
+
+PIECE = 512
+"""Columns computed at once; a multiple of PAD."""
+
+PAD = 64
+"""Rows of either side are handed to BLAS in multiples of this: the bits of an entry then do not
+depend on which rows it is computed with, so that columns kept and columns computed again are the
+same. (But where BLAS has AVX2 alone, last bits depend on a row's place.)"""
+
+
+class Slots:
+    """Which columns are kept, and where: the same places in every shard.
+
+    Parameters
+    ----------
+    capacity : int
+        Columns that there is room for; the least recently used go first.
+    n_rows : int
+        Rows of the data.
+    """
+
+    def __init__(self, capacity: int, n_rows: int) -> None:
+        self.capacity = min(capacity, n_rows)
+        self.slot = np.full(n_rows, -1)
+        self.owner = np.full(self.capacity, -1)
+        self.used = np.full(self.capacity, -1)
+        self.clock = 0
+
+    def assign(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """A slot for each of these rows; -1 for all of them if there are too many to keep."""
+        if len(ids) > self.capacity:
+            return np.full(len(ids), -1)
+        self.clock += 1
+        slots = self.slot[ids]
+        self.used[slots[slots >= 0]] = self.clock
+        new = np.flatnonzero(slots < 0)
+        # A stable order: unused slots come first, one after the other.
+        places = np.sort(np.argsort(self.used, kind="stable")[: len(new)])
+        before = self.owner[places]
+        self.slot[before[before >= 0]] = -1
+        self.owner[places], self.used[places], self.slot[ids[new]] = ids[new], self.clock, places
+        return self.slot[ids]
+
+
+class KernelColumns:
+    """``k(x_j, x_i)`` for rows j of the data (one array row each) and all rows i of a shard.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    side : Side
+        The shard's rows.
+    capacity : int
+        Columns that there is room for.
+    dtype : float32 or float64
+        Of the entries.
+
+    Attributes
+    ----------
+    entries : int
+        Kernel entries computed so far.
+    """
+
+    def __init__(self, kernel: Kernel, side: Operand, capacity: int, dtype: type) -> None:
+        self.kernel, self.dtype = kernel, dtype
+        self.side, self.rows = self._whole(side), len(side)
+        # Memory is taken as columns fill it; BLAS writes whole multiples of PAD.
+        self.store: NDArray[Any] = np.empty((capacity + PAD, len(self.side)), dtype)
+        self.owner = np.full(capacity + PAD, -1)
+        self.entries = 0
+
+    def accumulate(
+        self, rows: Operand, slots: NDArray[np.int64], coef: FloatArray, scores: FloatArray
+    ) -> None:
+        """``scores += sum_j coef_j k(x_j, .)`` over these rows, in their order.
+
+        ``slots`` are where columns may be kept; what a slot holds of another row is overwritten.
+        """
+        for a in range(0, len(coef), PIECE):
+            piece = np.arange(a, min(a + PIECE, len(coef)))
+            store, places = self._columns(rows, piece, slots[piece])
+            add_columns(store, places, coef[piece], scores)
+
+    def _columns(
+        self, rows: Operand, piece: NDArray[np.int64], slots: NDArray[np.int64]
+    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """Where the columns of these rows are: an array and their places in it."""
+        assert rows.ids is not None
+        if slots[0] < 0:
+            return self._compute(rows, piece), np.arange(len(piece))
+        missing = np.flatnonzero(self.owner[slots] != rows.ids[piece])
+        if len(missing):
+            new, count = slots[missing], len(missing)
+            end = new[0] + -(-count // PAD) * PAD
+            # One after the other, but not where a shard has forgotten what is in its slots.
+            if np.all(np.diff(new) == 1) and np.all(self.owner[new[-1] + 1 : end] < 0):
+                self._compute(rows, piece[missing], self.store[new[0] :])
+            else:
+                self.store[new] = self._compute(rows, piece[missing])[:count]
+            self.owner[new] = rows.ids[piece[missing]]
+        return self.store, slots
+
+    def _compute(
+        self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        padded = np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
+        if out is None:
+            out = scratch("kernel columns", (len(padded), len(self.side)), self.dtype)
+        self.entries += len(places) * self.rows
+        block = out[: len(padded)]
+        return self.kernel.block(rows.shared_part(padded), self.side, out=block, dtype=self.dtype)
+
+    def _whole(self, side: Operand) -> Operand:
+        """The rows and the first of them again, up to a multiple of PAD, if BLAS is to see them."""
+        extra = -len(side) % PAD if len(side) else 0
+        if not extra or not isinstance(self.kernel, Compiled):
+            return side
+        return side.part(np.concatenate([np.arange(len(side)), np.zeros(extra, np.int64)]))
+
+    def compact(self, side: Operand, keep: NDArray[np.int64]) -> None:
+        """Go on with these of the shard's rows only."""
+        old, before = self.store, self.side
+        self.side, self.rows = self._whole(side), len(side)
+        if isinstance(self.kernel, Compiled):
+            # Measured from where all rows were: columns computed again are those that are kept.
+            self.side.position, self.side.origin = before.position, before.origin
+        # In place: fresh memory costs more than the copying.
+        squeeze(
+            old.reshape(-1), old.shape[1], len(self.side), np.flatnonzero(self.owner >= 0), keep
+        )
+        size = len(old) * len(self.side)
+        self.store = old.reshape(-1)[:size].reshape(len(old), len(self.side))
+
+
+@njit(cache=True, nogil=True)
+def squeeze(store, before, after, slots, keep):  # type: ignore[no-untyped-def]
+    """The numbers ``keep`` of every slot, ascending, slots of ``before`` to such of ``after``."""
+    for slot in slots:
+        for j in range(len(keep)):
+            store[slot * after + j] = store[slot * before + keep[j]]
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
+def add_columns(store, slots, coef, scores):  # type: ignore[no-untyped-def]
+    """``scores += sum_j coef_j store[slots_j]``, float64 sums, four columns a sweep."""
+    n, tile = len(scores), 1024
+    sums = np.empty(tile)
+    for a in range(0, n, tile):
+        b = min(n, a + tile)
+        total = sums[: b - a]
+        total[:] = 0.0
+        for j in range(0, len(slots) - 3, 4):
+            c0, c1, c2, c3 = coef[j], coef[j + 1], coef[j + 2], coef[j + 3]
+            k0, k1 = store[slots[j], a:b], store[slots[j + 1], a:b]
+            k2, k3 = store[slots[j + 2], a:b], store[slots[j + 3], a:b]
+            for i in range(b - a):
+                total[i] += (c0 * k0[i] + c1 * k1[i]) + (c2 * k2[i] + c3 * k3[i])
+        for j in range(len(slots) - len(slots) % 4, len(slots)):
+            c0, k0 = coef[j], store[slots[j], a:b]
+            for i in range(b - a):
+                total[i] += c0 * k0[i]
+        for i in range(b - a):
+            scores[a + i] += total[i]

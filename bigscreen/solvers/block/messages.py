@@ -1,0 +1,173 @@
+"""Rows on their way from the shards to the coordinator, as the float64 words of a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from bigscreen.data.rows import Rows
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual, Mu
+
+
+def shares(data: Rows, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """How many of these rows live in every shard (n_shards,)."""
+    return np.bincount(ids // data.shard_rows, minlength=data.n_shards)
+
+
+def gathered(stack: NDArray[np.float64], data: Rows, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+    """One number a row, where every shard has sent those of its own rows in the order of ids.
+
+    Parameters
+    ----------
+    stack : float64 (n_shards, at least the most rows of one shard)
+    """
+    out = np.empty(len(ids))
+    shard = ids // data.shard_rows
+    order = np.argsort(shard, kind="stable")
+    place = np.arange(len(ids)) - np.repeat(np.cumsum(c := shares(data, ids)) - c, c)
+    out[order] = stack[shard[order], place]
+    return out
+
+
+def received(fleet: Any, data: Rows, ids: NDArray[np.int64]) -> Any:
+    """The features of these rows, in their order, from the shards that hold them."""
+    if not len(ids):
+        return data.X(0, 0)
+    counts = shares(data, ids)
+    message = {"kind": "rows", "ids": ids, "words": 0}
+    if data.is_sparse:
+        stack, _ = fleet.round(message)
+        message["words"] = int(max(1, stack.max()))
+    else:
+        message["words"] = int(counts.max()) * data.n_features
+    stack, _ = fleet.round(message)
+    parts = [
+        _decoded(data, words, count) for words, count in zip(stack, counts.tolist(), strict=True)
+    ]
+    back = np.argsort(np.argsort(ids // data.shard_rows, kind="stable"))
+    if data.is_sparse:
+        return sparse.csr_array(sparse.vstack(parts, format="csr"))[back]
+    return np.concatenate(parts)[back]
+
+
+def _decoded(data: Rows, words: NDArray[np.float64], count: int) -> Any:
+    real = data.X(0, 0).dtype
+    if not data.is_sparse:
+        return words[: count * data.n_features].astype(real).reshape(count, data.n_features)
+    sizes = words[:count].astype(np.int64)
+    total = int(sizes.sum())
+    columns = words[count : count + total].astype(np.int32)
+    values = words[count + total : count + 2 * total].astype(real)
+    indptr = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int32)
+    return sparse.csr_array((values, columns, indptr), shape=(count, data.n_features))
+
+
+ULPS = 4 * 2.0**-52
+"""Relative difference of coefficients that scaling makes: no move."""
+
+FIELDS = tuple(field.name for field in fields(Dual) if field.name != "total")
+
+BYTE_VALUES = 256
+"""Different numbers of a field that is sent as one byte a row."""
+
+
+@dataclass(frozen=True)
+class FixedDual:
+    """A problem that is known by its dual alone.
+
+    Parameters
+    ----------
+    intercept : {"none", "constant"}
+        Whether a 1 is appended to every phi.
+    whole : Dual or None
+        That of all rows. None: a variable that cannot move for every row.
+    """
+
+    intercept: str
+    whole: Dual | None = None
+
+    intercept_scaling = 1.0
+
+    def dual(self, y: NDArray[Any], weights: FloatArray, scale: float = 1.0) -> Dual:
+        """See ``Problem``; of all rows."""
+        if self.whole is not None:
+            return self.whole
+        zero = np.zeros(len(y))
+        return Dual(zero + 1.0, zero, zero, zero)
+
+    def offset(self, mu: Mu) -> float:
+        """0: who told the dual reads it off the multiplier."""
+        return 0.0
+
+    def at(self, value: float) -> Self:
+        """The same."""
+        return self
+
+    def factor(self, other: Self) -> float | None:
+        """None: not known."""
+        return None
+
+
+def nearest(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:
+    """The multiple of ``before`` that differs from ``coef`` in the fewest rows, and these rows."""
+    there = np.flatnonzero(before)
+    factors = [1.0, 0.0]
+    if len(there):
+        factors.insert(0, float(np.median(coef[there] / before[there])))
+    best = None
+    for factor in factors:
+        off = np.abs(coef - factor * before) > ULPS * np.abs(coef)
+        moved = np.flatnonzero(off)
+        if best is None or len(moved) < len(best[1]):
+            best = factor, moved
+    assert best is not None
+    return best
+
+
+def scaled(dual: Dual, coef: FloatArray) -> FloatArray:
+    """alpha of these coefficients, at its bound where it is one but for a rounding."""
+    alpha = dual.sign * coef
+    for end in (dual.lo, dual.hi):
+        alpha = np.where(np.abs(alpha - end) <= ULPS * np.abs(end), end, alpha)
+    return alpha + 0.0
+
+
+def packed(dual: Dual, known: Dual) -> dict[str, Any]:
+    """The fields that are not those of ``known``; one byte a row where that says it."""
+    return {
+        name: _bytes(getattr(dual, name))
+        for name in FIELDS
+        if not _same(getattr(dual, name), getattr(known, name))
+    }
+
+
+def unpacked(told: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """These rows' part of what ``packed`` has made."""
+    return {name: _part(value, rows) for name, value in told.items()}
+
+
+def _same(one: Any, other: Any) -> bool:
+    return one is other or (
+        one is not None and other is not None and np.array_equal(np.asarray(one), np.asarray(other))
+    )
+
+
+def _bytes(values: Any) -> Any:
+    """A field on its way: one byte a row where that says it."""
+    if values is None or values.dtype == np.int8:
+        return values
+    some, codes = np.unique(values, return_inverse=True)
+    return (
+        (some, codes.astype(np.uint8)) if len(some) <= BYTE_VALUES else np.ascontiguousarray(values)
+    )
+
+
+def _part(value: Any, rows: slice) -> Any:
+    if isinstance(value, tuple):
+        return value[0][value[1][rows]]
+    return None if value is None else value[rows]

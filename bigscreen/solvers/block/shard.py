@@ -1,0 +1,450 @@
+"""One shard's part of the block solver: scores and alpha live here, with the rows.
+
+A round brings the rows whose alpha has changed and by how much; every shard adds their kernel
+columns to its scores, and names the rows of its own that violate optimality most. Kernel columns
+never leave the shard. With ``v_i = G_i / t_i`` (t is 1 without a coupling) a row can move up while
+``t_i alpha_i`` has room above, down while it has room below; at the optimum every row that can move
+up has ``v <= mu`` and every row that can move down ``v >= mu`` (mu is that of the row's group, 0
+without a coupling). A tube takes e from v on the way away from 0 and gives it on the way back.
+
+A state is a pure fold over the messages, so a lost shard is rebuilt by replaying them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.features.design import Design
+from bigscreen.kernels.operand import Operand
+from bigscreen.numerics.reproducible import Totals
+from bigscreen.numerics.rows import FloatArray, njit
+from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
+from bigscreen.problems.recipes import Problem
+from bigscreen.screening.regions import Ball
+from bigscreen.solvers.block.kernel_columns import KernelColumns
+
+NOTES = ("w_sq", "gap", "rounding", "alive", "entries")
+"""What a shard's answer begins with: its rows' parts of ||w||^2 and of the Frank-Wolfe gap at the
+message's mu, a bound on the gap's rounding, rows alive, kernel entries so far. Then, one a group,
+the largest v of rows that can move up, and the smallest of those that can move down. Fixed rows are
+in none of the sums: they have no gap."""
+
+
+@dataclass(frozen=True)
+class BlockProgram:
+    """What every shard of the block solver runs (see ``fleet.Program``).
+
+    Parameters
+    ----------
+    design : Design
+        An exact one.
+    problem : Problem
+    capacity : int
+        Kernel columns that every shard can keep.
+    named : int
+        Violators that a shard names, in either direction.
+    fine : bool
+        Compute kernel entries in float64.
+    """
+
+    design: Design
+    problem: Problem
+    capacity: int
+    named: int
+    fine: bool = False
+
+    def open(self, shard: int) -> BlockShard:
+        """The state at alpha = 0, within the box or not."""
+        data = self.design.data
+        kernel = self.design.kernel
+        assert kernel is not None
+        start, stop = data.shard(shard)
+        dual = solid(self.problem.dual(data.y(start, stop), data.weights(start, stop)))
+        X = data.X(start, stop)
+        ids = np.arange(start, stop, dtype=np.int64)
+        alive = moving(dual)
+        side = Operand(X, ids)
+        sqnorms = data.sqnorms(start, stop)
+        most = data.max_sqnorm, data.n_features
+        relative = kernel.relative_error(sqnorms, *most)
+        errors = kernel.entry_error(sqnorms, *most)
+        # An indefinite kernel's diagonal bounds nothing and may be below 0.
+        squares = kernel.diag(side) if kernel.psd else [kernel.bound(s, s) for s in sqnorms]
+        constant = self.problem.intercept == "constant"
+        return BlockShard(
+            start=start,
+            dual=dual,
+            alpha=np.zeros(stop - start),
+            scores=np.zeros(stop - start),
+            alive=alive,
+            decided=np.zeros(stop - start, np.int32),
+            relative=np.zeros(len(ids)) if relative is None else relative + 0.0 * sqnorms,
+            errors=errors + 0.0 * sqnorms,
+            norms=np.sqrt(np.maximum(squares, 0.0) + constant),
+            X=X,
+            columns=self._columns(side if len(alive) == len(ids) else side.part(alive)),
+            held=alive,
+            places=np.arange(len(alive)),
+        )
+
+    def _columns(self, side: Operand, capacity: int | None = None) -> KernelColumns:
+        design = self.design
+        assert design.kernel is not None
+        room = self.capacity if capacity is None else capacity
+        return KernelColumns(design.kernel, side, room, np.float64 if self.fine else np.float32)
+
+    def step(self, state: BlockShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Run one message: see the methods of these names."""
+        return getattr(self, "_" + message["kind"])(state, message)
+
+    # -- moves and violators -------------------------------------------------------------------
+    def _move(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Add the moved rows' columns to the scores, set their alpha, and survey the rows alive.
+
+        Returns NOTES, then [row number, v] of the rows furthest above mu that can move up, and of
+        those furthest below that can move down (row number -1: no more), then v of the rows of
+        ``watch`` that live here.
+        """
+        if len(message["ids"]):
+            self._add(state, message)
+            here = message["ids"] - state.start
+            own = (here >= 0) & (here < len(state.alpha))
+            state.alpha[here[own]] = message["alpha"][own]
+        return self._survey(state, message)
+
+    def _add(self, state: BlockShard, message: dict[str, Any]) -> None:
+        scores = state.scores[state.held]
+        state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
+        state.scores[state.alive] = scores[state.places]
+
+    def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        alive = state.alive
+        at = message["mu"], message["offset"], message["spread"]
+        sums, ends, (v, over, under) = look(state, alive, *at)
+        named = [
+            padded(x, self.named)
+            for k in (furthest(over, self.named), furthest(under, self.named))
+            for x in (state.start + alive[k], v[k])
+        ]
+        places = np.searchsorted(alive, mine(state, message["watch"]))
+        watched = padded(v[places], message["width"])
+        notes = [*sums, len(alive), state.columns.entries]
+        return np.concatenate([notes, ends.ravel(), *named, watched])
+
+    def _read(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Scores of all rows for a subsample's machine (of rows not alive: the offset)."""
+        scores = np.zeros(len(state.held))
+        change = message["change"]
+        state.columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
+        every = np.zeros(len(state.alpha))
+        every[state.alive] = scores[state.places]
+        return padded(every + message["offset"], self.design.data.shard_rows)
+
+    def _rows(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """The features of those of these rows that live here, in the words of float64.
+
+        Returns [words that are needed] if ``message["words"]`` is 0, else that many words: the
+        rows' features one after the other (dense), or counts, columns and values (sparse).
+        """
+        X = state.X[mine(state, message["ids"])]
+        if isinstance(X, np.ndarray):
+            parts = [X.ravel()]
+        else:
+            parts = [np.diff(X.indptr), X.indices, X.data]
+        words = np.concatenate(parts, dtype=np.float64)
+        return (
+            padded(words, message["words"]) if message["words"] else np.array([len(words)], float)
+        )
+
+    # -- screening -----------------------------------------------------------------------------
+    def _intervals(
+        self, state: BlockShard, message: dict[str, Any]
+    ) -> tuple[FloatArray, FloatArray]:
+        """Intervals of the optimal scores of the rows alive, offset included."""
+        alive = state.alive
+        ball: Ball = message["region"]
+        scores = state.scores[alive]
+        slack = state.relative[alive] * np.abs(scores) + state.errors[alive] * message["spread"]
+        return ball.intervals(scores + message["offset"], state.norms[alive], slack)
+
+    def _bounds(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Intervals (lower, upper) of the scores of all rows; see ``block_screen``."""
+        n = self.design.data.shard_rows
+        lower, upper = np.zeros(n), np.zeros(n)
+        lower[state.alive], upper[state.alive] = self._intervals(state, message)
+        fixed = np.full(n, FREE, np.float64)
+        for event in state.frozen:
+            fixed[event.local] = event.side
+        return np.concatenate([lower, upper, fixed])
+
+    def _screen(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Drop the rows that a region decides about and whose alpha is where it says.
+
+        Returns [rows newly fixed at hi, at lo or, between the two, at 0].
+        """
+        alive = state.alive
+        dual = state.dual[alive]
+        decided = dual.decide(*self._intervals(state, message), message["mu"])
+        alpha = state.alpha[alive]
+        decided[(decided == AT_HI) & (alpha != dual.hi)] = FREE
+        decided[(decided == AT_LO) & (alpha != dual.lo)] = FREE
+        decided[(decided == AT_ZERO) & (alpha != 0)] = FREE
+        state.decided[alive] = np.where(decided == FREE, 0, state.decided[alive] + 1)
+        drop = state.decided[alive] >= message["region"].patience
+        if np.any(drop):
+            state.frozen.append(Frozen(alive[drop], decided[drop], message["since"]))
+            self._look_at(state, np.flatnonzero(~drop))
+        high = np.count_nonzero(drop & (decided == AT_HI))
+        return np.array([high, np.count_nonzero(drop) - high], np.float64)
+
+    def _look_at(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
+        """Go on with these of the rows alive."""
+        state.alive, state.places = state.alive[keep], state.places[keep]
+        if 2 * len(state.alive) < len(state.held):
+            self._hold(state, state.places)
+
+    def _hold(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
+        """Keep the columns of these of the rows held alone; all that are alive are among them."""
+        state.held = state.held[keep]
+        state.columns.compact(Operand(state.X[state.held], state.start + state.held), keep)
+        state.places = np.searchsorted(state.held, state.alive)
+
+    def _revive(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Bring fixed rows up to date, and all of them back.
+
+        ``change`` has one column for each screening round: how alpha has moved since then.
+
+        Returns [rows found where their gradient does not hold them].
+        """
+        wrong = 0
+        for event in state.frozen:
+            change = message["change"][:, message["since"].index(event.since)]
+            side = Operand(state.X[event.local], state.start + event.local)
+            columns = self._columns(side, 0)
+            scores = state.scores[event.local]
+            columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
+            state.scores[event.local] = scores
+            state.columns.entries += columns.entries
+            dual = state.dual[event.local]
+            G = dual.gradient(scores + message["offset"], message["mu"])
+            e = 0.0 if dual.tube is None else dual.tube
+            held = [event.side == AT_HI, event.side == AT_LO]
+            wrong += int(np.count_nonzero(np.select(held, [G < e, G > -e], np.abs(G) > e)))
+        if state.frozen:
+            state.frozen = []
+            state.decided[:] = 0
+            state.alive = moving(state.dual)
+            entries = state.columns.entries
+            side = Operand(state.X[state.alive], state.start + state.alive)
+            state.columns = self._columns(side)
+            state.columns.entries = entries
+            state.held, state.places = state.alive, np.arange(len(state.alive))
+        return np.array([float(wrong)])
+
+    def _scores(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Scores of all rows without the offset (the last shard's padded with zeros)."""
+        return padded(state.scores, self.design.data.shard_rows)
+
+    # -- checkpoints ---------------------------------------------------------------------------
+    def save(self, state: BlockShard) -> dict[str, NDArray[Any]]:
+        """What the state holds beyond the data; kernel columns are computed again."""
+        rounds = [np.full(len(e.local), e.since) for e in state.frozen]
+        return {
+            "alpha": state.alpha,
+            "scores": state.scores,
+            "alive": state.alive,
+            "held": state.held,
+            "decided": state.decided,
+            "frozen": np.concatenate([np.empty(0, np.int64), *(e.local for e in state.frozen)]),
+            "sides": np.concatenate([np.empty(0, np.int8), *(e.side for e in state.frozen)]),
+            "since": np.concatenate([np.empty(0, np.int64), *rounds]),
+            "entries": np.array(state.columns.entries),
+        }
+
+    def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> BlockShard:
+        """The state that ``save`` wrote."""
+        state = self.open(shard)
+        for name in ("alpha", "scores", "decided"):
+            setattr(state, name, arrays[name].copy())
+        for since in np.unique(arrays["since"]).tolist():
+            pick = arrays["since"] == since
+            state.frozen.append(Frozen(arrays["frozen"][pick], arrays["sides"][pick], since))
+        state.alive = arrays["alive"].copy()
+        held = arrays.get("held", state.alive)  # checkpoints of before have none
+        if len(held) < len(state.held):
+            self._hold(state, np.searchsorted(state.held, held))
+        state.places = np.searchsorted(state.held, state.alive)
+        state.columns.entries = int(arrays["entries"])
+        return state
+
+
+@dataclass
+class Frozen:
+    """Rows that a screening round fixed at a bound, or at 0, and the round's number."""
+
+    local: NDArray[np.int64]
+    side: NDArray[np.int8]
+    since: int
+
+
+@dataclass
+class BlockShard:
+    """A shard's rows; arrays of shape (rows,) of ALL rows, ``alive`` names those still looked at.
+
+    ``scores`` of rows that are not alive are those of the round they were fixed in.
+    ``decided`` counts how many screening rounds running have decided about a row. ``columns`` are
+    of the rows ``held``, of which those alive have the numbers ``places``: copying columns costs
+    more than rows that are not looked at any more, until these are half of them.
+
+    A score may be off by ``relative |score| + errors spread``: what its entries' errors have in
+    common moves it as a whole, the others add up at random. ``spread`` is the root of the sum of
+    squared coefficients, those of equal rows, whose entries err alike, taken together.
+    """
+
+    start: int
+    dual: Dual
+    alpha: FloatArray
+    scores: FloatArray
+    alive: NDArray[np.int64]
+    decided: NDArray[np.int32]
+    relative: FloatArray
+    errors: FloatArray
+    norms: FloatArray
+    X: Any
+    columns: KernelColumns
+    held: NDArray[np.int64]
+    places: NDArray[np.int64]
+    frozen: list[Frozen] = field(default_factory=list)
+
+
+def solid(dual: Dual) -> Dual:
+    """The same with arrays that lie in memory: compiled code then has one kind to be made for."""
+    arrays = {
+        f.name: np.array(value)
+        for f in fields(dual)
+        if isinstance(value := getattr(dual, f.name), np.ndarray)
+    }
+    return Dual(**{**vars(dual), **arrays})
+
+
+def moving(dual: Dual) -> NDArray[np.int64]:
+    """The rows that a solver has to look at: those that can move, or cannot but are not 0."""
+    return np.flatnonzero((dual.hi > dual.lo) | (dual.lo != 0))
+
+
+def mine(state: BlockShard, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places here of those of these rows that live here, in their order."""
+    here = ids - state.start
+    return here[(here >= 0) & (here < len(state.alpha))]
+
+
+def furthest(distance: FloatArray, count: int) -> NDArray[np.int64]:
+    """At most ``count`` places of the largest distances above 0, the largest first."""
+    there = np.flatnonzero(distance > 0)
+    if len(there) > count:
+        there = there[np.argpartition(-distance[there], count)[:count]]
+    return there[np.argsort(-distance[there], kind="stable")]
+
+
+def padded(values: NDArray[Any], length: int) -> FloatArray:
+    out = np.full(length, -1.0)
+    out[: len(values)] = values
+    return out
+
+
+def look(
+    state: BlockShard,
+    rows: NDArray[np.int64],
+    mu: FloatArray,
+    offset: float,
+    spread: float,
+) -> tuple[tuple[float, float, float], FloatArray, FloatArray]:
+    """What there is to say of some rows at this multiplier.
+
+    Returns
+    -------
+    sums : their parts of ``||w||^2``, of the Frank-Wolfe gap, and of what rounding can have moved
+        it by
+    ends : float64 (2, groups), the extremes of v over rows that can move up and down
+    about : float64 (3, rows): v, and how far it is beyond mu where a row can move up, and down
+    """
+    dual = state.dual
+    about, ends = np.empty((3, len(rows))), np.empty((2, len(mu)))
+    t = dual.sign if dual.coupling is None else dual.coupling
+    box = dual.sign, dual.lin, dual.lo, dual.hi, t, dual.coupling is not None
+    errors = state.relative, state.errors, spread
+    terms = dual.group, dual.tube, state.alpha, state.scores, mu, offset
+    sums = _survey(rows, *box, *terms, *errors, about[0], about[1], about[2], ends[0], ends[1])
+    return sums, ends, about
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _survey(
+    rows,
+    sign,
+    lin,
+    lo,
+    hi,
+    t,
+    coupled,
+    group,
+    tube,
+    alpha,
+    scores,
+    mu,
+    offset,
+    relative,
+    errors,
+    spread,
+    v,
+    over,
+    under,
+    highest,
+    lowest,
+):  # type: ignore[no-untyped-def]
+    w_sq, gap, rounding = 0.0, 0.0, 0.0
+    highest[:], lowest[:] = -np.inf, np.inf
+    for k in range(len(rows)):
+        i = rows[k]
+        u = scores[i] + offset
+        G = lin[i] - sign[i] * u
+        w_sq += sign[i] * alpha[i] * u
+        r = t[i] if coupled else 1.0
+        g = 0 if group is None else group[i]
+        v[k] = G / r
+        rest = G - r * mu[g] if coupled else G
+        band = relative[i] * abs(scores[i]) + errors[i] * spread
+        above, below = hi[i] - alpha[i], alpha[i] - lo[i]
+        more, less = alpha[i] < hi[i], alpha[i] > lo[i]
+        can_up, can_down = (more, less) if r > 0 else (less, more)
+        # A row certainly at its bound moves P and D alike; any other moves the gap by its room.
+        if tube is None:
+            gap += rest * above if rest > 0 else -rest * below
+            room = above if rest > band else (below if rest < -band else max(above, below))
+            up = down = v[k]
+        else:
+            e, a = tube[i], max(alpha[i], 0.0)
+            one, other = rest - e, -rest - e
+            gap += one * (hi[i] - a) if one > 0 else -one * a
+            a = max(-alpha[i], 0.0)
+            gap += other * (-lo[i] - a) if other > 0 else -other * a
+            room = max(above, below)
+            if one > band or other > band:
+                room = above if one > band else below
+            elif max(one, other) < -band:
+                room = abs(alpha[i])
+            x = r * alpha[i]
+            up = v[k] - e if x >= 0 else v[k] + e
+            down = v[k] - e if x > 0 else v[k] + e
+        rounding += room * band
+        over[k] = up - mu[g] if can_up else 0.0
+        under[k] = mu[g] - down if can_down else 0.0
+        if can_up:
+            highest[g] = max(highest[g], up)
+        if can_down:
+            lowest[g] = min(lowest[g], down)
+    return w_sq, gap, rounding

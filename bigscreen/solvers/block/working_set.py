@@ -1,0 +1,128 @@
+"""Which rows make up the next block."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual
+from bigscreen.problems.violation import edges
+
+
+class Violators(NamedTuple):
+    """Rows that violate, the furthest first, and their v."""
+
+    ids: NDArray[np.int64]
+    v: FloatArray
+
+    def without(self, others: NDArray[np.int64]) -> Violators:
+        """Those that are none of these."""
+        keep = ~np.isin(self.ids, others)
+        return Violators(self.ids[keep], self.v[keep])
+
+    def at(self, places: NDArray[np.int64]) -> Violators:
+        """Some of them."""
+        return Violators(self.ids[places], self.v[places])
+
+
+def free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:
+    """Rows at no bound and no kink."""
+    inside = (alpha > dual.lo) & (alpha < dual.hi)
+    return inside if dual.tube is None else inside & (alpha != 0)
+
+
+def merged(
+    ids: NDArray[np.float64],
+    values: NDArray[np.float64],
+    dual: Dual,
+    alpha: FloatArray,
+    mu: FloatArray,
+) -> Violators:
+    """The shards' lists (shards, named) as one; ties take turns between shards."""
+    flat, v = ids.T.ravel(), values.T.ravel()
+    there = np.flatnonzero(flat >= 0)
+    rows, v = flat[there].astype(np.int64), v[there]
+    order = np.argsort(-apart(dual, rows, alpha, v, mu), kind="stable")
+    return Violators(rows[order], v[order])
+
+
+def apart(
+    dual: Dual, rows: NDArray[np.int64], alpha: FloatArray, v: FloatArray, mu: FloatArray
+) -> FloatArray:
+    """How far these rows are from mu on the way to it; dual and alpha are those of all rows."""
+    own = mu[0] if dual.group is None else mu[dual.group[rows]]
+    if dual.tube is None:
+        return np.abs(v - own)
+    up, down = edges(dual[rows], alpha[rows], v)
+    return np.maximum(np.maximum(up - own, own - down), 0.0)
+
+
+def chosen(
+    dual: Dual,
+    alpha: FloatArray,
+    mu: FloatArray,
+    held: Violators,
+    inside: NDArray[np.bool_],
+    ups: Violators,
+    downs: Violators,
+    size: int,
+    whole: int,
+    groups: int,
+) -> tuple[NDArray[np.int64], Violators]:
+    """The next block: rows of the last one that stay, and violators that join them.
+
+    Those of ``held`` that are free (``inside``) stay, the furthest half a block of them where they
+    are more. If they are, and all of them together with all violators are at most ``whole``, all
+    make up the block: they would only take turns.
+
+    Returns the places in ``held`` of those that stay, ascending, and those that join.
+    """
+    stay = np.flatnonzero(inside)
+    up, down = (named.without(held.ids[stay]) for named in (ups, downs))
+    if len(stay) > size // 2:
+        if size < len(stay) + len(up.ids) + len(down.ids) <= whole:
+            return stay, _joined([up, down])
+        far = apart(dual, held.ids[stay], alpha, held.v[stay], mu)
+        stay = np.sort(stay[np.argsort(-far, kind="stable")[: size // 2]])
+        up, down = (named.without(held.ids[stay]) for named in (ups, downs))
+    return stay, _joined([*balanced(up, down, size - len(stay), dual.group, groups)])
+
+
+def balanced(
+    up: Violators, down: Violators, room: int, group: NDArray[np.int8] | None, groups: int
+) -> tuple[Violators, Violators]:
+    """As many of either kind, in every group, so that pairs can be made of them."""
+    if group is None:
+        kinds = [(up, down)]
+    else:
+        kinds = [
+            tuple(each.at(np.flatnonzero(group[each.ids] == g)) for each in (up, down))  # type: ignore[misc]
+            for g in range(groups)
+        ]
+        kinds.sort(key=lambda pair: len(pair[0].ids) + len(pair[1].ids))
+    ups, downs = [], []
+    for left, (more, less) in zip(range(len(kinds), 0, -1), kinds, strict=True):
+        share = room // left
+        most = max(share // 2, share - len(less.ids))
+        ups.append(more.at(np.arange(min(most, len(more.ids)))))
+        rest = share - len(ups[-1].ids)
+        downs.append(less.at(np.arange(min(rest, len(less.ids)))))
+        room -= len(ups[-1].ids) + len(downs[-1].ids)
+    return _joined(ups), _joined(downs)
+
+
+def _joined(parts: list[Violators]) -> Violators:
+    if len(parts) == 1:
+        return parts[0]
+    return Violators(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+
+def between(lowest: FloatArray, highest: FloatArray, other: FloatArray) -> FloatArray:
+    """The multipliers between the extremes, the finite one where only one is, else ``other``."""
+    low, high = np.isfinite(lowest), np.isfinite(highest)
+    with np.errstate(invalid="ignore"):
+        middle = 0.5 * (lowest + highest)
+    return np.select([low & high, low, high], [middle, lowest, highest], other)

@@ -1,0 +1,1 @@
+"""Smoothed Newton for machines on features."""

@@ -1,0 +1,182 @@
+"""The m-dimensional algebra of a Newton: x = (w, extras), its metric, Hessian and step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import linalg
+
+from bigscreen.errors import InputError
+from bigscreen.features.design import Design
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import Linear, on_matrix_unit
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.point import SumLayout
+
+
+class Algebra:
+    """Vectors and matrices over features, and over the extras of the problem after them.
+
+    ``metric`` is 1 for penalised entries and 0 for multipliers, whose part of P is ``linear``.
+    ``unit`` is what a row's gradient is measured in: a multiplier's step is held to 100 of it.
+    """
+
+    def __init__(self, design: Design, frame: SumLayout) -> None:
+        self.design, self.frame = design, frame
+        self.metric = np.ones(design.rank + frame.extras)
+        self.linear = np.zeros(design.rank + frame.extras)
+        self.free = slice(design.rank + frame.first, None)
+        self.metric[self.free] = 0.0
+        self.linear[self.free] = frame.total
+        self.size = len(self.metric)
+        self.unit = 1.0
+        self._pool = ThreadPoolExecutor()
+
+    def coef(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Coefficients of the columns and the extras of x = (w, extras)."""
+        rank = self.design.rank
+        return self.design.coef(x[:rank]), x[rank:]
+
+    def features(self, v: FloatArray) -> FloatArray:
+        """``T' v`` of a sum over columns, with the extras' entries as they are."""
+        width = self.design.width
+        return np.concatenate([self.design.features(v[:width]), v[width:]])
+
+    def at_once(self, function: Callable[[int], Any], items: Iterable[int]) -> list[Any]:
+        """What a function makes of items, in their order; some run at once."""
+        return list(self._pool.map(function, items))
+
+    def quadratic(self, x: FloatArray) -> float:
+        return 0.5 * float(self.metric @ (x * x))
+
+    def regular(self, x: FloatArray) -> float:
+        """P without its losses."""
+        return self.quadratic(x) + float(self.linear @ x)
+
+    def gradient(self, x: FloatArray, v: FloatArray) -> FloatArray:
+        """The gradient of P at x where ``v = sum s alpha [c, border]``."""
+        return self.metric * x + self.linear - self.features(v)
+
+    def travel(
+        self, past: list[FloatArray], errors: list[float], ends: list[FloatArray]
+    ) -> dict[str, FloatArray]:
+        """How far w and the extras are from every past point, at the furthest of ``ends``.
+
+        ``errors`` bound the rounding of the scores computed at each, and count as shifts. The last
+        entry stands for no point: rows never scored (``ref = -1``) read it.
+        """
+        travel, shift = np.zeros(len(past) + 1), np.zeros(len(past) + 1)
+        border = np.where(np.arange(self.frame.extras) < self.frame.first, self.frame.constant, 1.0)
+        rank = self.design.rank
+        for k, point in enumerate(past):
+            moved = [np.abs(point - end) for end in ends]
+            travel[k] = max(float(np.linalg.norm(move[:rank])) for move in moved)
+            shift[k] = errors[k] + max(float(border @ move[rank:]) for move in moved)
+        return {"travel": travel, "shift": shift}
+
+    def damping(self, gradient: FloatArray) -> FloatArray:
+        """What stands on the Hessian's diagonal beside the rows."""
+        diagonal = self.metric.copy()
+        # Nothing curves an unpenalised offset while the zone is empty: hold its step to 100 units.
+        # The damping goes to zero with the gradient.
+        diagonal[self.free] = 1e-10 + 0.01 / self.unit * np.abs(gradient[self.free])
+        return diagonal
+
+    def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
+        """The Newton step and the decrease that it promises."""
+        factor = _cholesky(inner, self.damping(gradient))
+        step = -linalg.cho_solve(factor, gradient, check_finite=False)
+        return step, -0.5 * float(gradient @ step)
+
+
+def _cholesky(inner: FloatArray, diagonal: FloatArray) -> tuple[FloatArray, bool]:
+    """Factor of ``inner + diag(diagonal)``, with a ridge where rounding left it indefinite.
+
+    C / h can outgrow what float64 holds beside 1; any ridge still gives a direction of descent.
+    """
+    largest = float(np.max(np.diag(inner), initial=0.0))
+    for ridge in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
+        hessian = inner.copy()
+        hessian[np.diag_indices_from(hessian)] += diagonal + ridge * largest
+        try:
+            return linalg.cho_factor(hessian, overwrite_a=True, check_finite=False)
+        except linalg.LinAlgError:
+            continue
+    raise InputError("C is so large that the Newton step cannot be computed; use a smaller C")
+
+
+NARROW = 256
+"""Of fewer features products are float64: they cost little, and raw features can be nearly the same
+number in all rows."""
+
+ROUGH = 2.0**22
+"""Trace from which on rounding in float32 products could outweigh what the penalty curves P by."""
+
+
+def entries(rows: int, of: int) -> type:
+    """Of few rows float64 entries; of many, which take time, those that scores are made of.
+
+    Sums over rows are float64 either way.
+    """
+    return np.float64 if 64 * rows < of else np.float32
+
+
+def second_moment(
+    design: Design, columns: NDArray[Any], border: FloatArray, weight: FloatArray
+) -> NDArray[Any]:
+    """``sum weight_i^2 [phi_i, border_i] [phi_i, border_i]'``: (size, size).
+
+    Parameters
+    ----------
+    columns : (rows, m), float32 or float64
+    border : float64 (rows, extras)
+    weight : float64 (rows,)
+    """
+    phi = design.features_of(columns)
+    rank, size = phi.shape[1], phi.shape[1] + border.shape[1]
+    squares = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) + np.sum(border**2, axis=1)
+    # (What is not a number goes the exact way, too.)
+    exact = size < NARROW or not weight**2 @ squares <= ROUGH
+    scaled = np.empty((len(phi), size), np.float64 if exact else np.float32)
+    np.multiply(phi, weight[:, None], out=scaled[:, :rank], casting="same_kind")
+    np.multiply(border, weight[:, None], out=scaled[:, rank:], casting="same_kind")
+    return scaled.T @ scaled
+
+
+def rough_moment(scaled: NDArray[np.float32]) -> NDArray[np.float32]:
+    """``scaled' scaled`` (size, size) of rows (rows, size), whose numbers may lose all but 8 bits.
+
+    A matrix unit multiplies those six times as fast as float32 ones. For what only preconditions.
+    """
+    if not on_matrix_unit("linear", len(scaled)):
+        return scaled.T @ scaled
+    bits = np.array(scaled.T, order="C").view(np.uint32)  # a copy, of a single row too
+    bits += np.uint32(1 << 15)
+    bits &= np.uint32(0xFFFF0000)
+    rough = bits.view(np.float32)
+    return Linear().block(rough, Operand(rough))
+
+
+@dataclass(frozen=True)
+class Average:
+    """The mean of the moments of some passes at one h, each over other rows of the zone."""
+
+    moment: FloatArray
+    passes: int
+    h: float
+
+
+def averaged(before: Average | None, moment: FloatArray, h: float, stride: int) -> Average:
+    """The mean with one more pass, which took one in ``stride`` rows of the zone.
+
+    Of as many passes as go through the zone once: w moves, and older ones are of another zone.
+    """
+    if before is None or before.h != h:
+        return Average(moment, 1, h)
+    share = 1 / min(before.passes + 1, stride)
+    return Average(before.moment + share * (moment - before.moment), before.passes + 1, h)

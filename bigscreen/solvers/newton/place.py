@@ -1,0 +1,217 @@
+"""Where a Newton is, what it found there, and how that is written down."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.point import Point, Reading
+from bigscreen.solvers.newton.algebra import Average
+
+STEADY = 1e-6
+"""Relative gap from which h follows the gap that there is, not the one that is asked for."""
+
+AHEAD = 0.1
+"""Then it is one for so much of that gap."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A score pass: the grid of step lengths, the best of them, and P there.
+
+    ``cost`` is what smoothing adds to P; ``error`` bounds the rounding of a score.
+    """
+
+    step: FloatArray
+    steps: FloatArray
+    best: int
+    h: float
+    primal: float
+    cost: float
+    error: float
+
+
+@dataclass
+class Place:
+    """Where the Newton is, x = (w, extras), what it found there, and how it got there."""
+
+    x: FloatArray
+    h: float  # 0: as wide as the rows' gradients are at w = 0; of squared losses always
+    bundle: Bundle
+    past: list[FloatArray] = field(default_factory=list)
+    errors: list[float] = field(default_factory=list)
+    point: Point | None = None
+    gradient: FloatArray | None = None
+    step: FloatArray | None = None
+    t: float = 1.0
+    next_h: float = 1.0
+    wide: float = 1.0
+    decrement: float = 0.0
+    gradient_cost: float = 0.0
+    zone: int = 0
+    zone_asked: int = 0
+    fixed: tuple[int, int] = (0, 0)
+    zone_weight: float = 0.0
+    visited: int = 0
+    alive: int = 0
+    stalled: int = 0
+    local: bool = True  # whether steps over nearby rows may be worth a try
+    average: Average | None = None  # of moments over parts of the zone, this place's own ...
+    before: Average | None = None  # ... included, and without it
+    given: float | None = None  # D of the alpha that x was made of, until h suits its gap
+
+    @property
+    def known(self) -> Average | None:
+        """The moment before the place's own, which is summed again where a run is resumed."""
+        return self.average if self.step is None else self.before
+
+    def to_dict(self) -> dict[str, Any]:
+        """All the coordinator needs to go on, as JSON (Python floats survive it bit for bit).
+
+        But for ``known.moment``.
+        """
+        return {
+            "x": self.x.tolist(),
+            "h": self.h,
+            "wide": self.wide,
+            "past": [past.tolist() for past in self.past],
+            "errors": self.errors,
+            "bundle": self.bundle.to_dict(),
+            "t": self.t,
+            "known": None if self.known is None else [self.known.passes, self.known.h],
+            "stepped": self.step is not None,
+            "zone": self.zone if self.step is None else self.zone_asked,
+            "visited": self.visited,
+            "alive": self.alive,
+            "stalled": self.stalled,
+            "local": self.local,
+        }
+
+    @classmethod
+    def from_dict(
+        cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
+    ) -> Place:
+        """The place that ``to_dict`` wrote, before its gradient round."""
+        same = ("h", "errors", "t", "wide", "zone", "visited", "alive", "stalled", "local")
+        return cls(
+            x=np.array(saved["x"]),
+            bundle=Bundle.from_dict(metric, saved["bundle"]),
+            past=[np.array(past) for past in saved["past"]],
+            average=None if moment is None else Average(moment, *saved["known"]),
+            **{name: saved[name] for name in same},
+        )
+
+
+def next_h(place: Place, tol: float) -> float:
+    """The smoothing of the next pass.
+
+    ``P - D`` is about ``zone_weight h / 12`` (what smoothing costs; zone_weight is itself
+    proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
+    asked, and is lowered only when the decrease that the Newton step promises is no more than
+    what smoothing costs: sooner, and steps become tiny and the dual point useless. So it does not
+    run ahead of the gap either: a closer tol goes where a wider one went, and then on.
+    """
+    assert place.point is not None
+    h, cost = place.h, place.zone_weight * place.h / 12
+    # With no row in the zone smoothing costs nothing here, yet the closing pass reads alpha of
+    # screened rows off their scores: h must go on down until they are out of its zone too.
+    primal = abs(place.point.primal)
+    if place.decrement > max(min(cost, primal), 1e-15 * primal):
+        return h
+    near = max(tol, min(STEADY, AHEAD * max(place.point.relative_gap, 0.0)))
+    floor = h * float(np.sqrt(0.5 * near * primal / cost)) if cost else 0.0
+    converged = place.decrement <= 0.1 * cost
+    if floor >= 0.7 * h:
+        # Converged at the last h and still not enough: the estimate was too rosy. (Never creep
+        # up to the floor: every new h costs a step.)
+        return h / 2 if converged and place.gradient_cost < cost else h
+    return max(h / (4 if converged else 2), floor)
+
+
+SIZE = 6
+
+
+@dataclass
+class Bundle:
+    """The last dual points and the weights of their best mixture.
+
+    ``readings`` say how to read each alpha off scores, ``lin`` holds ``p . alpha - e . |alpha|``,
+    ``v`` the features ``w(alpha)`` of each, ``theta`` the weights (they sum to 1), ``dual`` their
+    D.
+    """
+
+    metric: FloatArray
+    readings: list[Reading] = field(default_factory=list)
+    lin: list[float] = field(default_factory=list)
+    v: list[FloatArray] = field(default_factory=list)
+    theta: FloatArray = field(default_factory=lambda: np.empty(0))
+    dual: float = -np.inf
+
+    def add(self, reading: Reading, lin: float, v: FloatArray) -> None:
+        """Take in a dual point, forget the least useful one, find the best mixture."""
+        if len(self.lin) == SIZE:
+            drop = int(np.argmin(self.theta))
+            for kept in (self.readings, self.lin, self.v):
+                del kept[drop]
+            # What is dropped carries next to nothing; the rest is a mixture again.
+            self.theta = np.delete(self.theta, drop)
+            self.theta = self.theta / self.theta.sum()
+        self.readings.append(reading)
+        self.lin.append(lin)
+        self.v.append(v)
+        self.theta = np.append(self.theta, 0.0 if len(self.lin) > 1 else 1.0)
+        self._mix()
+
+    def mixture(self) -> tuple[Reading, ...]:
+        """The readings of the best mixture, each with its weight."""
+        parts = zip(self.readings, self.theta, strict=True)
+        return tuple(replace(part, weight=float(weight)) for part, weight in parts if weight > 0)
+
+    def features(self) -> FloatArray:
+        """``w(alpha)`` of the best mixture, with the offset's entry where there is one."""
+        return np.tensordot(self.theta, np.stack(self.v), 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON (Python floats survive it bit for bit)."""
+        return {
+            "readings": [r.to_dict() for r in self.readings],
+            "lin": self.lin,
+            "v": [v.tolist() for v in self.v],
+            "theta": self.theta.tolist(),
+            "dual": self.dual,
+        }
+
+    @classmethod
+    def from_dict(cls, metric: FloatArray, saved: dict[str, Any]) -> Bundle:
+        """The bundle that ``to_dict`` wrote."""
+        return cls(
+            metric,
+            [Reading.from_dict(reading) for reading in saved["readings"]],
+            list(saved["lin"]),
+            [np.array(v) for v in saved["v"]],
+            np.array(saved["theta"]),
+            saved["dual"],
+        )
+
+    def _mix(self) -> None:
+        """Pairwise Frank-Wolfe with exact steps on the simplex of a handful of points."""
+        v = np.stack(self.v)
+        gram, lin, theta = (v * self.metric) @ v.T, np.array(self.lin), self.theta
+        for _ in range(300):
+            slope = lin - gram @ theta
+            up = int(np.argmax(slope))
+            held = np.flatnonzero(theta > 0)
+            down = int(held[np.argmin(slope[held])])
+            rise = slope[up] - slope[down]
+            if up == down or rise <= 1e-12 * float(np.abs(lin).max()):
+                break
+            curve = gram[up, up] + gram[down, down] - 2 * gram[up, down]
+            move = theta[down] if curve <= 0 else min(theta[down], rise / curve)
+            theta[up] += move
+            # Exactly 0 when all of it moves, or the point would never leave the mixture.
+            theta[down] = 0.0 if move == theta[down] else theta[down] - move
+        self.theta = theta
+        self.dual = float(lin @ theta - 0.5 * theta @ gram @ theta)

@@ -1,0 +1,146 @@
+"""Smoothed Newton in the primal: m-dimensional, a map-reduce over shards (MATH sec. 5).
+
+    min over w, b, mu   1/2 ||w||^2 (+ 1/2 b^2 for an appended constant) + mu . total
+                        + sum_i huber_h(G_i)
+
+One iteration is two rounds: a score pass along the Newton step (its line search costs nothing
+more: scores are linear along the step) and a gradient pass over the zone ``|G| <= h``. h starts
+wide on a subsample and is halved while steps succeed, down to where smoothing costs half of what
+is asked. Each iteration has a dual point, read off the scores, and so a proved gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bigscreen.errors import InputError
+from bigscreen.features.design import Design
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.point import Point
+from bigscreen.problems.recipes import Problem
+from bigscreen.solvers.newton.coordinator import NewtonRun, start_at
+from bigscreen.solvers.newton.shard import NewtonProgram
+from bigscreen.solvers.protocol import Check, Verdict
+
+THIN = 8
+"""Every subsample has so many times as many rows as the one before."""
+
+COARSE = 0.1
+"""A subsample is left when a step promises less than this part of its own statistical error."""
+
+
+@dataclass(frozen=True)
+class Newton:
+    """The smoothed Newton solver.
+
+    Parameters
+    ----------
+    tol : float
+        Relative gap asked for; sets the final smoothing.
+    lazy : bool
+        Skip rows that provably stay on their side (exact).
+    sample : float
+        The coarsest subsample holds about ``sample * rank`` rows.
+    zone_rows : float
+        A pass takes the second moment of at most about ``zone_rows * m`` rows of the zone, the
+        next pass of others.
+    """
+
+    tol: float = 1e-3
+    lazy: bool = True
+    sample: float = 16.0
+    zone_rows: float = 16.0
+
+    def run(
+        self,
+        design: Design,
+        problem: Problem,
+        fleet: Fleet,
+        check: Check,
+        *,
+        weight_bound: float,
+        resident: bool = True,
+        resume: Path | None = None,
+        start: FloatArray | None = None,
+    ) -> Point:
+        """Solve to whatever ``check`` asks for; returns the last point.
+
+        Parameters
+        ----------
+        weight_bound : float
+            At least the sum of all rows' reach.
+        resident : bool
+            Keep rows in memory between passes.
+        resume : Path or None
+            Folder of a checkpoint to go on from.
+        start : float64 (n,) or None
+            A feasible alpha: begin at its w, with all rows, where there is no checkpoint.
+        """
+        solve = NewtonRun(self, design, problem, fleet)
+        program = NewtonProgram(
+            design, problem, resident=resident, lazy=self.lazy, weight_bound=weight_bound
+        )
+        if resume is not None:
+            fleet.start(program, design.data.n_shards)
+            meta = fleet.load(resume)
+            if meta is not None:
+                check.restored(meta)
+                return solve.run(solve.restore(program, meta), check)
+        place, before = solve.origin(), 1.0
+        strides = self._strides(design)
+        if start is not None:
+            place, strides = start_at(solve, start), [1]
+        for stride in strides:
+            # The picked rows can hold nearly all the weight, then scaled up by the stride.
+            part = replace(
+                program, stride=stride, scale=float(stride), weight_bound=stride * weight_bound
+            )
+            if not solve.open(part):
+                if stride > 1:
+                    continue
+                raise InputError(
+                    "no alpha within the box meets the coupling; with weights as they are, nu is "
+                    "too large for one of the classes: use a smaller nu"
+                )
+            rows = design.data.n_rows / stride
+            solve.enter(place, growth=rows / before)
+            before = rows
+            if stride > 1:
+                enough = COARSE * design.rank * stride / design.data.n_rows
+                solve.run(place, _Coarse(enough, check.expired))
+        return solve.run(place, check)
+
+    def _strides(self, design: Design) -> list[int]:
+        """Subsamples of one row in 64, 8, ... down to all rows."""
+        wanted = max(self.sample * design.rank, 4000.0)
+        strides = [1]
+        while design.data.n_rows / (strides[-1] * THIN) >= wanted:
+            strides.append(strides[-1] * THIN)
+        return strides[::-1]
+
+
+@dataclass
+class _Coarse:
+    """The check of a subsample: its own optimum is about ``rank / rows`` off, so no closer.
+
+    ``enough`` is the part of P that the next step may still promise; it looks at no gap.
+    """
+
+    enough: float
+    expired: Callable[[], bool]
+    passes: int = 0
+    target: float = 0.0
+
+    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
+        self.passes += 1
+        near = stats["decrement"] <= self.enough * abs(point.primal)
+        done = near or self.passes >= 15 or stats["stalled"] or self.expired()
+        return None if done else Verdict()
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """A subsample is never checkpointed."""
+        raise AssertionError

@@ -1,0 +1,243 @@
+"""A shard's rows during a Newton solve, and the sums over them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.numerics.rows import FloatArray, njit
+from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
+from bigscreen.problems.point import SumLayout, by_term
+
+UNSET = np.int8(-1)
+"""Side of a row that no pass has scored yet."""
+
+SAVED = (
+    *("ids", "scores", "ref", "side", "fixed", "side_sum", "side_lin", "below"),
+    # A shard can move to another worker between a trial and its end.
+    *("need", "trial", "held", "picked"),
+)
+"""What a checkpoint holds of a state; the rest follows from the data."""
+
+
+@dataclass
+class NewtonShard:
+    """A shard's rows during a solve; arrays of shape (rows,) unless said otherwise.
+
+    ``X`` is None where the rows are read again in every pass (they do not fit in memory).
+    ``scores``, the extras' part included, were computed at the w number ``ref``; ``side`` is AT_LO,
+    AT_HI, AT_ZERO, FREE (in a zone) or UNSET; ``fixed`` rows are screened: proved to stay on their
+    side. ``side_sum`` (buckets, m + extras): V of rows at a side, by bucket; ``side_lin``
+    (buckets,): their part of D's linear term, which is their H too. ``need``, ``trial``: rows of
+    the last trial, their scores. ``held``: rows that the coordinator has; ``picked``: the last of
+    them. ``most``, ``below`` (groups,): the shard's largest ``sum t alpha``
+    and the weight of breakpoints of its fixed rows that lie below mu*.
+    """
+
+    frame: SumLayout
+    start: int
+    ids: NDArray[np.int64]
+    dual: Dual
+    norms: FloatArray
+    X: Any
+    scores: FloatArray
+    ref: NDArray[np.int32]
+    side: NDArray[np.int8]
+    fixed: NDArray[np.bool_]
+    side_sum: FloatArray
+    side_lin: FloatArray
+    most: FloatArray
+    below: FloatArray
+    need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
+    held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    picked: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    @property
+    def visited(self) -> Dual:
+        """The rows of the last trial."""
+        return self.dual[span(self.need)]
+
+    def compact(self) -> None:
+        """Drop fixed rows: the arrays hold alive rows only from here on, named by ``ids``."""
+        keep = np.flatnonzero(~self.fixed)
+        if self.X is not None:
+            self.X = self.X[keep]
+        self.dual = self.dual[keep]
+        self.ids, self.norms = self.ids[keep], self.norms[keep]
+        self.scores, self.ref = self.scores[keep], self.ref[keep]
+        self.side, self.fixed = self.side[keep], self.fixed[keep]
+        self.need, self.trial = np.empty(0, np.int64), np.empty((0, 2))
+        self.held, self.picked = np.empty(0, np.bool_), np.empty(0, np.int64)
+
+
+def span(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
+    """Ascending places as a slice, for which nothing is copied, if they follow one another."""
+    if len(places) and places[-1] - places[0] == len(places) - 1:
+        return slice(int(places[0]), int(places[-1]) + 1)
+    return places
+
+
+def sizes(state: NewtonShard) -> FloatArray:
+    """What rows are measured by, weighted by their reach.
+
+    Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, how far alpha = 0
+    is from its box, the most that ``sum t alpha`` can be in every group...].
+    """
+    dual = state.dual
+    weight, lin = dual.reach, np.abs(dual.lin)
+    sums = np.sum(weight), np.sum(weight * lin), np.sum(weight * state.norms**2)
+    out = np.max(np.maximum(dual.lo, -dual.hi), initial=0.0)
+    return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), out, *state.most])
+
+
+def moved_since(state: NewtonShard, message: dict[str, Any]) -> FloatArray:
+    """How far every row's score may be from the one it has: infinite where it never had one."""
+    moved = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
+    return np.where(state.ref < 0, np.inf, moved)
+
+
+def intervals(state: NewtonShard, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
+    """Intervals of every row's optimal score, widened by what lazy rows have moved."""
+    norms = np.sqrt(state.norms**2 + state.frame.constant**2)
+    # The multipliers have an interval of their own.
+    scores = state.scores - state.frame.border(state.dual) @ message["multipliers"]
+    slack = moved_since(state, message) + message["slack"]
+    return message["region"].intervals(scores, norms, slack)
+
+
+def fix(state: NewtonShard, message: dict[str, Any]) -> FloatArray:
+    """Fix the rows that a region proves to stay on the side they are on.
+
+    Returns [rows newly fixed at hi, rows newly fixed elsewhere].
+    """
+    dual, t = state.dual, state.dual.coupling
+    lower, upper = intervals(state, message)
+    decided = dual.decide(lower, upper, message["mu"])
+    decided[state.fixed | (decided != state.side)] = FREE
+    new = decided != FREE
+    state.fixed |= new
+    if t is not None:
+        # A fixed row's breakpoints are on known sides of mu*: all later statistics keep that.
+        most = np.maximum(t * dual.lo, t * dual.hi)
+        lie_below = np.where(new, most - t * side_value(dual, decided), 0.0)
+        group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
+        state.below += by_term(group, lie_below, len(state.below))
+    at_hi = np.count_nonzero(decided == AT_HI)
+    return np.array([at_hi, np.count_nonzero(new) - at_hi], dtype=np.float64)
+
+
+def quantiles(state: NewtonShard, message: dict[str, Any]) -> FloatArray:
+    """Weight of a group's breakpoints below each of a grid of candidates for its multiplier.
+
+    Returns [weight of lower ends at or below each candidate..., of upper ends..., the most that
+    ``sum t alpha`` can be, the total weight].
+    """
+    g, grid = message["group"], message["grid"]
+    lower, upper = intervals(state, message)
+    free = ~state.fixed if state.dual.group is None else ~state.fixed & (state.dual.group == g)
+    part = state.dual[free]
+    one, weights, _ = part.breakpoints(lower[free])
+    other, _, _ = part.breakpoints(upper[free])
+    sums = []
+    for ends in (np.minimum(one, other), np.maximum(one, other)):
+        first = np.searchsorted(grid, ends)
+        sums.append(np.cumsum(by_term(first, weights, len(grid) + 1)[:-1]) + state.below[g])
+    return np.concatenate([*sums, [state.most[g], float(np.sum(weights)) + state.below[g]]])
+
+
+def side_loss(state: NewtonShard, coefs: FloatArray, extras: FloatArray) -> FloatArray:
+    """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
+
+    V and H cover all rows at a side; those among them that are visited are taken out again.
+    """
+    part = state.visited
+    bound = side_value(part, state.side[state.need])
+    visited = np.sum(part.linear(bound)) - (bound * part.sign) @ state.trial
+    v, width = state.side_sum.sum(axis=0), len(coefs)
+    return state.side_lin.sum() - (v[:width] @ coefs + v[width:] @ extras) - visited
+
+
+def tube_of(dual: Dual) -> FloatArray:
+    """Half the width of every row's tube (rows,)."""
+    return np.zeros(len(dual)) if dual.tube is None else np.ascontiguousarray(dual.tube)
+
+
+def off_kink(dual: Dual, z: FloatArray) -> FloatArray:
+    """How far gradients z are from the nearest kink of their loss (rows,)."""
+    size = np.abs(z)
+    return size if dual.tube is None else np.abs(size - dual.tube)
+
+
+def sides(dual: Dual, z: FloatArray, h: float) -> NDArray[np.int8]:
+    """Where alpha is at gradients z (rows,): at an end, at 0 within the tube, or FREE."""
+    tube: Any = 0.0 if dual.tube is None else dual.tube
+    found = [z > tube + h, z < -tube - h, np.abs(z) < tube - h]
+    if dual.curve is not None:
+        found[0] &= np.isfinite(dual.hi)
+        found[1] &= np.isfinite(dual.lo)
+    return np.select(found, [AT_HI, AT_LO, AT_ZERO], FREE).astype(np.int8)
+
+
+def side_value(dual: Dual, side: NDArray[np.int8]) -> FloatArray:
+    """The value of alpha at a side; 0 in the zone and where no side is known yet."""
+    return np.where(side == AT_HI, dual.hi, np.where(side == AT_LO, dual.lo, 0.0))
+
+
+def zone_widths(dual: Dual, z: FloatArray, h: float) -> tuple[FloatArray, FloatArray]:
+    """Of rows in a zone: how far alpha runs across it, and alpha at its middle (rows,) each.
+
+    A tube has two zones, which overlap where it is narrower than h.
+    """
+    if dual.tube is None:
+        return dual.hi - dual.lo, 0.5 * (dual.lo + dual.hi)
+    upper = np.where(np.abs(z - dual.tube) <= h, dual.hi, 0.0)
+    lower = np.where(np.abs(z + dual.tube) <= h, -dual.lo, 0.0)
+    return upper + lower, 0.5 * (upper - lower)
+
+
+def curvature(dual: Dual, z: FloatArray, h: float) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """How much rows of a zone curve the loss, and `zone_widths`, all 0 where no h matters."""
+    if dual.curve is not None:
+        return dual.reach, np.zeros(len(dual)), np.zeros(len(dual))
+    width, middle = zone_widths(dual, z, h)
+    return width / (2 * h), width, middle
+
+
+@njit(cache=True, nogil=True)
+def segment_losses(z, dz, lo, hi, tube, h, steps, losses, curve=None):  # type: ignore[no-untyped-def]
+    """Smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
+    for k in range(len(steps)):
+        smooth, plain = 0.0, 0.0
+        for i in range(len(z)):
+            g = z[i] + steps[k] * dz[i]
+            # The hinge above the tube and, with a box below 0, the one under it.
+            over = g - tube[i]
+            if curve is not None:
+                under = -g - tube[i]
+                if over > 0.0 and hi[i] > 0.0:
+                    plain += over * over / (2 * curve[i])
+                elif under > 0.0 and lo[i] < 0.0:
+                    plain += under * under / (2 * curve[i])
+                continue
+            if over > 0.0:
+                plain += hi[i] * over
+            if over >= h:
+                smooth += hi[i] * over
+            elif over > -h:
+                smooth += hi[i] * (over + h) * (over + h) / (4 * h)
+            if lo[i] != 0.0:
+                under = -g - tube[i]
+                if under > 0.0:
+                    plain -= lo[i] * under
+                if under >= h:
+                    smooth -= lo[i] * under
+                elif under > -h:
+                    smooth -= lo[i] * (under + h) * (under + h) / (4 * h)
+        if curve is not None:
+            smooth = plain
+        losses[0, k] += smooth
+        losses[1, k] += plain

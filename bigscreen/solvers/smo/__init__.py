@@ -1,0 +1,1 @@
+"""Pairs of rows of an exact kernel machine, in one process."""

@@ -1,0 +1,137 @@
+"""Training on features that can be written down: a linear machine, or kernel columns."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigscreen.errors import InputError, TimeOver
+from bigscreen.features import nystrom
+from bigscreen.features.design import Design
+from bigscreen.fit.loop import Fitted
+from bigscreen.kernels.moved import Moved
+from bigscreen.model.model import Model
+from bigscreen.solvers.coordinate import CoordinateDescent
+from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Solver
+from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.train.job import Job, machine, records
+from bigscreen.train.problems import Binary
+from bigscreen.train.start import starting_point
+
+
+class FeaturesJob(Job):
+    """Landmarks, their columns (or the rows themselves), a solver, and coefficients of columns."""
+
+    design: Design
+    source: Design | None = None
+    """The kernel design behind ``design``; None for a linear machine."""
+    factor: nystrom.Factor | None = None
+
+    def _prepare(self) -> None:
+        options = self.options
+        if options.kernel == "linear":
+            self.design = self._design(None)
+            return
+        began = time.monotonic()
+        self.report({"event": "phase", "phase": "landmarks"})
+        bare = self._design(self.kernel)
+        assert bare.kernel is not None
+        side, self.ids = nystrom.landmarks(
+            bare.data, bare.kernel, options.landmarks, options.sampling, options.seed
+        )
+        self.factor = nystrom.factored(bare.kernel, side, self._cutoff())
+        self.source = replace(bare, landmarks=side, factor=self.factor.matrix)
+        self.design = self.source
+        if self.plan.features == "stored":
+            self.report({"event": "phase", "phase": "features"})
+            folder = None if self.plan.features_in_memory else self._feature_folder()
+            self.design = nystrom.stored_features(
+                self.source, self.fleet, folder, self._feature_progress
+            )
+        self.seconds["features"] = time.monotonic() - began
+
+    def _cutoff(self) -> float:
+        """The least eigenvalue that is kept, as a part of the largest."""
+        asked, stored = self.options.truncation, self.plan.features == "stored"
+        if asked is None:
+            return nystrom.FULL if stored else nystrom.CARRIED
+        if not stored and asked < nystrom.CARRIED:
+            raise InputError(
+                f"features that are recomputed are made of float32 columns, which carry a "
+                f"truncation of {nystrom.CARRIED:g} at least, not {asked:g}; ask for features "
+                "stored, or leave truncation out"
+            )
+        return asked
+
+    def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+        known = super()._provenance(results)
+        return known if self.factor is None else {**known, "nystrom": self.factor.record()}
+
+    def _feature_folder(self) -> Path:
+        if self.options.work is None:
+            raise InputError(
+                "the features do not fit in memory and no work folder was given to store them in; "
+                "give one, allow more memory, or ask for recomputed features"
+            )
+        return self.options.work
+
+    def _feature_progress(self, done: int, total: int) -> None:
+        self.report({"event": "progress", "phase": "features", "done": done, "total": total})
+        # Features in memory are lost with their process: there it is better to go on.
+        if self.strict is None or self.plan.features_in_memory or done == total:
+            return
+        if time.monotonic() > self.strict:
+            raise TimeOver(
+                f"the time budget ended with {done} of {total} parts of features written"
+            )
+
+    def _result(self, binary: Binary) -> dict[str, Any]:
+        result = self._finished(binary)
+        if result is not None:
+            return result
+        start = starting_point(self, self.design, binary)
+        fitted = self._fit(self.design, binary, self._solver(), start.alpha, self.source)
+        result = {
+            **machine(fitted.point.coef, fitted, binary, self.data, self._offset(fitted)),
+            "start": start.record,
+            **records(fitted, binary.name, self.options.tol),
+        }
+        if self.factor is not None:
+            result["certificate"] |= {"rank": self.design.rank, "cutoff": self.factor.cutoff}
+        return self._finish(binary, result)
+
+    def _offset(self, fitted: Fitted) -> float:
+        """The offset for rows where they are."""
+        offset, data = fitted.certificate.intercept, self.design.data
+        if offset is None:
+            offset = fitted.point.intercept
+        if self.source is None and isinstance(data, Moved):
+            offset -= data.shift(fitted.point.coef)
+        return offset
+
+    def _solver(self) -> Solver:
+        if self.plan.solver == "newton":
+            return Newton(tol=self.options.tol)
+        if self.plan.solver == "pairs":
+            return Pairs(cache=self.plan.cache_bytes)
+        return CoordinateDescent(seed=self.options.seed)
+
+    def _model(self, results: list[dict[str, Any]]) -> Model:
+        coefs = [np.asarray(result["coef"]) for result in results]
+        # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
+        if self.source is not None and self.source is not self.design:
+            coefs = [self.source.coef(coef) for coef in coefs]
+        return Model(
+            kernel=self.kernel,
+            landmarks=None if self.source is None else self.data.rows(self.ids),
+            coef=np.stack(coefs),
+            intercept=np.array([result["intercept"] for result in results]),
+            preparation=self.data.preparation,
+            provenance=self._provenance(results),
+            **self._kind(),
+        )

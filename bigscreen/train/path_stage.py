@@ -1,0 +1,200 @@
+"""The stage that suits a path: explicit features, the whole kernel matrix, or columns of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import psutil
+from scipy import sparse
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError, in_units
+from bigscreen.features import nystrom
+from bigscreen.features.design import Design
+from bigscreen.fit.monitor import Report
+from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.definite import examined
+from bigscreen.kernels.given import Precomputed
+from bigscreen.kernels.moved import Moved, moved
+from bigscreen.kernels.standard import Linear, make_kernel
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.path.explicit import ColumnsStage
+from bigscreen.path.gram import GramStage
+from bigscreen.path.gram_matrix import Progress, bytes_needed
+from bigscreen.path.kernel import KernelStage
+from bigscreen.path.stage import Stage
+from bigscreen.solvers.block.solver import Block
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.plan import BASE_BYTES, FEWEST, WORKER_BYTES, row_size
+from bigscreen.train.problems import named_gamma
+
+PATH_ROW_BYTES = 400
+"""State of a row in memory: two points of a path, their scores, intervals and temporaries."""
+
+KERNEL_SHARE = 0.5
+"""Part of the memory left that kernel columns may take where the whole matrix does not fit."""
+
+LEAST_FLOAT32 = 1e-5
+"""Relative gap that a matrix of float32 entries can prove, with room."""
+
+
+@dataclass(frozen=True)
+class PreparedPath:
+    """A stage, and how its machines become those of models.
+
+    Parameters
+    ----------
+    stage : Stage
+    name : str
+        What records call the solver.
+    kernel : Kernel
+        Of the models.
+    data : Rows
+    source : Design or None
+        The kernel design whose stored features the stage has; None: it has the rows themselves.
+    features : ndarray or csr_array (n, r), or None
+        What a machine's support rows are summed from where the models are to have coefficients of
+        columns; None: they keep support rows.
+    factor : nystrom.Factor or None
+        Of the landmarks.
+    ids : int64 (m,) or None
+        Rows that are landmarks.
+    """
+
+    stage: Stage
+    name: str
+    kernel: Kernel
+    data: Rows
+    source: Design | None
+    features: Any
+    factor: nystrom.Factor | None = None
+    ids: Any = None
+
+    @property
+    def definite(self) -> bool:
+        """Whether gaps mean anything: features are written down, whatever the kernel."""
+        return self.source is not None or self.kernel.psd
+
+    @property
+    def landmarks(self) -> Any:
+        """Those of a Nystrom machine, else None."""
+        return None if self.source is None else self.data.rows(self.ids)
+
+    def coef(self, machine: dict[str, Any]) -> FloatArray:
+        """Coefficients of the models' columns, (m,) or (d,)."""
+        coef = np.asarray(machine["coef"])
+        if "support" in machine:
+            coef = np.asarray(coef @ self.features[machine["support"]], dtype=np.float64)
+        # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
+        return coef if self.source is None else self.source.coef(coef)
+
+    def rows(self, ids: np.ndarray) -> Any:
+        """Support rows as a model has them."""
+        if isinstance(self.kernel, Precomputed):
+            return sparse.csr_array((len(ids), self.data.n_features), dtype=np.float32)
+        return self.data.rows(ids)
+
+
+def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) -> PreparedPath:
+    """Prepare the rows once, for all points and folds.
+
+    Raises
+    ------
+    InputError
+        If it cannot fit into the memory allowed, with the arithmetic.
+    """
+    allowed = options.memory or int(0.8 * psutil.virtual_memory().total)
+    # The worker processes of a cluster take their part of what is allowed.
+    others = fleet.workers * WORKER_BYTES if hasattr(fleet, "address") else 0
+    room = allowed - BASE_BYTES - others - data.n_rows * PATH_ROW_BYTES
+    kernel = _kernel(data, options, fleet)
+    constant = options.offset == "constant"
+
+    def progress(phase: str, done: int, total: int) -> None:
+        report({"event": "progress", "phase": phase, "done": done, "total": total})
+
+    matrix = partial(progress, "kernel matrix")
+    # Where float32 holds what the kernel sees of the rows; models have them where they are.
+    near = moved(data, kernel, False)
+    own = near.move.kernel(kernel) if isinstance(near, Moved) else kernel
+    if options.exact:
+        stage, name = _exact(Design(near, own), constant, room, options, fleet, matrix)
+        return PreparedPath(stage, name, kernel, data, None, None)
+    source = factor = ids = None
+    if options.kernel == "linear":
+        size = data.n_rows * row_size(data)
+        _check(size, room, allowed, "rows", "a path reads them from memory")
+        X = data.X(0, data.n_rows)
+    else:
+        _check(
+            4.0 * data.n_rows * options.landmarks,
+            room,
+            allowed,
+            "features of the rows",
+            "use fewer landmarks",
+        )
+        report({"event": "phase", "phase": "landmarks"})
+        count = min(options.landmarks, data.n_rows)
+        side, ids = nystrom.landmarks(near, own, count, options.sampling, options.seed)
+        cutoff = nystrom.FULL if options.truncation is None else options.truncation
+        factor = nystrom.factored(own, side, cutoff)
+        source = Design(near, own, side, factor.matrix)
+        report({"event": "phase", "phase": "features"})
+        features = nystrom.stored_features(source, fleet, None, partial(progress, "features")).data
+        X = features.X(0, data.n_rows)
+    if not options.coupled:
+        return PreparedPath(
+            ColumnsStage(X, constant), "columns", kernel, data, source, X, factor, ids
+        )
+    rows = data if source is None else features
+    stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet, matrix)
+    return PreparedPath(stage, name, kernel, data, source, X, factor, ids)
+
+
+def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
+    name, gamma = options.kernel, options.gamma
+    if callable(name):
+        raise InputError(
+            "a path takes kernels that have a name; compute the entries of your own, and give "
+            "them as a precomputed kernel"
+        )
+    if name == "precomputed" and data.n_rows != data.n_features:
+        raise InputError(
+            f"a precomputed kernel is a square matrix, one entry for every pair of rows, not "
+            f"{data.n_rows} by {data.n_features}"
+        )
+    if name in ("linear", "precomputed"):
+        gamma = 1.0
+    elif isinstance(gamma, str):
+        gamma = named_gamma(gamma, data, fleet)
+    made = make_kernel(name, float(gamma), options.degree, options.coef0)
+    return examined(made, data) if isinstance(made, Precomputed) else made
+
+
+def _exact(
+    design: Design,
+    constant: bool,
+    room: float,
+    options: TrainOptions,
+    fleet: Any,
+    progress: Progress,
+) -> tuple[Stage, str]:
+    """The whole matrix where it fits; else its columns, as many as there is room for."""
+    n, dtype = design.data.n_rows, np.float32 if options.tol >= LEAST_FLOAT32 else np.float64
+    if bytes_needed(n, dtype) <= room:
+        return GramStage(design, constant, int(room), progress), "gram"
+    given, fewest = options.cache or int(KERNEL_SHARE * room), 4.0 * n * min(FEWEST, n)
+    _check(fewest, given, KERNEL_SHARE * room, "fewest kernel columns", "use landmarks")
+    columns = Block(cache=min(given, 4 * n * n), seed=options.seed)
+    return KernelStage(design, fleet, constant, columns), "block"
+
+
+def _check(size: float, room: float, allowed: float, what: str, advice: str) -> None:
+    if size > room:
+        raise InputError(
+            f"the {what} take {in_units(size)} and of the memory allowed, {in_units(allowed)}, "
+            f"{in_units(max(room, 0))} are left for them; {advice}, or allow more memory"
+        )

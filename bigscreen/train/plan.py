@@ -1,0 +1,330 @@
+"""What a fit will need, before it runs: memory, disk, time, and where its features live.
+
+The constants are nanoseconds and bytes measured on 2-core machines with AVX-512; they steer
+choices and give rough times, and no result depends on them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import in_units
+from bigscreen.kernels import amx
+from bigscreen.kernels.standard import on_matrix_unit
+from bigscreen.solvers.block.coordinator import WHOLE
+from bigscreen.solvers.block.kernel_columns import PIECE
+from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
+from bigscreen.train.options import CLASSIFIERS, coupled
+
+BASE_BYTES = 400 * 2**20
+"""An idle process with everything imported and compiled."""
+WORKER_BYTES = 250 * 2**20
+SOLVER_ROW_BYTES = 72
+"""Solver state of a row: scores, labels, norms, side, temporaries of a pass."""
+BLOCK_BYTES = 2 * 2**26
+"""Rows that a thread holds while it reads them: a block, and what is made of it."""
+PAIR_ROWS_BYTES = 256 * 2**20
+"""Rows of products that pair steps on features keep where nobody says how many."""
+VECTOR_BYTES, VECTORS = 8, 6
+"""A linear machine holds so many vectors of all features at once, and one for each thread."""
+INDEX_BYTES = 32
+"""A feature of sparse landmarks: how many have it, its place, where it begins in the index."""
+PASSES = 16.0
+"""Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The outline of a fit.
+
+    Parameters
+    ----------
+    rows, columns, classifiers, landmarks : int
+    data_bytes : int
+        The rows as stored.
+    solver, features : str
+        ``newton``, ``cd``, ``block`` or ``pairs``; ``stored`` (in memory or on disk),
+        ``recomputed``, ``raw`` or ``exact``.
+    features_in_memory, resident : bool
+        Whether features, and the rows a pass reads, are kept in memory.
+    peak_bytes, disk_bytes, cache_bytes : int
+        Memory of all processes together; disk for features; of the memory, kernel columns kept.
+    seconds : float
+        Rough time on this number of workers.
+    refusal : str or None
+        Why it cannot run in the memory allowed, with the arithmetic.
+    """
+
+    rows: int
+    columns: int
+    classifiers: int
+    landmarks: int
+    data_bytes: int
+    solver: str
+    features: str
+    features_in_memory: bool
+    resident: bool
+    peak_bytes: int
+    disk_bytes: int
+    seconds: float
+    refusal: str | None
+    cache_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the outline depends on besides the data."""
+
+    kernel: str
+    landmarks: int
+    solver: str
+    features: str
+    intercept: str
+    memory: int
+    workers: int
+    cluster: bool
+    strategy: str = "rest"
+    cache: int | None = None
+    problem: str = "c-svc"
+
+    def classifiers(self, labels: int) -> int:
+        """Problems that so many labels make."""
+        if labels == 2 or self.problem not in CLASSIFIERS:
+            return 1
+        return labels * (labels - 1) // 2 if self.strategy == "one" else labels
+
+    @property
+    def base_bytes(self) -> int:
+        """What the processes take before they have any data."""
+        return BASE_BYTES + (self.workers * WORKER_BYTES if self.cluster else 0)
+
+
+def outline(data: Rows, request: Request) -> Plan:
+    """Choose solver, features and what stays in memory; refuse what cannot fit."""
+    n, d = data.n_rows, data.n_features
+    row_bytes = row_size(data)
+    classifiers = request.classifiers(len(data.labels))
+    linear = request.kernel == "linear"
+    m = d if linear else request.landmarks
+    solver = _solver(request, linear, n, m)
+    entry = entry_cost(data)
+    features = "raw" if linear else _features(request, solver, n, m, entry, classifiers)
+
+    base = request.base_bytes
+    threads = request.workers
+    square = 8 * (m + 1) ** 2
+    # The coordinator's moments and Hessian; every thread's; the factor of every process.
+    squares = 7 + threads * (5 if request.cluster else 3)
+    work = square * squares if solver == "newton" else 0
+    tiles = threads * 2048 * (m + 1) * (8 + 8 + 4) if solver == "newton" else threads * 2**25
+    # Pair steps keep rows of the matrix of products between the rows.
+    cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
+    states = n * SOLVER_ROW_BYTES + cache
+    wide = _wide(data, linear, threads, request.cluster)
+    fixed = base + work + tiles + states + wide
+    room = request.memory - fixed
+    feature_bytes = 4 * n * m if features == "stored" else 0
+    data_bytes = int(n * row_bytes)
+    in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= 0.8 * room
+    passed_over = feature_bytes or data_bytes
+    resident = passed_over <= 0.8 * room or solver == "pairs"
+    read = passed_over if resident else threads * BLOCK_BYTES
+    peak = fixed + read
+    refusal = None
+    if peak > request.memory:
+        # But for pair steps nothing is resident here: what would be kept fits by definition.
+        instead = "use solver cd" if linear else "use fewer landmarks"
+        refusal = refused(
+            peak,
+            request.memory,
+            {
+                "for the processes": base,
+                f"for {m} columns ({threads} threads)": work + tiles,
+                f"for the state of {n} rows": states,
+                f"for vectors of {d} features": wide,
+                "for blocks of rows as they are read": read,
+            },
+            f"allow more memory, or {instead}" if solver == "newton" else "allow more memory",
+        )
+    entries = float(n) * m
+    one = PASSES * entries * (0.3 if features in ("stored", "raw") else entry)
+    algebra = 15 * 4.0 * m**3 / 50 if solver == "newton" else 0.0
+    build = entries * (entry + 0.022 * m) if features == "stored" else 0.0
+    seconds = 1e-9 * (classifiers * (one + algebra) + build) / max(1, threads) + 1.0
+    return Plan(
+        rows=n,
+        columns=d,
+        classifiers=classifiers,
+        landmarks=0 if linear else m,
+        data_bytes=data_bytes,
+        solver=solver,
+        features=features,
+        features_in_memory=in_memory,
+        resident=resident,
+        peak_bytes=int(peak),
+        disk_bytes=0 if in_memory else feature_bytes,
+        seconds=seconds,
+        refusal=refusal,
+        cache_bytes=cache,
+    )
+
+
+def _wide(data: Rows, linear: bool, threads: int, cluster: bool) -> int:
+    """Bytes of what has an entry for every feature, whether any row has it or not."""
+    if linear:
+        return VECTOR_BYTES * (VECTORS + threads) * data.n_features
+    if not data.is_sparse:
+        return 0
+    return INDEX_BYTES * data.n_features * (threads if cluster else 1)
+
+
+def row_size(data: Rows) -> float:
+    """Bytes of a stored row of features."""
+    if not data.is_sparse:
+        return 4.0 * data.n_features
+    sample: Any = data.X(*data.shard(0))
+    return 8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0
+
+
+def entry_cost(data: Rows) -> float:
+    """Nanoseconds that one thread takes for a kernel entry."""
+    # A CSR entry costs about four dense ones; a row holds row_size / 8 of them.
+    width = row_size(data) / (2 if data.is_sparse else 4)
+    return 0.6 + 0.02 * width
+
+
+def refused(peak: float, memory: int, parts: dict[str, float], advice: str) -> str:
+    """The sentence that says why a fit cannot run, with its arithmetic."""
+    sums = ", ".join(f"{in_units(part)} {name}" for name, part in parts.items() if part)
+    return (
+        f"this fit needs about {in_units(peak)} and the memory allowed is {in_units(memory)}: "
+        f"{sums}; {advice}"
+    )
+
+
+def _solver(request: Request, linear: bool, n: int, m: int) -> str:
+    """Newton while its m x m algebra is small beside a pass; coordinate descent otherwise, where
+    variables can move alone."""
+    if request.solver != "auto":
+        return request.solver
+    if coupled(request.problem, request.intercept):
+        return "newton"
+    return "newton" if m <= 4000 and (n >= 2 * m or not linear) else "cd"
+
+
+def _features(request: Request, solver: str, n: int, m: int, entry: float, classifiers: int) -> str:
+    """Stored features cost an n m^2 product once, recomputed ones their entries in every pass.
+
+    In nanoseconds an entry; recomputed ones also take the features of some 16 m rows a pass.
+    """
+    if solver in ("cd", "pairs"):
+        return "stored"
+    if request.features != "auto":
+        return request.features
+    recomputed = PASSES * classifiers * (entry + 0.18 * m**2 / n)
+    stored = entry + 0.022 * m + PASSES * classifiers * 0.3
+    return "stored" if stored < recomputed else "recomputed"
+
+
+CACHE_SHARE = 0.3
+"""Part of the memory allowed that kernel columns may take where nobody says how much."""
+AGAIN_BYTES, AGAIN_COLUMNS = 2**28, 256
+"""Kept where rows are so narrow that the matrix unit computes kernel columns as fast as memory that
+was never written can be had: of more, nothing is gained (measured: a9a, ijcnn1, covtype)."""
+EXACT_ROW_BYTES = 320
+"""State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
+COPIES = 2
+"""Of the rows: as they are, and as products want them (columns and an index, or centred; the matrix
+unit wants a larger one)."""
+BY_LABEL = 3
+"""Copies more where pairs of labels are solved on their own rows: by label, and in float64."""
+SHARD_INDEX_BYTES, PAIR_INDEX_BYTES = 12, 16
+"""A feature of sparse rows in the index of a shard, and in what pair steps hold beside it."""
+THREAD_BYTES = 2**26
+"""A thread's tiles of the kernel matrix."""
+FEW_ROWS = 4096
+"""Up to here, and without a cluster, pair steps on the whole matrix are as quick as blocks or
+quicker (measured with 2 threads: .3 to 1.2 times as long at 3,000 to 5,000 rows), and go on in
+float64 where float32 entries cannot prove the gap that is asked for."""
+FEWEST = 16
+"""Kernel columns without which no fit is begun, unless fewer are asked for."""
+LOOKED_UP, STEPS_COST = 0.4, 3.0
+"""Part of the kernel matrix that a solve computes (measured: 0.07 to 0.7), and nanoseconds that its
+steps and scores take for each of those entries."""
+
+
+def outline_exact(data: Rows, request: Request) -> Plan:
+    """Say how many kernel columns can be kept; refuse what cannot fit."""
+    n, d = data.n_rows, data.n_features
+    threads, pairs = request.workers, request.solver == "pairs"
+    if request.solver == "auto":
+        pairs = n <= FEW_ROWS and not request.cluster
+    row_bytes = row_size(data)
+    classifiers = request.classifiers(len(data.labels))
+    column = 4 * n
+    base = request.base_bytes
+    # The closing pass, which writes no entries down, has its rows packed in any case.
+    packed = not data.is_sparse and on_matrix_unit(request.kernel, d, written=False)
+    on_unit = packed and on_matrix_unit(request.kernel, d)
+    wanted = amx.row_bytes(d) if packed else row_bytes
+    rows = int(n * ((COPIES - 1 + pairs) * row_bytes + wanted))
+    if request.strategy == "one" and classifiers > 1 and not request.cluster:
+        rows += BY_LABEL * int(n * row_bytes)
+    states = n * EXACT_ROW_BYTES
+    block = min(WHOLE, n)
+    pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES
+    # What pairs compute at once.
+    work = threads * THREAD_BYTES + min(WHOLE_MATRIX, 8 * n**2)
+    if not pairs:
+        # The matrix, and while it grows that of a block of half as many rows.
+        work = 5 * block**2 + int(4 * block * row_bytes) + threads * pieces
+    # Of sparse rows also what has an entry for every feature, whether any row has it or not.
+    wide = (PAIR_INDEX_BYTES if pairs else SHARD_INDEX_BYTES * (data.n_shards + 1)) + INDEX_BYTES
+    wide *= d if data.is_sparse else 0
+    fixed = base + rows + states + work + wide
+    room = int(request.memory - fixed)
+    share = int(CACHE_SHARE * request.memory)
+    if on_unit and d <= AGAIN_COLUMNS and not pairs:
+        share = min(share, AGAIN_BYTES)
+    cache = request.cache or max(min(share, room), min(FEWEST, n) * column)
+    cache = min(cache, column * n)
+    refusal = None
+    if cache > room:
+        refusal = refused(
+            fixed + cache,
+            request.memory,
+            {
+                "for the processes": base,
+                f"for {n} rows and what products need of them": rows,
+                "for their state": states,
+                f"for indices of {d} features": wide,
+                f"for a block and its columns ({threads} threads)": work,
+                f"for {cache // column} kernel columns": cache,
+            },
+            "allow more memory, or "
+            + ("use landmarks" if request.cache is None else "give less of it to the cache"),
+        )
+    entries = LOOKED_UP * float(n) * n
+    if request.strategy == "one" and classifiers > 1:
+        # Each is of the rows of two labels.
+        entries *= (2 / len(data.labels)) ** 2
+    cost = classifiers * entries * (entry_cost(data) + STEPS_COST)
+    seconds = 1e-9 * cost / max(1, threads) + 1.0
+    return Plan(
+        rows=n,
+        columns=d,
+        classifiers=classifiers,
+        landmarks=0,
+        data_bytes=int(n * row_bytes),
+        solver="pairs" if pairs else "block",
+        features="exact",
+        features_in_memory=False,
+        resident=True,
+        peak_bytes=int(fixed + cache),
+        disk_bytes=0,
+        seconds=seconds,
+        refusal=refusal,
+        cache_bytes=int(cache),
+    )

@@ -1,0 +1,257 @@
+"""The problems that a run solves: one, or one for every label or pair of labels."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bigscreen.data.memory import Mirrored
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError, is_number
+from bigscreen.features.design import row_ranges
+from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.standard import multiplied_by
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.recipes import (
+    CSvc,
+    Lad,
+    NuSvc,
+    NuSvr,
+    OneClass,
+    Problem,
+    Quantile,
+    SquaredSvc,
+    SquaredSvr,
+    Svr,
+    check_feasible,
+)
+from bigscreen.train.options import TrainOptions
+
+NO_MARGIN = 1e-9
+"""A margin so small beside 1 is none: LIBSVM's scale would divide by noise."""
+
+
+class Binary(NamedTuple):
+    """One problem: what records call it (None: it is the only one), its folder, and the codes of
+    its two labels where the rows of others have no part in it."""
+
+    problem: Problem
+    name: Any
+    folder: str
+    codes: tuple[int, int] | None = None
+
+
+def problems(data: Rows, options: TrainOptions) -> list[Binary]:
+    """One problem; or one a label, against the rest; or one a pair of labels.
+
+    Raises
+    ------
+    InputError
+        If a nu is infeasible. Nothing but labels and weights are looked at.
+    """
+    if options.classifies:
+        return list(_classifiers(data, options))
+    return [Binary(_single(data, options), None, "label-all")]
+
+
+def _single(data: Rows, options: TrainOptions) -> Problem:
+    if options.problem == "one-class":
+        mass = total_weight(data)
+        if not mass:
+            raise InputError("every row has the weight zero, and a fit needs rows that count")
+        return OneClass(options.nu, mass)
+    C, intercept = _penalty(data, options), options.intercept
+    if options.problem == "nu-svr":
+        if not isinstance(data, Mirrored):
+            raise InputError("nu-svr needs its rows twice, in memory; use the estimator NuSVR")
+        return NuSvr(C, options.nu, 0.5 * total_weight(data), intercept)
+    if options.problem == "lad":
+        return Lad(C, intercept)
+    if options.problem in ("svr", "squared-svr"):
+        regression = Svr if options.problem == "svr" else SquaredSvr
+        return regression(C, options.epsilon, intercept, options.intercept_scaling)
+    return Quantile(C, options.tau, intercept)
+
+
+def _classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
+    labels, k = data.labels, len(data.labels)
+    weights = np.asarray(class_weights(options.class_weight, data) or np.ones(k))
+    if k > 2 and options.strategy == "one":
+        for one, other in combinations(range(k), 2):
+            # The box of a row of weight 0 is a point, which takes it out of every sum.
+            pair = np.zeros(k)
+            pair[[one, other]] = weights[[one, other]]
+            name = f"{labels[one]} vs {labels[other]}"
+            problem = _classifier(data, options, other, pair, f" for {name}")
+            yield Binary(problem, name, f"label-{one}-{other}", (one, other))
+        return
+    for code in [1] if k == 2 else range(k):
+        where = "" if k == 2 else f" for {labels[code]} against the rest"
+        problem = _classifier(data, options, code, weights, where)
+        yield Binary(problem, None if k == 2 else labels[code], f"label-{code}")
+
+
+def _classifier(
+    data: Rows, options: TrainOptions, positive: int, weights: FloatArray, where: str
+) -> Problem:
+    """The problem of one label against those others that have any weight."""
+    by_code = tuple(weights.tolist()) if np.any(weights != 1.0) else ()
+    if options.problem in ("c-svc", "squared-svc"):
+        classifier = CSvc if options.problem == "c-svc" else SquaredSvc
+        offset = options.intercept, options.intercept_scaling
+        return classifier(_penalty(data, options), positive, by_code, *offset)
+    totals = label_totals(data) * weights
+    one, rest = float(totals[positive]), float(np.sum(np.delete(totals, positive)))
+    check_feasible(options.nu, one, rest, options.intercept, where)
+    return NuSvc(options.nu, positive, one + rest, by_code, options.intercept)
+
+
+def published(problem: Problem, multiplier: tuple[float, ...], data: Rows) -> float:
+    """What LIBSVM multiplies w and the offset with: 1 / rho of a nu-SVC (its margin is 1 then),
+    nu times the weight of a one-class machine's rows, else 1."""
+    if isinstance(problem, OneClass):
+        return problem.nu * problem.mass
+    if isinstance(problem, NuSvc):
+        rho = problem.rho(np.asarray(multiplier))
+        size = data.max_sqnorm
+        return 1.0 / rho if rho > NO_MARGIN * min(1.0, size or 1.0) else 1.0
+    return 1.0
+
+
+def _penalty(data: Rows, options: TrainOptions) -> float:
+    return options.C if options.lam is None else 1.0 / (2.0 * data.n_rows * options.lam)
+
+
+CANCELLED = 2.0**-10
+"""Variance, as a part of the mean square, below which their difference has lost digits."""
+
+
+def named_gamma(name: str, data: Rows, fleet: Any) -> float:
+    """The gamma that "scale" or "auto" stands for."""
+    return gamma_scale(data, fleet) if name == "scale" else 1.0 / data.n_features
+
+
+def gamma_scale(data: Rows, fleet: Any) -> float:
+    """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
+    shards = range(data.n_shards)
+    squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in shards)
+    entries = float(data.n_rows) * data.n_features
+    mean = sum(fleet.each(_EntrySum(data), shards)) / entries
+    variance = squares / entries - mean**2
+    if variance < CANCELLED * squares / entries:
+        variance = sum(fleet.each(_EntrySum(data, mean), shards)) / entries
+    # Entries that are all the same differ from their mean by its rounding.
+    same = variance <= (2.0**-50 * mean) ** 2
+    return 1.0 if same else 1.0 / (data.n_features * variance)
+
+
+@dataclass(frozen=True)
+class _EntrySum:
+    """The sum of a shard's entries, or of their squared distances from the mean."""
+
+    data: Rows
+    mean: float | None = None
+
+    def __call__(self, shard: int) -> float:
+        total = 0.0
+        start, stop = self.data.shard(shard)
+        for a, b in row_ranges(stop - start, self.data.chunk_rows):
+            X = self.data.X(start + a, start + b)
+            if self.mean is None:
+                total += float(X.sum(dtype=np.float64))
+                continue
+            stored = X if isinstance(X, np.ndarray) else X.data
+            total += float(np.sum(np.square(stored.astype(np.float64) - self.mean)))
+            total += (X.shape[0] * X.shape[1] - stored.size) * self.mean**2
+        return total
+
+
+def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[float, ...]:
+    """One weight per label code; "balanced" is ``total / (labels * total of the label)``.
+
+    The totals are sums of row weights, of ones where rows have none.
+    """
+    labels = data.labels
+    if given is None:
+        return ()
+    if isinstance(given, str):
+        totals = label_totals(data)
+        if not totals.any():
+            return ()  # rows without any weight cannot be balanced, and need not be
+        balanced = totals.sum() / (len(totals) * np.where(totals > 0, totals, 1.0))
+        return tuple(balanced.tolist())
+    unknown = [label for label in given if label not in labels]
+    if unknown:
+        raise InputError(f"class_weight names {unknown[0]!r}, which is not one of {labels}")
+    weights = [given.get(label, 1.0) for label in labels]
+    if not all(is_number(w) and w > 0 for w in weights):
+        raise InputError(f"class weights must be positive numbers, got {weights}")
+    return tuple(map(float, weights))
+
+
+def label_totals(data: Rows) -> np.ndarray:
+    """The weight of every label's rows together, float64 (n_labels,)."""
+    if not data.has_weights:
+        return data.label_counts.astype(np.float64)
+    totals = np.zeros(data.n_labels)
+    for start, stop in map(data.chunk, range(data.n_chunks)):
+        codes = data.y(start, stop)
+        known = codes >= 0
+        totals += np.bincount(codes[known], data.weights(start, stop)[known], len(totals))
+    return totals
+
+
+def total_weight(data: Rows) -> float:
+    """The weight of all rows together."""
+    if not data.has_weights:
+        return float(data.n_rows)
+    return float(sum(np.sum(data.weights(*data.chunk(k))) for k in range(data.n_chunks)))
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions that can change a result's last bits."""
+    names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {**found, "python": platform.python_version()}
+
+
+def computed_with(kernel: Kernel, exact: bool, data: Rows) -> dict[str, str]:
+    """The same, and what computes products of rows."""
+    raw = kernel.name == "linear" and not exact  # w itself, and no entries
+    products = multiplied_by(None if raw else kernel, data.n_features, data.is_sparse)
+    return {**versions(), "products": products}
+
+
+def check_rows(data: Rows, problem: str, classifies: bool) -> None:
+    """Refuse rows that are not what a problem is fitted to: labels, or targets."""
+    if problem == "one-class":
+        return
+    if classifies and data.regression:
+        raise InputError(
+            f"{problem} needs labels and these rows have targets, numbers to predict; use lad, svr "
+            "or quantile"
+        )
+    if not classifies and not data.regression:
+        none = data.n_unlabelled == data.n_rows
+        raise InputError(
+            f"{problem} needs targets, numbers to predict, and these rows have "
+            + ("none; use one-class" if none else "labels; use c-svc or nu-svc")
+            + ", or read the rows in again as regression data"
+        )
+    what = "label" if classifies else "target"
+    if data.n_unlabelled:
+        raise InputError(
+            f"{data.n_unlabelled} rows have no {what}; a fit needs a {what} on every row"
+        )
+    counts = np.asarray(data.label_counts)
+    if classifies and np.count_nonzero(counts) < 2:
+        label = data.labels[int(np.argmax(counts))] if len(data.labels) else None
+        raise InputError(f"all rows have the label {label!r}; a fit needs rows of two labels")

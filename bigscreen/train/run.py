@@ -1,0 +1,107 @@
+"""From a data set to a fitted model: the main job, the same for Python and the command line."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import psutil
+
+from bigscreen.data.rows import Rows
+from bigscreen.fit.monitor import Report
+from bigscreen.fleet.shards import blas_threads
+from bigscreen.model.model import Model
+from bigscreen.train.exact import ExactJob
+from bigscreen.train.features import FeaturesJob
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.plan import Plan, Request, outline, outline_exact
+from bigscreen.train.problems import check_rows, problems
+
+__all__ = ["TrainOptions", "check", "plan", "train"]
+
+
+def check(data: Rows, options: TrainOptions) -> None:
+    """Refuse rows that the problem cannot be fitted to; labels and weights are looked at alone.
+
+    Raises
+    ------
+    InputError
+        Rows without a label or target, one class only, a nu that is infeasible.
+    """
+    check_rows(data, options.problem, options.classifies)
+    problems(data, options)
+
+
+def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = False) -> Plan:
+    """Outline a fit without running it.
+
+    Returns
+    -------
+    Plan
+        ``refusal`` says why it cannot run within ``options.memory``.
+    """
+    request = Request(
+        options.record["kernel"],
+        min(options.landmarks, data.n_rows),
+        options.solver,
+        options.features,
+        options.offset,
+        int(options.memory or 0.8 * _machine_memory()),
+        workers,
+        cluster,
+        options.strategy,
+        None if options.cache is None else int(options.cache),
+        options.problem,
+    )
+    return outline_exact(data, request) if options.exact else outline(data, request)
+
+
+@functools.cache
+def _machine_memory() -> int:
+    """Bytes that there are."""
+    return int(psutil.virtual_memory().total)
+
+
+def train(
+    data: Rows,
+    options: TrainOptions,
+    fleet: Any,
+    report: Report | None = None,
+    deadline: float | None = None,
+) -> Model:
+    """Fit a model and certify it.
+
+    Parameters
+    ----------
+    data : Rows
+        A stored or in-memory data set; every row must have a label, for a regression a target.
+    options : TrainOptions
+    fleet : fleet.Inline or fleet.Cluster
+        Where it runs; the result is the same bit for bit on any number of workers.
+    report : callable or None
+        Receives events: phases, and one per pass.
+    deadline : float or None
+        Value of ``time.monotonic()`` at which the time budget ends, of a run that can be resumed:
+        it bounds the writing of features, too. Default: the budget from now on, for the solve.
+
+    Returns
+    -------
+    Model
+        With its certificate in ``provenance``; a ConvergenceWarning says where the gap was missed.
+
+    Raises
+    ------
+    InputError
+        Bad parameters, rows without a label or target, one class only, a nu that is infeasible, or
+        a fit that cannot fit in memory, a store that was replaced meanwhile.
+    TimeOver
+        If ``deadline`` passes while features are written.
+    """
+    kind = ExactJob if options.exact else FeaturesJob
+    outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
+    # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
+    # threads run just then.
+    with blas_threads(1), kind(data, options, fleet, report, outlined, deadline) as job:
+        model = job.run()
+    data.check_unchanged()
+    return model

@@ -1,0 +1,147 @@
+"""Where a solve begins: at 0, at the solutions of parts of the rows, or at a smaller machine's."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bigscreen.divide.divide import Divided, divide
+from bigscreen.errors import InputError
+from bigscreen.features import design as design_sums
+from bigscreen.features import nystrom
+from bigscreen.features.design import Design
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.inline import Inline
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.recipes import Problem
+from bigscreen.screening.dynamic import GapBall, make_rule
+from bigscreen.solvers.block.solver import Block
+from bigscreen.solvers.coordinate import CoordinateDescent
+from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Solver
+from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.train.job import Job
+from bigscreen.train.plan import COPIES, EXACT_ROW_BYTES, row_size
+from bigscreen.train.problems import Binary
+
+START = "start.kept"
+"""The file of a problem's folder that holds its start."""
+
+TOL = 1e-2
+"""Relative gap of what is only a start."""
+
+FEWER = 8
+"""Landmarks of a fit for each of its start's."""
+
+ROWS_A_LANDMARK, MOST_LANDMARKS = 20, 1000
+"""Rows of an exact machine for each landmark of its start, and their number at most."""
+
+
+LEAST_ROWS = 256
+"""Rows that a part may always have."""
+
+
+class Start(NamedTuple):
+    """A feasible alpha (n,), None for 0, and what the model records of it."""
+
+    alpha: FloatArray | None
+    record: dict[str, Any] | None
+
+
+def starting_point(job: Job, design: Design, binary: Binary) -> Start:
+    """The start that a run's options ask for; read back where a run is resumed."""
+    kind = job.options.start
+    if kind in ("auto", "cold"):
+        return Start(None, None)
+    found = job.kept(binary, START)
+    if found is not None:
+        return Start(found[1]["alpha"], found[0])
+    began = time.monotonic()
+    if kind == "divide":
+        divided = solve_parts(job, design, binary.problem)
+        alpha, record = divided.alpha, divided.record
+    else:
+        alpha, record = _nystrom(job, binary.problem)
+    seconds = time.monotonic() - began
+    job.seconds["start"] = job.seconds.get("start", 0.0) + seconds
+    record = {"label": binary.name, "start": kind, "seconds": seconds, **record}
+    job.keep(binary, START, record, {"alpha": alpha})
+    return Start(alpha, record)
+
+
+def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
+    """Divide and conquer, as a run's options have it."""
+    options = job.options
+    if design.landmarks is not None:
+        raise InputError("start divide needs features that are stored; ask for features stored")
+    return divide(
+        design,
+        problem,
+        job.fleet,
+        _part_solver(job, design),
+        Inline,
+        parts=options.parts,
+        largest=max(
+            LEAST_ROWS, int(_share(job) // (COPIES * row_size(job.data) + EXACT_ROW_BYTES))
+        ),
+        levels=options.levels,
+        early=options.early,
+        tol=options.tol if options.early else max(TOL, options.tol),
+        rule=make_rule(options.rule, options.f, options.patience),
+        seed=options.seed,
+        deadline=job.until,
+        report=job.report,
+    )
+
+
+def _part_solver(job: Job, design: Design) -> Solver:
+    """A solver that holds alpha."""
+    cache = _share(job)
+    if design.exact:
+        return Block(cache=cache, seed=job.options.seed)
+    if job.options.coupled:
+        return Pairs(cache=cache)
+    return CoordinateDescent(seed=job.options.seed)
+
+
+def _share(job: Job) -> int:
+    """Bytes that the rows of a part may take, and its kernel columns as many again."""
+    return job.plan.cache_bytes // (2 * max(1, job.fleet.workers))
+
+
+def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
+    """The alpha of a Nystrom machine, solved loosely."""
+    data, fleet, options = job.data, job.fleet, job.options
+    m = options.landmarks // FEWER
+    if options.exact:
+        m = min(data.n_rows // ROWS_A_LANDMARK, MOST_LANDMARKS)
+    m = max(1, m)
+    job.report({"event": "phase", "phase": f"start from {m} landmarks"})
+    bare = job._design(job.kernel)
+    assert bare.kernel is not None
+    side, _ = nystrom.landmarks(bare.data, bare.kernel, m, "uniform", options.seed)
+    design = replace(bare, landmarks=side, factor=nystrom.factor(bare.kernel, side))
+    fitted = fit(
+        design,
+        problem,
+        Newton(tol=TOL),
+        fleet,
+        Limits(TOL, options.max_iter, job.until),
+        rule=GapBall(),
+        resident=job.plan.resident,
+    )
+    dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+    alpha = np.zeros(data.n_rows)
+    for reading in fitted.point.readings:
+        scores = design_sums.scores(design, reading.coef, fleet) + reading.intercept
+        alpha += reading.weight * reading.alpha(dual, scores)
+    record = {
+        "landmarks": m,
+        "passes": len(fitted.history),
+        "relative_gap": fitted.certificate.relative_gap,
+    }
+    return dual.feasible(alpha), record

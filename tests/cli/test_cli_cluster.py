@@ -1,0 +1,50 @@
+"""`bigscreen fit` on a cluster that goes away: one sentence, and nothing is lost."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cli_world import World, bigscreen, succeed, world
+from cluster_processes import processes
+
+from bigscreen.fit import monitor as fit_monitor
+from bigscreen.fleet import workers as fleet_workers
+from bigscreen.model.model import Model
+from bigscreen.report.report import FitReport
+
+__all__ = ["world"]  # a fixture
+
+OPTIONS = ["--landmarks", "40", "--gamma", "1", "--solver", "newton", "--tol", "1e-6"]
+
+
+@pytest.mark.parametrize("lost", ["scheduler", "worker"])
+def test_a_lost_cluster(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    monkeypatch.setattr(fleet_workers, "PATIENCE_SECONDS", 0.5)
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    show = FitReport.__call__
+    model = tmp_path / "m.bsm"
+    with processes(ports=(0,)) as cluster:
+        victim = cluster.processes[0 if lost == "scheduler" else 1]
+
+        def show_and_kill(self: FitReport, event: dict[str, object]) -> None:
+            show(self, event)
+            if event.get("pass") == 3:
+                victim.kill()
+                victim.wait()
+
+        monkeypatch.setattr(FitReport, "__call__", show_and_kill)
+        fit = bigscreen("fit", world.store, model, *OPTIONS, "--scheduler", cluster.address)
+    assert fit.exit_code == 2 and not model.exists()
+    said = fit.stderr.splitlines()[-1]
+    assert fit.stderr.count("error:") == 1 and said.startswith("error:")
+    assert ("scheduler" if lost == "scheduler" else "no worker") in said
+    assert f"{model}.work" in said and "--resume" in said
+    monkeypatch.setattr(FitReport, "__call__", show)
+    succeed("fit", world.store, model, *OPTIONS, "--resume")
+    succeed("fit", world.store, tmp_path / "whole.bsm", *OPTIONS)
+    resumed, whole = Model.load(model), Model.load(tmp_path / "whole.bsm")
+    np.testing.assert_array_equal(resumed.coef, whole.coef)
+    assert len(resumed.provenance["history"]) > 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bsm", "whole.bsm"]

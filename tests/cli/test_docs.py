@@ -1,0 +1,68 @@
+"""The READMEs name commands, options and files that exist."""
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+from cli_world import World, succeed, world
+from places import ROOT
+
+from bigscreen.cli import main
+
+__all__ = ["world"]  # a fixture
+
+READMES = ["README.md", "cluster/README.md"]
+# Of pip, dask and cluster/, not of bigscreen.
+OTHERS = {"--host", "--port", "--interface", "--nthreads", "--worker-port", "--nanny-port"}
+
+
+def options(command: str) -> set[str]:
+    found = {name for each in main.commands[command].params for name in each.opts}
+    return found | {"--help", *(n for p in main.commands[command].params for n in p.secondary_opts)}
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_commands_and_options_exist(readme: str) -> None:
+    text = (ROOT / readme).read_text()
+    commands = re.findall(r"(?:^ *|`|&& )bigscreen (\w+)([^\n`]*)", text, flags=re.MULTILINE)
+    assert commands
+    for command, rest in commands:
+        assert command in main.commands, command
+        assert set(re.findall(r"(?<!\S)--[a-z-]+", rest)) <= options(command), rest
+    known = OTHERS.union(*map(options, main.commands))
+    assert set(re.findall(r"`(--[a-z0-9-]+)", text)) <= known
+
+
+@pytest.mark.parametrize("readme", READMES)
+def test_linked_files_exist(readme: str) -> None:
+    text = (ROOT / readme).read_text()
+    links = re.findall(r"\]\((?!http)([^)#]+)", text)
+    named = re.findall(r"`((?:pipelines|cluster|tests)/[\w./]*)`", text)
+    for path in [*((ROOT / readme).parent / link for link in links), *(ROOT / n for n in named)]:
+        assert path.exists(), path
+
+
+def test_the_main_job_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every command of the README's main job, in order, on a small table."""
+    text = (ROOT / "README.md").read_text().partition("## The main job")[2]
+    commands = text.split("```")[1].strip().splitlines()
+    monkeypatch.chdir(tmp_path)
+    rows = ["a,b,label", *(f"{i % 7},{i % 5},{'x' if i % 7 > i % 5 else 'y'}" for i in range(2000))]
+    Path("train.csv").write_text("\n".join(rows) + "\n")
+    assert len(commands) == 6
+    for command in commands:
+        succeed(*command.replace("--landmarks 1000", "--landmarks 30").split()[1:])
+    assert len(Path("predictions.csv").read_text().splitlines()) > 300
+
+
+def test_the_number_of_shards_is_told(world: World) -> None:
+    """The cluster's README sends people to `bigscreen info` for it."""
+    assert re.search(r"shards +\d", succeed("info", world.store))
+
+
+def test_help_examples_name_what_ingest_makes() -> None:
+    for command in (main, *main.commands.values()):
+        with click.Context(command) as context:
+            shown = command.get_help(context)
+        assert ".store-holdout" not in shown

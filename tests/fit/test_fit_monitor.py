@@ -1,0 +1,47 @@
+"""The check that solvers call: what a checkpoint keeps of it."""
+
+import json
+
+import numpy as np
+import pytest
+
+from bigscreen.certify.explicit import Certificate
+from bigscreen.fit.monitor import Limits, Monitor
+from bigscreen.problems.point import Point, Reading
+
+
+@pytest.mark.parametrize("alpha", [None, np.array([0.1, 1 / 3, 0.0])])
+def test_a_resumed_fit_remembers_its_best_point(alpha, tmp_path):
+    """If the budget ends with a worse pass than one before the checkpoint, that one counts."""
+    stats = dict.fromkeys(("rows_alive", "rows_visited", "fixed_hi", "fixed_lo"), 0)
+    stats["stalled"] = False
+    readings = () if alpha is not None else (Reading(np.array([0.7]), 0.2, 0.3, 1 / 3),)
+    good, bad = (
+        Point(np.array([1 / 3]), np.array([1e-300]), 0.1, 1.0, dual, True, readings, alpha)
+        for dual in (0.9, 0.5)
+    )
+    meta, closed = [], []
+
+    def certify(p):
+        closed.append(p)
+        return Certificate(1.0, p.dual, p.gap, p.relative_gap, 0, "float32", 3, 3)
+
+    def monitor(passes):
+        limits = Limits(1e-3, passes)
+        return Monitor(
+            certify=certify, limits=limits, rule=None, report=lambda e: None, folder=tmp_path
+        )
+
+    before = monitor(9)
+    for point in (good, bad):
+        before.saved = -1e9
+        assert before(point, stats, lambda folder, record: meta.append(json.dumps(record)))
+    # The best point is that of the checkpoint itself: nothing to keep beside it.
+    assert json.loads(meta[0])["best"] is None
+    after = monitor(2)
+    after.restored(json.loads(meta[1]))
+    assert after(bad, stats, None) is None
+    (found,) = closed
+    for name in vars(good).keys() - {"readings"}:
+        np.testing.assert_array_equal(getattr(found, name), getattr(good, name))
+    assert str(found.readings) == str(good.readings)

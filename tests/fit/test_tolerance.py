@@ -1,0 +1,89 @@
+"""What a tolerance asks for: rounding counts, and a closer one never ends worse."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+import bigscreen
+from bigscreen.certify.explicit import Certificate
+from bigscreen.fit.monitor import Limits, Monitor
+from bigscreen.problems.point import Point, enough, proves
+
+STATS = {
+    **dict.fromkeys(("rows_alive", "rows_visited", "fixed_hi", "fixed_lo"), 0),
+    "stalled": False,
+}
+
+
+def point(gap):
+    return Point(np.empty(0), np.empty(0), 0.0, 1.0, 1.0 - gap, True)
+
+
+def monitor(rounding, tol=1e-3, **closed):
+    def certify(p):
+        gap = closed.get("gap", p.gap)
+        return Certificate(1.0, 1.0 - gap, gap, gap, rounding, "float32", 3, 3)
+
+    return Monitor(certify=certify, limits=Limits(tol), rule=None, report=lambda event: None)
+
+
+def test_rounding_counts():
+    assert proves(5e-4, 4e-4, 1.0, 1e-3) and not proves(5e-4, 6e-4, 1.0, 1e-3)
+    assert proves(5e-4, 4e-4, -1.0, 1e-3) and not proves(np.nan, 0.0, 1.0, 1e-3)
+    assert enough(4e-4, 1.0, 1e-3) == pytest.approx(6e-4)
+    assert enough(2e-3, 1.0, 1e-3) == 1e-3  # no gap would prove it
+
+
+def test_a_gap_beside_rounding_has_to_be_smaller():
+    check = monitor(6e-4)
+    assert check(point(8e-4), STATS, None) is not None
+    assert check(point(3e-4), STATS, None) is None
+    assert check.ended == "proved" and check.certificate.proves(1e-3)
+
+
+def test_no_gap_helps_against_rounding():
+    """Rounding beyond tol: the fit ends where the gap is small enough, but nothing is proved."""
+    check = monitor(2e-3)
+    assert check(point(8e-4), STATS, None) is None
+    assert check.ended == "rounded" and not check.certificate.proves(1e-3)
+
+
+def test_what_is_no_number_is_no_certificate_to_keep():
+    check = monitor(0.0, gap=np.nan)
+    assert check(point(8e-4), STATS, None) is not None
+    check.certify = monitor(0.0).certify
+    assert check(point(1e-5), STATS, None) is None
+    assert check.ended == "proved" and check.certificate.gap == pytest.approx(1e-5)
+
+
+def test_a_warning_says_that_rounding_is_why():
+    """A box so large that all of P drowns in it."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 2))
+    y = (X[:, 0] + np.sin(50 * X[:, 1]) > 0).astype(int)
+    with pytest.warns(ConvergenceWarning, match="rounding"):
+        machine = bigscreen.LinearSVC(loss="hinge", C=1e3, tol=1e-15, max_iter=200).fit(X, y)
+    (proof,) = machine.certificate_
+    assert not proves(proof["gap"], proof["rounding_bound"], proof["primal"], 1e-15)
+
+
+@pytest.mark.parametrize(("seed", "C", "noise"), [(1, 1.0, 0.5), (1, 30.0, 2.0), (7, 30.0, 2.0)])
+def test_a_closer_tolerance_never_ends_worse(seed, C, noise):
+    """Smoothing ran ahead of the gap: 5e-5 and 300 passes at 1e-12 where 1e-8 had 3e-8."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(2000, 5)).astype(np.float32)
+    y = (X[:, 0] + noise * rng.normal(size=2000) > 0).astype(int)
+    gaps = []
+    for tol in (1e-6, 1e-8, 1e-10, 1e-12, 1e-14):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            machine = bigscreen.LinearSVC(
+                loss="hinge", C=C, tol=tol, solver="newton", max_iter=300
+            ).fit(X, y)
+        gaps.append(machine.relative_gap_)
+        assert machine.n_iter_ < 100
+    for wider, closer in zip(gaps, gaps[1:], strict=False):
+        assert closer <= max(wider, 1e-12)
+    assert gaps[3] <= 1e-12

@@ -1,0 +1,167 @@
+"""cluster/ does what it says: its scripts as real processes, over TCP on the loopback."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from fleet_programs import Gradient, descend, environment, same
+from places import ROOT, SUPPORT
+
+from bigscreen.errors import InputError
+from bigscreen.fleet.cluster import WORKER_ENVIRONMENT, connect
+from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.secure import certificates
+
+README = (ROOT / "cluster" / "README.md").read_text()
+SCRIPT = ROOT / "cluster" / "tcp.sh"
+SHARDS = 9
+ROUNDS = 12
+
+
+@pytest.fixture
+def start():
+    """Starts commands as a shell would, each in a process group of its own, and ends them."""
+    started = []
+
+    def run(*command):
+        scripts = str(Path(sys.executable).parent)
+        variables = {
+            name: value for name, value in os.environ.items() if "_NUM_THREADS" not in name
+        }
+        variables |= {
+            "PATH": scripts + os.pathsep + os.environ["PATH"],
+            "PYTHONPATH": os.pathsep.join([str(ROOT), str(SUPPORT)]),
+        }
+        process = subprocess.Popen(
+            list(map(str, command)),
+            env=variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        end(process)
+
+
+def end(process, how=signal.SIGKILL):
+    """A signal for a whole process group."""
+    try:
+        os.killpg(process.pid, how)
+    except ProcessLookupError:
+        pass
+    process.wait(timeout=20)
+    process.stdout.close()
+
+
+def address_in(process):
+    """The first address that a process prints."""
+    for line in process.stdout:
+        if found := re.search(r"tcp://127\.0\.0\.1:\d+", line):
+            return found.group()
+    raise AssertionError("no address was printed")
+
+
+def options_in(process):
+    """The address and the files that a process prints as options for others."""
+    found = re.match(
+        r"--scheduler (tls://127\.0\.0\.1:\d+) --tls-ca (\S+) --tls-cert (\S+) --tls-key (\S+)$",
+        process.stdout.readline(),
+    )
+    return found.groups()
+
+
+def workers_below(process):
+    """The worker processes (not their nannies) that a command has started."""
+    found = psutil.Process(process.pid).children(recursive=True)
+    return [each for each in found if "spawn_main" in " ".join(each.cmdline())]
+
+
+def test_several_machines(start):
+    with Inline(1) as fleet:
+        fleet.start(Gradient(), SHARDS)
+        reference = descend(fleet, ROUNDS)[1]
+
+    address = address_in(start(SCRIPT, "scheduler", "--host", "127.0.0.1", "--port", "0"))
+    machines = [
+        start(SCRIPT, "workers", address, "1", "2GiB", "--host", "127.0.0.1") for _ in range(2)
+    ]
+    with connect(address) as fleet:
+        fleet._client.wait_for_workers(2, timeout=60)
+        assert fleet.workers == 2
+        limits = {w["memory_limit"] for w in fleet._client.scheduler_info()["workers"].values()}
+        assert limits == {2 * 2**30}
+        seen = dict(
+            (pid, found) for found, pid in fleet.each(environment, [list(WORKER_ENVIRONMENT)] * 20)
+        )
+        assert len(seen) == 2
+        assert all(found == WORKER_ENVIRONMENT for found in seen.values())
+
+        def accidents(number):
+            if number == 3:  # a worker dies; its nanny starts another
+                workers_below(machines[0])[0].kill()
+            if number == 8:  # a machine dies
+                end(machines[1])
+
+        fleet.start(Gradient(), SHARDS)
+        assert same(descend(fleet, ROUNDS, between=accidents)[1], reference)
+    assert connects(address)  # closing the fleet leaves the cluster as it was
+
+
+def connects(address):
+    with connect(address) as fleet:
+        return fleet.workers >= 1
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_one_machine(start, how):
+    process = start(sys.executable, ROOT / "cluster" / "local.py", "--workers", 2)
+    address, ca, cert, key = options_in(process)
+    workers = workers_below(process)
+    assert len(workers) == 2
+    with connect(address, security=certificates(ca, cert, key)) as fleet:
+        fleet.start(Gradient(), SHARDS)
+        descend(fleet, 2)
+    if how is signal.SIGINT:
+        os.killpg(process.pid, how)  # as Ctrl-C does: for the workers, too
+        output = process.communicate(timeout=20)[0]
+        assert "Traceback" not in output
+    else:
+        process.send_signal(how)
+        process.wait(timeout=20)
+    assert process.returncode == (-9 if how is signal.SIGKILL else 0)
+    gone, alive = psutil.wait_procs(workers, timeout=10)
+    assert not alive
+    with pytest.raises(InputError):
+        connect(address, timeout=0.5)
+
+
+def test_documented_settings_are_the_real_ones():
+    table = dict(re.findall(r"^\| `(\w+)` \| `(\d+)` \|", README, flags=re.MULTILINE))
+    script = dict(re.findall(r"^export (\w+)=(\d+)$", SCRIPT.read_text(), flags=re.MULTILINE))
+    assert table == script == WORKER_ENVIRONMENT
+
+
+def test_the_script_explains_itself(start):
+    for arguments in ([], ["workers", "tcp://nowhere:1"], ["nonsense"]):
+        process = start(SCRIPT, *arguments)
+        output = process.communicate(timeout=20)[0]
+        assert process.returncode == 2
+        assert "tcp.sh scheduler" in output and "tcp.sh workers ADDRESS COUNT MEMORY" in output
+
+
+def test_documented_options_exist(start):
+    workers = start("dask", "worker", "--help").communicate(timeout=60)[0]
+    for option in re.findall(r"(--(?:worker|nanny)-port|--nthreads|--interface)", README):
+        assert option in workers
+    documented = set(re.findall(r"^ *(cluster/\S+|python cluster/\S+)", README, flags=re.MULTILINE))
+    assert documented == {"cluster/tcp.sh", "python cluster/local.py"}

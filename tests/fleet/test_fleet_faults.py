@@ -1,0 +1,314 @@
+"""What goes wrong on a cluster besides death: workers that freeze, differ, or see nothing."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from cluster_processes import processes
+from distributed import Client
+from fleet_programs import FEATURES, Gradient, Murderous, descend, kill_self, same, slow_square
+
+import bigscreen
+from bigscreen.errors import InputError
+from bigscreen.fleet import cluster as fleet_dask
+from bigscreen.fleet import cluster as fleet_start
+from bigscreen.fleet import workers as fleet_workers
+from bigscreen.fleet.cluster import Cluster, connect, local_cluster
+from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.scratch import LOCK, scratch
+from bigscreen.fleet.workers import differing
+
+SHARDS, ROUNDS = 7, 8
+
+
+@pytest.fixture(scope="module")
+def reference():
+    with Inline(1) as fleet:
+        fleet.start(Gradient(), SHARDS)
+        return descend(fleet, ROUNDS)[1]
+
+
+# ---------------------------------------------------------------- workers that stand still
+
+
+@pytest.mark.parametrize("nanny", [True, False])
+def test_a_frozen_worker_is_given_up(monkeypatch, reference, nanny):
+    monkeypatch.setattr(fleet_workers, "FROZEN_SECONDS", 3.0)
+    with local_cluster(2) if nanny else processes() as fleet:
+        fleet.start(Gradient(), SHARDS)
+        pid = fleet._client.run(os.getpid)[fleet._seats.all[0].address]
+
+        def between(number):
+            if number == 3:
+                os.kill(pid, signal.SIGSTOP)
+
+        try:
+            assert same(descend(fleet, ROUNDS, between=between)[1], reference)
+            if nanny:  # it has been killed, and another started
+                fleet._client.wait_for_workers(2, timeout=30)
+            assert pid not in fleet._client.run(os.getpid).values()
+        finally:
+            if not nanny:
+                os.kill(pid, signal.SIGCONT)
+
+
+def test_items_of_a_frozen_worker_run_elsewhere(monkeypatch):
+    monkeypatch.setattr(fleet_workers, "FROZEN_SECONDS", 3.0)
+    with processes() as fleet:
+        results = fleet.each(slow_square, range(40))
+        assert next(results) == 0
+        pid = next(iter(fleet._client.run(os.getpid).values()))
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            assert list(results) == [number**2 for number in range(1, 40)]
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+def test_a_worker_that_only_takes_long_is_not_frozen(monkeypatch, reference):
+    monkeypatch.setattr(fleet_workers, "FROZEN_SECONDS", 3.0)
+    with processes() as fleet:
+        fleet.start(Gradient(), 2)
+        before = fleet._client.run(os.getpid)
+        fleet.round({"w": np.zeros(FEATURES), "sleep": 6.0})
+        assert fleet._client.run(os.getpid) == before
+
+
+# ---------------------------------------------------------------- steps that kill
+
+
+def test_a_step_that_kills_every_worker_ends(tmp_path):
+    with local_cluster(2) as fleet:
+        fleet.start(Murderous(tmp_path, 4), SHARDS)
+        fleet.round({"w": np.zeros(FEATURES)})
+        with pytest.raises(ConnectionError) as caught:
+            fleet.round({"w": np.zeros(FEATURES), "die": True})
+        assert "3 workers one after the other died in a step of Murderous on " in str(caught.value)
+        assert "4" in str(caught.value) and "memory" in str(caught.value)
+        assert len((tmp_path / "deaths").read_text()) == 3
+
+        with pytest.raises(ConnectionError, match="every worker that ran kill_self died; .*memory"):
+            list(fleet.each(kill_self, range(3)))
+        assert list(fleet.each(slow_square, range(3))) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_worker_that_is_lost_while_the_cluster_starts(monkeypatch, how):
+    monkeypatch.setattr(fleet_start, "START_SECONDS", 120.0 if how == signal.SIGKILL else 20.0)
+    killed = []
+
+    def first_child():
+        while not killed:
+            for child in psutil.Process().children(recursive=True):
+                if "spawn_main" in " ".join(child.cmdline()):
+                    child.send_signal(how)
+                    killed.append(child.pid)
+                    return
+            time.sleep(0.01)
+
+    killer = threading.Thread(target=first_child)
+    killer.start()
+    with local_cluster(2) as fleet:
+        killer.join()
+        assert list(fleet.each(slow_square, range(4))) == [0, 1, 4, 9]
+
+
+# ---------------------------------------------------------------- the log of messages
+
+
+def test_the_log_is_bounded_without_a_folder(monkeypatch):
+    monkeypatch.setattr(fleet_dask, "LOG_BYTES", 2**20)
+    ballast = np.ones(2**15)  # 256 KiB a message
+    with Inline(1) as inline:
+        inline.start(Gradient(), SHARDS)
+        expected = descend(inline, 24)[1]
+    with local_cluster(2) as fleet:
+        fleet.start(Gradient(), SHARDS)
+        longest, record, w = 0, [], np.zeros(FEATURES)
+        for number in range(24):
+            if number in (11, 17):
+                pid = fleet._client.run(os.getpid)[fleet._seats.all[0].address]
+                os.kill(pid, signal.SIGKILL)
+            stack, totals = fleet.round({"w": w, "ballast": ballast})
+            record.append((stack, totals))
+            w = w - 1e-4 * totals["gradient"] / 2.0**30
+            longest = max(longest, len(fleet._log))
+        assert same(record, expected)
+        assert longest <= 5
+        folder = fleet._copies_folder
+        assert folder is not None and folder.exists()
+    assert not folder.exists()
+
+
+# ---------------------------------------------------------------- other people's workers
+
+
+def fractions(dask_worker):
+    manager = dask_worker.memory_manager
+    return [getattr(manager, f"memory_{name}_fraction") for name in ("target", "spill", "pause")]
+
+
+def test_other_peoples_workers_get_their_settings_back(tmp_path):
+    with processes(ports=(0,)) as outer:
+        address = outer.address
+        outer.close()
+        with Client(address, set_as_default=False) as client:
+
+            def now():
+                return list(client.run(fractions).values())
+
+            before = now()
+            assert before == [[0.6, 0.7, 0.8]]
+            with Cluster(client), Cluster(client) as second:
+                second.start(Gradient(), 2)
+                assert now() == [[False] * 3]
+            assert now() == before
+            with pytest.raises(ZeroDivisionError), connect(address):
+                assert now() == [[False] * 3]
+                raise ZeroDivisionError
+            assert now() == before
+            # and if bigscreen is killed
+            code = (
+                "import sys, time; from bigscreen.fleet.cluster import connect\n"
+                "fleet = connect(sys.argv[1]); print('here', flush=True); time.sleep(600)"
+            )
+            command = [sys.executable, "-c", code, address]
+            with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+                assert process.stdout.readline() == "here\n"
+                assert now() == [[False] * 3]
+                process.kill()
+            deadline = time.monotonic() + 20
+            while now() != before:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+
+
+def test_workers_that_do_not_see_the_files_are_left_out(tmp_path, reference):
+    shared = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    file = shared / "manifest.json"
+    file.write_text("rows")
+    # its /dev/shm is another one: a mount that this process alone has
+    own = ["unshare", "-m", "sh", "-c", 'mount -t tmpfs none /dev/shm && exec "$@"', "sh"]
+    try:
+        if subprocess.run([*own, "true"], capture_output=True).returncode:
+            pytest.skip("this system lets nobody mount")
+        with processes(ports=(0,)) as fleet:
+            blind = fleet.add(within=own)
+            fleet._client.wait_for_workers(2, timeout=60)
+            with pytest.warns(UserWarning, match="1 of 2 workers do not see .*manifest.json"):
+                fleet.rely_on([file])
+            fleet.start(Gradient(), SHARDS)
+            assert same(descend(fleet, ROUNDS)[1], reference)
+            assert set(fleet.each(pid_of_worker, range(20))) == {fleet.processes[1].pid}
+            # without those that see it
+            fleet.processes[1].kill()
+            deadline = time.monotonic() + 30
+            while len(fleet._client.nthreads()) > 1:
+                assert time.monotonic() < deadline
+                time.sleep(0.1)
+            with pytest.raises(InputError, match="no worker of tcp://.* sees .*manifest.json"):
+                fleet.rely_on([file])
+            assert blind.poll() is None
+    finally:
+        shutil.rmtree(shared)
+
+
+def pid_of_worker(_):
+    time.sleep(0.02)
+    return os.getpid()
+
+
+# ---------------------------------------------------------------- other versions, and nobody
+
+
+def test_a_worker_with_other_code_is_refused(tmp_path):
+    package = tmp_path / "bigscreen"
+    shutil.copytree(Path(bigscreen.__file__).parent, package)
+    with open(package / "errors.py", "a") as file:
+        file.write("# another day\n")
+    with processes(ports=(0,)) as fleet:
+        fleet.add(path=[tmp_path])
+        fleet._client.wait_for_workers(2, timeout=60)
+        with pytest.raises(InputError, match="other code of bigscreen than this process"):
+            connect(fleet.address)
+        other = tmp_path / "numba-9.9.9.dist-info"
+        other.mkdir()
+        (other / "METADATA").write_text("Name: numba\nVersion: 9.9.9")
+        fleet.processes[-1].kill()
+        fleet.processes[-1].wait()
+        fleet.add(path=[tmp_path])
+        deadline = time.monotonic() + 30
+        while len(fleet._client.nthreads()) != 2:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with pytest.raises(InputError, match="has numba 9.9.9 where this process has 0"):
+            connect(fleet.address)
+
+
+def test_versions_that_differ():
+    own = {"python": "3.11.7.final.0", "numba": "0.60"}
+    assert differing(own, {"python": "3.11.2.final.0", "numba": "0.60"}) is None
+    assert "python 3.12 where this" in differing(own, {"python": "3.12.1", "numba": "0.60"})
+    assert "numba (none) where" in differing(own, {"python": "3.11.7"})
+
+
+def test_no_worker_within_the_time():
+    with processes(ports=(0,)) as fleet:
+        address = fleet.address
+        fleet.processes[1].kill()
+        deadline = time.monotonic() + 30
+        while fleet._client.nthreads():
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        with pytest.raises(InputError, match="has had no worker for 1 s"):
+            connect(address, deadline=time.monotonic() + 1.0)
+
+
+# ---------------------------------------------------------------- what dead processes leave
+
+
+def test_folders_of_dead_processes_are_cleared(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import sys, tempfile, time; tempfile.tempdir = sys.argv[1]\n"
+        "from bigscreen.fleet.scratch import scratch\n"
+        "with scratch('bigscreen-test-') as folder: print(folder, flush=True); time.sleep(600)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    (tmp_path / "bigscreen-test-of-somebody").mkdir()  # without a lock: not ours to judge
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        theirs = Path(process.stdout.readline().strip())
+        with scratch("bigscreen-test-") as own:
+            assert theirs.exists() and Path(own, LOCK).exists()
+        process.kill()
+    assert theirs.exists() and not Path(own).exists()
+    with scratch("bigscreen-test-"):
+        assert not theirs.exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["bigscreen-test-of-somebody"]
+
+
+def test_a_killed_fleet_leaves_a_folder_that_the_next_one_clears(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    code = (
+        "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
+        "from bigscreen.fleet.cluster import local_cluster\n"
+        "if __name__ == '__main__':\n"
+        "    fleet = local_cluster(1)\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    script = tmp_path / "script.py"
+    script.write_text(code)
+    subprocess.run([sys.executable, script, tmp_path])
+    (left,) = tmp_path.glob("bigscreen-workers-*")
+    with local_cluster(1):
+        assert not left.exists()
+    assert not list(tmp_path.glob("bigscreen-workers-*"))

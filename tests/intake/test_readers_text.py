@@ -1,0 +1,197 @@
+"""Text readers: every row of the real files, whatever the pieces, the skipping, the packing."""
+
+import bz2
+import gzip
+import io
+import lzma
+import tracemalloc
+from collections import Counter
+from functools import partial
+
+import numpy as np
+import pytest
+from places import DATA
+from reader_rows import read, written
+from sklearn.datasets import load_svmlight_file
+
+from bigscreen.errors import InputError
+from bigscreen.intake.readers import base
+from bigscreen.intake.readers.arff import ArffReader
+from bigscreen.intake.readers.svmlight import SvmlightReader
+from bigscreen.intake.readers.table import TableReader
+
+real = pytest.mark.skipif(
+    not DATA.is_dir(), reason=f"no real data in {DATA}; name their folder in BIGSCREEN_DATA"
+)
+OPENERS = {".gz": gzip.open, ".bz2": bz2.open, ".xz": lzma.open}
+
+
+@pytest.fixture
+def write(tmp_path):
+    return partial(written, tmp_path)
+
+
+SVMLIGHT = [
+    ("a9a/a9a.xz", 32561, 123, 7841),
+    ("a9a/a9a.t.xz", 16281, 122, None),
+    ("ijcnn1/ijcnn1.trn.bz2", 49990, 22, 4853),
+    ("ijcnn1/ijcnn1.tst.bz2", 91701, 22, None),
+    ("rcv1/rcv1_small.svm.xz", 1000, 47117, None),
+    ("rcv1/rcv1_small_test.svm.xz", 500, None, None),
+    ("small/heart_scale", 270, 13, 120),
+]
+
+
+@real
+@pytest.mark.parametrize("name, rows, width, positive", SVMLIGHT)
+def test_svmlight_files_agree_with_sklearn(name, rows, width, positive):
+    path = DATA / name
+    reader = SvmlightReader(path)
+    X, y, _ = read(reader)
+    assert X.shape[0] == rows and reader.index_base() == 1
+    if width is not None:
+        assert reader.n_features == width
+    if positive is not None:
+        assert sum(label == 1.0 for label in y) == positive
+    text = OPENERS.get(path.suffix, open)(path, "rb").read()
+    theirs, labels = load_svmlight_file(
+        io.BytesIO(text), zero_based=False, n_features=reader.n_features, dtype=np.float32
+    )
+    np.testing.assert_array_equal(X.indptr, theirs.indptr)
+    np.testing.assert_array_equal(X.indices - 1, theirs.indices)
+    np.testing.assert_array_equal(X.data.astype(np.float32), theirs.data)
+    np.testing.assert_array_equal(y, labels)
+
+
+@real
+@pytest.mark.parametrize("name, rows, width, classes", [
+    ("news20/news20.bz2", 15935, 62061, 20),
+    ("sector/sector.scale.bz2", 6412, 55197, 105),
+    ("sector/sector.t.scale.bz2", 3207, 55197, 105),
+])  # fmt: skip
+def test_svmlight_multiclass_files(name, rows, width, classes):
+    reader = SvmlightReader(DATA / name)
+    X, y, places = read(reader)
+    assert (X.shape[0], reader.n_features, len(set(y))) == (rows, width, classes)
+    assert places[-1].endswith(f"line {rows}")
+    assert reader.progress() == ((DATA / name).stat().st_size,) * 2
+
+
+TABLES = [
+    ("covtype/covtype.20k.data.xz", {}, 20000, 54, {2.0: 6022, 6.0: 2160, 7.0: 2160}),
+    ("winequality/winequality-red.csv", {}, 1599, 11, {}),
+    ("winequality/winequality-white.csv", {"label": "quality"}, 4898, 11, {7.0: 880}),
+    ("magic/magic04.data.xz", {}, 19020, 10, {"g": 12332, "h": 6688}),
+    ("susy/SUSY_1K.csv", {"label": 0}, 1000, 18, {1.0: 447}),
+    ("small/ionosphere.data", {}, 351, 34, {"g": 225}),
+    ("small/wdbc.data", {"label": 1, "drop": [0]}, 569, 30, {"M": 212}),
+    ("houses/cal.housing.arff.xz", {}, 20640, 8, {}),
+    ("computer/cpu.small.arff.xz", {}, 8192, 12, {}),
+    ("small/sonar.arff", {}, 208, 60, {"Mine": 111}),
+    ("small/diabetes.arff", {}, 768, 8, {"tested_positive": 268}),
+    ("small/credit.g.arff", {}, 1000, 20, {"bad": 300}),
+]
+
+
+@real
+@pytest.mark.parametrize("name, options, rows, width, counts", TABLES)
+def test_real_tables(name, options, rows, width, counts):
+    kind = ArffReader if ".arff" in name else TableReader
+    reader = kind(DATA / name, **options)
+    X, y, _ = read(reader)
+    assert X.shape == (rows, width) == (rows, reader.n_features)
+    found = Counter(y)
+    assert {label: found[label] for label in counts} == counts
+    if "winequality" in name:
+        assert reader.names[0] == "fixed acidity" and len(reader.names) == 11
+        expected = np.loadtxt(DATA / name, skiprows=1)
+        np.testing.assert_array_equal(np.column_stack([X, y]), expected)
+    if "credit" in name:
+        assert reader.categories[0] == ["<0", "0<=X<200", ">=200", "no checking"]
+        assert X[:, 0].max() == 3
+
+
+@real
+def test_kddcup():
+    reader = TableReader(DATA / "kddcup99/kddcup.data_10_percent.gz")
+    rows = normal = 0
+    tcp = []
+    for block in reader.blocks():
+        rows += len(block.X)
+        normal += int(np.count_nonzero(block.y == "normal."))
+        tcp.append(block.X[:, 1] == reader.categories[1].index("tcp"))
+    assert (rows, reader.n_features, normal) == (494021, 41, 97278)
+    assert {j: len(names) for j, names in reader.categories.items()} == {1: 3, 2: 66, 3: 11}
+    assert np.concatenate(tcp).sum() == 190065
+
+
+MANY = {
+    "svm": (SvmlightReader, "# top\n\n" + "".join(
+        f"{'abc'[i % 3]} {i % 7 + 1}:{i}.5 9:1 # {i}\n" + "\n" * (i % 2) for i in range(200)
+    )),
+    "csv": (TableReader, "x,kind,label\n" + "".join(
+        f'{i}.25,"k""{i % 9},{"" if i % 4 else chr(10)}",{i % 2}\n' + "\n" * (i % 2)
+        for i in range(200)
+    )),
+    "arff": (ArffReader, "@relation r\n@attribute a real\n@ATTRIBUTE 'b c' {u,'v w',\"x'y\"}\n"
+        "@attribute class {n,p}\n@data\n" + "".join(
+        f"{i}, {('u', chr(39) + 'v w' + chr(39), chr(39) + 'x' + chr(92) + chr(39) + 'y' + chr(39))[i % 3]},{'np'[i % 2]}\n%\n"  # noqa: E501
+        for i in range(200)
+    )),
+    "sparse.arff": (ArffReader, "@relation r\n@attribute a real\n@attribute b {u,v}\n"
+        "@attribute class {n,p}\n@data\n" + "".join(
+        f"{{{f'0 {i}.5, ' if i % 3 else ''}1 {'uv'[i % 2]}{', 2 p' if i % 5 else ''}}}\n"
+        for i in range(200)
+    )),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MANY)
+def test_rows_do_not_depend_on_pieces_or_skipping(write, monkeypatch, kind):
+    make, text = MANY[kind]
+    path = write(text, "data." + kind)
+    whole = make(path)
+    X, y, places = read(whole)
+    dense = X.toarray() if whole.sparse else X
+    assert len(dense) == 200 and len(set(y)) == (3 if kind == "svm" else 2)
+    if not kind.startswith("svm"):
+        assert [len(names) for names in whole.categories.values()] == [
+            {"csv": 18, "arff": 3, "sparse.arff": 2}[kind]
+        ]
+    for piece, skip in [(37, 0), (64, 1), (300, 77), (1000, 199), (1 << 20, 120)]:
+        monkeypatch.setattr(base, "PIECE_BYTES", piece)
+        reader = make(path)
+        assert reader.progress() == (0, path.stat().st_size)
+        X, later, at = read(reader, skip)
+        np.testing.assert_array_equal(X.toarray() if reader.sparse else X, dense[skip:])
+        assert (later, at) == (y[skip:], places[skip:])
+        assert reader.categories == whole.categories
+    assert list(make(path).blocks(200)) == []
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])
+def test_compressed_whole_cut_and_damaged(write, suffix):
+    text = "".join(f"1 1:{i} 2:{i * i}\n" for i in range(5000)).encode()
+    packed = {".gz": gzip, ".bz2": bz2, ".xz": lzma}[suffix].compress(text)
+    assert read(SvmlightReader(write(packed, "named-otherwise")))[0].shape == (5000, 3)
+    with pytest.raises(InputError, match="cut ends too early after byte"):
+        read(SvmlightReader(write(packed[: len(packed) // 2], "cut")))
+    middle = len(packed) // 2
+    broken = packed[:middle] + bytes(b ^ 255 for b in packed[middle : middle + 8])
+    with pytest.raises(InputError, match="broken is damaged after byte|line \\d+"):
+        read(SvmlightReader(write(broken + packed[middle + 8 :], "broken")))
+
+
+def test_memory_is_bounded_by_the_piece(write, monkeypatch):
+    path = write("".join(f"{i},{i}.5,{i % 3}\n" for i in range(120_000)))
+    read_all = TableReader(path)
+    assert sum(len(block.X) for block in read_all.blocks()) == 120_000  # compiles, untraced
+    monkeypatch.setattr(base, "PIECE_BYTES", 1 << 16)
+    reader = TableReader(path)
+    tracemalloc.start()
+    try:
+        rows = sum(len(block.X) for block in reader.blocks())
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert rows == 120_000 and peak < 1 << 20 < path.stat().st_size

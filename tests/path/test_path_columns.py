@@ -1,0 +1,301 @@
+"""The stage of explicit features: the optimum of the oracle, and what it says of its points."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import reference
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+
+from bigscreen.errors import InputError
+from bigscreen.path import explicit as path_columns
+from bigscreen.path.explicit import ColumnsStage
+from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
+from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
+
+PROBLEMS = ("c-svc", "c-svc weighted", "lad", "svr", "svr 0", "quantile", "sublinear")
+ENGINES = ("newton", "descent")
+
+
+def world(seed, name, constant, n=60, d=4, C=0.7):
+    """Rows, a problem's dual at any C, and the oracle's view of it."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    X[rng.random((n, d)) < 0.3] = 0
+    score = X @ rng.normal(size=d) + 0.5 * rng.normal(size=n)
+    codes, weights = (score > 0.2).astype(np.int32), np.ones(n)
+    intercept = "constant" if constant else "none"
+    if name == "c-svc weighted":
+        weights = rng.uniform(0.5, 2.0, n) * (rng.random(n) < 0.8)
+    y = score if name in ("lad", "svr", "svr 0", "quantile") else codes
+    if name == "sublinear":
+        y = np.arange(n)
+        a = np.where(codes == 1, -1.0, 2.0) * (rng.random(n) < 0.95)
+        problem = Sublinear(C, a, score, -0.2, 1.0, intercept)
+    else:
+        problem = {
+            "lad": Lad(C, intercept),
+            "svr": Svr(C, 0.4, intercept),
+            "svr 0": Svr(C, 0.0, intercept),
+            "quantile": Quantile(C, 0.8, intercept),
+        }.get(name, CSvc(C, 1, (0.7, 1.3) if "weighted" in name else (), intercept))
+
+    def dual(factor=1.0):
+        return problem.at(factor * C).dual(y, weights)
+
+    return X, dual
+
+
+def oracle(X, constant, dual):
+    phi = X.astype(np.float64)
+    phi = np.hstack([phi, np.ones((len(X), 1))]) if constant else phi
+    arrays = (np.array(each) for each in (dual.sign, dual.lin, dual.lo, dual.hi))
+    return reference.Problem(phi, *arrays, tube=dual.tube)
+
+
+def stage_of(engine, X, constant, monkeypatch, csr=False):
+    monkeypatch.setattr(path_columns, "NEWTON_WIDTH", 10**6 if engine == "newton" else 0)
+    return ColumnsStage(sparse.csr_array(X) if csr else X, constant)
+
+
+def cold(stage, dual, tol=1e-8, **more):
+    return stage.solve(dual, dual.feasible(np.zeros(len(dual))), free(dual), tol, **more)
+
+
+def free(dual):
+    return np.full(len(dual), FREE)
+
+
+def close(values, expected, tol):
+    np.testing.assert_allclose(values, expected, rtol=tol, atol=tol * np.max(np.abs(expected)))
+
+
+def assert_true(stage, q, dual, solved):
+    """Everything that a point says of itself, by the oracle's plain formulas."""
+    alpha, scores = solved.alpha, solved.scores
+    assert (alpha >= dual.lo).all() and (alpha <= dual.hi).all()
+    w = reference.w_of(q, alpha)
+    exact = q.phi @ w
+    assert np.all(np.abs(scores.values - exact) <= scores.slack + 1e-13 * (1 + np.abs(exact)))
+    assert scores.slack < 1e-10 * (1 + np.max(np.abs(exact)))
+    P, D = reference.primal(q, w), reference.dual(q, alpha)
+    size = 1e-12 * (1 + abs(P) + np.sum(np.abs(q.p * alpha)))
+    assert solved.primal == pytest.approx(P, abs=size)
+    assert solved.dual == pytest.approx(D, abs=size)
+    assert solved.w_sq == pytest.approx(w @ w, abs=size)
+    assert abs(solved.gap - (P - D)) <= solved.rounding + size
+    assert solved.rounding < 1e-10 * (1 + abs(P))
+    assert solved.gap == pytest.approx(dual.frank_wolfe_gap(alpha, exact), abs=size)
+    close(stage.norms, np.linalg.norm(q.phi, axis=1), 1e-12)
+    assert (stage.norms >= np.linalg.norm(q.phi, axis=1)).all()
+    made = stage.machine(dual, solved)
+    close(np.append(made["coef"], made["constant"])[: len(w)], w, 1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("constant", [False, True])
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_problem_reaches_the_oracles_optimum(name, constant, engine, monkeypatch):
+    X, dual_at = world(3, name, constant)
+    dual = dual_at()
+    q, best = oracle(X, constant, dual), None
+    best = reference.solve(q)
+    for csr in (False, True):
+        stage = stage_of(engine, X, constant, monkeypatch, csr)
+        solved = cold(stage, dual)
+        assert_true(stage, q, dual, solved)
+        assert solved.relative_gap <= 1e-8
+        assert solved.primal == pytest.approx(best.primal, rel=3e-8)
+        # 1/2 ||w - w*||^2 <= gap.
+        assert np.linalg.norm(reference.w_of(q, solved.alpha) - best.w) <= 1e-6 + np.sqrt(
+            2 * solved.gap
+        )
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from(PROBLEMS),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from(ENGINES),
+    st.integers(1, 40),
+    st.integers(1, 6),
+    st.sampled_from([1e-3, 0.3, 30.0]),
+)
+def test_any_shape_is_proved_to_its_gap(seed, name, constant, dynamic, engine, n, d, C):
+    with pytest.MonkeyPatch.context() as patch:
+        # Epochs are for wide rows; among few columns a large C takes them many thousands.
+        C = C if engine == "newton" else min(C, 0.3)
+        X, dual_at = world(seed, name, constant, n, d, C)
+        dual = dual_at()
+        stage = stage_of(engine, X, constant, patch, csr=bool(seed % 2))
+        solved = cold(stage, dual, 1e-6, dynamic=dynamic)
+        assert_true(stage, oracle(X, constant, dual), dual, solved)
+        # Where P is 0, or next to it, nothing can be told from rounding.
+        assert solved.gap <= max(1e-6 * abs(solved.primal), 1e-12 * (1 + np.sum(dual.hi)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_decided_rows_stay_and_the_objective_is_the_same(name, engine, monkeypatch):
+    X, dual_at = world(5, name, True)
+    dual = dual_at()
+    stage = stage_of(engine, X, True, monkeypatch)
+    best = cold(stage, dual, 1e-10)
+    q = oracle(X, True, dual)
+    G = reference.gradient(q, q.phi @ reference.w_of(q, best.alpha))
+    tube = np.zeros(len(X)) if dual.tube is None else dual.tube
+    held = np.select(
+        [G > tube + 1e-3, G < -tube - 1e-3, np.abs(G) < tube - 1e-3], [AT_HI, AT_LO, AT_ZERO], FREE
+    ).astype(np.int8)
+    assert 0 < np.sum(held == FREE) < len(X)
+    start = dual.settled(held, dual.feasible(np.zeros(len(X))))
+    again = stage.solve(dual, start, held, 1e-8)
+    assert_true(stage, q, dual, again)
+    assert np.array_equal(again.alpha, dual.settled(held, again.alpha))
+    assert again.dual == pytest.approx(best.dual, rel=1e-7)
+    # All decided: nothing to solve, and the certificate says how far it is.
+    done = stage.solve(dual, best.alpha, np.full(len(X), AT_LO), 1e-8)
+    np.testing.assert_array_equal(done.alpha, best.alpha)
+
+
+def test_a_wrong_decision_shows_in_the_certificate(monkeypatch):
+    X, dual_at = world(6, "c-svc", False)
+    dual = dual_at()
+    best = cold(stage_of("newton", X, False, monkeypatch), dual, 1e-10)
+    for engine in ENGINES:
+        stage = stage_of(engine, X, False, monkeypatch)
+        wrong = free(dual)
+        wrong[np.argmax(best.alpha)] = AT_LO
+        solved = stage.solve(dual, np.zeros(len(X)), wrong, 1e-6)
+        assert_true(stage, oracle(X, False, dual), dual, solved)
+        assert solved.relative_gap > 1e-4
+
+
+@pytest.mark.parametrize("name", ["c-svc", "svr", "lad"])
+def test_a_multiple_of_the_last_alpha_is_not_scored_again(name, monkeypatch):
+    X, dual_at = world(7, name, True)
+    stage = stage_of("newton", X, True, monkeypatch)
+    first = cold(stage, dual_at(), 1e-8)
+    dual = dual_at(1.1)
+    counted = []
+    whole = type(stage.columns).sum
+    monkeypatch.setattr(
+        type(stage.columns), "sum", lambda self, coef: counted.append(1) or whole(self, coef)
+    )
+    warm = stage.solve(dual, 1.1 * first.alpha, free(dual), 1e-8)
+    assert len(counted) == warm.counts["certificates"] == 1
+    assert_true(stage, oracle(X, True, dual), dual, warm)
+    assert warm.relative_gap <= 1e-8
+    # With one row elsewhere it is another alpha, and is taken for what it is.
+    other = dual.feasible(1.1 * warm.alpha)
+    other[0] = 0.5 * (dual.lo[0] + dual.hi[0])
+    counted.clear()
+    moved = stage.solve(dual, other, free(dual), 1e-8)
+    assert len(counted) == 1 + moved.counts["certificates"]
+    assert moved.dual == pytest.approx(warm.dual, rel=1e-7)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_same_alpha_with_other_signs_is_another_w(engine, monkeypatch):
+    X, dual_at = world(7, "c-svc", True)
+    stage = stage_of(engine, X, True, monkeypatch)
+    dual = dual_at()
+    first = cold(stage, dual, 1e-8)
+    flipped = replace(dual, sign=np.where(np.arange(len(dual)) % 3 == 0, -1.0, 1.0))
+    found = stage.solve(flipped, first.alpha, free(dual), 1e-6)
+    assert found.relative_gap <= 1e-6
+    assert_true(stage, oracle(X, True, flipped), flipped, found)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_path_of_both_directions_with_decided_multiples(engine, monkeypatch):
+    X, dual_at = world(8, "c-svc", False, n=200)
+    stage = stage_of(engine, X, False, monkeypatch, csr=True)
+    last, before = cold(stage, dual_at(), 1e-6), 1.0
+    for factor in (1.3, 1.7, 0.9, 0.2, 5.0):
+        dual = dual_at(factor)
+        alpha = dual.feasible(factor / before * last.alpha)
+        gap = reference.solve(oracle(X, False, dual)).gradient
+        decided = np.select([gap > 0.3, gap < -0.3], [AT_HI, AT_LO], FREE).astype(np.int8)
+        last = stage.solve(dual, dual.settled(decided, alpha), decided, 1e-6)
+        assert last.relative_gap <= 1e-6
+        assert_true(stage, oracle(X, False, dual), dual, last)
+        before = factor
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_folds_are_zero_weights(engine, monkeypatch):
+    X, dual_at = world(9, "c-svc", True)
+    stage = stage_of(engine, X, True, monkeypatch)
+    whole = dual_at()
+    cold(stage, whole)
+    for fold in range(3):
+        out = np.arange(len(X)) % 3 == fold
+        hi = np.where(out, 0.0, whole.hi)
+        dual = type(whole)(whole.sign, whole.lin, whole.lo, hi)
+        solved = cold(stage, dual)
+        assert not solved.alpha[out].any()
+        kept = oracle(X[~out], True, whole[~out])
+        assert solved.primal == pytest.approx(reference.solve(kept).primal, rel=3e-8)
+        assert_true(stage, oracle(X, True, dual), dual, solved)
+
+
+def test_dynamic_screening_leaves_rows_out_and_the_answer_as_it_was(monkeypatch):
+    for engine in ENGINES:
+        X, dual_at = world(10, "c-svc", False, n=400)
+        dual = dual_at(0.01)
+        with_it, without = (
+            cold(stage_of(engine, X, False, monkeypatch), dual, 1e-9, dynamic=on)
+            for on in (True, False)
+        )
+        assert with_it.counts["screened"] > 100 and without.counts["screened"] == 0
+        assert with_it.primal == pytest.approx(without.primal, rel=3e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_deadline_that_has_passed_returns_a_certified_point(engine, monkeypatch):
+    X, dual_at = world(11, "c-svc", False, n=300)
+    dual = dual_at(100.0)
+    stage = stage_of(engine, X, False, monkeypatch)
+    solved = cold(stage, dual, 1e-12, deadline=time.monotonic() - 1.0)
+    assert solved.gap > 0
+    assert_true(stage, oracle(X, False, dual), dual, solved)
+
+
+def test_products_have_their_slack(monkeypatch):
+    X, dual_at = world(12, "lad", True, n=3000)
+    stage = ColumnsStage(X, True)
+    coef = np.random.default_rng(0).normal(size=len(X)) * (np.arange(len(X)) % 3 > 0)
+    values, slack = stage.products(coef)
+    phi = np.hstack([X, np.ones((len(X), 1))]).astype(np.longdouble)
+    exact = phi @ (phi.T @ coef.astype(np.longdouble))
+    error = np.max(np.abs(values - exact))
+    assert error <= slack
+    assert slack < 1e-8 * np.max(np.abs(exact))
+
+
+def test_wide_rows_and_rows_of_zeros(monkeypatch):
+    rng = np.random.default_rng(13)
+    X = rng.normal(size=(30, 80)).astype(np.float32)
+    X[::5] = 0
+    codes = rng.integers(0, 2, 30)
+    dual = CSvc(2.0, 1).dual(codes, np.ones(30))
+    best = reference.solve(oracle(X, False, dual))
+    for engine in ENGINES:
+        solved = cold(stage_of(engine, X, False, monkeypatch), dual)
+        assert solved.primal == pytest.approx(best.primal, rel=3e-8)
+        np.testing.assert_array_equal(solved.alpha[::5], 2.0)
+
+
+def test_couplings_are_refused_in_a_sentence():
+    codes = np.array([0, 1, 0, 1])
+    one, stage = np.ones(4), ColumnsStage(np.eye(4, dtype=np.float32))
+    for problem in (CSvc(1.0, 1, (), "true"), NuSvc(0.3, 1, 4.0), OneClass(0.3, 4.0)):
+        dual = problem.dual(codes, one)
+        with pytest.raises(InputError, match="coupling.*newton, block or pairs"):
+            stage.solve(dual, np.zeros(4), free(dual), 1e-3)

@@ -1,0 +1,40 @@
+"""The one-class benchmark, its own way, on a table of the real one's format."""
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from places import ROOT
+
+BENCH = ROOT / "pipelines" / "bench"
+
+
+def test_one_class_small(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 5))
+    X[:12] += 6
+    lines = [
+        ",".join([*map("{:.4f}".format, row), "tcp" if row[0] > 0 else "udp", "normal."])
+        for row in X
+    ]
+    (tmp_path / "kddcup99").mkdir()
+    with gzip.open(tmp_path / "kddcup99" / "kddcup.data_10_percent.gz", "wt") as file:
+        file.write("\n".join(lines[:-1] + [lines[-1].replace("normal.", "smurf.")]) + "\n")
+    args = ("--rows", 1500, "--landmarks", 40, "--out", tmp_path / "out", "--work", tmp_path)
+    done = subprocess.run(
+        [sys.executable, BENCH / "one_class.py", *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "BIGSCREEN_DATA": str(tmp_path)},
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads((tmp_path / "out" / "one_class.json").read_text())["result"]
+    assert result["rows"] == 1500 and result["solver"] == "newton"
+    assert result["relative_gap"] <= 1e-3 and result["dual"] <= result["primal"] < 0
+    assert 0 < result["outside"] <= 0.02
+    assert "met" in done.stdout and "nu=0.01" in done.stdout

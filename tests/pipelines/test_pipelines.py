@@ -1,0 +1,143 @@
+"""The scripted experiments and benchmarks, small, as processes of their own."""
+
+import ast
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from places import ROOT
+
+PIPELINES = ROOT / "pipelines"
+
+
+def script(name: str, *args: object, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, PIPELINES / name, *map(str, args)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, **environment},
+    )
+
+
+def test_susy_standin_says_so(tmp_path: Path) -> None:
+    args = ("--rows", 12_000, "--landmarks", 100, "--workers", 1, "--json", tmp_path / "r.json")
+    done = script("susy.py", *args, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "STAND-IN" in done.stdout and "best possible" in done.stdout
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["standin"] and "STAND-IN" in record["data"]
+    assert record["rows"] + record["rows_held_out"] == 12_000
+    for fit in record["fits"].values():
+        # 1,200 rows held out: 4 standard deviations, and what few landmarks and rows cost.
+        assert -0.05 < fit["evaluation"]["error"] - record["bayes_error"] < 0.1
+    assert all(fit["relative_gap"] <= 1e-3 for fit in record["fits"].values())
+    assert [path.name for path in tmp_path.iterdir()] == ["r.json"]
+
+
+def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
+    """A file like SUSY.csv: no header, label first."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(500, 18))
+    table = np.column_stack([(X[:, 0] > 0).astype(float), X])
+    np.savetxt(tmp_path / "SUSY.csv", table, fmt="%.18e", delimiter=",")
+    args = ("--data", tmp_path / "SUSY.csv", "--rows", 400, "--landmarks", 20)
+    done = script("susy.py", *args, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert "STAND-IN" not in done.stdout and not record["standin"]
+    assert record["rows"] + record["rows_held_out"] == 400
+    assert record["fits"]["linear"]["evaluation"]["error"] < 0.15
+    assert "bayes_error" not in record
+
+
+def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
+    args = ("--rows", 3000, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
+    done = script("rcv1.py", *args)
+    assert done.returncode == 0, done.stderr
+    assert "STAND-IN" in done.stdout
+    record = json.loads((tmp_path / "r.json").read_text())
+    fit = record["fits"]["linear"]
+    assert fit["solver"] == "cd" and fit["relative_gap"] <= 1e-3
+    assert fit["evaluation"]["error"] < 0.4
+
+
+@pytest.mark.parametrize("name", ["accuracy.py", "race.py", "susy_million.py"])
+def test_benchmarks_say_what_is_missing(name: str, tmp_path: Path) -> None:
+    done = script(f"bench/{name}", BIGSCREEN_DATA=str(tmp_path / "nowhere"))
+    assert done.returncode == 1
+    assert "there is no data folder" in done.stderr and "BIGSCREEN_DATA" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "--out" in script(f"bench/{name}", "--help").stdout
+
+
+def test_benchmarks_unset_the_core_type() -> None:
+    """The module that unsets it comes before everything that loads OpenBLAS."""
+    heavy = {"numpy", "scipy", "sklearn", "bigscreen"}
+    for path in sorted((PIPELINES / "bench").glob("*.py")):
+        tops = [
+            (node.lineno, (getattr(node, "module", None) or node.names[0].name).split(".")[0])
+            for node in ast.parse(path.read_text()).body
+            if isinstance(node, ast.Import | ast.ImportFrom)
+        ]
+        first = min((line for line, top in tops if top in heavy), default=None)
+        if path.name == "bench.py":
+            assert first is None
+        else:
+            assert first > next(line for line, top in tops if top == "bench"), path
+
+
+def test_susy_million_small(tmp_path: Path) -> None:
+    """The benchmark's own way: rows resampled from a table, fits through the command line."""
+    (tmp_path / "susy").mkdir()
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(200, 18))
+    table = np.column_stack([(X[:, 0] * X[:, 1] > 0).astype(float), X])
+    np.savetxt(tmp_path / "susy" / "SUSY_1K.csv", table, delimiter=",")
+    args = ("--rows", 3000, "--repeat", 1, "--only", "inline, auto", "--out", tmp_path / "out")
+    done = script("bench/susy_million.py", *args, BIGSCREEN_DATA=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out" / "susy_million.json").read_text())
+    assert record["machine"]["OPENBLAS_CORETYPE"].startswith("unset")
+    assert record["machine"]["cores"] >= 1 and "numpy" in record["machine"]["versions"]
+    (run,) = record["results"]["inline, auto"]
+    assert run["rows"] == 3000 and run["relative_gap"] <= 1e-3 and run["peak"] > 0
+
+
+def test_pairs_takes_as_many_steps_as_libsvm(tmp_path: Path) -> None:
+    done = script("pairs.py", "--rows", 600, "--json", tmp_path / "r.json")
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "r.json").read_text())["runs"]
+    ours, theirs = (
+        next(run["steps"] for run in runs if run["selection"] == name and run["offset"] == "true")
+        for name in ("second", "LIBSVM")
+    )
+    assert 0.5 < ours / theirs < 2
+    assert all(run["relative_gap"] < 1e-2 for run in runs if run["relative_gap"] is not None)
+
+
+def test_starts_end_at_the_same_optimum(tmp_path: Path) -> None:
+    args = ("--only", "susy", "--rows", 3000, "--out", tmp_path)
+    done = script("bench/divide.py", *args)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "divide.json").read_text())["susy"]
+    assert [run["start"] for run in runs] == ["cold", "divide", "nystrom"]
+    assert all(run["relative_gap"] <= 1e-3 for run in runs)
+    errors = [run["error"] for run in runs]
+    assert max(errors) - min(errors) < 0.02
+
+
+def test_zimmert_on_a_few_rows(tmp_path: Path) -> None:
+    if not (ROOT.parent / "shared" / "data" / "mnist").is_dir():
+        pytest.skip("the real data sets are not beside this checkout")
+    done = script("zimmert.py", "--rows", 300, "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    runs = json.loads((tmp_path / "zimmert.json").read_text())["table 1"]
+    # Whatever a rule has removed, all end at the optimum.
+    duals = [run["dual"] for run in runs.values()]
+    assert max(duals) - min(duals) < max(run["gap"] for run in runs.values())
+    assert runs["safe"]["false_removals"] == 0

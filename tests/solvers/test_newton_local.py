@@ -1,0 +1,153 @@
+"""Newton steps over the rows nearby: any problem, the same answer, and passes saved."""
+
+import numpy as np
+import pytest
+from newton_world import feature_world
+from problem_cases import NAMES
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.features.design import Design
+from bigscreen.fit import monitor as fit_monitor
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.inline import Inline
+from bigscreen.problems.recipes import CSvc
+from bigscreen.screening.dynamic import make_rule
+from bigscreen.solvers.newton import coordinator as newton_phase
+from bigscreen.solvers.newton.algebra import Algebra
+from bigscreen.solvers.newton.coordinator import NewtonRun
+from bigscreen.solvers.newton.local import Local
+from bigscreen.solvers.newton.shard import NearbyRows
+from bigscreen.solvers.newton.solver import Newton
+
+
+@pytest.fixture(autouse=True)
+def small_ones_too(monkeypatch):
+    """Textbook problems have few features, and most of their rows are near their kink."""
+    monkeypatch.setattr(newton_phase, "LEAST_SIZE", 1)
+    monkeypatch.setattr(newton_phase, "PART", 0.9)
+
+
+@pytest.fixture
+def phases(monkeypatch):
+    """Rows taken in, one entry every time."""
+    seen = []
+    add = Local.add
+
+    def spy(self, rows):
+        seen.append(len(rows.G))
+        add(self, rows)
+
+    monkeypatch.setattr(Local, "add", spy)
+    return seen
+
+
+def solved(world, tol, threads=1, rule="none", **options):
+    with Inline(threads) as fleet:
+        limits = Limits(tol, 300)
+        return fit(
+            world.design, world.problem, Newton(tol), fleet, limits, rule=make_rule(rule), **options
+        )
+
+
+@pytest.mark.parametrize("rule", ["none", "gap"])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_problem_is_solved(name, rule, phases):
+    for seed, weights in ((0, False), (1, True)):
+        world = feature_world(name, "rbf", seed, n=200, weights=weights)
+        fitted = solved(world, 1e-3, rule=rule)
+        found, best = fitted.certificate, world.optimum
+        room = world.room(fitted.point)
+        assert found.relative_gap <= 1e-3
+        assert found.dual <= best.primal + room
+        assert best.dual - room <= found.primal <= best.primal + found.gap + room
+    assert phases, "no step was taken over the rows nearby"
+
+
+def shards(rows=4000):
+    """Many shards, most rows far from their kink once w is about right."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(rows, 6)).astype(np.float32)
+    y = (X @ rng.normal(size=6) + 0.3 * rng.normal(size=rows) > 0).astype(np.int32)
+    return MemoryDataset(X, y, [0, 1], shard_rows=512, chunk_rows=256)
+
+
+def fitted_on(threads, **options):
+    data = shards()
+    with Inline(threads) as fleet:
+        return fit(
+            Design(data), CSvc(1.0, 1, (), "true"), Newton(1e-5), fleet, Limits(1e-5, 99), **options
+        )
+
+
+def test_any_number_of_threads_finds_the_same_bits(phases):
+    one, three = fitted_on(1), fitted_on(3)
+    assert len(phases) > 1
+    np.testing.assert_array_equal(one.point.coef, three.point.coef)
+    assert one.certificate == three.certificate and one.history[-1]["dual"] == one.point.dual
+
+
+def test_passes_are_saved(monkeypatch):
+    near = fitted_on(1)
+    monkeypatch.setattr(newton_phase, "PART", 0.0)
+    far = fitted_on(1)
+    assert len(near.history) < 0.6 * len(far.history)
+    room = near.certificate.gap + far.certificate.gap
+    assert near.certificate.primal == pytest.approx(far.certificate.primal, abs=room)
+
+
+def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, monkeypatch, phases):
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    # Many short phases: one has to follow the checkpoint.
+    monkeypatch.setattr(newton_phase, "ROUNDS", 1)
+    whole = fitted_on(1)
+    count = len(whole.history)
+    assert count >= 4
+
+    def stop(event):
+        if event.get("pass") == count - 1:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fitted_on(1, folder=tmp_path, report=stop)
+    before = len(phases)
+    resumed = fitted_on(2, folder=tmp_path, resume=True)
+    assert len(phases) > before
+    np.testing.assert_array_equal(resumed.point.coef, whole.point.coef)
+    assert resumed.certificate == whole.certificate
+
+
+def test_a_pass_takes_in_the_rows_that_moved(monkeypatch, phases):
+    """With hardly any reach, what leaves its side is found and the end is the same."""
+    wide = fitted_on(1)
+    phases.clear()
+    monkeypatch.setattr(newton_phase, "REACHES", np.array([1.0]))
+    narrow = fitted_on(1)
+    assert any(0 < later < phases[0] for later in phases[1:])
+    room = wide.certificate.gap + narrow.certificate.gap
+    assert narrow.certificate.relative_gap <= 1e-5
+    assert wide.certificate.primal == pytest.approx(narrow.certificate.primal, abs=room)
+
+
+@pytest.mark.parametrize("tube", [0.0, 0.3])
+def test_all_rows_at_hand_are_the_problem_itself(tube):
+    """The gradient at the end is 0, that of the textbook's smoothed loss."""
+    rng = np.random.default_rng(1)
+    n, d, h = 60, 5, 0.2
+    A, G = rng.normal(size=(n, d)).astype(np.float32), rng.normal(size=n)
+    lo, hi = -np.full(n, 0.5), rng.uniform(0.5, 2, n)
+    with Inline(1) as fleet:
+        data = MemoryDataset(A, np.zeros(n, np.int32), [0, 1])
+        algebra: Algebra = NewtonRun(Newton(), Design(data), CSvc(1.0, 1), fleet).algebra
+    local = Local(algebra, np.zeros(d), -A.T @ slope(G, lo, hi, tube, h), h)
+    local.add(NearbyRows(A[:40], G[:40], lo[:40], hi[:40], np.full(40, tube)))
+    local.add(NearbyRows(A[40:], G[40:], lo[40:], hi[40:], np.full(20, tube)))
+    assert local.solve(1e-6, 0.0) > 0 and local.h < h
+    alpha = slope(G - A @ local.x, lo, hi, tube, local.h)
+    np.testing.assert_allclose(local.x, A.T @ alpha, atol=1e-3)
+
+
+def slope(G, lo, hi, tube, h):
+    """The smoothed loss's slope, row by row."""
+    up = hi * np.clip((G - tube + h) / (2 * h), 0, 1)
+    return up + lo * np.clip((h - G - tube) / (2 * h), 0, 1)

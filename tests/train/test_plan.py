@@ -1,0 +1,158 @@
+"""The outline of a fit: its arithmetic, and what a cluster changes."""
+
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from scipy.sparse import csr_array
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError
+from bigscreen.fleet.cluster import local_cluster
+from bigscreen.fleet.inline import Inline
+from bigscreen.kernels import amx
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.plan import FEW_ROWS
+from bigscreen.train.run import plan, train
+
+UNITS = {"MiB": 2**20, "GiB": 2**30}
+
+
+def rows(n=600, d=3):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    return MemoryDataset(X, (X[:, 0] > 0).astype(int), [0, 1])
+
+
+def sizes(sentence):
+    """The sizes that a sentence names, and the largest error of their rounding."""
+    found = re.findall(r"(\d+(?:\.\d+)?) (MiB|GiB)", sentence)
+    bytes_ = [float(number) * UNITS[unit] for number, unit in found]
+    return bytes_, sum(UNITS[unit] * (0.5 if unit == "MiB" else 0.005) for _, unit in found)
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "linear"},
+        {"landmarks": 500},
+        {"landmarks": 500, "solver": "cd"},
+        {"landmarks": 500, "solver": "pairs"},
+        {"exact": True, "solver": "block"},
+        {"exact": True, "solver": "pairs"},
+        {"exact": True, "cache": 10**6},
+    ],
+    ids=str,
+)
+def test_the_parts_of_a_refusal_add_up(options, cluster):
+    chosen = TrainOptions(memory=2**20, **options)
+    outline = plan(rows(), chosen, workers=3, cluster=cluster)
+    (total, allowed, *parts), rounding = sizes(outline.refusal)
+    assert total == pytest.approx(outline.peak_bytes, abs=rounding) and allowed == 2**20
+    linear = options.get("kernel") == "linear"
+    assert len(parts) == (5 if "exact" in options or linear else 4)
+    assert sum(parts) == pytest.approx(total, abs=rounding)
+    # Said in the same words from Python and from the command line.
+    assert "--" not in outline.refusal and "memory allowed" in outline.refusal
+    with Inline(1) as fleet, pytest.raises(InputError, match="memory allowed is 1 MiB"):
+        train(rows(), chosen, fleet)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"kernel": "linear"},
+        {"landmarks": 10},
+        {"landmarks": 10, "features": "recomputed"},
+        {"exact": True, "solver": "block"},
+        {"exact": True, "solver": "pairs"},
+    ],
+    ids=str,
+)
+def test_features_that_hardly_any_row_has_are_counted(options):
+    X = csr_array((np.ones(600, np.float32), np.arange(600), np.arange(601)), shape=(600, 2**27))
+    wide = MemoryDataset(X, np.arange(600) % 2, [0, 1])
+    outline = plan(wide, TrainOptions(memory=2**31, **options))
+    assert outline.peak_bytes > 2**32 and "of 134217728 features" in outline.refusal
+    with Inline(1) as fleet, pytest.raises(InputError, match="memory allowed is 2.00 GiB"):
+        train(wide, TrainOptions(memory=2**31, gamma=1.0, **options), fleet)
+    narrow = MemoryDataset(X[:, :600], np.arange(600) % 2, [0, 1])
+    assert plan(narrow, TrainOptions(memory=2**31, **options)).refusal is None
+
+
+def test_what_is_allowed_is_not_refused():
+    outline = plan(rows(), TrainOptions(memory=2**31))
+    assert outline.refusal is None and outline.peak_bytes <= 2**31
+    refused = plan(rows(), TrainOptions(memory=outline.peak_bytes // 2))
+    assert refused.refusal is not None
+
+
+def test_columns_that_are_quickly_computed_again_take_little(monkeypatch):
+    n, options = 20_000, TrainOptions(exact=True, memory=2**33)
+    for unit, most in ((True, 2**28), (False, 4 * n * n)):
+        monkeypatch.setattr(amx, "available", lambda unit=unit: unit)
+        assert plan(rows(n, 40), options).cache_bytes == most
+    monkeypatch.setattr(amx, "available", lambda: True)
+    other = replace(options, kernel="laplacian")
+    assert plan(rows(n, 40), other).cache_bytes == 4 * n * n
+    # So narrow that the unit does not write them.
+    assert plan(rows(n), options).cache_bytes == 4 * n * n
+
+
+def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
+    monkeypatch.setattr(amx, "available", lambda: False)
+    n = 20_000
+    data, column = rows(n), 4 * n
+    outlines = [plan(data, TrainOptions(exact=True, memory=m)) for m in (2**30, 2**33, 2**40)]
+    cached = [outline.cache_bytes for outline in outlines]
+    assert all(outline.refusal is None for outline in outlines)
+    assert all(16 * column <= size <= n * column for size in cached)
+    # A share of the memory; what there is room for; all of them.
+    assert cached[0] < cached[1] == cached[2] == n * column
+    least = outlines[0].peak_bytes - cached[0] + 16 * column
+    tight = plan(data, TrainOptions(exact=True, memory=least))
+    assert tight.refusal is None and tight.cache_bytes == 16 * column
+    refused = plan(data, TrainOptions(exact=True, memory=least - column))
+    assert "16 kernel columns" in refused.refusal and "landmarks" in refused.refusal
+    given = plan(data, TrainOptions(exact=True, memory=2**30, cache=50 * column))
+    assert given.cache_bytes == 50 * column and given.features == "exact"
+    assert (
+        "give less of it to the cache"
+        in plan(data, TrainOptions(exact=True, memory=least, cache=1000 * column)).refusal
+    )
+    assert plan(data, TrainOptions(exact=True, cache=1)).cache_bytes == 1
+
+
+def test_which_solver_an_exact_machine_has():
+    for n, cluster, solver in (
+        (FEW_ROWS, False, "pairs"),
+        (FEW_ROWS, True, "block"),
+        (FEW_ROWS + 1, False, "block"),
+    ):
+        assert plan(rows(n), TrainOptions(exact=True), cluster=cluster).solver == solver
+    assert plan(rows(), TrainOptions(exact=True, solver="block")).solver == "block"
+
+
+def test_pairs_of_labels_are_so_many_classifiers():
+    X = np.zeros((40, 2), np.float32)
+    data = MemoryDataset(X, np.arange(40) % 5, list(range(5)))
+    for exact in (False, True):
+        made = {"exact": exact, "landmarks": 10}
+        assert plan(data, TrainOptions(**made)).classifiers == 5
+        assert plan(data, TrainOptions(strategy="one", **made)).classifiers == 10
+
+
+def test_workers_read_features_from_disk(tmp_path):
+    """Features kept in memory would be out of reach of other processes."""
+    options = TrainOptions(landmarks=20, features="stored", work=tmp_path / "work")
+    assert plan(rows(), options).features_in_memory
+    outline = plan(rows(), options, cluster=True)
+    assert not outline.features_in_memory and outline.disk_bytes == 4 * 600 * 20
+    with Inline(1) as fleet:
+        train(rows(), options, fleet)
+        assert not list((tmp_path / "work").glob("features*"))
+    with local_cluster(1) as fleet:
+        train(rows(), options, fleet)
+    assert list((tmp_path / "work").glob("features*"))
