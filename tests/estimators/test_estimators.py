@@ -17,21 +17,13 @@ from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from sklearn_checks import EXPECTED_FAILURES
 
 import bigscreen
 from bigscreen import SVC, Dataset, InputError, LinearSVC, MemoryDataset, Model, NystroemSVC
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.estimators.inputs import Labelled
-
-SQUARE_ROOT = (
-    "compares decision values to 1e-7; a relative gap g determines them to sqrt(2 g P) only: "
-    "test_integer_weights_are_repetitions compares what the gap does prove, the objective"
-)
-EXPECTED_FAILURES = {
-    "check_sample_weight_equivalence_on_dense_data": SQUARE_ROOT,
-    "check_sample_weight_equivalence_on_sparse_data": SQUARE_ROOT,
-}
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")

@@ -8,7 +8,7 @@ import zipfile
 import numpy as np
 import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
-from test_estimators import EXPECTED_FAILURES
+from sklearn_checks import EXPECTED_FAILURES
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
