@@ -36,7 +36,7 @@ def largest(request, monkeypatch):
     """All rows that are open in one block, or, as with many rows, not before few are."""
     if request.param == "blocks":
         monkeypatch.setattr(block_path, "LARGEST", 20)
-        monkeypatch.setattr(block_path, "MOVED", 7)
+        monkeypatch.setattr(block_path, "START_ROWS", 7)
         monkeypatch.setattr(block_open, "START_ROWS", 7)
 
 

@@ -81,7 +81,7 @@ def test_all_rows_that_matter_make_one_block_where_it_can_hold_them(
     intercept, rule, fleet, monkeypatch
 ):
     """Nearly all rows are free: blocks of 16 would take turns."""
-    monkeypatch.setattr(block_solve, "Gram", Sizes)
+    monkeypatch.setattr(block_solve, "BlockGram", Sizes)
     monkeypatch.setattr(block_solve, "LARGEST", 16)
     w = world(contracts.rows(3, 200, **GRID), "rbf", 100.0, intercept, gamma=1.0)
     ends = {}
