@@ -18,6 +18,7 @@ from bigscreen.fleet.secure import written
 
 
 def main() -> None:
+    """Start the workers and wait for their end."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--workers", type=int, default=2, help="processes, one per core")
     parser.add_argument("--memory", help="limit of each, such as 4GiB (default: none)")

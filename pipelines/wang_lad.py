@@ -1,4 +1,4 @@
-"""How many residuals' signs does DVI know in advance? (Wang 2014, table 3, figure 3: LAD)
+"""How many residuals' signs does DVI know in advance? (Wang 2014, table 3, figure 3: LAD).
 
     python pipelines/wang_lad.py [--only magic ...] [--out FOLDER] [--rows N]
 

@@ -1,4 +1,4 @@
-"""Which rule identifies most rows of real data, and what is saved? (Wang 2014, table 2, figure 2)
+"""Which rule identifies most rows of real data, and what is saved? (Wang 2014, table 2, figure 2).
 
     python pipelines/wang_svm.py [--only wine ...] [--out FOLDER] [--rows N]
 

@@ -1,4 +1,4 @@
-"""How much does DVI save on toy classes that overlap more and more? (Wang 2014, table 1, figure 1)
+"""How much does DVI save on toy classes that overlap more and more? (Wang 2014, table 1, figure 1).
 
     python pipelines/wang_toys.py [--out FOLDER] [--rows N]
 

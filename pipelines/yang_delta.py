@@ -1,4 +1,4 @@
-"""What does a better delta cost, and what does it screen? (Yang's bi-level choice, QPs 18 and 27)
+"""What does a better delta cost, and what does it screen? (Yang's bi-level choice, QPs 18 and 27).
 
     python pipelines/yang_delta.py [--only Pima ...] [--rows 400] [--step .01] [--out FOLDER]
 

@@ -1,4 +1,4 @@
-"""What does SRBO save on images: digit 1 against each other digit? (Yang, tables X and XI)
+"""What does SRBO save on images: digit 1 against each other digit? (Yang, tables X and XI).
 
     python pipelines/yang_mnist.py [--digits 0 2 ...] [--rows 1000] [--step .02] [--powers 2 4 6]
 

@@ -1,4 +1,4 @@
-"""What does SRBO save a one-class machine? (Yang, tables VI and VII)
+"""What does SRBO save a one-class machine? (Yang, tables VI and VII).
 
     python pipelines/yang_one_class.py [--only Sonar ...] [--rows N] [--step .01] [--powers 0 8]
 

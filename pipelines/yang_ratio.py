@@ -1,4 +1,4 @@
-"""How does SRBO's screening ratio depend on the step of nu and on the dimension? (Yang's outlook)
+"""How does SRBO's screening ratio depend on the step of nu and on the dimension? (Yang's outlook).
 
     python pipelines/yang_ratio.py [--only Pima ...] [--rows 400] [--finest .0005] [--step .01]
 

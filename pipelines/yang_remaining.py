@@ -1,4 +1,4 @@
-"""How many rows does SRBO leave at each nu, and how many have to be left? (Yang, figure 6)
+"""How many rows does SRBO leave at each nu, and how many have to be left? (Yang, figure 6).
 
     python pipelines/yang_remaining.py [--only Pima ...] [--step .005] [--rows N]
 

@@ -1,4 +1,4 @@
-"""How much faster are pair steps than a QP solver, and where does DCDM stall? (Yang, fig. 8, VIII)
+"""How much faster are pair steps than a QP solver, and where does DCDM stall? (Yang, fig. 8, VIII).
 
     python pipelines/yang_solvers.py [--only Adult ...] [--rows 1000] [--out FOLDER]
 

@@ -1,4 +1,4 @@
-"""What does SRBO save a nu-SVM on real data? (Yang, tables IV and V, figure 5)
+"""What does SRBO save a nu-SVM on real data? (Yang, tables IV and V, figure 5).
 
     python pipelines/yang_supervised.py [--only Sonar ...] [--rows N] [--step .01] [--powers 0 4 8]
 

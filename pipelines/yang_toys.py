@@ -1,4 +1,4 @@
-"""Which points of toy classes are left to the solver, and where is the border? (Yang, figs. 4, 7)
+"""Which points of toy classes are left to the solver, and where is the border? (Yang, figs. 4, 7).
 
     python pipelines/yang_toys.py [--out FOLDER] [--rows N] [--step .01] [--powers -1 0 1 2 3]
 

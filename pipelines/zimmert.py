@@ -1,4 +1,4 @@
-"""What may be removed at which duality gap? (Zimmert et al. 2015, table 1 and figure 1)
+"""What may be removed at which duality gap? (Zimmert et al. 2015, table 1 and figure 1).
 
     python pipelines/zimmert.py [--data FOLDER] [--out FOLDER] [--rows N]
 

@@ -22,6 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -222,12 +223,10 @@ def disturb(
         victims = victims[: 1 if case.victim == "worker" else 2]
     for name in case.fault.split():
         for process in victims:
-            try:
+            with suppress(psutil.NoSuchProcess):
                 process.send_signal(
                     signal.SIGSTOP if name == "PAUSE" else getattr(signal, f"SIG{name}")
                 )
-            except psutil.NoSuchProcess:
-                pass
         time.sleep(0.5)
     if case.fault == "PAUSE":
         time.sleep(2.0)
@@ -253,10 +252,8 @@ def end_all(pid: int) -> None:
     except psutil.NoSuchProcess:
         return
     for process in family:
-        try:
+        with suppress(psutil.NoSuchProcess):
             process.kill()
-        except psutil.NoSuchProcess:
-            pass
 
 
 def bits(path: Path) -> bytes:

@@ -141,8 +141,10 @@ def published(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
 
 
 def bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
-    """How far the precision of its entries can have moved each score (n,) of
-    ``sum_j coef_j phi_j``, the constant's part left out."""
+    """How far the precision of entries can have moved each score (n,) of ``sum_j coef_j phi_j``.
+
+    The constant's part is left out.
+    """
     data, kernel = design.data, design.kernel
     assert kernel is not None
     ids = np.flatnonzero(coef)
@@ -334,8 +336,10 @@ class ScoreProgram:
         return values[:, 0], self.banded(rows, values[:, 0], values[:, -1])
 
     def banded(self, rows: Operand, scores: FloatArray, weight: FloatArray) -> FloatArray:
-        """How far rounding can have moved the scores of these rows; ``weight``: the sums
-        ``sum_j spread_j k_ij``, which are used where they bound the errors."""
+        """How far rounding can have moved the scores of these rows.
+
+        ``weight``: the sums ``sum_j spread_j k_ij``, which are used where they bound the errors.
+        """
         norms = phi_norms(self.kernel, rows)
         if not self._summed(rows):
             weight = norms * self.noise.longest * self.noise.spread.sum()

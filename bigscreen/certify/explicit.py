@@ -93,8 +93,10 @@ class Certificate:
         return self.relative_gap if self.violation is None else self.violation
 
     def proves(self, tol: float) -> bool:
-        """Whether the relative gap is at most tol, whatever rounding has done to it; where no gap
-        means anything, whether the violation is."""
+        """Whether the relative gap is at most tol, whatever rounding has done to it.
+
+        Where no gap means anything: whether the violation is.
+        """
         if self.violation is not None:
             return self.violation <= tol
         return self.proved and proves(self.gap, self.rounding_bound, self.primal, tol)

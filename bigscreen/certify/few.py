@@ -36,10 +36,10 @@ from bigscreen.problems.recipes import Problem
 def close_few(
     design: Design, problem: Problem, point: Point, fleet: Fleet, certify: str = "float32"
 ) -> Certificate:
-    """Certify the alpha of an exact kernel machine: `close_exact`, quicker where the entries of few
-    rows are there.
+    """Certify the alpha of an exact kernel machine as `close_exact` does, but quicker.
 
-    Those who ask for float64 get sums that share nothing with the solver.
+    Where the entries of few rows are there, that is. Those who ask for float64 get sums that share
+    nothing with the solver.
     """
     data, square = design.data, design.square
     if square is None or not design.definite or certify == "float64":

@@ -81,10 +81,10 @@ class Kinks:
         return cls(values[keep], weights[keep], low, high, left, right, most)
 
     def best(self, at: float, total: float, far: float) -> tuple[float, float, float]:
-        """The middle of the best interval, by how much P changes on the way there from ``at``, and
-        the weight of the kinks within ``far`` of the way.
+        """The middle of the best interval, what P changes by from ``at`` to it, the kinks' weight.
 
-        Where that is farther out than is told: as far as is.
+        The weight is that of the kinks within ``far`` of the way. Where the interval is farther out
+        than is known: as far as is.
         """
         # What lies out of sight counts as one kink on either side.
         values = np.concatenate([[self.low], self.values, [self.high]])

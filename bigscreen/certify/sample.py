@@ -31,9 +31,12 @@ ORDER = 4.0
 
 @dataclass(frozen=True)
 class Sample:
-    """Sums over rows of a sample: their number, what each moves P and D by (with its square), how
-    far their features in w(alpha) are moved, squared and as a vector (r,); what float64 itself has
-    put into P and D; the farthest that any score is moved."""
+    """Sums over rows of a sample.
+
+    Their number, what each moves P and D by (with its square), how far their features in w(alpha)
+    are moved, squared and as a vector (r,); what float64 itself has put into P and D; the farthest
+    that any score is moved.
+    """
 
     rows: float
     primal: FloatArray

@@ -53,7 +53,7 @@ class Commands(click.Group):
         if not standalone_mode:
             return run()
         with orderly(last=args is None):
-            self._run(run)
+            return self._run(run)
 
     def _run(self, run: Callable[[], Any]) -> NoReturn:
         try:

@@ -107,8 +107,10 @@ class Dataset(Rows):
 
     @property
     def bound(self) -> bool:
-        """Whether the manifest has the checksum of every chunk: one that is not the one that was
-        written there is found when it is read."""
+        """Whether the manifest has the checksum of every chunk.
+
+        One that is not the one that was written there is found when it is read.
+        """
         return bool(self.manifest["schema"] >= BOUND)
 
     def check_unchanged(self) -> None:
@@ -279,6 +281,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
 
 
 def bad_manifest(path: Path) -> InputError:
+    """The error of a manifest that is not what was written."""
     return InputError(
         f"{path / MANIFEST} is damaged; restore it from a copy or make the dataset again from its "
         "source"

@@ -165,6 +165,7 @@ class StoredArray:
 
 
 def missing_chunk(file: Path) -> InputError:
+    """The error of a chunk's file that is not there."""
     return InputError(
         f"the chunk {file} is missing, so the dataset is not whole; restore that file from a copy "
         "or make the dataset again from its source"
@@ -172,6 +173,7 @@ def missing_chunk(file: Path) -> InputError:
 
 
 def damaged_chunk(file: Path) -> InputError:
+    """The error of a chunk whose content does not match its checksum."""
     return InputError(
         f"the chunk {file} is damaged, its content does not match its checksum; restore that file "
         "from a copy or make the dataset again from its source"
@@ -179,6 +181,7 @@ def damaged_chunk(file: Path) -> InputError:
 
 
 def foreign_chunk(file: Path) -> InputError:
+    """The error of a chunk that matches its own checksum, but not the manifest's."""
     return InputError(
         f"the chunk {file} is whole but not the one that was written there: files were exchanged "
         "or copied; restore that file from a copy or make the dataset again from its source"

@@ -320,8 +320,11 @@ BLOCK = 8192
 
 
 class Part(NamedTuple):
-    """One part's rows: their numbers, codes (or targets), weights and alpha; the share of the
-    coupling's total that is theirs, for each group; threads and seconds to use."""
+    """One part's rows: their numbers, codes (or targets), weights and alpha.
+
+    Then the share of the coupling's total that is theirs, for each group; threads and seconds to
+    use.
+    """
 
     ids: NDArray[np.int64]
     codes: NDArray[Any]

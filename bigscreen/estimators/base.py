@@ -114,8 +114,7 @@ class Machine(BaseEstimator):
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
     ) -> tuple[Rows, NDArray[np.int64] | None]:
-        """The rows to fit, and the numbers in X of those that have any weight, None if they all
-        have."""
+        """The rows to fit, and the numbers in X of those that have any weight, None if all have."""
         if is_store(X):
             self._alone(y, sample_weight)
             data = open_store(X)
@@ -179,9 +178,9 @@ class Machine(BaseEstimator):
                 yield cluster
             return
         most = self._threads()
-        with Inline(1 if entries <= FEW_ENTRIES else most) as threads:
-            with blas_threads(threads.workers):
-                yield threads
+        few = entries <= FEW_ENTRIES
+        with Inline(1 if few else most) as threads, blas_threads(threads.workers):
+            yield threads
 
     def _threads(self) -> int | None:
         jobs = self.n_jobs

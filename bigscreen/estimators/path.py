@@ -198,9 +198,9 @@ def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -
     columns = data.n_rows if options.fit.exact else max(data.n_features, options.fit.landmarks)
     small = data.n_rows * columns <= FEW_ENTRIES
     threads = 1 if small else None if n_jobs in (None, -1) else n_jobs
-    with Inline(threads) as fleet, blas_threads(fleet.workers):
-        with PathBar() if verbose else nullcontext() as report:
-            return train_path(data, options, fleet, report)
+    bar = PathBar() if verbose else nullcontext()
+    with Inline(threads) as fleet, blas_threads(fleet.workers), bar as report:
+        return train_path(data, options, fleet, report)
 
 
 def renumbered_folds(folds: Any, n: int, numbers: NDArray[np.int64] | None) -> Folds | None:

@@ -166,10 +166,10 @@ class Design:
         return np.sqrt(self.kernel.diag(X)) * (1 + 1e-6) + self._stretch * self._entry_error
 
     def length_errors(self, w: FloatArray) -> FloatArray:
-        """How far ``||w||^2`` of each column of w (r, k) can be from that of the machine that is
-        published, ``c' K_ZZ c`` with ``c = T w``: T is as good as float64 makes it.
+        """How far ``||w||^2`` of each column of w (r, k) can be from the published machine's.
 
-        The difference itself, and what rounding can do to it where entries are float64.
+        That is ``c' K_ZZ c`` with ``c = T w``: T is as good as float64 makes it. The difference
+        itself, and what rounding can do to it where entries are float64.
         """
         if self.factor is None:
             return np.zeros(w.shape[1])

@@ -125,8 +125,10 @@ def pivots(
 def _thin(
     residual: FloatArray, weight: FloatArray, rng: np.random.Generator, most: int, least: float
 ) -> tuple[NDArray[np.int64], FloatArray]:
-    """Accept proposals one by one with what is left of them, more than ``least``; the Cholesky
-    factor of those taken."""
+    """Accept proposals one by one with what is left of them, more than ``least``.
+
+    The second result is the Cholesky factor of those taken.
+    """
     size = len(residual)
     factor = np.zeros((size, size))
     left = np.diag(residual).copy()

@@ -4,10 +4,10 @@ import unicodedata
 
 
 def printable(text: str) -> str:
-    """The text with every character that does something in place of being seen spelled out.
+    r"""The text with every character that does something in place of being seen spelled out.
 
     A label may hold the escapes that colour, move and rename a terminal, turn the direction of
-    writing or end the line: ESC becomes ``\\x1b``, and what is a letter, a mark or a blank stays.
+    writing or end the line: ESC becomes ``\x1b``, and what is a letter, a mark or a blank stays.
     """
     if text.isprintable():
         return text

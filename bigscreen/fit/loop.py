@@ -199,8 +199,11 @@ def _passes(monitor: Monitor) -> dict[str, int]:
 
 
 def _nothing(design: Design, problem: Problem) -> float:
-    """The least ``1/2 ||w*||^2`` that rows of float32 can tell from 0; 0 where w* = 0 needs no
-    telling: without a total to meet alpha = 0 says it, or P is all loss, as a nu-SVR's is."""
+    """The least ``1/2 ||w*||^2`` that rows of float32 can tell from 0.
+
+    0 where w* = 0 needs no proof: without a total to meet alpha = 0 is one, or P is all loss, as a
+    nu-SVR's is.
+    """
     data, kernel = design.data, design.kernel
     total = float(np.sum(problem.dual(data.y(0, 1), data.weights(0, 1)).total))
     if not total > 0:

@@ -122,7 +122,7 @@ class Inline:
                 wait(waiting)
 
     def rely_on(self, files: Iterable[Path]) -> None:
-        """This process sees what it sees."""
+        """Nothing to do: work runs in the process that sees the files."""
 
     def memory(self) -> int:
         return self._sampler.look()

@@ -71,8 +71,10 @@ class Fleet(Protocol):
         items: Iterable[Item],
         in_flight: int | None = None,
     ) -> Iterator[Result]:
-        """``function(item)`` for every item, in order, at most ``in_flight`` handed out at a time
-        (default: two for every thread)."""
+        """``function(item)`` for every item, in order.
+
+        At most ``in_flight`` are handed out at a time (default: two for every thread).
+        """
 
     def rely_on(self, files: Iterable[Path]) -> None:
         """Use only workers that see these files as they are here; InputError if none does."""

@@ -101,9 +101,12 @@ def _speaks_tls(place: str) -> bool | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=3) as plain:
-            with contextlib.closing(context.wrap_socket(plain)):
-                return True
+        at = (host.strip("[]"), int(port))
+        with (
+            socket.create_connection(at, timeout=3) as plain,
+            contextlib.closing(context.wrap_socket(plain)),
+        ):
+            return True
     except ssl.SSLError as error:
         # A certificate that it asks for, and does not get, is a server that encrypts.
         return "alert" in str(error).lower()

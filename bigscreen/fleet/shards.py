@@ -327,7 +327,7 @@ if hasattr(os, "register_at_fork"):
 
 @functools.lru_cache(maxsize=1)
 def _process(number: int) -> psutil.Process:
-    """This process: to find out when it was started takes longer than to ask for its memory."""
+    """The process itself, kept: when it was started takes longer to find out than its memory."""
     return psutil.Process(number)
 
 

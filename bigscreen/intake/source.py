@@ -310,7 +310,7 @@ class RawLabels:
             raise InputError(f"{where(0)}: labels of shape {y.shape} for {rows} rows.")
         if y.dtype == object:
             # Sorting mixed objects is not possible, and a dict is faster anyway.
-            found = {value: None for value in y.tolist()}
+            found = dict.fromkeys(y.tolist())
             table = {value: self._code(value) for value in found}
             codes = np.fromiter((table[value] for value in y.tolist()), np.int32, rows)
         else:

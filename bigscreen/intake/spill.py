@@ -310,7 +310,7 @@ class Journal:
     def __init__(self, folder: Path, job: dict[str, Any], anew: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._lock = open(folder / "lock", "w")
+        self._lock = open(folder / "lock", "w")  # noqa: SIM115 (until `close`)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -322,7 +322,7 @@ class Journal:
         self._last: str | None = None
         """The checksum of the last line."""
         job = json.loads(json.dumps(job))
-        self._file = open(folder / JOURNAL, "a+b")
+        self._file = open(folder / JOURNAL, "a+b")  # noqa: SIM115 (until `close`)
         try:
             self._recover(job, anew)
         except BaseException:

@@ -224,16 +224,19 @@ def _assembly(text: str, count: int) -> Any:
 
 @intrinsic
 def configure(typing, address):  # type: ignore[no-untyped-def]
+    """Set the shapes of all tiles from the 64 bytes at this address."""
     return _assembly("ldtilecfg ($0)", 1)
 
 
 @intrinsic
 def release(typing):  # type: ignore[no-untyped-def]
+    """Give the unit back: its state need not be saved at the next switch of threads."""
     return _assembly("tilerelease", 0)
 
 
 @intrinsic
 def clear_sums(typing):  # type: ignore[no-untyped-def]
+    """Zero the four tiles that products are added to."""
     return _assembly("\n".join(f"tilezero %tmm{k}" for k in range(4)), 0)
 
 

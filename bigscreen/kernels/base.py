@@ -87,11 +87,9 @@ class Kernel:
 
     def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
         """The same as a part of |k(a, b)|; None where the error does not shrink with the entry."""
-        return None
 
     def precision(self, max_sqnorm: float, d: int) -> type:
-        """float32, or float64 where float32 entries of rows of this length would be coarse, or
-        beyond its range."""
+        """float32, or float64 where float32 entries of such rows are coarse or out of range."""
         error = self.entry_error(max_sqnorm, max_sqnorm, d)
         bound = self.bound(max_sqnorm, max_sqnorm)
         held = max_sqnorm == 0 or (LEAST <= max_sqnorm <= MOST and LEAST <= bound <= MOST)
@@ -156,10 +154,12 @@ class Kernel:
 
 
 def as_side(A) -> Operand:
+    """The rows as an operand."""
     return A if isinstance(A, Operand) else Operand(A)
 
 
 def count(A) -> int:
+    """The number of rows of an operand or an array."""
     return len(A) if isinstance(A, Operand) else A.shape[0]
 
 
@@ -174,6 +174,7 @@ def room(A, B: Operand, out: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
 
 
 def check_vectors(V: np.ndarray, B: Operand) -> None:
+    """Refuse vectors V that are not (len(B), k)."""
     if V.ndim != 2 or len(V) != len(B):
         raise ValueError(f"V must have shape ({len(B)}, k), not {V.shape}")
 

@@ -16,24 +16,32 @@ from bigscreen.numerics.rows import as_rows, exp2_negative, njit, overload, tanh
 
 
 class LinearTerms(NamedTuple):
-    pass
+    """Constants of a linear kernel: none."""
 
 
 class RbfTerms(NamedTuple):
+    """Constants of an RBF kernel: what a squared distance is multiplied with."""
+
     scale: float
 
 
 class PolynomialTerms(NamedTuple):
+    """Constants of a polynomial kernel."""
+
     scale: float
     shift: float
     factors: tuple[int, ...]  # its LENGTH is degree - 1: a constant of the compiled type
 
 
 class LaplacianTerms(NamedTuple):
+    """Constants of a Laplacian kernel: what a distance is multiplied with."""
+
     scale: float
 
 
 class SigmoidTerms(NamedTuple):
+    """Constants of a sigmoid kernel."""
+
     scale: float
     shift: float
 

@@ -28,8 +28,11 @@ HELD = 1 << 20
 
 
 class Recipe(NamedTuple):
-    """What compiled loops compute rows of a matrix from: the kernel's constants, the columns of
-    all rows (d, n) and half their squared norms (n,), of the type of the entries."""
+    """What compiled loops compute rows of a matrix from.
+
+    The kernel's constants, the columns of all rows (d, n) and half their squared norms (n,), of the
+    type of the entries.
+    """
 
     terms: Any
     columns: NDArray[np.float64]
@@ -77,8 +80,10 @@ class Square:
 
     @cached_property
     def table(self) -> tuple[Any, NDArray[Any], NDArray[np.bool_]]:
-        """What `row_of` takes: how to compute rows (the matrix itself where it is whole), room for
-        them, and which are there."""
+        """What `row_of` takes: how to compute rows, space for them, and which are there.
+
+        Where the matrix is whole, the first is the matrix itself.
+        """
         n = len(self.side)
         room: NDArray[Any] | None = self._room
         if room is None or len(room) < n * n:

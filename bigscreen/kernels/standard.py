@@ -75,7 +75,7 @@ class Compiled(Kernel):
 
 @dataclass(frozen=True)
 class Linear(Compiled):
-    """<a, b>"""
+    """Entries <a, b>."""
 
     name: ClassVar[str] = "linear"
 
@@ -94,7 +94,7 @@ class Linear(Compiled):
 
 @dataclass(frozen=True)
 class Rbf(Compiled):
-    """exp(-gamma ||a - b||^2)"""
+    """Entries exp(-gamma ||a - b||^2)."""
 
     gamma: float
     name: ClassVar[str] = "rbf"
@@ -109,8 +109,10 @@ class Rbf(Compiled):
         return "apart" if dense and self.coarse(side.halves) else self.pairing
 
     def coarse(self, halves: np.ndarray) -> bool:
-        """Whether distances as differences of these half squared norms and products would tell in
-        float64 entries: one column is huge beside what the kernel looks at."""
+        """Whether differences of these half squared norms and products would tell in float64.
+
+        They do where one column is huge beside what the kernel looks at.
+        """
         return 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0)) > TOLD
 
     def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
@@ -129,7 +131,7 @@ class Rbf(Compiled):
 
 @dataclass(frozen=True)
 class Polynomial(Compiled):
-    """(gamma <a, b> + coef0)^degree"""
+    """Entries (gamma <a, b> + coef0)^degree."""
 
     gamma: float
     degree: int = 3
@@ -161,7 +163,7 @@ class Polynomial(Compiled):
 
 @dataclass(frozen=True)
 class Laplacian(Compiled):
-    """exp(-gamma ||a - b||_1)"""
+    """Entries exp(-gamma ||a - b||_1)."""
 
     gamma: float
     name: ClassVar[str] = "laplacian"
@@ -180,7 +182,7 @@ class Laplacian(Compiled):
 
 @dataclass(frozen=True)
 class Sigmoid(Compiled):
-    """tanh(gamma <a, b> + coef0), not positive semidefinite"""
+    """Entries tanh(gamma <a, b> + coef0), not positive semidefinite."""
 
     gamma: float
     coef0: float = 0.0
@@ -238,8 +240,10 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
 
 
 def on_matrix_unit(name: str, d: int, written: bool = True) -> bool:
-    """Whether the matrix unit computes float32 entries of this kernel between dense rows of so many
-    columns: those that are written down, or those that are multiplied with vectors at once."""
+    """Whether the matrix unit computes float32 entries between dense rows of so many columns.
+
+    Entries that are written down, or those that are multiplied with vectors at once.
+    """
     kind = _KINDS.get(name)
     if kind is None or not issubclass(kind, Compiled):
         return False

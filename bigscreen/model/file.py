@@ -44,8 +44,11 @@ _CSR_PARTS = ("data", "indices", "indptr")
 
 
 class Kind(NamedTuple):
-    """A kind of file: what its record says, the newest schema, the first whose record has the
-    checksums of all arrays and its own, and the command that writes it."""
+    """A kind of file: what its record says, and the newest schema.
+
+    Then the first schema whose record has the checksums of all arrays and its own, and the command
+    that writes it.
+    """
 
     format: str
     schema: int

@@ -151,8 +151,11 @@ class _Machine:
 
 
 def _spread(side: Operand, coef: np.ndarray) -> np.ndarray:
-    """One weight a landmark: errors of entries add up to the root of ``sum_j spread_j k_ij^2``, in
-    any of the scores. Equal rows, whose entries err alike, count by the sum of their weights."""
+    """One weight a landmark, by which errors of its entries count in any of the scores.
+
+    They add up to the root of ``sum_j spread_j k_ij^2``. Equal rows, whose entries err alike, count
+    by the sum of their weights.
+    """
     mark = np.random.default_rng(0).normal(size=side.X.shape[1])
     _, group = np.unique(side.X @ mark, return_inverse=True)
     alike = np.stack([np.bincount(group, c) ** 2 / np.bincount(group) for c in coef.T])

@@ -47,7 +47,7 @@ class SolvedPath:
 
     @property
     def parameter(self) -> str:
-        """ "C" or "nu"."""
+        """What the grid is of: "C" or "nu"."""
         return str(self.record["parameter"])
 
     @property

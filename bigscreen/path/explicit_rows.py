@@ -294,8 +294,10 @@ class Task:
         return self._others + linear - 0.5 * float(self.w @ self.w)
 
     def renew(self, w: FloatArray, error: float) -> None:
-        """Go on with w(alpha) as it was summed afresh: rounding of many moves is what a wider gap
-        than the engine had thought may come from."""
+        """Go on with w(alpha) as it was summed afresh.
+
+        Rounding of many moves is what a wider gap than the engine had thought may come from.
+        """
         self.w, self._error, self.moves = w.copy(), error, 0
         self.scores = self.columns.scores(self.point, self.rows)
 

@@ -149,8 +149,10 @@ class GramStage:
         return Scores(scores, self.gram.slack(scores, coef, drift))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``, the part
-        of the offset that is penalised."""
+        """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``.
+
+        ``constant`` is the part of the offset that is penalised.
+        """
         support = np.flatnonzero(solved.alpha)
         coef = (dual.sign * solved.alpha)[support]
         constant = float(coef.sum()) if self.gram.constant else 0.0

@@ -108,8 +108,10 @@ class FullGram:
         return len(self.K)
 
     def add(self, scores: FloatArray, rows: NDArray[np.int64], coef: FloatArray) -> float:
-        """``scores += sum_j coef_j K[rows_j]``; what rounding of these sums can do to a score, as
-        a part of ``||phi_i||``, for scores whose w is no longer than what is added to it."""
+        """``scores += sum_j coef_j K[rows_j]``; what rounding of these sums can do to a score.
+
+        It is a part of ``||phi_i||``, for scores whose w is no longer than what is added to it.
+        """
         _add_rows(self.K, rows, coef, scores)
         return ENTRY_UNIT * float(np.sqrt(len(rows))) * float(np.abs(coef) @ self.norms[rows])
 

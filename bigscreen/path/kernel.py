@@ -116,8 +116,10 @@ class KernelStage:
         return Scores(values, bands(self.design, coef, values - constant))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``, the part
-        of the offset that is penalised."""
+        """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``.
+
+        ``constant`` is the part of the offset that is penalised.
+        """
         support = np.flatnonzero(solved.alpha)
         coef = (dual.sign * solved.alpha)[support]
         constant = float(coef.sum()) if self.constant else 0.0

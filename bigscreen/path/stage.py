@@ -110,9 +110,15 @@ class Stage(Protocol):
         """Numbers that the next solve takes from those before it."""
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """Go on from what ``memory`` was: a path that is resumed in another process comes out bit
-        for bit as if it had not been interrupted."""
+        """Go on from what ``memory`` was.
+
+        A path that is resumed in another process comes out bit for bit as if it had not been
+        interrupted.
+        """
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
-        """What the model needs: ``coef`` of the columns (m,), or ``support`` row numbers and their
-        ``coef``; ``constant``, the part of the offset that is penalised (0 without one)."""
+        """What the model needs, by name.
+
+        ``coef`` of the columns (m,), or ``support`` row numbers and their ``coef``; ``constant``,
+        the part of the offset that is penalised (0 without one).
+        """

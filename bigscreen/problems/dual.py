@@ -311,9 +311,9 @@ class Dual:
         return np.clip(self.coupling * x, self.lo, self.hi) if moved else alpha
 
     def balanced(self, alpha: FloatArray) -> FloatArray:
-        """A feasible alpha as multiples of one power of two, so large that every sum of them is
-        exact: ``sum t alpha`` of every group is its total, rounded to such a multiple; 0 is 0.
+        """A feasible alpha as multiples of one power of two, so large that sums of them are exact.
 
+        ``sum t alpha`` of every group is its total, rounded to such a multiple; 0 is 0.
         alpha itself, where no row has the room.
         """
         assert self.coupling is not None

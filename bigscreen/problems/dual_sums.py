@@ -72,8 +72,11 @@ def measure(
     errors: tuple[FloatArray, FloatArray, float],
     scores: FloatArray,
 ) -> tuple[float, FloatArray, float, float]:
-    """D(alpha), the best multiplier of every group (none without a coupling), the gap, and what
-    errors of the scores can have moved it by; see `look` and `gap_and_doubt`."""
+    """D(alpha), the best multiplier of every group (none without a coupling), the gap, its doubt.
+
+    The doubt is what errors of the scores can have moved the gap by; see `look` and
+    `gap_and_doubt`.
+    """
     if len(scores) <= FEW:
         return _measured(parts, alpha, F, r, *errors, scores)  # type: ignore[no-any-return]
     value = look(parts, alpha, F, r, scores)
@@ -188,8 +191,10 @@ def look(parts, alpha, F, r, scores):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def gap_and_doubt(parts, mu, alpha, scores, relative, errors, spread):  # type: ignore[no-untyped-def]
-    """The Frank-Wolfe gap, and what errors ``relative |u| + errors spread`` of the scores can have
-    moved it by: `dual_rounding.sensitivity` times that, over all rows."""
+    """The Frank-Wolfe gap, and what errors ``relative |u| + errors spread`` of scores do to it.
+
+    That is `sensitivity` times the errors, over all rows.
+    """
     sign, lin, lo, hi, t, tube, group, _ = parts
     gap, doubt = 0.0, 0.0
     for i in range(len(alpha)):
@@ -243,11 +248,10 @@ class Proof(NamedTuple):
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def prove(parts, alpha, scores, bands, doubts):  # type: ignore[no-untyped-def]
-    """The best multiplier, and the sums behind a certificate of a feasible alpha: a tuple of what
-    `Proof` names.
+    """The best multiplier, and the sums behind a certificate of a feasible alpha.
 
-    ``bands`` are how far rounding can have moved each score; each row's part of the doubt is
-    written to ``doubts``.
+    The result is a tuple of what `Proof` names. ``bands`` are how far rounding can have moved each
+    score; each row's part of the doubt is written to ``doubts``.
     """
     sign, lin, lo, hi, t, tube, group, _ = parts
     mu = multipliers(parts, scores)

@@ -31,8 +31,11 @@ def reached(record: Mapping[str, Any]) -> float:
 
 
 def met(record: Mapping[str, Any], tol: float) -> bool:
-    """Whether a certificate or a path's point, as JSON has it, proves the gap that was asked for
-    whatever rounding has done to it; where no gap means anything, whether the violation is met."""
+    """Whether a certificate or a path's point, as JSON has it, proves the gap that was asked for.
+
+    It does so whatever rounding has done to it. Where no gap means anything: whether the violation
+    is met.
+    """
     if record.get("violation") is not None:
         return reached(record) <= tol
     if record["gap"] is None:
@@ -74,8 +77,10 @@ def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
 
 
 def enough(rounding: float, primal: float, tol: float) -> float:
-    """The gap that proves tol; where rounding leaves no room for one, tol itself: a smaller gap
-    would prove no more."""
+    """The gap that proves tol.
+
+    Where rounding leaves no space for one, tol itself: a smaller gap would prove no more.
+    """
     asked = tol * abs(primal)
     return asked - rounding if rounding < HOPELESS * asked else asked
 

@@ -43,8 +43,11 @@ class Problem(Protocol):
 
     @property
     def intercept(self) -> str:
-        """ "none"; "constant": a 1 is appended to every phi; "true": there is a coupling, whose
-        multiplier is (or gives) the offset."""
+        """What makes the offset, in a word.
+
+        "none"; "constant": a 1 is appended to every phi; "true": there is a coupling, whose
+        multiplier is (or gives) the offset.
+        """
 
     @property
     def intercept_scaling(self) -> float:
@@ -320,8 +323,10 @@ def _residual(y: NDArray[Any], lo: FloatArray, hi: FloatArray, intercept: str) -
 
 
 def _squared(dual: Dual) -> Dual:
-    """The same with squared losses: what was the box's end is half of what alpha may grow by for
-    each unit of the gradient."""
+    """The same with squared losses.
+
+    What was the box's end is half of what alpha may grow by for each unit of the gradient.
+    """
     # (0 or infinite where the weight is next to everything or nothing: see `Dual.reach`.)
     with np.errstate(over="ignore"):
         steep = 2.0 * dual.hi

@@ -40,8 +40,10 @@ def extremes(
 
 
 def violation(dual: Dual, alpha: FloatArray, scores: FloatArray) -> float:
-    """The largest ``t_i G_i - t_j G_j`` of a pair that can move, within any group; without a
-    coupling the largest gradient of a row that can. In LIBSVM's scale, see ``unit``."""
+    """The largest ``t_i G_i - t_j G_j`` of a pair that can move, within any group.
+
+    Without a coupling the largest gradient of a row that can. In LIBSVM's scale, see ``unit``.
+    """
     v = dual.lin - dual.sign * scores
     if dual.coupling is not None:
         v = v / dual.coupling

@@ -148,10 +148,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
 
 
 def _proved(record: Mapping[str, Any]) -> dict[str, str]:
-    if record["violation"] is not None:
-        facts = _stationary(record)
-    else:
-        facts = _gap(record)
+    facts = _gap(record) if record["violation"] is None else _stationary(record)
     many = len(record["certificates"])
     if many == 1:
         return facts

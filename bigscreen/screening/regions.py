@@ -157,8 +157,10 @@ def half_space(scores: Scores, size_sq: float, off: float, excess: float) -> Cut
 
 
 class Scores(NamedTuple):
-    """Scores of all rows (n,) float64, and how far rounding can have moved each: (n,), or one
-    number for all."""
+    """Scores of all rows (n,) float64, and how far rounding can have moved each.
+
+    The latter is an array (n,), or one number for all.
+    """
 
     values: FloatArray
     slack: FloatArray | float

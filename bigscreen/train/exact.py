@@ -128,8 +128,7 @@ class ExactJob(Job):
 
     @cached_property
     def alone(self) -> Inline:
-        """One thread, for problems so small that several would wait for each other more than
-        work."""
+        """One thread, for problems so small that several would rather wait for each other."""
         return self._held.enter_context(Inline(1))
 
     def _offset(self, support: NDArray[np.int64], coef: FloatArray, fitted: Fitted) -> float:

@@ -191,8 +191,9 @@ class TrainOptions:
 
     @property
     def indefinite(self) -> bool:
-        """Whether the kernel is known by its name not to be positive semidefinite, and not written
-        down as features: such a fit ends at a stationary point, and ``tol`` is its KKT violation.
+        """Whether the kernel is not positive semidefinite, by its name, and not made features.
+
+        Such a fit ends at a stationary point, and ``tol`` is its KKT violation.
         """
         if not self.exact or callable(self.kernel):
             return False

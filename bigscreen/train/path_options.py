@@ -61,7 +61,7 @@ class PathOptions:
 
     @property
     def parameter(self) -> str:
-        """ "C" or "nu"."""
+        """What the grid is of: "C" or "nu"."""
         return "nu" if "nu" in PARAMETERS[self.fit.problem] else "C"
 
     def __post_init__(self) -> None:

@@ -205,8 +205,10 @@ def refused(peak: float, memory: int, parts: dict[str, float], advice: str) -> s
 
 
 def _solver(request: Request, linear: bool, n: int, m: int) -> str:
-    """Newton while its m x m algebra is small beside a pass; coordinate descent otherwise, where
-    variables can move alone."""
+    """Newton while its m x m algebra is small beside a pass, else coordinate descent.
+
+    The latter only where variables can move alone.
+    """
     if request.solver != "auto":
         return request.solver
     if coupled(request.problem, request.intercept):

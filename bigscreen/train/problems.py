@@ -39,8 +39,10 @@ NO_MARGIN = 1e-9
 
 
 class Binary(NamedTuple):
-    """One problem: what records call it (None: it is the only one), its folder, and the codes of
-    its two labels where the rows of others have no part in it."""
+    """One problem: what records call it (None: it is the only one), its folder, its labels.
+
+    The codes of its two labels are there where the rows of others have no part in it.
+    """
 
     problem: Problem
     name: Any
@@ -114,8 +116,11 @@ def _classifier(
 
 
 def published(problem: Problem, multiplier: tuple[float, ...], data: Rows) -> float:
-    """What LIBSVM multiplies w and the offset with: 1 / rho of a nu-SVC (its margin is 1 then),
-    nu times the weight of a one-class machine's rows, else 1."""
+    """What LIBSVM multiplies w and the offset with.
+
+    1 / rho of a nu-SVC (its margin is 1 then), nu times the weight of a one-class machine's rows,
+    else 1.
+    """
     if isinstance(problem, OneClass):
         return problem.nu * problem.mass
     if isinstance(problem, NuSvc):

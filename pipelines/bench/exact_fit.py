@@ -81,7 +81,7 @@ def clocks() -> np.ndarray:
 
 
 def resident_bytes(peak: bool = False, reset: bool = False) -> int:
-    """This process's resident memory, or its peak since the last reset."""
+    """Here: this process's resident memory, or its peak since the last reset."""
     if reset:
         # 5 sets the high-water mark back to what is resident now.
         Path("/proc/self/clear_refs").write_text("5")

@@ -41,8 +41,11 @@ def blocks(table: Dataset, rows: int, seed: int = 0) -> Iterator[np.ndarray]:
 
 
 def outside(model: Model, data: Dataset) -> float:
-    """The share of rows below 0 by more than TOL of rho: those on the margin, of which a table
-    with repeated rows has many, are at 0 up to what was asked of the gap."""
+    """The share of rows below 0 by more than TOL of rho.
+
+    Those on the margin, of which a table with repeated rows has many, are at 0 up to what was asked
+    of the gap.
+    """
     below, edge = 0, TOL * float(model.intercept[0])
     for k in range(data.n_chunks):
         below += int(np.count_nonzero(model.scores(data.X(*data.chunk(k)), prepared=True) < edge))

@@ -85,7 +85,7 @@ def test_svc(C, kernel):
 @pytest.mark.parametrize("C", [1e-4, 1e-3])
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
 def test_svc_with_balanced_weights(C, kernel):
-    """(LIBSVM's own sums can miss the bound by the last digit here: then it takes an end.)"""
+    """LIBSVM's own sums can miss the bound by the last digit here: then it takes an end."""
     X, y = two_classes(ones=90)
     how = {"C": C, "kernel": kernel, "class_weight": "balanced", "gamma": 0.25}
     mine = bigscreen.SVC(**how, tol=1e-7).fit(X, y)

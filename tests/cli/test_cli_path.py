@@ -48,7 +48,7 @@ def test_a_grid_of_nu(world: World, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize(
-    "args, words",
+    ("args", "words"),
     [
         (["--C", "1,1"], "comes twice"),
         (["--C", "2,1"], "comes after"),

@@ -64,8 +64,7 @@ Path("found.json").write_text(json.dumps(found))
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """A folder that the program has run in, behind a link as macOS's temporary ones are; its
-    output."""
+    """A folder that the program has run in, behind a link as macOS's temporary ones, and output."""
     real = tmp_path_factory.mktemp("elsewhere")
     (real / "site").mkdir()
     # Worker processes pretend, too.

@@ -1,5 +1,4 @@
-"""The estimators: scikit-learn's own checks, the same optimum as scikit-learn's machines, and every
-way to hand in the same rows."""
+"""The estimators: scikit-learn's own checks and optima, and every way to hand in the same rows."""
 
 import pickle
 import subprocess

@@ -439,9 +439,8 @@ def test_what_nu_svr_refuses(machine, words):
 def test_nu_svr_needs_rows_in_memory():
     X, _ = rows()
     data = MemoryDataset(X, targets(X), None)
-    with pytest.raises(InputError, match="use the estimator NuSVR"):
-        with Inline() as fleet:
-            train(data, TrainOptions(problem="nu-svr", exact=True, intercept="true"), fleet)
+    with pytest.raises(InputError, match="use the estimator NuSVR"), Inline() as fleet:
+        train(data, TrainOptions(problem="nu-svr", exact=True, intercept="true"), fleet)
     with pytest.raises(InputError, match="nu-svr is for exact machines"):
         TrainOptions(problem="nu-svr")
     fitted = NuSVR(gamma=0.2).fit(data)

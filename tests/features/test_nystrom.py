@@ -165,9 +165,12 @@ def test_norms_bound_features(name):
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
 @pytest.mark.parametrize("name", ["rbf", "laplacian", "polynomial"])
 def test_stored_and_recomputed_features_give_the_same_model(name, intercept, fleet):
-    """To rounding: float32 features are off by their own rounding and by that of the columns,
-    which T amplifies, so ``|u - u'| <= ||w|| delta`` and P by the box times that. Scores follow
-    from the strong convexity of P: ``1/2 ||w - w'||^2`` is at most what P can differ by."""
+    """To rounding.
+
+    float32 features are off by their own rounding and by that of the columns, which T amplifies, so
+    ``|u - u'| <= ||w|| delta`` and P by the box times that. Scores follow from the strong convexity
+    of P: ``1/2 ||w - w'||^2`` is at most what P can differ by.
+    """
     data = contracts.rows(1, n=200)
     design, _ = design_of(data, name, count=30, gamma=0.1)
     stored = nystrom.stored_features(design, fleet, None)

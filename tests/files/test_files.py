@@ -83,7 +83,7 @@ def test_a_planted_link_is_not_followed(tmp_path: Path) -> None:
 def test_after_an_error_nothing_has_changed(tmp_path: Path) -> None:
     out = tmp_path / "x"
     out.write_text("old")
-    with pytest.raises(ZeroDivisionError), replacing(out) as file:
+    with pytest.raises(ZeroDivisionError), replacing(out) as file:  # noqa: PT012
         file.write(b"half")
         raise ZeroDivisionError
     assert names(tmp_path) == ["x"] and out.read_text() == "old"

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -55,10 +56,8 @@ def start():
 
 def end(process, how=signal.SIGKILL):
     """A signal for a whole process group."""
-    try:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, how)
-    except ProcessLookupError:
-        pass
     process.wait(timeout=20)
     process.stdout.close()
 
@@ -100,9 +99,8 @@ def test_several_machines(start):
         assert fleet.workers == 2
         limits = {w["memory_limit"] for w in fleet._client.scheduler_info()["workers"].values()}
         assert limits == {2 * 2**30}
-        seen = dict(
-            (pid, found) for found, pid in fleet.each(environment, [list(WORKER_ENVIRONMENT)] * 20)
-        )
+        work = fleet.each(environment, [list(WORKER_ENVIRONMENT)] * 20)
+        seen = {pid: found for found, pid in work}
         assert len(seen) == 2
         assert all(found == WORKER_ENVIRONMENT for found in seen.values())
 

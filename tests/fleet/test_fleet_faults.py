@@ -172,7 +172,7 @@ def test_other_peoples_workers_get_their_settings_back(tmp_path):
                 second.start(Gradient(), 2)
                 assert now() == [[False] * 3]
             assert now() == before
-            with pytest.raises(ZeroDivisionError), connect(address):
+            with pytest.raises(ZeroDivisionError), connect(address):  # noqa: PT012
                 assert now() == [[False] * 3]
                 raise ZeroDivisionError
             assert now() == before

@@ -219,8 +219,8 @@ def test_deep_brackets(tmp_path):
 
 def repeated(path: Path, piece: bytes, times: int, head: bytes = b"") -> Path:
     """A packed file that is small for what is in it."""
-    opened = lzma.open(path, "wb", preset=0) if path.suffix == ".xz" else gzip.open(path, "wb", 1)
-    with opened as file:
+    xz = path.suffix == ".xz"
+    with lzma.open(path, "wb", preset=0) if xz else gzip.open(path, "wb", 1) as file:
         file.write(head)
         for _ in range(times):
             file.write(piece)

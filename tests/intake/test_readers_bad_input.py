@@ -44,7 +44,7 @@ def write(tmp_path):
     return partial(written, tmp_path)
 
 
-@pytest.mark.parametrize("text, message", SVMLIGHT)
+@pytest.mark.parametrize(("text", "message"), SVMLIGHT)
 def test_svmlight(write, text, message):
     with pytest.raises(InputError, match=message):
         read(SvmlightReader(write(text)))
@@ -89,7 +89,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.parametrize("text, options, message", TABLE)
+@pytest.mark.parametrize(("text", "options", "message"), TABLE)
 def test_table(write, monkeypatch, text, options, message):
     monkeypatch.setattr(base, "PIECE_BYTES", 4096)
     with pytest.raises(InputError, match=message):
@@ -116,7 +116,7 @@ BAD_ARFF = [
 ]
 
 
-@pytest.mark.parametrize("text, options, message", BAD_ARFF)
+@pytest.mark.parametrize(("text", "options", "message"), BAD_ARFF)
 def test_arff(write, text, options, message):
     with pytest.raises(InputError, match=message):
         read(ArffReader(write(text, "a.arff"), **options))

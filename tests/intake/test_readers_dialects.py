@@ -115,7 +115,7 @@ DIALECTS = [
 ]
 
 
-@pytest.mark.parametrize("text, options, names, X, y", DIALECTS)
+@pytest.mark.parametrize(("text", "options", "names", "X", "y"), DIALECTS)
 def test_dialects(write, text, options, names, X, y):
     reader = TableReader(write(text), **options)
     found, labels, _ = read(reader)

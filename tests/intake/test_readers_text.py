@@ -43,7 +43,7 @@ SVMLIGHT = [
 
 
 @real
-@pytest.mark.parametrize("name, rows, width, positive", SVMLIGHT)
+@pytest.mark.parametrize(("name", "rows", "width", "positive"), SVMLIGHT)
 def test_svmlight_files_agree_with_sklearn(name, rows, width, positive):
     path = DATA / name
     reader = SvmlightReader(path)
@@ -64,7 +64,7 @@ def test_svmlight_files_agree_with_sklearn(name, rows, width, positive):
 
 
 @real
-@pytest.mark.parametrize("name, rows, width, classes", [
+@pytest.mark.parametrize(("name", "rows", "width", "classes"), [
     ("news20/news20.bz2", 15935, 62061, 20),
     ("sector/sector.scale.bz2", 6412, 55197, 105),
     ("sector/sector.t.scale.bz2", 3207, 55197, 105),
@@ -94,7 +94,7 @@ TABLES = [
 
 
 @real
-@pytest.mark.parametrize("name, options, rows, width, counts", TABLES)
+@pytest.mark.parametrize(("name", "options", "rows", "width", "counts"), TABLES)
 def test_real_tables(name, options, rows, width, counts):
     kind = ArffReader if ".arff" in name else TableReader
     reader = kind(DATA / name, **options)

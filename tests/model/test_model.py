@@ -114,7 +114,7 @@ def test_failed_save_leaves_the_old_file(tmp_path: Path) -> None:
         broken.save(path)
     broken.provenance = {}
     broken.coef = np.array([[object()]])
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="Object arrays"):
         broken.save(path)
     assert path.read_bytes() == before
     assert [file.name for file in tmp_path.iterdir()] == ["model.bsm"]

@@ -14,7 +14,7 @@ from bigscreen.problems.recipes import check_feasible
 
 
 @pytest.mark.parametrize(
-    "values, name, words",
+    ("values", "name", "words"),
     [
         ([1, 0.1], "C", "0.1 comes after 1"),
         ([0.1, 0.1, 1], "C", "0.1 comes twice"),

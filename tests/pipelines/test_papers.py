@@ -47,7 +47,7 @@ def shares(values: Any) -> bool:
 
 @with_data
 @pytest.mark.parametrize(
-    "name, args, sets",
+    ("name", "args", "sets"),
     [
         ("yang_supervised", "--only Sonar Abalone --rows 80 --step .1 --powers 1", 3),
         ("yang_one_class", "--only Sonar Pima --rows 150 --step .05 --powers 1", 4),

@@ -180,7 +180,7 @@ def test_savings_that_are_not_there_are_said() -> None:
     import zimmert
 
     def runs(safe: float) -> dict[str, Any]:
-        entries = {rule: 4.9e6 for rule in zimmert.RULES} | {"f = .1": safe}
+        entries = dict.fromkeys(zimmert.RULES, 4.9e6) | {"f = .1": safe}
         return {rule: {"kernel_entries": value} for rule, value in entries.items()}
 
     (told,) = zimmert.missed("Table 1", runs(4.8e6))

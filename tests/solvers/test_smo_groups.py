@@ -23,14 +23,14 @@ def made(seed, n, coupled, groups, tubes, dtype=np.float64, ridge=0.2):
     K = (phi @ phi.T / n + ridge * np.eye(n)).astype(dtype)
     lo = -rng.choice([0.0, 0.3, 1.0], n)
     hi = rng.choice([0.0, 0.3, 1.0], n)
-    q = dict(
-        sign=rng.choice([-1.0, 1.0], n),
-        t=rng.choice([-1.0, 1.0], n) if coupled else np.zeros(n),
-        lo=lo,
-        hi=hi,
-        group=rng.integers(0, groups, n).astype(np.int8) if groups > 1 else None,
-        tube=rng.choice([0.0, 0.1, 0.6], n) if tubes else None,
-    )
+    q = {
+        "sign": rng.choice([-1.0, 1.0], n),
+        "t": rng.choice([-1.0, 1.0], n) if coupled else np.zeros(n),
+        "lo": lo,
+        "hi": hi,
+        "group": rng.integers(0, groups, n).astype(np.int8) if groups > 1 else None,
+        "tube": rng.choice([0.0, 0.1, 0.6], n) if tubes else None,
+    }
     alpha = np.clip(lo + (hi - lo) * rng.choice([0.0, 0.2, 1.0], n), lo, hi)
     if tubes:
         alpha[rng.random(n) < 0.4] = 0.0
@@ -145,7 +145,7 @@ def test_some_rows_of_a_matrix_are_a_matrix(groups):
     for room in (None, np.full(35 * 35 + 7, np.nan)):
         x = start[rows]
         G = p[rows] - part["sign"] * (small @ (part["sign"] * x))
-        how = dict(group=part["group"], tube=part["tube"])
+        how = {"group": part["group"], "tube": part["tube"]}
         found = smo(Matrix(K, rows, room), *box, x, G, 1e-11, 10**6, **how)
         assert found[0] == steps
         np.testing.assert_array_equal(x, want)
@@ -166,7 +166,7 @@ def test_the_objective_of_libsvms_svr(epsilon):
     theirs = SVR(C=3.0, gamma=0.3, epsilon=epsilon, tol=1e-10, shrinking=False).fit(X, f)
     beta = np.zeros(n)
     beta[theirs.support_] = theirs.dual_coef_[0]
-    q = dict(sign=one, t=one, lo=-3 * one, hi=3 * one, group=None, tube=epsilon * one)
+    q = {"sign": one, "t": one, "lo": -3 * one, "hi": 3 * one, "group": None, "tube": epsilon * one}
     found, steps, _ = run(K, f, np.zeros(n), q, 1e-10)
     np.testing.assert_allclose(value(K, f, found, q), value(K, f, beta, q), rtol=1e-9)
     np.testing.assert_allclose(found, beta, atol=1e-4)  # theirs is of a float32 kernel
@@ -185,7 +185,14 @@ def test_the_objective_of_libsvms_nu_svc(nu):
     alpha *= nu / alpha.sum()
     group = (y > 0).astype(np.int8)
     zero = np.zeros(n)
-    q = dict(sign=y, t=np.ones(n), lo=zero, hi=np.full(n, 1 / n), group=group, tube=None)
+    q = {
+        "sign": y,
+        "t": np.ones(n),
+        "lo": zero,
+        "hi": np.full(n, 1 / n),
+        "group": group,
+        "tube": None,
+    }
     start = zero.copy()
     for g in (0, 1):
         own = np.flatnonzero(group == g)
@@ -202,7 +209,7 @@ def test_the_objective_of_libsvms_one_class():
     alpha = np.zeros(n)
     alpha[theirs.support_] = theirs.dual_coef_[0] / (nu * n)
     one, zero = np.ones(n), np.zeros(n)
-    q = dict(sign=one, t=one, lo=zero, hi=one / (nu * n), group=None, tube=None)
+    q = {"sign": one, "t": one, "lo": zero, "hi": one / (nu * n), "group": None, "tube": None}
     start = np.clip(1 - np.arange(n) / (nu * n), 0, 1 / (nu * n))
     found, _, _ = run(K, zero, start, q, 1e-12)
     np.testing.assert_allclose(value(K, zero, found, q), value(K, zero, alpha, q), rtol=1e-9)

@@ -18,6 +18,7 @@ def patiently_connected(address, security=None):
         except InputError:
             if not left:
                 raise
+    return None  # never: the last try raises
 
 
 @contextmanager

@@ -62,8 +62,9 @@ def bound_of(certificate: dict[str, Any], name: str) -> float:
 
 @dataclass
 class Machine:
-    """One score function: ``f = K c + b`` in the scale of its problem; ``scale`` times it is
-    published. ``s``: +-1, or 1; ``y``: targets; ``box``: C times the weight; ``rows``: that count.
+    """One score function: ``f = K c + b`` in its problem's scale; ``scale`` times it is published.
+
+    ``s``: +-1, or 1; ``y``: targets; ``box``: C times the weight; ``rows``: that count.
     """
 
     rows: np.ndarray
@@ -370,10 +371,7 @@ class Published:
         T = self._factor()
         phi = K @ T
         unit = 2.0 ** np.floor(np.log2(max(np.abs(phi).max(), 1e-300)))
-        if self.problem in ("nu-svc", "one-class"):
-            times = 1.0
-        else:
-            times = unit * unit
+        times = 1.0 if self.problem in ("nu-svc", "one-class") else unit * unit
         box, y, s = (v.astype(np.float64) for v in (m.box * LONG(times), m.y, m.s))
         width = phi.shape[1]
         phi = phi / unit

@@ -191,8 +191,10 @@ def solve(q: Problem, rounds: int = 200) -> Optimum:
 
 
 def _curved(q: Problem, rounds):
-    """alpha and mu of squared losses: Newton's steps on P, which is quadratic but for the rows
-    that cross their kink, halved until P falls."""
+    """alpha and mu of squared losses, by Newton's steps on P, halved until P falls.
+
+    P is quadratic but for the rows that cross their kink.
+    """
     Z = q.phi * q.s[:, None]
     if q.t is not None:
         Z = np.hstack([Z, q.t[:, None]])

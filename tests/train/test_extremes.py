@@ -29,7 +29,7 @@ def sound(fit) -> None:
             warnings.simplefilter("ignore")
             machine = fit()
     except ValueError as error:  # InputError, or scikit-learn's own about X and y
-        assert str(error)
+        assert str(error)  # noqa: PT017 (either end is right)
         return
     model = machine.model_
     assert np.isfinite(model.coef).all() and np.isfinite(model.intercept).all()

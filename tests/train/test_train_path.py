@@ -319,8 +319,8 @@ def test_a_fold_that_makes_nu_infeasible_is_found_before_any_work():
     y = (np.arange(300) < 31).astype(int)
     with pytest.raises(InputError, match="without the rows of fold .*largest feasible nu is 0.2"):
         nu_path(X, y, [0.1, 0.205], fit_intercept="true", folds=2)
+    everything = np.arange(300)
     with pytest.raises(InputError, match="fold 2 fits no row of label 1"):
-        everything = np.arange(300)
         svm_path(X, y, GRID, folds=[(everything, everything), (everything[31:], everything[:31])])
     with pytest.raises(InputError, match="two lists of row numbers"):
         svm_path(X, y, GRID, folds=[([1, 300], [2])])

@@ -26,7 +26,7 @@ EVERY = np.arange(300)
 
 
 @pytest.mark.parametrize(
-    "kind, problem, labels",
+    ("kind", "problem", "labels"),
     [*((kind, "c-svc", n) for kind in KINDS for n in (2, 3)), ("rbf", "nu-svc", 3)],
 )
 def test_a_fold_is_judged_as_its_model_would_be(kind, problem, labels):

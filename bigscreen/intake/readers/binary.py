@@ -135,7 +135,7 @@ def open_npy(
         def rows(file: Path) -> StreamRows | ArrayRows:
             check_regular(file)
             try:
-                files.append(open(file, "rb"))
+                files.append(open(file, "rb"))  # noqa: SIM115 (mapped by the caller)
             except OSError as error:
                 raise InputError(f"{file} cannot be opened: {error.strerror}.") from None
             return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))

@@ -127,8 +127,10 @@ class PathSolve(BlockRun):
         return self.dual.sign * self.alpha
 
     def retarget(self, dual: Dual, alpha: FloatArray | None, decided: NDArray[np.int8]) -> None:
-        """Begin a problem of all rows (see ``path_stage.Stage.solve``) at this feasible alpha, or
-        wherever a problem begins of which nothing is known."""
+        """Begin a problem of all rows (see ``path.stage.Stage.solve``) at this feasible alpha.
+
+        None: wherever a problem begins of which nothing is known.
+        """
         cold = alpha is None
         alpha = np.zeros(len(dual)) if alpha is None else alpha
         factor, moved = nearest(self.coef, dual.sign * alpha)

@@ -151,10 +151,8 @@ class BlockProgram:
         rows' features one after the other (dense), or counts, columns and values (sparse).
         """
         X = state.X[mine(state, message["ids"])]
-        if isinstance(X, np.ndarray):
-            parts = [X.ravel()]
-        else:
-            parts = [np.diff(X.indptr), X.indices, X.data]
+        dense = isinstance(X, np.ndarray)
+        parts = [X.ravel()] if dense else [np.diff(X.indptr), X.indices, X.data]
         words = np.concatenate(parts, dtype=np.float64)
         return (
             padded(words, message["words"]) if message["words"] else np.array([len(words)], float)
@@ -351,6 +349,7 @@ def furthest(distance: FloatArray, count: int) -> NDArray[np.int64]:
 
 
 def padded(values: NDArray[Any], length: int) -> FloatArray:
+    """The values as float64, then -1 up to this length."""
     out = np.full(length, -1.0)
     out[: len(values)] = values
     return out

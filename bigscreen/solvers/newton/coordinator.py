@@ -301,8 +301,7 @@ class NewtonRun:
         return constant, tuple(extras[frame.first :].tolist())
 
     def _dual_point(self, v: FloatArray, sums: FloatArray) -> tuple[float, FloatArray] | None:
-        """D less ``1/2 ||w||^2`` and w(alpha) of a feasible alpha with these terms, if there is
-        one."""
+        """D less ``1/2 ||w||^2`` and w(alpha) of a feasible alpha with these terms, if there is."""
         scales = self.algebra.frame.scales(v)
         if scales is None:
             return None

@@ -432,8 +432,10 @@ class SmoState:
         )
 
     def _look(self) -> tuple[float, float]:
-        """Scores, the best multiplier for them, the gap and what rounding of scores can have moved
-        it by; D itself while all rows are alive."""
+        """Scores, the best multiplier for them, the gap and what rounding of scores can do to it.
+
+        D itself too, while all rows are alive.
+        """
         parts, alpha = self.parts, self.alpha[self.alive]
         self._largest = None
         self.scores = np.empty(len(alpha))
@@ -458,8 +460,7 @@ class SmoState:
         return violation(self.part, self.alpha[self.alive], self.scores)
 
     def _coarse(self, gap: float, doubt: float) -> bool:
-        """Whether float32 entries begin to tell in the gap, or in the violation where that is all
-        there is."""
+        """Whether float32 entries begin to tell in the gap (the violation, where that is all)."""
         if self.rows.dtype is np.float64:
             return False
         if not self.design.definite:
