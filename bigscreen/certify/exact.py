@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.explicit import Certificate, checked
 from bigscreen.data.layout import take
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
@@ -25,7 +24,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Compiled, Linear
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual, Mu
-from bigscreen.problems.point import Point, relative
+from bigscreen.problems.point import Certificate, Point, relative
 from bigscreen.problems.recipes import Problem
 from bigscreen.problems.violation import unit, violation
 
@@ -230,7 +229,7 @@ class ExactSums:
 
     def certificate(self, certified_in: str) -> Certificate:
         found = replace(self._sums()[0], certified_in=certified_in)
-        return checked(found if self.definite else self._stationary(found))
+        return (found if self.definite else self._stationary(found)).checked()
 
     def _stationary(self, found: Certificate) -> Certificate:
         """What is left of it where the dual is not concave: D, and the KKT violation."""

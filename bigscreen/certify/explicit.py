@@ -19,108 +19,14 @@ from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
 from bigscreen.problems.dual import Dual, Mu
-from bigscreen.problems.point import Point, Reading, SumLayout, Terms, proves, relative
+from bigscreen.problems.point import Certificate, Point, Reading, SumLayout, Terms, relative
 from bigscreen.problems.recipes import Problem
 
-NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
-"""Fields of a certificate without which it proves nothing."""
 ROUNDING_PART = 0.5
 """Part of the gap that float32 columns may have moved it by; else they become float64."""
 
 COLUMN_ROWS = 1024
 """Rows whose columns are held at once: a tile and its columns stay in cache."""
-
-
-@dataclass(frozen=True)
-class Certificate:
-    """What is proved about a point.
-
-    Parameters
-    ----------
-    primal, dual, gap, relative_gap : float
-        P(w), D(alpha), their difference, and that over ``|P|``: P is at most ``gap`` above the
-        optimum P*. Of a one-class machine or a nu-SVC P* is ``-1/2 ||w*||^2``, below 0. Where P is
-        negative too, ``|P| <= |P*|``; where it is not yet, the gap is larger than P. So a small
-        relative gap is one relative to ``|P*|`` as well.
-    rounding_bound, primal_rounding, dual_rounding : float
-        How far rounding can have moved the gap, P and D from those of the published machine on
-        the rows that were given. Models of before have the first alone.
-    certified_in : str
-        Precision of the columns: float32 or float64 (the sums are always float64). In float32 P
-        and D are summed from the very same numbers, so weak duality holds between them; how far
-        they are from those of the machine that is published is estimated from some rows' float64
-        columns (six standard errors), and where that is no small part of the gap the columns become
-        float64. An exact kernel machine has no columns: it is certified for the kernel itself, and
-        this is the precision of the entries that most scores came from.
-    rows : int
-        Rows summed over: all of them.
-    support : int
-        Rows with alpha away from 0.
-    intercept : float or None
-        The offset of the certified machine where that is not the point's own.
-    multiplier : tuple of float
-        ``mu`` of P, one a group of the coupling; empty without a coupling.
-    proved : bool
-        Whether the gap bounds anything. Not where the kernel is not positive semidefinite: ``dual``
-        is that of a stationary point then, and P and the gap are nan. Nor where any sum is no
-        finite number.
-    psd : bool
-        Whether the kernel is positive semidefinite, as far as is known.
-    violation : float or None
-        Where it is not: by how much the KKT conditions are violated, over all rows
-        (``m(alpha) - M(alpha)``, LIBSVM's measure), and ``rounding_bound`` is of that.
-    """
-
-    primal: float
-    dual: float
-    gap: float
-    relative_gap: float
-    rounding_bound: float
-    certified_in: str
-    rows: int
-    support: int
-    intercept: float | None = None
-    multiplier: tuple[float, ...] = ()
-    primal_rounding: float | None = None
-    dual_rounding: float | None = None
-    proved: bool = True
-    psd: bool = True
-    violation: float | None = None
-
-    @property
-    def reached(self) -> float:
-        """What ``tol`` is compared with: see ``point.reached``."""
-        return self.relative_gap if self.violation is None else self.violation
-
-    def proves(self, tol: float) -> bool:
-        """Whether the relative gap is at most tol, whatever rounding has done to it.
-
-        Where no gap means anything: whether the violation is.
-        """
-        if self.violation is not None:
-            return self.violation <= tol
-        return self.proved and proves(self.gap, self.rounding_bound, self.primal, tol)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as plain JSON values; None stands for numbers that there are not."""
-        fields = {**vars(self), "multiplier": list(self.multiplier)}
-        return {**fields, **{name: _known(fields[name]) for name in NUMBERS}}
-
-    @classmethod
-    def from_dict(cls, saved: dict[str, Any]) -> Certificate:
-        """The certificate that ``to_dict`` wrote."""
-        numbers = {name: np.nan if saved[name] is None else saved[name] for name in NUMBERS}
-        return cls(**{**saved, **numbers, "multiplier": tuple(saved["multiplier"])})
-
-
-def checked(certificate: Certificate) -> Certificate:
-    """The certificate, which proves nothing if a number of it is none."""
-    numbers = [getattr(certificate, name) for name in NUMBERS]
-    return certificate if np.isfinite(numbers).all() else replace(certificate, proved=False)
-
-
-def _known(number: float) -> float | None:
-    return number if np.isfinite(number) else None
 
 
 @dataclass(frozen=True)
@@ -366,7 +272,7 @@ def close(
         intercept=constant + problem.offset(np.array(best) if frame.groups > 1 else sum(best)),
         multiplier=tuple(map(float, best)),
     )
-    return checked(found)
+    return found.checked()
 
 
 @njit(cache=True, nogil=True)

@@ -22,14 +22,13 @@ from bigscreen.certify.exact import (
     published,
     spread,
 )
-from bigscreen.certify.explicit import Certificate
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import sums
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual_sums import Arrays, Proof, arrays, covers, prove
-from bigscreen.problems.point import Point, relative
+from bigscreen.problems.point import Certificate, Point, relative
 from bigscreen.problems.recipes import Problem
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.explicit import Certificate, close
+from bigscreen.certify.explicit import close
 from bigscreen.certify.few import close_few
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -28,7 +28,7 @@ from bigscreen.files.checkpoint import check_owner
 from bigscreen.fit.monitor import COUNTED, Limits, Monitor, Report
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.problems.point import Point
+from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule, check_rule
 from bigscreen.solvers.protocol import Solver

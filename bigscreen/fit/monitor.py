@@ -11,8 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.certify.explicit import Certificate
-from bigscreen.problems.point import Point, Reading, enough, relative
+from bigscreen.problems.point import Certificate, Point, Reading, enough, relative
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Verdict
 

@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.exact import ExactSums, bands, summed
-from bigscreen.certify.explicit import Certificate
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Limits, Monitor
@@ -22,7 +21,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram import near_last
 from bigscreen.path.stage import PathPoint
 from bigscreen.problems.dual import FREE, Dual, Mu
-from bigscreen.problems.point import Point
+from bigscreen.problems.point import Certificate, Point
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.screening.regions import Ball, Scores
 from bigscreen.solvers.block.messages import FixedDual

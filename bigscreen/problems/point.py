@@ -1,9 +1,9 @@
-"""Where a solver stands: the point that it hands to ``check``, and readings off scores."""
+"""Points that solvers hand to ``check``, and certificates of what is proved about them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -184,6 +184,101 @@ class Point:
     def relative_gap(self) -> float:
         """``gap / |P|``; 0 where both are 0."""
         return relative(self.gap, self.primal)
+
+
+NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
+"""Fields of a certificate without which it proves nothing."""
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """What is proved about a point.
+
+    Parameters
+    ----------
+    primal, dual, gap, relative_gap : float
+        P(w), D(alpha), their difference, and that over ``|P|``: P is at most ``gap`` above the
+        optimum P*. Of a one-class machine or a nu-SVC P* is ``-1/2 ||w*||^2``, below 0. Where P is
+        negative too, ``|P| <= |P*|``; where it is not yet, the gap is larger than P. So a small
+        relative gap is one relative to ``|P*|`` as well.
+    rounding_bound, primal_rounding, dual_rounding : float
+        How far rounding can have moved the gap, P and D from those of the published machine on
+        the rows that were given. Models of before have the first alone.
+    certified_in : str
+        Precision of the columns: float32 or float64 (the sums are always float64). In float32 P
+        and D are summed from the very same numbers, so weak duality holds between them; how far
+        they are from those of the machine that is published is estimated from some rows' float64
+        columns (six standard errors), and where that is no small part of the gap the columns become
+        float64. An exact kernel machine has no columns: it is certified for the kernel itself, and
+        this is the precision of the entries that most scores came from.
+    rows : int
+        Rows summed over: all of them.
+    support : int
+        Rows with alpha away from 0.
+    intercept : float or None
+        The offset of the certified machine where that is not the point's own.
+    multiplier : tuple of float
+        ``mu`` of P, one a group of the coupling; empty without a coupling.
+    proved : bool
+        Whether the gap bounds anything. Not where the kernel is not positive semidefinite: ``dual``
+        is that of a stationary point then, and P and the gap are nan. Nor where any sum is no
+        finite number.
+    psd : bool
+        Whether the kernel is positive semidefinite, as far as is known.
+    violation : float or None
+        Where it is not: by how much the KKT conditions are violated, over all rows
+        (``m(alpha) - M(alpha)``, LIBSVM's measure), and ``rounding_bound`` is of that.
+    """
+
+    primal: float
+    dual: float
+    gap: float
+    relative_gap: float
+    rounding_bound: float
+    certified_in: str
+    rows: int
+    support: int
+    intercept: float | None = None
+    multiplier: tuple[float, ...] = ()
+    primal_rounding: float | None = None
+    dual_rounding: float | None = None
+    proved: bool = True
+    psd: bool = True
+    violation: float | None = None
+
+    @property
+    def reached(self) -> float:
+        """What ``tol`` is compared with: see `reached`."""
+        return self.relative_gap if self.violation is None else self.violation
+
+    def proves(self, tol: float) -> bool:
+        """Whether the relative gap is at most tol, whatever rounding has done to it.
+
+        Where no gap means anything: whether the violation is.
+        """
+        if self.violation is not None:
+            return self.violation <= tol
+        return self.proved and proves(self.gap, self.rounding_bound, self.primal, tol)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as plain JSON values; None stands for numbers that there are not."""
+        fields = {**vars(self), "multiplier": list(self.multiplier)}
+        return {**fields, **{name: _known(fields[name]) for name in NUMBERS}}
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Certificate:
+        """The certificate that ``to_dict`` wrote."""
+        numbers = {name: np.nan if saved[name] is None else saved[name] for name in NUMBERS}
+        return cls(**{**saved, **numbers, "multiplier": tuple(saved["multiplier"])})
+
+    def checked(self) -> Certificate:
+        """The certificate, which proves nothing if a number of it is none."""
+        numbers = [getattr(self, name) for name in NUMBERS]
+        return self if np.isfinite(numbers).all() else replace(self, proved=False)
+
+
+def _known(number: float) -> float | None:
+    return number if np.isfinite(number) else None
 
 
 MET = 1e-13

@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy import sparse
 
-from bigscreen.certify.explicit import Certificate
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.targets import as_targets
 from bigscreen.errors import InputError, is_number
@@ -23,6 +22,7 @@ from bigscreen.kernels.definite import examined
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.point import Certificate
 from bigscreen.problems.recipes import CSvc, NuSvc, OneClass, Problem, Sublinear
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Solver

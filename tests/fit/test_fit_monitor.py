@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from bigscreen.certify.explicit import Certificate
 from bigscreen.fit.monitor import Limits, Monitor
-from bigscreen.problems.point import Point, Reading
+from bigscreen.problems.point import Certificate, Point, Reading
 
 
 @pytest.mark.parametrize("alpha", [None, np.array([0.1, 1 / 3, 0.0])])

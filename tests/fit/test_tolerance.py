@@ -7,9 +7,8 @@ import pytest
 from sklearn.exceptions import ConvergenceWarning
 
 import bigscreen
-from bigscreen.certify.explicit import Certificate
 from bigscreen.fit.monitor import Limits, Monitor
-from bigscreen.problems.point import Point, enough, proves
+from bigscreen.problems.point import Certificate, Point, enough, proves
 
 STATS = {
     **dict.fromkeys(("rows_alive", "rows_visited", "fixed_hi", "fixed_lo"), 0),

@@ -8,12 +8,11 @@ from exact_world import ExactWorld, solved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigscreen.certify.explicit import Certificate
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.kernels.standard import make_kernel
-from bigscreen.problems.point import Point
+from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, make_rule
 from bigscreen.solvers.smo import solver as pairs_state

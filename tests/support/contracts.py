@@ -15,7 +15,6 @@ import numpy as np
 import reference
 from scipy import sparse
 
-from bigscreen.certify.explicit import Certificate
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
@@ -23,7 +22,7 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.dual import AT_HI, AT_LO
-from bigscreen.problems.point import Point
+from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.block.shard import BlockProgram
 from bigscreen.solvers.newton.shard import NewtonProgram

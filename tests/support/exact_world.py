@@ -10,12 +10,12 @@ import numpy as np
 import reference
 
 from bigscreen.certify.exact import close_exact
-from bigscreen.certify.explicit import Certificate, close
+from bigscreen.certify.explicit import close
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
-from bigscreen.problems.point import Point
+from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import CSvc
 
 

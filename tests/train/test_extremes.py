@@ -7,10 +7,9 @@ import numpy as np
 import pytest
 
 from bigscreen import SVC, SVR, LinearSVC, NuSVC, NystroemSVC, OneClassSVM, svm_path
-from bigscreen.certify.explicit import Certificate, checked
 from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Limits, Monitor
-from bigscreen.problems.point import Point, reached
+from bigscreen.problems.point import Certificate, Point, reached
 
 VALUES = [1e308, 1e300, 1e160, 1e30, 1e-30, 1e-160, 1e-300, 1e-320, 0.0, -1.0, np.nan, np.inf]
 INTERCEPTS = (False, True, "true")
@@ -109,8 +108,8 @@ def certificate(**own):
 @pytest.mark.parametrize("name", ["primal", "dual", "gap", "relative_gap", "rounding_bound"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_certificate_with_a_nan_proves_nothing(name, value):
-    assert checked(certificate()).proved
-    found = checked(certificate(**{name: value}))
+    assert certificate().checked().proved
+    found = certificate(**{name: value}).checked()
     assert not found.proved and found.to_dict()[name] is None
     again = Certificate.from_dict(found.to_dict())
     assert not again.proved and np.isnan(getattr(again, name))
