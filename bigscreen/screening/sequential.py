@@ -3,7 +3,7 @@
 Rules hand out regions, the problem turns the meet of their intervals into decisions. Every number
 that a region is made of comes from an alpha that is feasible and its Frank-Wolfe gap, so no rule
 trusts a solver; the forms printed in the papers, which ask for exact optima, are in
-``pipelines/literal_rules.py``.
+``pipelines/papers/printed_rules.py``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Gaps and errors of the command line on real data, beside what is asked of them.
 
-python pipelines/bench/accuracy.py [--only a9a mnist ijcnn1 kdd news20] [--out FOLDER]
+python -m pipelines.bench.accuracy [--only a9a mnist ijcnn1 kdd news20] [--out FOLDER]
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-import bench  # before numpy: it unsets OPENBLAS_CORETYPE
 import numpy as np
 from sklearn.svm import LinearSVC
 
@@ -17,16 +16,17 @@ from bigscreen.data.dataset import Dataset
 from bigscreen.features import nystrom
 from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
+from pipelines.bench import common
 
 TOL = 1e-3
 
 
 def fitted(train: Path, test: Path, model: Path, *options: object) -> dict[str, Any]:
     """Fit and evaluate through the command line."""
-    fit = bench.bigscreen("fit", train, model, "--overwrite", "--tol", TOL, *options)
+    fit = common.bigscreen("fit", train, model, "--overwrite", "--tol", TOL, *options)
     known = ("primal", "dual", "gap", "relative_gap", "rounding_bound", "n_iter", "rows")
     known += ("rows_alive", "seconds", "peak_pss_bytes", "solver", "features")
-    test_record = bench.bigscreen("evaluate", model, test)
+    test_record = common.bigscreen("evaluate", model, test)
     return {
         **{name: fit[name] for name in known},
         **{name: test_record[name] for name in ("error", "f1", "auc", "confusion")},
@@ -43,18 +43,18 @@ def error_check(name: str, error: float, most: float) -> tuple[str, str, str, bo
 
 
 def a9a(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]]:
-    train = bench.ingested(work / "a9a.store", bench.file("a9a/a9a.xz"))
-    test = bench.ingested(work / "a9a-t.store", bench.file("a9a/a9a.t.xz"), "--like", train)
+    train = common.ingested(work / "a9a.store", common.file("a9a/a9a.xz"))
+    test = common.ingested(work / "a9a-t.store", common.file("a9a/a9a.t.xz"), "--like", train)
     options = ("--landmarks", 800, "--gamma", 0.01, "--lambda", 1e-5, "--no-intercept")
     record = fitted(train, test, work / "a9a.bsm", *options)
     return record, [gap_check(record), error_check("test error", record["error"], 0.153)]
 
 
 def mnist(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]]:
-    images = [bench.file(f"mnist/{part}-images-idx3-ubyte.gz") for part in ("train", "t10k")]
+    images = [common.file(f"mnist/{part}-images-idx3-ubyte.gz") for part in ("train", "t10k")]
     prepared = ("--scale", "divide:255", "--positive", 7)
-    train = bench.ingested(work / "mnist7.store", images[0], *prepared)
-    test = bench.ingested(work / "mnist7-t.store", images[1], "--like", train)
+    train = common.ingested(work / "mnist7.store", images[0], *prepared)
+    test = common.ingested(work / "mnist7-t.store", images[1], "--like", train)
     rows = Dataset.open(train).n_rows
     options = ("--landmarks", 1000, "--gamma", 1 / 72, "--lambda", 1 / (100 * rows))
     runs = [
@@ -68,9 +68,9 @@ def mnist(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]]
 
 
 def ijcnn1(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]]:
-    train = bench.ingested(work / "ijcnn1.store", bench.file("ijcnn1/ijcnn1.trn.bz2"))
-    test = bench.ingested(
-        work / "ijcnn1-t.store", bench.file("ijcnn1/ijcnn1.tst.bz2"), "--like", train
+    train = common.ingested(work / "ijcnn1.store", common.file("ijcnn1/ijcnn1.trn.bz2"))
+    test = common.ingested(
+        work / "ijcnn1-t.store", common.file("ijcnn1/ijcnn1.tst.bz2"), "--like", train
     )
     model = work / "ijcnn1.bsm"
     options = ("--landmarks", 1000, "--gamma", 2, "--C", 32, "--no-intercept")
@@ -84,10 +84,10 @@ def ijcnn1(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]
 
 
 def kdd(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]]:
-    source = bench.file("kddcup99/kddcup.data_10_percent.gz")
+    source = common.file("kddcup99/kddcup.data_10_percent.gz")
     rows, trained = 494_021, 250_000
     prepared = ("--no-header", "--label", "-1", "--positive", "normal.", "--scale", "minmax")
-    train = bench.ingested(work / "kdd.store", source, *prepared, "--holdout", rows - trained)
+    train = common.ingested(work / "kdd.store", source, *prepared, "--holdout", rows - trained)
     test, model = work / "kdd-holdout.store", work / "kdd.bsm"
     options = ("--landmarks", 1000, "--gamma", 0.1, "--lambda", 1e-7, "--no-intercept")
     record = fitted(train, test, model, *options)
@@ -103,7 +103,9 @@ def kdd(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]]:
 
 
 def news20(work: Path) -> tuple[dict[str, Any], list[tuple[str, str, str, bool]]]:
-    train = bench.ingested(work / "news20.store", bench.file("news20/news20.bz2"), "--holdout", 0.2)
+    train = common.ingested(
+        work / "news20.store", common.file("news20/news20.bz2"), "--holdout", 0.2
+    )
     test = work / "news20-holdout.store"
     record = fitted(train, test, work / "news20.bsm", "--kernel", "linear")
     rows, held = (Dataset.open(part) for part in (train, test))
@@ -160,19 +162,20 @@ DATA_SETS = {"a9a": a9a, "mnist": mnist, "ijcnn1": ijcnn1, "kdd": kdd, "news20":
 
 
 def main() -> None:
-    given = bench.arguments("Gaps and errors on real data.", list(DATA_SETS)).parse_args()
+    given = common.arguments("Gaps and errors on real data.", list(DATA_SETS)).parse_args()
     records: dict[str, Any] = {}
     rows = []
-    with bench.work_folder(given.work) as work:
+    with common.work_folder(given.work) as work:
         for name in given.only:
             record, checks = DATA_SETS[name](work)
             records[name] = {**record, "checks": checks}
             rows += [
-                (name, what, found, asked, bench.verdict(met)) for what, found, asked, met in checks
+                (name, what, found, asked, common.verdict(met))
+                for what, found, asked, met in checks
             ]
-            bench.show(name, ("data", "what", "found", "asked", ""), rows[-len(checks) :])
-    bench.show("all", ("data", "what", "found", "asked", ""), rows)
-    bench.save(given.out, "accuracy", {"results": records})
+            common.show(name, ("data", "what", "found", "asked", ""), rows[-len(checks) :])
+    common.show("all", ("data", "what", "found", "asked", ""), rows)
+    common.save(given.out, "accuracy", {"results": records})
 
 
 if __name__ == "__main__":

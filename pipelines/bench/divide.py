@@ -1,6 +1,6 @@
 """Where a solve begins: at 0, at the parts of a kernel k-means, or at a Nystrom machine.
 
-    python pipelines/bench/divide.py [--only TASK] [--rows N] [--out FOLDER]
+    python -m pipelines.bench.divide [--only TASK] [--rows N] [--out FOLDER]
 
 ijcnn1 in 10 parts and mnist 7-vs-rest in parts as large as memory allows, on the exact kernel, and
 the Nystrom job of SUSY's shape (made-up rows): seconds, kernel entries and error of early (the
@@ -14,9 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import bench
 import numpy as np
-from exact_tasks import TASKS
 from rich.console import Console
 from rich.table import Table
 
@@ -26,6 +24,8 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.report import report
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
+from pipelines.bench import common
+from pipelines.bench.exact.tasks import TASKS
 
 STARTS: dict[str, dict[str, Any]] = {
     "cold": {"start": "cold"},
@@ -41,7 +41,7 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=200_000, help="of SUSY's shape [200,000]")
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="write divide.json there")
     given = parser.parse_args()
-    record = {"machine": bench.machine()}
+    record = {"machine": common.machine()}
     with Inline(2) as fleet:
         for task in given.only or ["ijcnn1", "mnist-7", "susy"]:
             runs = susy(given.rows, fleet) if task == "susy" else exact(task, fleet)

@@ -1,7 +1,7 @@
 """Fits whose every bit is told: the same line before and after a change that changes no result.
 
-    python pipelines/bench/golden.py > before.txt
-    python pipelines/bench/golden.py --against before.txt
+    python -m pipelines.bench.golden > before.txt
+    python -m pipelines.bench.golden --against before.txt
 
 One line a case: its name, and a digest of what is published: coefficients, offsets, support rows or
 landmarks, certificates (times, paths and versions left out), scores and predictions. Solvers,
@@ -23,7 +23,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-import bench  # noqa: F401 (before numpy: it unsets OPENBLAS_CORETYPE)
 import numpy as np
 from scipy import sparse
 

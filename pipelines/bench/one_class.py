@@ -1,7 +1,7 @@
 """The one-class machine on a million rows: KDD-99 twice, the second time with jitter, in 4 GiB.
 
-    python pipelines/bench/one_class.py [--rows 1000000] [--landmarks 500] [--out FOLDER]
-    python pipelines/bench/one_class.py --exact --rows 50000
+    python -m pipelines.bench.one_class [--rows 1000000] [--landmarks 500] [--out FOLDER]
+    python -m pipelines.bench.one_class --exact --rows 50000
 
 Columns are scaled to [0, 1]; rows beyond the table's 494,021 are its rows again plus N(0, .01^2)
 in every column, all shuffled; labels are not looked at. One `bigscreen fit --problem one-class` as
@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bench  # before numpy: it unsets OPENBLAS_CORETYPE
 import numpy as np
 
 from bigscreen.data.dataset import Dataset
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
+from pipelines.bench import common
 
 NU, GAMMA, TOL = 0.01, 0.1, 1e-3
 MOST_SECONDS, MOST_BYTES = 120.0, 4 * 2**30
@@ -53,16 +53,16 @@ def outside(model: Model, data: Dataset) -> float:
 
 
 def main() -> None:
-    parser = bench.arguments("The one-class machine on a million rows.")
+    parser = common.arguments("The one-class machine on a million rows.")
     parser.add_argument("--rows", type=int, default=1_000_000, help="[1,000,000]")
     parser.add_argument("--landmarks", type=int, default=500, help="[500]")
     parser.add_argument("--exact", action="store_true", help="the kernel itself, no landmarks")
     given = parser.parse_args()
-    with bench.work_folder(given.work) as work:
+    with common.work_folder(given.work) as work:
         store = work / f"kdd-{given.rows}.store"
         if not store.exists():
-            source = bench.file("kddcup99/kddcup.data_10_percent.gz")
-            table = Dataset.open(bench.ingested(work / "kdd-table.store", source, *PREPARED))
+            source = common.file("kddcup99/kddcup.data_10_percent.gz")
+            table = Dataset.open(common.ingested(work / "kdd-table.store", source, *PREPARED))
             ingest(blocks(table, given.rows), store, unlabelled=True)
         result = one(store, work / "model.bsm", None if given.exact else given.landmarks)
     seconds, peak, gap = (
@@ -81,19 +81,19 @@ def main() -> None:
         f"{result['outside']:.3%}",
         result["n_iter"],
         f"<= {MOST_SECONDS:g} s, {MOST_BYTES / 2**30:g} GiB, {TOL:g}" if asked else f"<= {TOL:g}",
-        bench.verdict(met),
+        common.verdict(met),
     )
     kernel = "exact" if given.exact else f"m={given.landmarks}"
     title = f"{given.rows:,} rows, one-class, nu={NU:g}, gamma={GAMMA:g}, {kernel}"
-    bench.show(title, heads, [row])
-    bench.save(given.out, "one_class", {"rows": given.rows, "result": result})
+    common.show(title, heads, [row])
+    common.save(given.out, "one_class", {"rows": given.rows, "result": result})
 
 
 def one(store: Path, model: Path, landmarks: int | None) -> dict[str, Any]:
     """The fit, and the share of its own rows that it leaves outside."""
     options = ("--problem", "one-class", "--nu", NU, "--gamma", GAMMA, "--tol", TOL)
     kernel = ("--exact",) if landmarks is None else ("--landmarks", landmarks)
-    fit = bench.bigscreen("fit", store, model, "--overwrite", *kernel, *options)
+    fit = common.bigscreen("fit", store, model, "--overwrite", *kernel, *options)
     known = ("primal", "dual", "gap", "relative_gap", "rounding_bound", "n_iter", "rows")
     known += ("seconds", "peak_pss_bytes", "solver", "features")
     return {

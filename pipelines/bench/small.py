@@ -1,6 +1,6 @@
 """Small and many fits: `SVC` beside scikit-learn's, in turns, warm.
 
-    python pipelines/bench/small.py [--repeat 7] [--quick]
+    python -m pipelines.bench.small [--repeat 7] [--quick]
 
 Rows are made up (Gaussian clusters, two a class): no real data. A two-class fit of some hundred
 rows; one against one of as many classes as digits and letters have; a search over 9 values of C in
@@ -19,7 +19,6 @@ import sys
 import time
 import warnings
 
-import bench  # noqa: F401 (before numpy: it unsets OPENBLAS_CORETYPE)
 import numpy as np
 from sklearn.model_selection import GridSearchCV
 from sklearn.svm import SVC as Peer

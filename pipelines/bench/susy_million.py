@@ -1,6 +1,6 @@
 """A million rows of SUSY's shape: seconds, memory and the gap, inline and on worker processes.
 
-    python pipelines/bench/susy_million.py [--rows 1000000] [--repeat 3] [--out FOLDER]
+    python -m pipelines.bench.susy_million [--rows 1000000] [--repeat 3] [--out FOLDER]
 
 The rows are the 1,000 real ones of SUSY_1K.csv, standardised and resampled with N(0, .5^2) noise:
 made up, though of real rows. Each run is a `bigscreen fit` of its own from the ingested store.
@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import bench  # before numpy: it unsets OPENBLAS_CORETYPE
 import numpy as np
 
 from bigscreen.intake.ingest import ingest
+from pipelines.bench import common
 
 FIT = ("--landmarks", 1000, "--gamma", 1 / 32, "--C", 1.25, "--no-intercept", "--tol", 1e-3)
 RUNS = {
@@ -32,7 +32,7 @@ NOISE = 0.5
 
 def blocks(rows: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Real rows with noise, block by block."""
-    table = np.loadtxt(bench.file("susy/SUSY_1K.csv"), delimiter=",")
+    table = np.loadtxt(common.file("susy/SUSY_1K.csv"), delimiter=",")
     labels, X = table[:, 0].astype(np.int64), table[:, 1:]
     X = (X - X.mean(axis=0)) / X.std(axis=0)
     for k, start in enumerate(range(0, rows, BLOCK)):
@@ -43,13 +43,13 @@ def blocks(rows: int, seed: int = 0) -> Iterator[tuple[np.ndarray, np.ndarray]]:
 
 
 def main() -> None:
-    parser = bench.arguments("A million rows of SUSY's shape.")
+    parser = common.arguments("A million rows of SUSY's shape.")
     parser.add_argument("--rows", type=int, default=1_000_000, help="[1,000,000]")
     parser.add_argument("--repeat", type=int, default=3, help="[3]")
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS), help="[all]")
     given = parser.parse_args()
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in given.only}
-    with bench.work_folder(given.work) as work:
+    with common.work_folder(given.work) as work:
         store = work / f"susy-{given.rows}.store"
         if not store.exists():
             ingest(blocks(given.rows), store)
@@ -73,17 +73,17 @@ def main() -> None:
                 runs[0]["features"],
                 runs[0]["n_iter"],
                 f"<= {MOST_SECONDS:g} s, 1.2 GiB, {TOL:g}" if inline else f"gap <= {TOL:g}",
-                bench.verdict(met),
+                common.verdict(met),
             )
         )
     heads = ("how", "median", "best", "peak PSS", "gap", "features", "passes", "asked", "")
-    bench.show(f"{given.rows:,} x 18, m=1000, {given.repeat} runs each", heads, rows)
-    bench.save(given.out, "susy_million", {"rows": given.rows, "results": results})
+    common.show(f"{given.rows:,} x 18, m=1000, {given.repeat} runs each", heads, rows)
+    common.save(given.out, "susy_million", {"rows": given.rows, "results": results})
 
 
 def one(store: Path, work: Path, options: tuple[object, ...]) -> dict[str, Any]:
     """One fit as a process of its own."""
-    record = bench.bigscreen("fit", store, work / "model.bsm", "--overwrite", *FIT, *options)
+    record = common.bigscreen("fit", store, work / "model.bsm", "--overwrite", *FIT, *options)
     known = ("primal", "dual", "gap", "relative_gap", "n_iter", "rows", "features", "seconds")
     known_record = {name: record[name] for name in known}
     return {

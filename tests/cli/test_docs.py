@@ -1,4 +1,4 @@
-"""The READMEs name commands, options and files that exist."""
+"""The READMEs and docs name commands, options, files, modules and tests that exist."""
 
 import re
 from pathlib import Path
@@ -13,6 +13,11 @@ from bigscreen.cli import main
 __all__ = ["world"]  # a fixture
 
 READMES = ["README.md", "cluster/README.md"]
+DOCS = [
+    *READMES,
+    "pipelines/bench/README.md",
+    *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md"))),
+]
 # Of pip, dask and cluster/, not of bigscreen.
 OTHERS = {"--host", "--port", "--interface", "--nthreads", "--worker-port", "--nanny-port"}
 
@@ -34,13 +39,25 @@ def test_commands_and_options_exist(readme: str) -> None:
     assert set(re.findall(r"`(--[a-z0-9-]+)", text)) <= known
 
 
-@pytest.mark.parametrize("readme", READMES)
-def test_linked_files_exist(readme: str) -> None:
-    text = (ROOT / readme).read_text()
+@pytest.mark.parametrize("page", DOCS)
+def test_named_files_exist(page: str) -> None:
+    """Links, paths, modules that are to be run, and tests, by their own names or by their ends."""
+    text = (ROOT / page).read_text()
     links = re.findall(r"\]\((?!http)([^)#]+)", text)
-    named = re.findall(r"`((?:pipelines|cluster|tests)/[\w./]*)`", text)
-    for path in [*((ROOT / readme).parent / link for link in links), *(ROOT / n for n in named)]:
+    named = re.findall(r"\b((?:bigscreen|pipelines|cluster|tests|docs)/[\w./-]*\w)", text)
+    modules = re.findall(r"python -m (pipelines[\w.]*)", text)
+    files = [f"{name.replace('.', '/')}.py" for name in modules]
+    for path in [
+        *((ROOT / page).parent / link for link in links),
+        *(ROOT / n for n in named + files),
+    ]:
         assert path.exists(), path
+    tests = list((ROOT / "tests").rglob("test_*.py"))
+    names = {name for path in tests for name in re.findall(r"def (test_\w+)", path.read_text())}
+    for name, cut in re.findall(r"(?<![\w/])(test_\w+)(?!\.py)\b(\.\.\.)?", text):
+        assert name in names or (cut and any(one.startswith(name) for one in names)), name
+    for end in re.findall(r"`\.\.\.(\w+)`", text):
+        assert any(name.endswith(end) for name in names), end
 
 
 def test_the_main_job_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,36 +5,18 @@ import gzip
 import importlib.util
 import json
 import lzma
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import reference
-from places import ROOT
+from scripts import script
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
-BENCH = ROOT / "pipelines" / "bench"
-sys.path.insert(0, str(BENCH))
-
-import exact  # noqa: E402
-import exact_proof  # noqa: E402
-import exact_tasks  # noqa: E402
+from pipelines.bench.exact import proof, race, tasks
 
 C, GAMMA = 2.0, 0.7
-
-
-def script(name: str, *args: object, data: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, BENCH / name, *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "BIGSCREEN_DATA": str(data)},
-    )
 
 
 def ring(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -84,8 +66,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_proof_is_the_oracles(tol: float) -> None:
     X, y = ring(120)
     fit = SVC(C=C, gamma=GAMMA, tol=tol).fit(X.astype(np.float64), y)
-    alpha = exact_proof.feasible(fit.dual_coef_[0], fit.support_, y, C)
-    found = exact_proof.proof(X, y, alpha, C, GAMMA, threads=2)
+    alpha = proof.feasible(fit.dual_coef_[0], fit.support_, y, C)
+    found = proof.proof(X, y, alpha, C, GAMMA, threads=2)
     values, vectors = np.linalg.eigh(rbf_kernel(X.astype(np.float64), gamma=GAMMA))
     phi = vectors * np.sqrt(np.maximum(values, 0.0))
     q = reference.c_svc(phi, y, np.full(len(y), C), "true")
@@ -102,27 +84,27 @@ def test_feasible_mends_rounding_alone() -> None:
     exactly = np.array([0.5, 2.0, 1.5, 0.0, 0.0])
     support = np.array([0, 1, 2])
     coef = (exactly * sign)[support]
-    np.testing.assert_array_equal(exact_proof.feasible(coef, support, sign, 2.0), exactly)
+    np.testing.assert_array_equal(proof.feasible(coef, support, sign, 2.0), exactly)
     off = coef.astype(np.float32) * np.float32(1 + 1e-6)
-    mended = exact_proof.feasible(off, support, sign, 2.0)
+    mended = proof.feasible(off, support, sign, 2.0)
     np.testing.assert_allclose(mended, exactly, rtol=2e-6)
     assert mended.max() <= 2.0 and abs(mended @ sign) < 1e-15
     # Coefficients of the wrong sign are no dual point at all: nothing is left of them.
-    assert not exact_proof.feasible(-coef, support, sign, 2.0).any()
+    assert not proof.feasible(-coef, support, sign, 2.0).any()
 
 
 def test_tasks(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BIGSCREEN_DATA", str(data))
     columns = {"mnist-3-5": 784, "mnist-7": 784, "a9a": 123, "ijcnn1": 22, "covtype": 54}
     for name, d in {**columns, "a9a-C100": 123}.items():
-        X, y, X_test, y_test = exact_tasks.TASKS[name].load()
+        X, y, X_test, y_test = tasks.TASKS[name].load()
         assert X.dtype == X_test.dtype == np.float32 and X.shape[1] == X_test.shape[1] == d
         assert (len(X), len(X_test)) == (len(y), len(y_test)) and y.dtype == np.int8
         assert set(y) == set(y_test) == {-1, 1}
         if not name.startswith(("a9a", "ijcnn1")):
             assert X.min() == 0 and X.max() == 1
     assert len(X) > 0
-    assert len(exact_tasks.TASKS["covtype"].load()[3]) == 4_000
+    assert len(tasks.TASKS["covtype"].load()[3]) == 4_000
 
 
 @pytest.mark.parametrize("peers", [["sklearn"], ["sklearn", "intelex64", "intelex32"]])
@@ -130,7 +112,7 @@ def test_race_of_the_peers(data: Path, tmp_path: Path, peers: list[str]) -> None
     if len(peers) > 1 and not importlib.util.find_spec("sklearnex"):
         pytest.skip("scikit-learn-intelex is not installed")
     args = ("--only", "a9a", "--repeat", 2, "--threads", 1, "--peers", *peers, "--peers-only")
-    done = script("exact.py", *args, "--out", tmp_path, data=data)
+    done = script("bench.exact.race", *args, "--out", tmp_path, BIGSCREEN_DATA=data)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "exact.json").read_text())
     assert record["machine"]["OPENBLAS_CORETYPE"].startswith("unset") and record["threads"] == 1
@@ -146,11 +128,12 @@ def test_race_of_the_peers(data: Path, tmp_path: Path, peers: list[str]) -> None
 
 def test_race_of_everyone(data: Path, tmp_path: Path) -> None:
     args = ("--only", "ijcnn1", "--repeat", 1, "--peers", "sklearn")
-    done = script("exact.py", *args, "--out", tmp_path, data=data)
+    done = script("bench.exact.race", *args, "--out", tmp_path, BIGSCREEN_DATA=data)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "exact.json").read_text())["results"]["ijcnn1"]
     assert found["bigscreen"]["relative_gap"] <= found["sklearn"]["relative_gap"]
-    done = script("exact.py", "--only", "ijcnn1", "--far", "--out", tmp_path, data=data)
+    args = ("--only", "ijcnn1", "--far", "--out", tmp_path)
+    done = script("bench.exact.race", *args, BIGSCREEN_DATA=data)
     assert done.returncode == 0, done.stderr
     far = json.loads((tmp_path / "exact-far.json").read_text())["results"]["ijcnn1"]
     assert abs(far["bigscreen"]["dual_apart"]) <= 1e-5 and far["bigscreen"]["agreement"] == 1.0
@@ -158,7 +141,7 @@ def test_race_of_everyone(data: Path, tmp_path: Path) -> None:
 
 def test_far_of_libsvm(data: Path, tmp_path: Path) -> None:
     args = ("--only", "mnist-7", "--far", "--peers-only", "--out", tmp_path)
-    done = script("exact.py", *args, data=data)
+    done = script("bench.exact.race", *args, BIGSCREEN_DATA=data)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path / "exact-far.json").read_text())["results"]["mnist-7"]
     assert found["sklearn"]["relative_gap"] < 1e-5 and found["sklearn"]["agreement"] == 1.0
@@ -170,10 +153,10 @@ def test_ratios_are_to_the_fastest_intelex_at_no_larger_gap() -> None:
 
     slow, fast = part(4.0, 1e-3), part(2.0, 1.1e-3)
     peers = {"sklearn": part(0.1, 1e-4), "intelex64": slow, "intelex32": fast}
-    summary = exact.compared(
+    summary = race.compared(
         {
-            "a": {**peers, exact.OURS: part(1.0, 1.05e-3)},
-            "b": {**peers, exact.OURS: part(4.0, 2e-3)},
+            "a": {**peers, race.OURS: part(1.0, 1.05e-3)},
+            "b": {**peers, race.OURS: part(4.0, 2e-3)},
             "c": peers,
         }
     )
@@ -184,11 +167,11 @@ def test_ratios_are_to_the_fastest_intelex_at_no_larger_gap() -> None:
     assert summary["geometric_mean"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("name", ["exact.py", "exact_kdd.py"])
+@pytest.mark.parametrize("name", ["race", "kdd99"])
 def test_says_what_is_missing(name: str, tmp_path: Path) -> None:
-    done = script(name, data=tmp_path / "nowhere")
+    done = script(f"bench.exact.{name}", BIGSCREEN_DATA=tmp_path / "nowhere")
     assert done.returncode == 1
-    # exact.py names a peer that is not installed first.
+    # The race names a peer that is not installed first.
     assert "there is no data folder" in done.stderr or "bigscreen[bench]" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "--out" in script(name, "--help", data=tmp_path).stdout
+    assert "--out" in script(f"bench.exact.{name}", "--help", BIGSCREEN_DATA=tmp_path).stdout

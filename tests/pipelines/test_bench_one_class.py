@@ -2,15 +2,10 @@
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-from places import ROOT
-
-BENCH = ROOT / "pipelines" / "bench"
+from scripts import script
 
 
 def test_one_class_small(tmp_path: Path) -> None:
@@ -25,13 +20,7 @@ def test_one_class_small(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "kddcup99" / "kddcup.data_10_percent.gz", "wt") as file:
         file.write("\n".join(lines[:-1] + [lines[-1].replace("normal.", "smurf.")]) + "\n")
     args = ("--rows", 1500, "--landmarks", 40, "--out", tmp_path / "out", "--work", tmp_path)
-    done = subprocess.run(
-        [sys.executable, BENCH / "one_class.py", *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "BIGSCREEN_DATA": str(tmp_path)},
-    )
+    done = script("bench.one_class", *args, BIGSCREEN_DATA=tmp_path)
     assert done.returncode == 0, done.stderr
     result = json.loads((tmp_path / "out" / "one_class.json").read_text())["result"]
     assert result["rows"] == 1500 and result["solver"] == "newton"

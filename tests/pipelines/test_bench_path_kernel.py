@@ -2,18 +2,12 @@
 
 import json
 import lzma
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-from places import ROOT
+from scripts import script
 
-BENCH = ROOT / "pipelines" / "bench"
-sys.path.insert(0, str(BENCH))
-
-import path_kernel  # noqa: E402
+from pipelines.bench.path import kernel
 
 
 def test_race(tmp_path: Path) -> None:
@@ -26,16 +20,10 @@ def test_race(tmp_path: Path) -> None:
             for row, label in zip(X, y, strict=True):
                 values = " ".join(f"{j + 1}:{v:.6f}" for j, v in enumerate(row) if v > 0)
                 lines.write(f"{label:+d} {values}\n")
-    done = subprocess.run(
-        [
-            *(sys.executable, BENCH / "path_kernel.py", "--quick", "--peer", "sklearn"),
-            *("--repeat", "1", "--threads", "1", "--only", "warm, screening", "cold"),
-            *("--out", tmp_path),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "BIGSCREEN_DATA": str(tmp_path)},
+    done = script(
+        *("bench.path.kernel", "--quick", "--peer", "sklearn", "--repeat", 1, "--threads", 1),
+        *("--only", "warm, screening", "cold", "--out", tmp_path),
+        BIGSCREEN_DATA=tmp_path,
     )
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "path_kernel.json").read_text())
@@ -51,9 +39,7 @@ def test_race(tmp_path: Path) -> None:
 def test_a_point_with_a_larger_gap_is_said() -> None:
     part = {"seconds": 1.0, "gaps": [1e-6, 2e-6]}
     theirs = {"seconds": 8.0, "gaps": [1e-6, 1e-6]}
-    summary = path_kernel.compared({"sklearn": theirs, "warm": part}, "sklearn")
+    summary = kernel.compared({"sklearn": theirs, "warm": part}, "sklearn")
     assert summary == {"warm": {"ratio": 0.125, "gaps_no_larger": False}}
     part["gaps"] = [1e-6, 5e-7]
-    assert path_kernel.compared({"sklearn": theirs, "warm": part}, "sklearn")["warm"][
-        "gaps_no_larger"
-    ]
+    assert kernel.compared({"sklearn": theirs, "warm": part}, "sklearn")["warm"]["gaps_no_larger"]

@@ -3,15 +3,10 @@
 import bz2
 import json
 import lzma
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
-from places import ROOT
-
-BENCH = ROOT / "pipelines" / "bench"
+from scripts import script
 
 
 def folder_of_tiny_data(folder: Path) -> None:
@@ -30,13 +25,8 @@ def folder_of_tiny_data(folder: Path) -> None:
 
 def test_quick_run(tmp_path: Path) -> None:
     folder_of_tiny_data(tmp_path)
-    done = subprocess.run(
-        [sys.executable, BENCH / "path_linear.py", "--quick", "--out", tmp_path / "out"],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "BIGSCREEN_DATA": str(tmp_path)},
-    )
+    args = ("--quick", "--out", tmp_path / "out")
+    done = script("bench.path.linear", *args, BIGSCREEN_DATA=tmp_path)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out" / "path_linear.json").read_text())
     assert [s["shape"] for s in record["sets"]] == [[300, 22], [4300, 54]]

@@ -2,36 +2,30 @@
 
 import importlib
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from places import DATA, ROOT
+from places import DATA
 from scipy.stats import wilcoxon
+from scripts import script
 
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.recipes import NuSvc
-
-PIPELINES = ROOT / "pipelines"
+from pipelines.yang_srbo.qp_solvers import dcdm, interior_point
+from pipelines.yang_srbo.wilcoxon import exact
 
 with_data = pytest.mark.skipif(
     not (DATA / "nusvm").is_dir(), reason="the real data sets are not beside this checkout"
 )
 
 
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(PIPELINES))
-
-
 def record(monkeypatch: pytest.MonkeyPatch, out: Path, name: str, args: str) -> dict[str, Any]:
     """What a script leaves behind, run in this process."""
     monkeypatch.setattr(sys, "argv", [name, "--out", str(out), *args.split()])
-    importlib.import_module(name).main()
+    importlib.import_module(f"pipelines.{name}").main()
     found: dict[str, Any] = json.loads((out / f"{name}.json").read_text())
     assert found["question"].endswith(")") and found["notes"] and found["tables"]
     for table in found["tables"]:
@@ -49,9 +43,9 @@ def shares(values: Any) -> bool:
 @pytest.mark.parametrize(
     ("name", "args", "sets"),
     [
-        ("yang_supervised", "--only Sonar Abalone --rows 80 --step .1 --powers 1", 3),
-        ("yang_one_class", "--only Sonar Pima --rows 150 --step .05 --powers 1", 4),
-        ("yang_mnist", "--digits 0 --rows 60 --step .1 --powers 3", 2),
+        ("yang_srbo.supervised", "--only Sonar Abalone --rows 80 --step .1 --powers 1", 3),
+        ("yang_srbo.one_class", "--only Sonar Pima --rows 150 --step .05 --powers 1", 4),
+        ("yang_srbo.mnist", "--digits 0 --rows 60 --step .1 --powers 3", 2),
     ],
 )
 def test_screening_changes_no_objective(
@@ -75,7 +69,7 @@ def test_one_class_learns_from_positive_rows(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     args = "--only BreastCancer569 --rows 300 --step .1 --powers 8"
-    linear, rbf = record(monkeypatch, tmp_path, "yang_one_class", args)["sets"]
+    linear, rbf = record(monkeypatch, tmp_path, "yang_srbo.one_class", args)["sets"]
     assert rbf["trained"] < rbf["rows"]
     assert min(rbf["SRBO"]["score"], rbf["KDE"]["score"]) > 0.8
     assert linear["KDE"]["score"] == rbf["KDE"]["score"]
@@ -83,10 +77,10 @@ def test_one_class_learns_from_positive_rows(
 
 @with_data
 def test_toys_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    found = record(monkeypatch, tmp_path, "yang_toys", "--rows 60 --step .1 --powers 0 1")
+    found = record(monkeypatch, tmp_path, "yang_srbo.toys", "--rows 60 --step .1 --powers 0 1")
     assert [figure["file"] for figure in found["figures"]] == [
-        "yang_toys-figure-4.png",
-        "yang_toys-figure-7.png",
+        "yang_srbo.toys-figure-4.png",
+        "yang_srbo.toys-figure-7.png",
     ]
     sets = {(one["name"], one["kernel"], one["one_class"]): one for one in found["sets"]}
     assert len(sets) == 18
@@ -99,7 +93,7 @@ def test_toys_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
 @with_data
 def test_no_active_row_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only Pima Abalone --rows 80 --step .02"
-    found = record(monkeypatch, tmp_path, "yang_remaining", args)["sets"]
+    found = record(monkeypatch, tmp_path, "yang_srbo.remaining", args)["sets"]
     assert len(found) == 4
     for one in found:
         assert not any(one["active_lost"])
@@ -111,7 +105,7 @@ def test_no_active_row_is_left_out(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
 @with_data
 def test_solvers_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only Adult Abalone --rows 100 --step .01"
-    for one in record(monkeypatch, tmp_path, "yang_solvers", args)["sets"]:
+    for one in record(monkeypatch, tmp_path, "yang_srbo.solvers", args)["sets"]:
         optimum = one["runs"]["QP"]["objective"]
         for run in one["runs"].values():
             assert run["objective"] == pytest.approx(optimum, rel=3e-4)
@@ -122,7 +116,7 @@ def test_solvers_agree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @with_data
 def test_ratios_grow_with_finer_steps(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only Abalone --rows 60 --finest .01 --step .05"
-    found = record(monkeypatch, tmp_path, "yang_ratio", args)
+    found = record(monkeypatch, tmp_path, "yang_srbo.ratio", args)
     assert found["steps"] == [0.1, 0.05, 0.02, 0.01]
     for one in found["sets"]:
         for ratios in one["ratios"].values():
@@ -137,7 +131,7 @@ def test_ratios_grow_with_finer_steps(monkeypatch: pytest.MonkeyPatch, tmp_path:
 @with_data
 def test_any_delta_is_safe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     args = "--only Abalone --rows 60 --step .05"
-    for one in record(monkeypatch, tmp_path, "yang_delta", args)["sets"]:
+    for one in record(monkeypatch, tmp_path, "yang_srbo.delta", args)["sets"]:
         assert one["objectives_apart"] <= 2e-4
         assert len(one["runs"]) == 6
         for run in one["runs"].values():
@@ -159,8 +153,6 @@ def overlapping(rows: int, seed: int) -> tuple[np.ndarray, Dual]:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_interior_point_finds_the_optimum(seed: int) -> None:
-    from yang_qp import interior_point
-
     Q, dual = overlapping(40, seed)
     alpha, iterations = interior_point(Q, np.zeros(40), np.array(dual.hi), 0.4)
     gap, value = proved(Q, dual, alpha)
@@ -168,8 +160,6 @@ def test_interior_point_finds_the_optimum(seed: int) -> None:
 
 
 def test_printed_dcdm_stalls_above_the_optimum() -> None:
-    from yang_qp import dcdm, interior_point
-
     Q, dual = overlapping(40, 0)
     best, _ = interior_point(Q, np.zeros(40), np.array(dual.hi), 0.4)
     alpha, sweeps = dcdm(Q, 1 / 40, 0.4, 1e-8, 1000)
@@ -186,8 +176,6 @@ def proved(Q: np.ndarray, dual: Dual, alpha: np.ndarray) -> tuple[float, float]:
 
 @pytest.mark.parametrize("n", [4, 9, 13])
 def test_rank_sums_as_scipy_has_them(n: int) -> None:
-    from yang_wilcoxon import exact
-
     differences = np.arange(1.0, n + 1)
     differences[[0, 2]] *= -1
     one, two = exact(n, 4)
@@ -198,20 +186,15 @@ def test_rank_sums_as_scipy_has_them(n: int) -> None:
 
 def test_one_page_for_all(tmp_path: Path) -> None:
     """What fails is on the page, and ends the command with 1."""
-    only = ("wang_toys", "yang_mnist", "yang_wilcoxon")
-    done = subprocess.run(
-        [sys.executable, PIPELINES / "papers.py", "--quick", "--out", tmp_path, "--only", *only],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "BIGSCREEN_DATA": str(tmp_path / "nowhere")},
-    )
-    assert done.returncode == 1 and "yang_mnist failed" in done.stderr
+    only = ("wang2014.toys", "yang_srbo.mnist", "yang_srbo.wilcoxon")
+    args = ("--quick", "--out", tmp_path, "--only", *only)
+    done = script("papers.report", *args, BIGSCREEN_DATA=tmp_path / "nowhere")
+    assert done.returncode == 1 and "yang_srbo.mnist failed" in done.stderr
     page = (tmp_path / "papers.html").read_text()
-    assert "Failed: yang_mnist" in page and "there is no data folder" in page
+    assert "Failed: yang_srbo.mnist" in page and "there is no data folder" in page
     assert "Table 1: 100 values of C" in page and "(59.15)" in page
     assert page.count("data:image/png;base64,") == 1
-    assert "yang_supervised.json is not there" in page
+    assert "yang_srbo.supervised.json is not there" in page
     runs = json.loads((tmp_path / "papers.json").read_text())["runs"]
     assert {name: run["code"] for name, run in runs.items()} == dict(
         zip(only, (0, 1, 0), strict=True)

@@ -12,40 +12,33 @@ from places import DATA, ROOT
 from bigscreen.path.explicit import ColumnsStage
 from bigscreen.path.walk import PathSettings
 from bigscreen.problems.recipes import CSvc
+from bigscreen.report import report
+from pipelines.papers import common, data_sets
+from pipelines.papers.report import written
+from pipelines.wang2014 import common as wang
+from pipelines.yang_srbo import common as yang
+from pipelines.yang_srbo import mnist, one_class, solvers, supervised
+from pipelines.zimmert2015 import screening
 
 PIPELINES = ROOT / "pipelines"
 PAPER = DATA.parent / "papers" / "yang-srbo-nu-svm.txt"
 
 
-@pytest.fixture(autouse=True)
-def scripts(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(PIPELINES))
-
-
 def toy(rows: int = 60) -> Any:
-    import paper_sets
-
-    return paper_sets.toy(0.75, rows)
+    return data_sets.toy(0.75, rows)
 
 
 # -- wang ------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def walked() -> dict[str, Any]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(PIPELINES))
-        import wang
-
-        rows = toy()
-        rules = list(wang.RULES)
-        return wang.experiment(rows, CSvc(1.0, 1), (rows.y > 0).astype(np.int32), rules)
+    rows = toy()
+    rules = list(wang.RULES)
+    return wang.experiment(rows, CSvc(1.0, 1), (rows.y > 0).astype(np.int32), rules)
 
 
 def test_what_screening_brings_beyond_warm_starts_has_a_column(walked: dict[str, Any]) -> None:
-    import paper_paths
-    import wang
-
     table = wang.times("title", [walked], {})
-    place = table["heads"].index(paper_paths.BEYOND)
+    place = table["heads"].index(common.BEYOND)
     ways = walked["ways"]
     for row, (way, run) in zip(table["rows"], ways.items(), strict=True):
         ruled = way in wang.RULES
@@ -55,8 +48,6 @@ def test_what_screening_brings_beyond_warm_starts_has_a_column(walked: dict[str,
 
 def test_ssnsv_and_essnsv_rest_on_close_ends(walked: dict[str, Any]) -> None:
     """The closer the points, the more they identify; the tables show both."""
-    import wang
-
     for rule in ("SSNSV", "ESSNSV"):
         loose, close = (wang.rejection(walked, rule, gaps) for gaps in ("rejection", "closer"))
         assert 0 <= loose <= close <= 1
@@ -66,16 +57,13 @@ def test_ssnsv_and_essnsv_rest_on_close_ends(walked: dict[str, Any]) -> None:
 
 
 def test_ends_are_solved_closer_than_the_rest() -> None:
-    import paper_paths
-    import wang
-
     rows = toy()
     y, manner = (
         (rows.y > 0).astype(np.int32),
         PathSettings(1e-3, (wang.RULES["SSNSV"],), False, True),
     )
     stage = ColumnsStage(rows.X.astype(np.float32))
-    run = paper_paths.walked(stage, CSvc(1.0, 1), y, wang.VALUES[::10], manner, 1e-9)
+    run = common.walked(stage, CSvc(1.0, 1), y, wang.VALUES[::10], manner, 1e-9)
     gaps = [point["relative_gap"] for point in run["points"]]
     assert max(gaps[0], gaps[-1]) <= 1e-9 < 1e-7 < max(gaps) <= 1e-3
 
@@ -85,28 +73,24 @@ def test_ends_are_solved_closer_than_the_rest() -> None:
 def test_tables_count_the_sets_that_are_there(
     table: str, sets: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    import paper_sets
-
     monkeypatch.setenv("BIGSCREEN_DATA", str(tmp_path))
-    assert paper_sets.there(table) == f"table {table}: 0 of the paper's {sets} data sets are here"
+    assert data_sets.there(table) == f"table {table}: 0 of the paper's {sets} data sets are here"
     for name in ("Abalone", "Sonar", "Adult"):
-        file = tmp_path / paper_sets.FILES[name]
+        file = tmp_path / data_sets.FILES[name]
         file.parent.mkdir()
         file.touch()
     found = {"IV": ["Abalone"], "VIII": ["Adult"]}.get(table, ["Sonar", "Abalone"])
     told = f"{len(found)} of the paper's {sets} data sets are here: {', '.join(found)}"
-    assert paper_sets.there(table).endswith(told)
+    assert data_sets.there(table).endswith(told)
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
 def test_tables_are_the_papers() -> None:
     """Row by row: every name of a table stands between its caption and the one before."""
-    import paper_sets
-
     text = PAPER.read_text(errors="replace")
     captions = {table: text.index(f"\nTABLE {table}: Compar") for table in ("IV", "V", "VI", "VII")}
     captions["VIII"] = text.index("\nTABLE VIII: Accuracy")
-    for table, names in paper_sets.TABLES.items():
+    for table, names in data_sets.TABLES.items():
         rows = text[: captions[table]].rpartition("[b]")[2]
         places = [rows.index(f" {name} ") for name in names]
         assert places == sorted(places)
@@ -117,16 +101,12 @@ def test_tables_are_the_papers() -> None:
 
 
 def test_sets_that_are_quickly_walked_have_the_papers_grid() -> None:
-    import yang
-    import yang_one_class
-    import yang_supervised
-
     nothing = argparse.Namespace(rows=None, step=None, powers=None)
     assert yang.grid(nothing, yang.PAPERS) == yang.PAPERS and yang.PAPERS.papers
-    assert set(yang_supervised.GRIDS) <= set(yang_supervised.PAPER)
+    assert set(supervised.GRIDS) <= set(supervised.PAPER)
     for name in ("Abalone", "Winequality"):
-        assert yang_supervised.GRIDS[name, "linear"] == yang.PAPERS
-    assert yang_one_class.GRIDS["linear"] == yang.PAPERS
+        assert supervised.GRIDS[name, "linear"] == yang.PAPERS
+    assert one_class.GRIDS["linear"] == yang.PAPERS
     few = argparse.Namespace(rows=50, step=0.1, powers=[1])
     told = yang.grid(few, yang.PAPERS)
     assert told == yang.Grid(50, 0.1, (1,)) and not told.papers
@@ -138,8 +118,6 @@ def test_sets_that_are_quickly_walked_have_the_papers_grid() -> None:
 
 
 def test_cold_solves_of_some_values_are_compared_with_all() -> None:
-    import yang
-
     rows = toy(40)
     ways = ["nu-SVM", "nu-SVM, warm", "SRBO", "SRBO + cut"]
     values = yang.nus(len(rows.y), 0.1)
@@ -151,21 +129,13 @@ def test_cold_solves_of_some_values_are_compared_with_all() -> None:
 
 
 def test_every_table_of_speedups_shows_them_beyond_warm_starts() -> None:
-    import paper_paths
-    import yang_mnist
-    import yang_one_class
-    import yang_solvers
-    import yang_supervised
-
-    for script in (yang_mnist, yang_one_class, yang_supervised, yang_solvers):
-        assert paper_paths.BEYOND in script.HEADS
-    assert "pairs, warm" in yang_solvers.WAYS
+    for module in (mnist, one_class, supervised, solvers):
+        assert common.BEYOND in module.HEADS
+    assert "pairs, warm" in solvers.WAYS
 
 
 # -- what is not reproduced ------------------------------------------------------------------------
 def test_ratios_that_fall_short_are_said() -> None:
-    import yang
-
     printed = {("A", "linear"): (1.0, 73.5, 8.8), ("B", "RBF"): (1.0, 2.6, 0.6)}
     one = {"set": "A", "kernel": "linear", "grid": "the paper's", "speedup": 9.0}
     one["SRBO"] = {"screened": 0.33}
@@ -177,20 +147,16 @@ def test_ratios_that_fall_short_are_said() -> None:
 
 
 def test_savings_that_are_not_there_are_said() -> None:
-    import zimmert
-
     def runs(safe: float) -> dict[str, Any]:
-        entries = dict.fromkeys(zimmert.RULES, 4.9e6) | {"f = .1": safe}
+        entries = dict.fromkeys(screening.RULES, 4.9e6) | {"f = .1": safe}
         return {rule: {"kernel_entries": value} for rule, value in entries.items()}
 
-    (told,) = zimmert.missed("Table 1", runs(4.8e6))
+    (told,) = screening.missed("Table 1", runs(4.8e6))
     assert "f = .1 1.8e+06" in told and "f = .1 4.8e+06, " in told
-    assert zimmert.missed("Table 1", runs(1.8e6)) == []
+    assert screening.missed("Table 1", runs(1.8e6)) == []
 
 
 def test_speedups_that_fall_short_are_said() -> None:
-    import wang
-
     found = {"name": "toy 1.5", "ways": {"DVI": {"speedup": 3.6}}}
     (told,) = wang.missed([found], {"toy 1.5": {"DVI": 59.15}})
     assert told.endswith("toy 1.5 DVI 3.6 (59.1)") or told.endswith("toy 1.5 DVI 3.6 (59.15)")
@@ -198,18 +164,15 @@ def test_speedups_that_fall_short_are_said() -> None:
 
 
 def test_the_page_begins_with_what_is_not_reproduced(tmp_path: Path) -> None:
-    import papers
-
-    from bigscreen.report import report
-
     record = {"question": "Q?", "not_reproduced": ["a ratio of <73>"], "notes": ["a note"]}
-    report.write_json(tmp_path / "zimmert.json", record)
-    runs = {"zimmert": {"code": 0, "command": "c", "seconds": 1.0}}
-    page = papers.written(tmp_path, runs)
+    report.write_json(tmp_path / "zimmert2015.screening.json", record)
+    runs = {"zimmert2015.screening": {"code": 0, "command": "c", "seconds": 1.0}}
+    page = written(tmp_path, runs)
     first, second = (m.start() for m in re.finditer("a ratio of &lt;73&gt;", page))
     assert page.index("<h2>Not reproduced</h2>") < first < page.index("<h3") < second
     assert page.index("NOT reproduced: ") < page.index("a note")
-    trial = papers.written(tmp_path, {"zimmert": {**runs["zimmert"], "trial": True}})
+    runs["zimmert2015.screening"]["trial"] = True
+    trial = written(tmp_path, runs)
     assert "A trial" in trial and "A trial" not in page
 
 
@@ -221,11 +184,9 @@ def test_nothing_claims_all_of_the_papers() -> None:
 
 
 def test_the_readme_counts_what_the_tables_do() -> None:
-    import paper_sets
-
     words = " ".join((ROOT / "README.md").read_text().split())
     for table, there in (("IV", 2), ("V", 5), ("VI", 5), ("VII", 5), ("VIII", 1)):
-        names = paper_sets.TABLES[table]
-        assert sum(name in paper_sets.FILES for name in names) == there
+        names = data_sets.TABLES[table]
+        assert sum(name in data_sets.FILES for name in names) == there
         assert f"{there} of {len(names)}" in words
     assert "decides no row" in words

@@ -1,6 +1,5 @@
 """The scripted experiments and benchmarks, small, as processes of their own."""
 
-import ast
 import json
 import os
 import subprocess
@@ -10,23 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from places import ROOT
-
-PIPELINES = ROOT / "pipelines"
-
-
-def script(name: str, *args: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, PIPELINES / name, *map(str, args)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, **environment},
-    )
+from scripts import script
 
 
 def test_susy_standin_says_so(tmp_path: Path) -> None:
     args = ("--rows", 12_000, "--landmarks", 100, "--workers", 1, "--json", tmp_path / "r.json")
-    done = script("susy.py", *args, TMPDIR=str(tmp_path))
+    done = script("scale.susy", *args, TMPDIR=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "STAND-IN" in done.stdout and "best possible" in done.stdout
     record = json.loads((tmp_path / "r.json").read_text())
@@ -46,7 +34,7 @@ def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
     table = np.column_stack([(X[:, 0] > 0).astype(float), X])
     np.savetxt(tmp_path / "SUSY.csv", table, fmt="%.18e", delimiter=",")
     args = ("--data", tmp_path / "SUSY.csv", "--rows", 400, "--landmarks", 20)
-    done = script("susy.py", *args, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
+    done = script("scale.susy", *args, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "r.json").read_text())
     assert "STAND-IN" not in done.stdout and not record["standin"]
@@ -57,7 +45,7 @@ def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
 
 def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
     args = ("--rows", 3000, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
-    done = script("rcv1.py", *args)
+    done = script("scale.rcv1", *args)
     assert done.returncode == 0, done.stderr
     assert "STAND-IN" in done.stdout
     record = json.loads((tmp_path / "r.json").read_text())
@@ -66,29 +54,31 @@ def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
     assert fit["evaluation"]["error"] < 0.4
 
 
-@pytest.mark.parametrize("name", ["accuracy.py", "race.py", "susy_million.py"])
+@pytest.mark.parametrize("name", ["accuracy", "nystrom_race", "susy_million"])
 def test_benchmarks_say_what_is_missing(name: str, tmp_path: Path) -> None:
-    done = script(f"bench/{name}", BIGSCREEN_DATA=str(tmp_path / "nowhere"))
+    done = script(f"bench.{name}", BIGSCREEN_DATA=tmp_path / "nowhere")
     assert done.returncode == 1
     assert "there is no data folder" in done.stderr and "BIGSCREEN_DATA" in done.stderr
     assert "Traceback" not in done.stderr
-    assert "--out" in script(f"bench/{name}", "--help").stdout
+    assert "--out" in script(f"bench.{name}", "--help").stdout
 
 
 def test_benchmarks_unset_the_core_type() -> None:
-    """The module that unsets it comes before everything that loads OpenBLAS."""
-    heavy = {"numpy", "scipy", "sklearn", "bigscreen"}
-    for path in sorted((PIPELINES / "bench").glob("*.py")):
-        tops = [
-            (node.lineno, (getattr(node, "module", None) or node.names[0].name).split(".")[0])
-            for node in ast.parse(path.read_text()).body
-            if isinstance(node, ast.Import | ast.ImportFrom)
-        ]
-        first = min((line for line, top in tops if top in heavy), default=None)
-        if path.name == "bench.py":
-            assert first is None
-        else:
-            assert first > next(line for line, top in tops if top == "bench"), path
+    """Their package does, which is imported before any of them, and loads no OpenBLAS itself."""
+    code = """
+import os, sys, pipelines.bench
+print("OPENBLAS_CORETYPE" in os.environ, pipelines.bench.OPENBLAS_CORETYPE, "numpy" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "OPENBLAS_CORETYPE": "Haswell"},
+    )
+    assert done.stdout.split() == ["False", "Haswell", "False"], done.stderr
+    files = {path.parent for path in (ROOT / "pipelines" / "bench").rglob("*.py")}
+    assert all((folder / "__init__.py").exists() for folder in files)
 
 
 def test_susy_million_small(tmp_path: Path) -> None:
@@ -99,7 +89,7 @@ def test_susy_million_small(tmp_path: Path) -> None:
     table = np.column_stack([(X[:, 0] * X[:, 1] > 0).astype(float), X])
     np.savetxt(tmp_path / "susy" / "SUSY_1K.csv", table, delimiter=",")
     args = ("--rows", 3000, "--repeat", 1, "--only", "inline, auto", "--out", tmp_path / "out")
-    done = script("bench/susy_million.py", *args, BIGSCREEN_DATA=str(tmp_path))
+    done = script("bench.susy_million", *args, BIGSCREEN_DATA=tmp_path)
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out" / "susy_million.json").read_text())
     assert record["machine"]["OPENBLAS_CORETYPE"].startswith("unset")
@@ -109,7 +99,7 @@ def test_susy_million_small(tmp_path: Path) -> None:
 
 
 def test_pairs_takes_as_many_steps_as_libsvm(tmp_path: Path) -> None:
-    done = script("pairs.py", "--rows", 600, "--json", tmp_path / "r.json")
+    done = script("zimmert2015.working_sets", "--rows", 600, "--json", tmp_path / "r.json")
     assert done.returncode == 0, done.stderr
     runs = json.loads((tmp_path / "r.json").read_text())["runs"]
     ours, theirs = (
@@ -122,7 +112,7 @@ def test_pairs_takes_as_many_steps_as_libsvm(tmp_path: Path) -> None:
 
 def test_starts_end_at_the_same_optimum(tmp_path: Path) -> None:
     args = ("--only", "susy", "--rows", 3000, "--out", tmp_path)
-    done = script("bench/divide.py", *args)
+    done = script("bench.divide", *args)
     assert done.returncode == 0, done.stderr
     runs = json.loads((tmp_path / "divide.json").read_text())["susy"]
     assert [run["start"] for run in runs] == ["cold", "divide", "nystrom"]
@@ -134,9 +124,9 @@ def test_starts_end_at_the_same_optimum(tmp_path: Path) -> None:
 def test_zimmert_on_a_few_rows(tmp_path: Path) -> None:
     if not (ROOT.parent / "shared" / "data" / "mnist").is_dir():
         pytest.skip("the real data sets are not beside this checkout")
-    done = script("zimmert.py", "--rows", 300, "--out", tmp_path)
+    done = script("zimmert2015.screening", "--rows", 300, "--out", tmp_path)
     assert done.returncode == 0, done.stderr
-    runs = json.loads((tmp_path / "zimmert.json").read_text())["table 1"]
+    runs = json.loads((tmp_path / "zimmert2015.screening.json").read_text())["table 1"]
     # Whatever a rule has removed, all end at the optimum.
     duals = [run["dual"] for run in runs.values()]
     assert max(duals) - min(duals) < max(run["gap"] for run in runs.values())

@@ -1,14 +1,11 @@
 """Rules of a path are safe at any accuracy of what they are told; the papers' own are not."""
 
-import sys
-
 import numpy as np
 import pytest
 import reference
 import safety_cases
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from places import ROOT
 from safety_cases import INTERCEPTS, RECIPES, STYLES, WEIGHTS, Case, Spec, Tally
 
 from bigscreen.errors import InputError
@@ -17,9 +14,7 @@ from bigscreen.screening.bounds import box_factor, carried, gap_bound, in_the_bo
 from bigscreen.screening.regions import Region, Scores, half_space
 from bigscreen.screening.sequential import Dvi, Essnsv, GapAtPast, Ssnsv, make_path_rule, screen
 from bigscreen.screening.srbo import Srbo, SrboCut, choose
-
-sys.path.insert(0, str(ROOT / "pipelines"))
-import literal_rules  # noqa: E402
+from pipelines.papers import printed_rules
 
 RULES = ("gap", "dvi", "ssnsv", "essnsv", "srbo", "srbo-cut")
 
@@ -89,7 +84,7 @@ def tried(rules, seeds, **spec):
 
 def test_literal_dvi_after_an_early_stop_is_caught():
     early = {"style": "sweep", "accuracy": 0.0, "step": 0.05}
-    tally = tried([literal_rules.LiteralDvi(), Dvi()], range(40), **early)
+    tally = tried([printed_rules.LiteralDvi(), Dvi()], range(40), **early)
     assert tally.false["dvi (literal)"] > 0 and tally.outside["dvi (literal)"] > 0
     assert tally.false["dvi"] == 0 and tally.outside["dvi"] == 0
 
@@ -97,12 +92,12 @@ def test_literal_dvi_after_an_early_stop_is_caught():
 @pytest.mark.parametrize(
     ("rule", "recipe"),
     [
-        (literal_rules.LiteralSsnsv(), "lad"),
-        (literal_rules.LiteralEssnsv(), "c_svc"),
-        (literal_rules.LiteralSrbo(), "nu_svc"),
+        (printed_rules.LiteralSsnsv(), "lad"),
+        (printed_rules.LiteralEssnsv(), "c_svc"),
+        (printed_rules.LiteralSrbo(), "nu_svc"),
     ],
 )
-def test_the_other_literal_rules_are_caught_too(rule, recipe):
+def test_the_other_printed_rules_are_caught_too(rule, recipe):
     tally = tried([rule], range(60), recipe=recipe, style="sweep", accuracy=0.0, step=0.05)
     assert tally.outside[rule.name] > 0
 
@@ -152,7 +147,7 @@ def test_dvi_in_its_two_forms_and_its_limits():
         same = Dvi().region(point.dual, C0, [point], None)
         np.testing.assert_allclose(same.radius**2, point.gap + 1e-13 * point.w_sq, rtol=1e-9)
         if C > C0:
-            exact = literal_rules.LiteralDvi().region(dual, C, [point], None)
+            exact = printed_rules.LiteralDvi().region(dual, C, [point], None)
             assert exact.radius <= region.radius
             np.testing.assert_allclose(exact.centre.values, region.centre.values, rtol=1e-12)
 

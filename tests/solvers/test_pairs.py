@@ -3,8 +3,6 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 
 import contracts
 import numpy as np
@@ -14,8 +12,8 @@ from contracts import INTERCEPTS
 from exact_world import ExactWorld, solved
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from places import ROOT
 from scipy import sparse
+from scripts import script
 from sklearn.svm import SVC
 
 from bigscreen.data.memory import MemoryDataset
@@ -312,9 +310,7 @@ def test_designs_and_problems_it_does_not_solve():
 
 
 def test_the_pipeline_compares_working_sets(tmp_path):
-    script = ROOT / "pipelines" / "pairs.py"
-    args = [sys.executable, script, "--rows", "300", "--json", tmp_path / "r.json"]
-    done = subprocess.run(args, capture_output=True, text=True, timeout=240)
+    done = script("zimmert2015.working_sets", "--rows", 300, "--json", tmp_path / "r.json")
     assert done.returncode == 0, done.stderr
     assert "made-up" in done.stdout
     *runs, libsvm = json.loads((tmp_path / "r.json").read_text())["runs"]

@@ -1,0 +1,1 @@
+"""The exact kernel machine beside scikit-learn, scikit-learn-intelex and LIBSVM."""

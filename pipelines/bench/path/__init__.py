@@ -1,0 +1,1 @@
+"""Paths of C beside as many cold fits of others."""

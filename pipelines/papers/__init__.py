@@ -1,0 +1,1 @@
+"""What the papers' experiments share, their data sets, and one page with all that came out."""

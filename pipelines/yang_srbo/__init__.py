@@ -1,0 +1,1 @@
+"""The experiments of Yang et al.: SRBO for nu-SVM and one-class machines."""
