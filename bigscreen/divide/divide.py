@@ -38,7 +38,7 @@ from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule
-from bigscreen.solvers.protocol import Solver, Verdict
+from bigscreen.solvers.protocol import Run, Solver, Verdict
 
 FACTOR = 4
 """Parts of one level for each of the next."""
@@ -463,16 +463,8 @@ def solved(
     n = design.data.n_rows
     dual = problem.dual(design.data.y(0, n), design.data.weights(0, n))
     begin = dual.feasible(alpha)
-    point = solver.run(
-        design,
-        problem,
-        fleet,
-        check,
-        weight_bound=float(np.maximum(np.abs(dual.lo), np.abs(dual.hi)).sum()),
-        resident=True,
-        resume=None,
-        start=begin if begin.any() else None,
-    )
+    run = Run(design, problem, fleet, start=begin if begin.any() else None)
+    point = solver.solve(run, check)
     if point.alpha is None:
         raise InputError("divide and conquer needs a solver that holds alpha; use pairs or cd")
     return PartSolution(

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -26,12 +25,11 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import check_owner
 from bigscreen.fit.monitor import COUNTED, Limits, Monitor, Report
-from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule, check_rule
-from bigscreen.solvers.protocol import Solver
+from bigscreen.solvers.protocol import Run, Solver
 
 BEYOND = (
     "the objective is no finite number, as sums overflow float64: the data, C, the weights or the "
@@ -83,44 +81,29 @@ class Fitted:
 
 
 def fit(
-    design: Design,
-    problem: Problem,
+    run: Run,
     solver: Solver,
-    fleet: Fleet,
     limits: Limits,
     *,
     rule: Rule | None = None,
     certify: str = "float32",
     source: Design | None = None,
-    resident: bool = True,
-    folder: Path | None = None,
-    resume: bool = False,
-    of: str = "",
-    start: FloatArray | None = None,
     report: Report = lambda event: None,
 ) -> Fitted:
     """Solve one binary problem to a proved relative gap.
 
     Parameters
     ----------
-    design, problem, solver, fleet
-        Features, problem, solver, and where shards run.
+    run : Run
+        Rows, problem, where shards run, checkpoints and start.
+    solver : Solver
+    limits : Limits
     rule : Rule or None
         Screening during the solve.
     certify : {"float32", "float64"}
         Precision of the closing pass.
     source : Design or None
         The kernel design behind stored features, whose exact columns float64 certifies.
-    resident : bool
-        Keep rows in memory between passes.
-    folder : Path or None
-        Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
-    resume : bool
-        Go on from the newest checkpoint in ``folder``.
-    of : str
-        Which problem checkpoints are of: those of another one are refused.
-    start : float64 (n,) or None
-        A feasible alpha to begin from where no checkpoint is gone on with.
     report : callable
         Receives one event a pass.
 
@@ -129,39 +112,31 @@ def fit(
     Fitted
         The best certified point; its gap is above ``limits.tol`` where a budget ended first.
     """
+    design, problem = run.design, run.problem
     if rule is not None:
         check_rule(rule.name, design.definite)
-    if folder is not None and resume:
-        check_owner(folder, of)
-    weight_bound = _weight_bound(design, problem)
+    if run.checkpoint is not None:
+        check_owner(run.checkpoint, run.of)
+    _check_boxes(run)
 
     def certified(point: Point) -> Certificate:
         if design.exact:
-            return close_few(design, problem, point, fleet, certify)
-        return close(design, problem, point, fleet, certify, source)
+            return close_few(design, problem, point, run.fleet, certify)
+        return close(design, problem, point, run.fleet, certify, source)
 
     monitor = Monitor(
         certify=certified,
         limits=limits,
         rule=rule,
         report=report,
-        folder=folder,
-        of=of,
+        folder=run.folder,
+        of=run.of,
         nothing=_nothing(design, problem),
         definite=design.definite,
     )
     report({"event": "phase", "phase": "solve"})
     with GracefulInterrupt(monitor), arithmetic():
-        solver.run(
-            design,
-            problem,
-            fleet,
-            monitor,
-            weight_bound=weight_bound,
-            resident=resident,
-            resume=folder if resume else None,
-            start=start,
-        )
+        solver.solve(run, monitor)
     assert monitor.certificate is not None and monitor.certified_point is not None
     if not np.isfinite([monitor.certificate.reached, monitor.certificate.dual]).all():
         raise InputError(BEYOND)
@@ -220,26 +195,16 @@ def _nothing(design: Design, problem: Problem) -> float:
     return 0.5 * (2.0**-24 * total) ** 2 * (largest + float(problem.intercept == "constant"))
 
 
-def _weight_bound(design: Design, problem: Problem) -> float:
-    """The sum of all rows' reach.
-
-    Raises
-    ------
-    InputError
-        If a row's box is so large or so small that its square is no float64.
-    """
-    data = design.data
-    total = 0.0
+def _check_boxes(run: Run) -> None:
+    """Refuse a row's box that is so large or so small that its square is no float64."""
+    reach, data = run.reach, run.design.data
+    if 1 / LARGEST <= reach.least and reach.most <= LARGEST:
+        return
     for s in range(data.n_shards):
         start, stop = data.shard(s)
-        if data.n_shards == 1:
-            dual = design.dual(problem)
-        else:
-            dual = problem.dual(data.y(start, stop), data.weights(start, stop))
-        box = dual.reach
-        check_box(box if dual.curve is None else 0.5 * box, partial(data.row_ids, start, stop))
-        total += float(box.sum())
-    return total
+        dual = run.problem.dual(data.y(start, stop), data.weights(start, stop))
+        box = dual.reach if dual.curve is None else 0.5 * dual.reach
+        check_box(box, partial(data.row_ids, start, stop))
 
 
 class GracefulInterrupt:

@@ -10,14 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import load_alone, save_alone
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot
 from bigscreen.problems.dual import AT_HI, FREE
 from bigscreen.problems.point import Point
-from bigscreen.problems.recipes import Problem, constant
+from bigscreen.problems.recipes import constant
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.protocol import Check
+from bigscreen.solvers.protocol import Check, Run
 
 PLACE = "descent"
 """Where in the folder of a problem the checkpoints are."""
@@ -39,38 +38,28 @@ class CoordinateDescent:
 
     seed: int = 0
 
-    def run(
-        self,
-        design: Design,
-        problem: Problem,
-        fleet: Any,
-        check: Check,
-        *,
-        weight_bound: float,
-        resident: bool = True,
-        resume: Path | None = None,
-        start: FloatArray | None = None,
-    ) -> Point:
+    def solve(self, run: Run, check: Check) -> Point:
         """Solve to whatever ``check`` asks for; returns the last point.
 
-        ``start`` is an alpha (n,) within the box to begin from where there is no checkpoint.
+        A start need not be feasible: what of it is within the box counts.
 
         Raises
         ------
         InputError
             For a coupling (an unpenalised offset, nu), or columns that are not explicit features.
         """
-        if design.kernel is not None:
+        if run.design.kernel is not None:
             raise InputError(
                 "coordinate descent needs explicit features; use the newton, block or pairs solver"
             )
-        descent = _Descent(design, problem, resident, weight_bound)
-        found = None if resume is None else load_alone(resume / PLACE)
+        descent = _Descent(run)
+        folder = run.checkpoint
+        found = None if folder is None else load_alone(folder / PLACE)
         if found is not None:
             descent.restore(*found)
             check.restored(found[0])
-        elif start is not None:
-            descent.begin(start)
+        elif run.start is not None:
+            descent.begin(run.start)
         while True:
             # Scores for a check cost about an epoch: check more rarely as epochs go by.
             if not descent.restored:
@@ -90,9 +79,9 @@ class CoordinateDescent:
 class _Descent:
     """alpha, w and the free rows of one descent."""
 
-    def __init__(self, design: Design, problem: Problem, resident: bool, box: float) -> None:
-        data = design.data
-        self.design, self.data, self.box = design, data, box
+    def __init__(self, run: Run) -> None:
+        problem, data = run.problem, run.design.data
+        self.design, self.data, self.box = run.design, data, run.reach.total
         self.constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
         self.shards = [data.shard(s) for s in range(data.n_shards)]
         self.duals = [problem.dual(data.y(a, b), data.weights(a, b)) for a, b in self.shards]
@@ -102,7 +91,7 @@ class _Descent:
                 "offset, or nu) does not allow; use the newton, block or pairs solver"
             )
         self.sqnorms = [data.sqnorms(a, b) + self.constant**2 for a, b in self.shards]
-        self.X = [data.X(a, b) for a, b in self.shards] if resident else None
+        self.X = [data.X(a, b) for a, b in self.shards] if run.resident else None
         self.curved = any(dual.curve is not None for dual in self.duals)
         # Rows that cannot move cost nothing after this.
         self.still = np.concatenate([dual.hi <= dual.lo for dual in self.duals])

@@ -1,17 +1,86 @@
-"""What a solver is handed: rounds over shards, and the check at its pass boundaries."""
+"""A solver, the run that it is handed, and the check that it calls at its pass boundaries."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
 
 from bigscreen.features.design import Design
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
+
+
+class Reach(NamedTuple):
+    """How far alpha can be from 0: the sum of the rows' reach, and the bounds' extremes.
+
+    A variable's bound is the row's reach or, of squared losses, half of it.
+    """
+
+    total: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """One solve: a problem on the rows of a design, where its shards run, and what it begins from.
+
+    Parameters
+    ----------
+    design : Design
+    problem : Problem
+    fleet : Fleet
+    start : float64 (n,) or None
+        A feasible alpha to begin from where no checkpoint is gone on with.
+    resident : bool
+        Keep rows in memory between passes.
+    folder : Path or None
+        Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
+    of : str
+        Which problem checkpoints are of: those of another one are refused.
+    resume : bool
+        Go on from the newest checkpoint in ``folder``.
+    """
+
+    design: Design
+    problem: Problem
+    fleet: Fleet
+    start: FloatArray | None = None
+    resident: bool = True
+    folder: Path | None = None
+    of: str = ""
+    resume: bool = False
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The folder of a checkpoint to go on from."""
+        return self.folder if self.resume else None
+
+    @cached_property
+    def reach(self) -> Reach:
+        """That of the rows, summed shard by shard."""
+        data = self.design.data
+        total, least, most = 0.0, np.inf, 0.0
+        for s in range(data.n_shards):
+            start, stop = data.shard(s)
+            if data.n_shards == 1:
+                dual = self.design.dual(self.problem)
+            else:
+                dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
+            reach = dual.reach
+            bound = reach if dual.curve is None else 0.5 * reach
+            least = float(np.minimum(least, np.min(bound, initial=np.inf)))
+            most = float(np.maximum(most, np.max(bound, initial=0.0)))  # a nan stays one
+            total += float(reach.sum())
+        return Reach(total, least, most)
 
 
 @dataclass(frozen=True)
@@ -52,20 +121,8 @@ class Check(Protocol):
 class Solver(Protocol):
     """A solver: moves from point to point until ``check`` answers None."""
 
-    def run(
-        self,
-        design: Design,
-        problem: Problem,
-        fleet: Any,
-        check: Check,
-        *,
-        weight_bound: float,
-        resident: bool,
-        resume: Path | None,
-        start: FloatArray | None,
-    ) -> Point:
-        """Solve until ``check`` answers None.
+    def solve(self, run: Run, check: Check) -> Point:
+        """Solve until ``check`` answers None; returns the last point.
 
-        ``start`` is a feasible alpha (n,) to begin from. Raises InputError for a problem or a
-        design that the solver is not made for.
+        Raises InputError for a problem or a design that the solver is not made for.
         """

@@ -28,7 +28,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import settled
 from bigscreen.problems.recipes import NuSvc
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.protocol import Solver
+from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import Plan
 from bigscreen.train.problems import (
@@ -222,20 +222,23 @@ class Job:
         ``fleet``: where it runs if not where the whole job does.
         """
         options = self.options
-        fitted = fit(
+        run = Run(
             design,
             binary.problem,
-            solver,
             fleet or self.fleet,
+            start=start,
+            resident=self.plan.resident,
+            folder=self.folder(binary),
+            of=f"{self._of}/{binary.folder}",
+            resume=options.resume,
+        )
+        fitted = fit(
+            run,
+            solver,
             Limits(options.tol, options.max_iter, self.until),
             rule=make_rule(options.rule, options.f, options.patience),
             certify=options.certify,
             source=source,
-            resident=self.plan.resident,
-            folder=self.folder(binary),
-            resume=options.resume,
-            of=f"{self._of}/{binary.folder}",
-            start=start,
             report=lambda event: self._tell(event, binary.name),
         )
         self.seconds["solve"] += fitted.seconds["solve"]

@@ -25,7 +25,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate
 from bigscreen.problems.recipes import CSvc, NuSvc, OneClass, Problem, Sublinear
 from bigscreen.solvers.block.solver import Block
-from bigscreen.solvers.protocol import Solver
+from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.plan import FEW_ROWS
 
@@ -107,14 +107,8 @@ def solve(
     solver: Solver = Pairs() if n <= FEW_ROWS else Block()
     # One BLAS thread: its own would wait for each other beside those of the fleet.
     with Inline() as fleet, blas_threads(1):
-        fitted = fit(
-            Design(data, made),
-            problem,
-            solver,
-            fleet,
-            Limits(tol, max_iter),
-            certify="float64",
-        )
+        run = Run(Design(data, made), problem, fleet)
+        fitted = fit(run, solver, Limits(tol, max_iter), certify="float64")
     found, proved = fitted.point.alpha, fitted.certificate
     assert found is not None and proved.intercept is not None
     dual = problem.dual(data.y(0, n), data.weights(0, n))

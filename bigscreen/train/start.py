@@ -22,7 +22,7 @@ from bigscreen.screening.dynamic import GapBall, make_rule
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.protocol import Solver
+from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Job
 from bigscreen.train.plan import COPIES, EXACT_ROW_BYTES, row_size
@@ -126,13 +126,10 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
     side, _ = nystrom.landmarks(bare.data, bare.kernel, m, "uniform", options.seed)
     design = replace(bare, landmarks=side, factor=nystrom.factor(bare.kernel, side))
     fitted = fit(
-        design,
-        problem,
+        Run(design, problem, fleet, resident=job.plan.resident),
         Newton(tol=TOL),
-        fleet,
         Limits(TOL, options.max_iter, job.until),
         rule=GapBall(),
-        resident=job.plan.resident,
     )
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
     alpha = np.zeros(data.n_rows)

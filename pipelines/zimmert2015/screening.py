@@ -31,6 +31,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import Rbf
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, Rule
+from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
 from pipelines.papers import common as papers
 
@@ -120,7 +121,8 @@ def one(data: MemoryDataset, rule: Rule | None, eps: float) -> dict[str, Any]:
     limits = Limits(0.0, 10**6, restarts=10**6)
     began = time.monotonic()
     with Inline(1) as fleet:
-        found = fit(Design(data, Rbf(1 / 72)), CSvc(1.0, 1), solver, fleet, limits, rule=rule)
+        run = Run(Design(data, Rbf(1 / 72)), CSvc(1.0, 1), fleet)
+        found = fit(run, solver, limits, rule=rule)
     seconds = time.monotonic() - began
     history = found.history
     alive = [(event["rows_alive"], event["primal"] - event["dual"]) for event in history]

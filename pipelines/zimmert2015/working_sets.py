@@ -28,6 +28,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import Rbf
 from bigscreen.problems.recipes import CSvc
 from bigscreen.report import report
+from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
 
 CASES = [
@@ -84,7 +85,7 @@ def one(
     solver = Pairs(selection, size, whole=0, eps=given.eps)
     with Inline(1) as fleet:
         # No gap is asked for: LIBSVM's rule ends it.
-        found = fit(design, problem, solver, fleet, Limits(0.0, 1_000_000))
+        found = fit(Run(design, problem, fleet), solver, Limits(0.0, 1_000_000))
     last = found.history[-1]
     return {
         "offset": offset,

@@ -31,6 +31,7 @@ from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
 
 
@@ -301,12 +302,12 @@ def test_coordinate_descent_goes_on_from_a_start(intercept, sparse_rows, fleet):
     data = contracts.rows(3, 400, sparse_rows=sparse_rows, shard_rows=64, chunk_rows=32)
     w = contracts.world(data, "linear", 3.0, intercept)
     solver = CoordinateDescent()
-    first = fit(w.design, w.problem, solver, fleet, Limits(1e-6))
+    first = fit(Run(w.design, w.problem, fleet), solver, Limits(1e-6))
     start = divided(w, fleet, 5, solver, tol=1e-3).alpha
-    after = fit(w.design, w.problem, solver, fleet, Limits(1e-6), start=start)
+    after = fit(Run(w.design, w.problem, fleet, start=start), solver, Limits(1e-6))
     contracts.solver_law(w, after.point, after.certificate, 1e-6)
     # From its own end there is nothing left to do.
-    again = fit(w.design, w.problem, solver, fleet, Limits(1e-5), start=first.point.alpha)
+    again = fit(Run(w.design, w.problem, fleet, start=first.point.alpha), solver, Limits(1e-5))
     assert len(again.history) == 1
     np.testing.assert_allclose(again.point.w, first.point.w, rtol=1e-3, atol=1e-4)
 
@@ -322,12 +323,12 @@ def test_newton_goes_on_from_any_start(kernel, intercept, far, fleet):
     start = (1 - far) * w.optimum.alpha + far * w.box * rng.random(400)
     if intercept == "true":
         start = w.problem.dual(data.y(0, 400), data.weights(0, 400)).feasible(start)
-    fitted = fit(w.design, w.problem, Newton(1e-4), fleet, Limits(1e-4), start=start)
+    fitted = fit(Run(w.design, w.problem, fleet, start=start), Newton(1e-4), Limits(1e-4))
     contracts.solver_law(w, fitted.point, fitted.certificate, 1e-4)
     if far == 0.0:
         # It begins at w*: the first pass sees P there, up to the oracle's digits.
         assert fitted.history[0]["primal"] == pytest.approx(w.optimum.primal, rel=1e-5)
-        cold = fit(w.design, w.problem, Newton(1e-4), fleet, Limits(1e-4))
+        cold = fit(Run(w.design, w.problem, fleet), Newton(1e-4), Limits(1e-4))
         assert len(fitted.history) < len(cold.history)
 
 
@@ -335,10 +336,10 @@ def test_a_start_is_not_what_a_checkpoint_goes_on_from(fleet, tmp_path):
     w = contracts.world(contracts.rows(4, 400), "linear", 3.0, "none")
     for solver in (Newton(1e-6), CoordinateDescent()):
         folder = tmp_path / type(solver).__name__
-        first = fit(w.design, w.problem, solver, fleet, Limits(1e-6, 2), folder=folder)
+        first = fit(Run(w.design, w.problem, fleet, folder=folder), solver, Limits(1e-6, 2))
         assert len(first.history) == 2
         other = fit(
-            w.design, w.problem, solver, fleet, Limits(1e-6), folder=folder, start=0.5 * w.box
+            Run(w.design, w.problem, fleet, folder=folder, start=0.5 * w.box), solver, Limits(1e-6)
         )
         contracts.solver_law(w, other.point, other.certificate, 1e-6)
 
@@ -454,5 +455,5 @@ def test_certificates_of_warm_solves_are_the_closing_pass(fleet):
     w = contracts.world(data, "linear", 1.0, "none")
     solver = CoordinateDescent()
     start = divided(w, fleet, 3, solver).alpha
-    fitted = fit(w.design, w.problem, solver, fleet, Limits(1e-6), start=start)
+    fitted = fit(Run(w.design, w.problem, fleet, start=start), solver, Limits(1e-6))
     assert close(w.design, w.problem, fitted.point, fleet) == fitted.certificate

@@ -14,6 +14,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Rbf
 from bigscreen.solvers.coordinate import CoordinateDescent
+from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
 
 KERNEL = Rbf(0.3)
@@ -55,9 +56,9 @@ def test_starts_are_feasible_and_worth_something(name, parts, fleet):
     room = 1e-5 * max(map(abs, values))
     assert values[0] <= values[1] + room <= values[2] + 2 * room
     limits = Limits(1e-6, 2000)
-    cold = fit(design, one.problem, Pairs(), fleet, limits, certify="float64").certificate
+    cold = fit(Run(design, one.problem, fleet), Pairs(), limits, certify="float64").certificate
     warm = fit(
-        design, one.problem, Pairs(), fleet, limits, certify="float64", start=found.alpha
+        Run(design, one.problem, fleet, start=found.alpha), Pairs(), limits, certify="float64"
     ).certificate
     assert cold.relative_gap <= 1e-6 and warm.relative_gap <= 1e-6
     assert warm.dual == pytest.approx(cold.dual, rel=2e-6)
@@ -72,7 +73,7 @@ def test_parts_by_coordinates(name, fleet):
     start = divide(design, one.problem, fleet, solver, Inline, parts=4, tol=1e-3).alpha
     is_feasible(one, start)
     ends = [
-        fit(design, one.problem, solver, fleet, Limits(1e-6, 20_000), start=begin).certificate
+        fit(Run(design, one.problem, fleet, start=begin), solver, Limits(1e-6, 20_000)).certificate
         for begin in (None, start)
     ]
     assert all(end.relative_gap <= 1e-6 for end in ends)

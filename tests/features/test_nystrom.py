@@ -16,6 +16,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 
 KERNELS = ["rbf", "laplacian", "polynomial", "linear"]
 
@@ -175,7 +176,7 @@ def test_stored_and_recomputed_features_give_the_same_model(name, intercept, fle
     design, _ = design_of(data, name, count=30, gamma=0.1)
     stored = nystrom.stored_features(design, fleet, None)
     problem = CSvc(1.0, 1, (1.0, 2.0), intercept)
-    found = [fit(d, problem, Newton(1e-5), fleet, Limits(1e-5, 200)) for d in (design, stored)]
+    found = [fit(Run(d, problem, fleet), Newton(1e-5), Limits(1e-5, 200)) for d in (design, stored)]
     one, other = found
     assert one.certificate.relative_gap <= 1e-5 and other.certificate.relative_gap <= 1e-5
 

@@ -20,6 +20,7 @@ from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
@@ -60,7 +61,7 @@ def same_model(one, other):
 @pytest.mark.parametrize("passes", [1, 2, 5])
 def test_max_iter_returns_the_best_point_with_its_true_gap(passes, fleet):
     world = contracts.world(small(), "linear", 10.0, "constant")
-    fitted = fit(world.design, world.problem, Newton(1e-8), fleet, Limits(1e-8, passes))
+    fitted = fit(Run(world.design, world.problem, fleet), Newton(1e-8), Limits(1e-8, passes))
     assert len(fitted.history) == passes
     contracts.solver_law(world, fitted.point, fitted.certificate, None)
     best = min(event["primal"] - event["dual"] for event in fitted.history)
@@ -71,7 +72,7 @@ def test_max_iter_returns_the_best_point_with_its_true_gap(passes, fleet):
 def test_no_time_at_all_still_certifies(fleet):
     world = contracts.world(small(), "rbf", 10.0, "constant")
     limits = Limits(1e-8, 100, time.monotonic() - 1)
-    fitted = fit(world.design, world.problem, Newton(1e-8), fleet, limits)
+    fitted = fit(Run(world.design, world.problem, fleet), Newton(1e-8), limits)
     assert len(fitted.history) == 1
     contracts.solver_law(world, fitted.point, fitted.certificate, None)
 
@@ -244,10 +245,8 @@ ODD = [
 def test_odd_data_end_with_a_true_certificate(name, intercept, fleet):
     for kernel, C in (("linear", 1.0), ("linear", 1e-12), ("linear", 1e12), ("rbf", 1.0)):
         world = contracts.world(odd(name), kernel, C, intercept)
-        fitted = fit(
-            world.design, world.problem, Newton(1e-3), fleet, Limits(1e-3, 100),
-            rule=make_rule("gap"),
-        )  # fmt: skip
+        run = Run(world.design, world.problem, fleet)
+        fitted = fit(run, Newton(1e-3), Limits(1e-3, 100), rule=make_rule("gap"))
         certificate = fitted.certificate
         assert np.isfinite(certificate.primal) and np.isfinite(certificate.dual)
         assert np.all(np.isfinite(fitted.point.coef))
@@ -262,5 +261,5 @@ def test_odd_data_end_with_a_true_certificate(name, intercept, fleet):
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 def test_extreme_kernels(gamma, intercept, fleet):
     world = contracts.world(small(), "rbf", 1.0, intercept, gamma=gamma)
-    fitted = fit(world.design, world.problem, Newton(1e-3), fleet, Limits(1e-3, 200))
+    fitted = fit(Run(world.design, world.problem, fleet), Newton(1e-3), Limits(1e-3, 200))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-3)

@@ -14,6 +14,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import Linear
 from bigscreen.problems.recipes import OneClass
 from bigscreen.solvers.block.solver import Block
+from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
 
 
@@ -63,7 +64,7 @@ def test_what_is_small_is_not_nothing(solver):
     data = MemoryDataset(X, None, [])
     with Inline(1) as fleet:
         problem, limits = OneClass(0.5, 61.0), Limits(1e-6, 5000)
-        found = fit(Design(data, Linear()), problem, solver, fleet, limits)
+        found = fit(Run(Design(data, Linear()), problem, fleet), solver, limits)
     assert found.ended == "proved" and found.certificate.relative_gap <= 1e-6
     assert found.certificate.primal < 0
 

@@ -18,6 +18,7 @@ from bigscreen.screening.dynamic import FSafe, GapBall, make_rule
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.newton import solver as newton
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +51,9 @@ class Reckless:
 
 
 def screened(world, fleet, rule, tol):
-    return fit(world.design, world.problem, Newton(tol=tol), fleet, Limits(tol, 400), rule=rule)
+    return fit(
+        Run(world.design, world.problem, fleet), Newton(tol=tol), Limits(tol, 400), rule=rule
+    )
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)

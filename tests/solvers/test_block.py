@@ -19,6 +19,7 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import Joachims, make_rule
 from bigscreen.solvers.block.solver import Block
+from bigscreen.solvers.protocol import Run
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -209,7 +210,7 @@ def test_designs_it_does_not_solve(fleet):
     data = contracts.rows(0, 30)
     for design in (Design(data), contracts.world(data, "rbf").design):
         with pytest.raises(InputError, match="newton or cd"):
-            Block().run(design, CSvc(1.0, 1), fleet, None, weight_bound=1.0)
+            Block().solve(Run(design, CSvc(1.0, 1), fleet), None)
 
 
 def test_a_block_in_which_no_pair_moves():

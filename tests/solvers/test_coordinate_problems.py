@@ -14,7 +14,7 @@ from bigscreen.numerics.rows import as_rows
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.coordinate import CoordinateDescent, epoch
-from bigscreen.solvers.protocol import Verdict
+from bigscreen.solvers.protocol import Run, Verdict
 
 PROBLEMS = ("c-svc", "lad", "svr", "quantile", "sublinear")
 
@@ -69,9 +69,7 @@ class Until:
 
 
 def run(design, problem, check, **how):
-    return CoordinateDescent().run(
-        design, problem, None, check, weight_bound=1e3, **{"resident": True, **how}
-    )
+    return CoordinateDescent().solve(Run(design, problem, None, **how), check)
 
 
 @pytest.mark.parametrize("rule", ["none", "gap"])
@@ -113,7 +111,7 @@ def test_a_checkpoint_goes_on_as_if_nothing_had_been(tmp_path):
     run(design, problem, whole)
     run(design, problem, Until(1e-9, rule, save=tmp_path))
     after = Until(1e-9, rule, most=7)
-    run(design, problem, after, resume=tmp_path)
+    run(design, problem, after, folder=tmp_path, resume=True)
     assert after.meta == {"passes": 3}
     # The first check repeats the one that the checkpoint was written at.
     assert [p.dual for p in after.points] == [p.dual for p in whole.points[2:]]

@@ -19,6 +19,7 @@ from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.newton import solver as newton
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,8 @@ def fleet():
 def solved(world, fleet, tol, lazy=True, rule="none", passes=300, **options):
     solver = Newton(tol=tol, lazy=lazy)
     limits = Limits(tol, passes)
-    return fit(world.design, world.problem, solver, fleet, limits, rule=make_rule(rule), **options)
+    run = Run(world.design, world.problem, fleet)
+    return fit(run, solver, limits, rule=make_rule(rule), **options)
 
 
 @pytest.mark.parametrize("intercept", INTERCEPTS)
@@ -141,9 +143,7 @@ def test_kept_sums_are_those_of_a_fresh_pass(sparse_rows, intercept, fleet):
     data = contracts.rows(4, n=200, sparse_rows=sparse_rows)
     world = contracts.world(data, "linear", 1.0, intercept)
     probe = Probe(world, fleet, 14)
-    Newton(tol=1e-5).run(
-        world.design, world.problem, fleet, probe, weight_bound=float(world.box.sum())
-    )
+    Newton(tol=1e-5).solve(Run(world.design, world.problem, fleet), probe)
     assert probe.skipped > 0 and probe.seen > 5
     assert probe.worst <= 1e-9
 
@@ -179,7 +179,7 @@ def test_subsamples_of_uneven_weights(fleet):
             return [64, 8, 1]
 
     with np.errstate(all="raise", under="ignore"):
-        fitted = fit(world.design, world.problem, Coarse(1e-4), fleet, Limits(1e-4, 100))
+        fitted = fit(Run(world.design, world.problem, fleet), Coarse(1e-4), Limits(1e-4, 100))
     assert fitted.certificate.relative_gap <= 1e-4
 
 
@@ -207,7 +207,7 @@ def test_subsample_sums_stay_within_the_bound(fleet):
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(newton, "NewtonProgram", Spy)
-        fit(world.design, world.problem, Coarse(1e-3), fleet, Limits(1e-3, 50))
+        fit(Run(world.design, world.problem, fleet), Coarse(1e-3), Limits(1e-3, 50))
     assert bounds, "no subsample was solved"
     # The picked rows of ALL shards together: at most the bound.
     assert min(bounds) >= data.n_shards - 1e-9

@@ -19,6 +19,7 @@ from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 
 
 @pytest.fixture(autouse=True)
@@ -42,12 +43,10 @@ def phases(monkeypatch):
     return seen
 
 
-def solved(world, tol, threads=1, rule="none", **options):
+def solved(world, tol, threads=1, rule="none"):
     with Inline(threads) as fleet:
-        limits = Limits(tol, 300)
-        return fit(
-            world.design, world.problem, Newton(tol), fleet, limits, rule=make_rule(rule), **options
-        )
+        run = Run(world.design, world.problem, fleet)
+        return fit(run, Newton(tol), Limits(tol, 300), rule=make_rule(rule))
 
 
 @pytest.mark.parametrize("rule", ["none", "gap"])
@@ -72,12 +71,11 @@ def shards(rows=4000):
     return MemoryDataset(X, y, [0, 1], shard_rows=512, chunk_rows=256)
 
 
-def fitted_on(threads, **options):
+def fitted_on(threads, report=lambda event: None, **options):
     data = shards()
     with Inline(threads) as fleet:
-        return fit(
-            Design(data), CSvc(1.0, 1, (), "true"), Newton(1e-5), fleet, Limits(1e-5, 99), **options
-        )
+        run = Run(Design(data), CSvc(1.0, 1, (), "true"), fleet, **options)
+        return fit(run, Newton(1e-5), Limits(1e-5, 99), report=report)
 
 
 def test_any_number_of_threads_finds_the_same_bits(phases):

@@ -22,6 +22,7 @@ from bigscreen.solvers.newton.algebra import Algebra, averaged, rough_moment, se
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 
 
 def design_of(n, m, seed=0):
@@ -86,7 +87,7 @@ def test_columns_that_are_far_from_0_are_fitted():
     X = (rng.standard_normal((1500, 260)) + 100).astype(np.float32)
     data = MemoryDataset(X, np.where(X[:, 0] + rng.standard_normal(1500) > 100, 1, 0), [0, 1])
     with Inline(2) as fleet:
-        found = fit(Design(data), CSvc(1.0, 1), Newton(1e-3), fleet, Limits(1e-3, 60))
+        found = fit(Run(Design(data), CSvc(1.0, 1), fleet), Newton(1e-3), Limits(1e-3, 60))
     assert found.certificate.relative_gap <= 1e-3
 
 
@@ -188,10 +189,11 @@ def test_a_mean_of_moments_is_resumed(at, tmp_path, monkeypatch):
 
     monkeypatch.setattr("bigscreen.solvers.newton.coordinator.averaged", spy)
 
-    def solved(threads, **options):
+    def solved(threads, report=lambda event: None, **options):
         with Inline(threads) as fleet:
             solver = Newton(1e-4, zone_rows=0.3)
-            return fit(world.design, world.problem, solver, fleet, Limits(1e-4, 60), **options)
+            run = Run(world.design, world.problem, fleet, **options)
+            return fit(run, solver, Limits(1e-4, 60), report=report)
 
     def stop(event):
         if event.get("pass") == at:

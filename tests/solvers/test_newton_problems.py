@@ -26,6 +26,7 @@ from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.newton import solver as newton
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
 
 # With raw features centred at 0 the rows' hull holds the origin: w* = 0, see the last tests.
 SOLVED = [(name, "linear") for name in NAMES if name != "one-class"]
@@ -38,9 +39,9 @@ def fleet():
         yield fleet
 
 
-def solved(world, fleet, tol, rule="none", passes=300, lazy=True, **options):
-    solver, limits = Newton(tol, lazy=lazy), Limits(tol, passes)
-    return fit(world.design, world.problem, solver, fleet, limits, rule=make_rule(rule), **options)
+def solved(world, fleet, tol, rule="none", passes=300, report=lambda event: None, **options):
+    run = Run(world.design, world.problem, fleet, **options)
+    return fit(run, Newton(tol), Limits(tol, passes), rule=make_rule(rule), report=report)
 
 
 def primal_law(world, point, found, room):
@@ -256,8 +257,7 @@ def test_kept_sums_are_those_of_a_fresh_pass(name, fleet):
     """P and D from V and H, without reading rows, are P and D read from every row."""
     world = feature_world(name, "linear", 2, n=120)
     probe = Probe(world, fleet, 16)
-    bound = float(np.maximum(world.case.hi, -world.case.lo).sum())
-    Newton(tol=1e-6).run(world.design, world.problem, fleet, probe, weight_bound=bound)
+    Newton(tol=1e-6).solve(Run(world.design, world.problem, fleet), probe)
     assert probe.skipped > 0 and probe.seen > 5
     assert probe.worst <= 1e-8
 
@@ -356,7 +356,9 @@ def test_subsamples_of_a_one_class_machine(fleet):
             data = MemoryDataset(X, np.zeros(4096, np.int32), ["all"], weights)
             mass = float(data.weights(0, 4096).sum())
             strides.clear()
-            fitted = fit(Design(data), OneClass(0.1, mass), Coarse(1e-4), fleet, Limits(1e-4, 100))
+            fitted = fit(
+                Run(Design(data), OneClass(0.1, mass), fleet), Coarse(1e-4), Limits(1e-4, 100)
+            )
             assert fitted.certificate.relative_gap <= 1e-4
             assert set(strides) == used
 
@@ -367,14 +369,14 @@ def test_a_total_that_cannot_be_met(fleet):
     data = MemoryDataset(X, y, [0, 1])
     problem = NuSvc(0.5, 1, 40.0, (), "true")
     with pytest.raises(InputError, match="smaller nu"):
-        fit(Design(data), problem, Newton(), fleet, Limits())
+        fit(Run(Design(data), problem, fleet), Newton(), Limits())
 
 
 def test_the_largest_nu(fleet):
     """Every alpha at its end: the box is as large as the total, and nothing can move."""
     world = feature_world("one-class", "rbf", 1, n=60, weights=False)
     problem = OneClass(1.0, 60.0)
-    fitted = fit(world.design, problem, Newton(1e-4), fleet, Limits(1e-4, 100))
+    fitted = fit(Run(world.design, problem, fleet), Newton(1e-4), Limits(1e-4, 100))
     mean = world.phi.mean(axis=0)
     assert fitted.certificate.dual == pytest.approx(-0.5 * mean @ mean, rel=1e-4)
     assert fitted.certificate.relative_gap <= 1e-4
@@ -402,7 +404,7 @@ def test_targets_of_any_size(make, fleet):
         # P of scaled targets is the same problem times scale^2 where C scales as they do.
         problem = problem.at(scale)
         data = MemoryDataset(X, scale * y, None)
-        fitted = fit(Design(data), problem, Newton(1e-6), fleet, Limits(1e-6, 60))
+        fitted = fit(Run(Design(data), problem, fleet), Newton(1e-6), Limits(1e-6, 60))
         assert fitted.certificate.relative_gap <= 1e-6
         counts.append((len(fitted.history), fitted.certificate.primal / scale**2))
     np.testing.assert_allclose([p for _, p in counts], counts[0][1], rtol=1e-5)

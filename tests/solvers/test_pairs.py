@@ -26,6 +26,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import FSafe, Joachims, make_rule
+from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.kernel_rows import KernelRows
 from bigscreen.solvers.smo.solver import WHOLE, Pairs
 
@@ -198,9 +199,9 @@ def test_an_interrupted_solve_goes_on(crash, kernel, intercept, rule, tmp_path, 
             os.kill(os.getpid(), signal.SIGINT)
 
     class Graceful(Pairs):
-        def run(self, design, problem, fleet, check, **how):
+        def solve(self, run, check):
             with GracefulInterrupt(check):
-                return super().run(design, problem, fleet, check, **how)
+                return super().solve(run, check)
 
     with pytest.raises(KeyboardInterrupt):
         solved(w, Graceful(every=15), rule, 1e-7, report=report, folder=tmp_path)
@@ -303,10 +304,10 @@ def test_designs_and_problems_it_does_not_solve():
     data = contracts.rows(0, 30)
     landmarks = contracts.world(data, "rbf")
     with pytest.raises(InputError, match="use newton"):
-        Pairs().run(landmarks.design, landmarks.problem, None, None, weight_bound=1.0)
+        Pairs().solve(Run(landmarks.design, landmarks.problem, None), None)
     w = world(data, "rbf", 1.0, "true")
     with pytest.raises(InputError, match="two variables"):
-        Pairs(working_set=1).run(w.design, w.problem, None, None, weight_bound=1.0)
+        Pairs(working_set=1).solve(Run(w.design, w.problem, None), None)
 
 
 def test_the_pipeline_compares_working_sets(tmp_path):

@@ -16,6 +16,7 @@ from bigscreen.fit.monitor import Limits
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
 from bigscreen.solvers.block.solver import Block
+from bigscreen.solvers.protocol import Run
 
 GRID = {"shard_rows": 64, "chunk_rows": 32}
 KERNELS = ("rbf", "polynomial", "laplacian", "linear")
@@ -103,10 +104,12 @@ def any_world(name, kernel="rbf", gamma=0.3, level=0.3, **rows):
 
 
 def solved(w, fleet, solver=None, rule=None, tol=1e-5, certify="float64", **how):
-    """What ``fit`` makes of a world; ``how``: max_iter, deadline, or what ``fit`` takes."""
+    """What ``fit`` makes of a world; ``how``: max_iter, deadline, report, or what a run takes."""
     limits = Limits(tol, how.pop("max_iter", 2000), how.pop("deadline", None))
     solver = solver or Block(size=16)
-    return fit(w.design, w.problem, solver, fleet, limits, rule=rule, certify=certify, **how)
+    report = how.pop("report", lambda event: None)
+    run = Run(w.design, w.problem, fleet, **how)
+    return fit(run, solver, limits, rule=rule, certify=certify, report=report)
 
 
 def ends_right(w, found, tol=1e-5):

@@ -17,6 +17,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import CSvc
+from bigscreen.solvers.protocol import Run
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,6 @@ def solved(world: ExactWorld, solver, rule=None, tol=1e-6, start=None, fleet=Non
         folder=how.get("folder"),
         definite=design.definite,
     )
-    solver.run(
-        design, problem, fleet, monitor, weight_bound=float(world.box.sum()), resident=True,
-        resume=how.get("folder") if how.get("resume") else None, start=start,
-    )  # fmt: skip
+    taken = {name: how[name] for name in ("folder", "resume") if name in how}
+    solver.solve(Run(design, problem, fleet, start, **taken), monitor)
     return Solved(monitor.certified_point, monitor.certificate, monitor, monitor.history[-1])

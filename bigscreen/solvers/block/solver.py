@@ -9,23 +9,20 @@ rows that have moved cost a kernel column: n entries each, once, while the cache
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, read_off
-from bigscreen.problems.recipes import Problem, refuse_uncommon
+from bigscreen.problems.recipes import refuse_uncommon
 from bigscreen.problems.violation import edges, extremes
 from bigscreen.solvers.block.coordinator import BlockRun, revive, screen
 from bigscreen.solvers.block.working_set import between, free
-from bigscreen.solvers.protocol import Check
+from bigscreen.solvers.protocol import Check, Run
 
 
 @dataclass(frozen=True)
@@ -55,18 +52,7 @@ class Block:
         if self.size < 4:
             raise InputError(f"a block needs at least 4 rows, not {self.size}")
 
-    def run(
-        self,
-        design: Design,
-        problem: Problem,
-        fleet: Any,
-        check: Check,
-        *,
-        weight_bound: float,
-        resident: bool = True,
-        resume: Path | None = None,
-        start: FloatArray | None = None,
-    ) -> Point:
+    def solve(self, run: Run, check: Check) -> Point:
         """Solve to whatever ``check`` asks for; returns the last point.
 
         Raises
@@ -74,16 +60,17 @@ class Block:
         InputError
             For a design with columns: it has better solvers; for squared losses.
         """
-        if not design.exact:
+        if not run.design.exact:
             raise InputError("the block solver needs an exact kernel; use newton or cd")
-        refuse_uncommon(problem)
-        solve = BlockRun(self, design, problem, fleet)
-        meta = None if resume is None else fleet.load(resume)
-        if resume is not None and meta is not None:
-            solve.restore(resume, meta)
+        refuse_uncommon(run.problem)
+        solve = BlockRun(self, run.design, run.problem, run.fleet)
+        folder = run.checkpoint
+        meta = None if folder is None else run.fleet.load(folder)
+        if folder is not None and meta is not None:
+            solve.restore(folder, meta)
             check.restored(meta)
-        elif start is not None:
-            open_at(solve, start)
+        elif run.start is not None:
+            open_at(solve, run.start)
         else:
             open_cold(solve)
         return driven(solve, check)

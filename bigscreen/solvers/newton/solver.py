@@ -13,18 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.fleet.protocol import Fleet
-from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point
-from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.newton.coordinator import NewtonRun, start_at
 from bigscreen.solvers.newton.shard import NewtonProgram
-from bigscreen.solvers.protocol import Check, Verdict
+from bigscreen.solvers.protocol import Check, Run, Verdict
 
 THIN = 8
 """Every subsample has so many times as many rows as the one before."""
@@ -55,50 +51,29 @@ class Newton:
     sample: float = 16.0
     zone_rows: float = 16.0
 
-    def run(
-        self,
-        design: Design,
-        problem: Problem,
-        fleet: Fleet,
-        check: Check,
-        *,
-        weight_bound: float,
-        resident: bool = True,
-        resume: Path | None = None,
-        start: FloatArray | None = None,
-    ) -> Point:
+    def solve(self, run: Run, check: Check) -> Point:
         """Solve to whatever ``check`` asks for; returns the last point.
 
-        Parameters
-        ----------
-        weight_bound : float
-            At least the sum of all rows' reach.
-        resident : bool
-            Keep rows in memory between passes.
-        resume : Path or None
-            Folder of a checkpoint to go on from.
-        start : float64 (n,) or None
-            A feasible alpha: begin at its w, with all rows, where there is no checkpoint.
+        From a start the first step is over all rows, else over a subsample of them.
         """
-        solve = NewtonRun(self, design, problem, fleet)
+        design, bound = run.design, run.reach.total
+        solve = NewtonRun(self, design, run.problem, run.fleet)
         program = NewtonProgram(
-            design, problem, resident=resident, lazy=self.lazy, weight_bound=weight_bound
+            design, run.problem, resident=run.resident, lazy=self.lazy, weight_bound=bound
         )
-        if resume is not None:
-            fleet.start(program, design.data.n_shards)
-            meta = fleet.load(resume)
+        if run.checkpoint is not None:
+            run.fleet.start(program, design.data.n_shards)
+            meta = run.fleet.load(run.checkpoint)
             if meta is not None:
                 check.restored(meta)
                 return solve.run(solve.restore(program, meta), check)
         place, before = solve.origin(), 1.0
         strides = self._strides(design)
-        if start is not None:
-            place, strides = start_at(solve, start), [1]
+        if run.start is not None:
+            place, strides = start_at(solve, run.start), [1]
         for stride in strides:
             # The picked rows can hold nearly all the weight, then scaled up by the stride.
-            part = replace(
-                program, stride=stride, scale=float(stride), weight_bound=stride * weight_bound
-            )
+            part = replace(program, stride=stride, scale=float(stride), weight_bound=stride * bound)
             if not solve.open(part):
                 if stride > 1:
                     continue

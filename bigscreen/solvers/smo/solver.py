@@ -23,7 +23,7 @@ from bigscreen.problems.point import Point, relative
 from bigscreen.problems.recipes import Problem, refuse_uncommon
 from bigscreen.problems.violation import violation
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.protocol import Check
+from bigscreen.solvers.protocol import Check, Run
 from bigscreen.solvers.smo.kernel_rows import KernelRows
 from bigscreen.solvers.smo.loop import (
     Matrix,
@@ -89,18 +89,7 @@ class Pairs:
         if self.working_set not in (None, 1, 2):
             raise InputError(f"a working set has 1 or 2 variables, not {self.working_set}")
 
-    def run(
-        self,
-        design: Design,
-        problem: Problem,
-        fleet: Any,
-        check: Check,
-        *,
-        weight_bound: float,
-        resident: bool = True,
-        resume: Path | None = None,
-        start: FloatArray | None = None,
-    ) -> Point:
+    def solve(self, run: Run, check: Check) -> Point:
         """Solve to whatever ``check`` asks for; returns the last point.
 
         Raises
@@ -109,12 +98,13 @@ class Pairs:
             For landmarks (their features are no rows to take products of), single variables
             and a coupling, a coupling whose total no alpha within the box has, or squared losses.
         """
-        if design.landmarks is not None:
+        if run.design.landmarks is not None:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
-        refuse_uncommon(problem)
-        found = None if resume is None else load_alone(resume / PLACE)
-        begin = start if found is None else None
-        state = SmoState(design, problem, self.cache, self.whole, self.eps, begin)
+        refuse_uncommon(run.problem)
+        folder = run.checkpoint
+        found = None if folder is None else load_alone(folder / PLACE)
+        begin = run.start if found is None else None
+        state = SmoState(run.design, run.problem, self.cache, self.whole, self.eps, begin)
         if state.coupled and self.working_set == 1:
             raise InputError(
                 "with an unpenalised offset or nu two variables have to move at a time"
