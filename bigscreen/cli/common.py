@@ -25,6 +25,7 @@ from bigscreen.files.work import in_use
 
 if TYPE_CHECKING:
     from bigscreen.fleet.protocol import Fleet
+    from bigscreen.train.options import Number as NumberValues
 
 BAD_INPUT = 2
 _BYTES = {"": 1, "b": 1}
@@ -97,7 +98,7 @@ def system_sentence(error: OSError) -> str:
     return f"{error.strerror or error}{where}"
 
 
-class Bytes(click.ParamType):
+class Bytes(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
     """A size such as 4GiB, 500MB or 1073741824."""
 
     name = "size"
@@ -115,7 +116,7 @@ class Bytes(click.ParamType):
         return n_bytes
 
 
-class Seconds(click.ParamType):
+class Seconds(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
     """A time such as 90s, 10m or 2h."""
 
     name = "time"
@@ -133,40 +134,26 @@ class Seconds(click.ParamType):
         return duration
 
 
-class Number(click.ParamType):
-    """A finite number, between open limits if given; some words may stand for it.
-
-    Parameters
-    ----------
-    above, below : float, optional
-        Open limits.
-    words : str
-        Allowed besides numbers.
-    """
+class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
+    """A number, or a word in its place, as the table of options has them."""
 
     name = "number"
 
-    def __init__(
-        self, above: float = -math.inf, below: float = math.inf, words: tuple[str, ...] = ()
-    ) -> None:
-        self.above, self.below, self.words = above, below, words
+    def __init__(self, values: "NumberValues") -> None:
+        self.values = values
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:
         """Text to a number, or one of the words."""
-        if value in self.words:
+        if isinstance(value, str) and value in self.values.words:
             return value
         try:
             number = float(value)
         except ValueError:
             number = math.nan
-        if not self.above < number < self.below:
-            limits = [f"above {self.above:g}"] if self.above > -math.inf else []
-            limits += [f"below {self.below:g}"] if self.below < math.inf else []
-            options = [
-                " ".join(["a finite number", " and ".join(limits)]).strip(),
-                *(f"the word {word}" for word in self.words),
-            ]
-            self.fail(f"{value!r} must be {' or '.join(options)}", param, ctx)
+        if not self.values.accept(number):
+            words = "".join(f" or the word {word}" for word in self.values.words)
+            called = param.opts[0] if param else "a value"
+            raise click.UsageError(f"{called} must {self.values.must}{words}, got {value!r}", ctx)
         return number
 
 

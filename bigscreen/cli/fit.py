@@ -21,6 +21,7 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.options import fit_options, train_options
 from bigscreen.errors import InputError
+from bigscreen.train.options import PROBLEMS
 
 if TYPE_CHECKING:
     from bigscreen.train.plan import Plan
@@ -31,10 +32,10 @@ KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
 
 @click.command(short_help="Say what a fit would need, without doing it.")
 @click.argument("store")
-@fit_options
+@fit_options()
 @json_option
 @click.pass_context
-def plan(context: click.Context, store: str, json_file: str | None, **values: Any) -> None:
+def plan(context: click.Context, /, store: str, json_file: str | None, **values: Any) -> None:
     """Say what a fit on STORE would need, without doing it.
 
     Shows rows, bytes, whether features are stored or recomputed, peak memory, disk and a rough
@@ -70,14 +71,13 @@ def plan(context: click.Context, store: str, json_file: str | None, **values: An
 def _workers(values: dict[str, Any]) -> int:
     """How many steps would run at once; local worker processes are not started to find out."""
     if values["workers"]:
-        return values["workers"]
+        return int(values["workers"])
     with open_fleet(values) as fleet:
         return fleet.workers
 
 
 def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
     from bigscreen.report.report import count, seconds, size
-    from bigscreen.train.options import CLASSIFIERS
 
     where = "in memory" if outline.features_in_memory else "on disk"
     each = "one for each pair of labels" if strategy == "one" else "labels, each against the rest"
@@ -100,7 +100,7 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
     without = ["landmarks", "features", "disk for features"] if exact else []
     if not outline.cache_bytes:
         without.append("kernel columns kept")
-    if problem not in CLASSIFIERS:
+    if not PROBLEMS[problem].classifies:
         without.append("classifiers")
     return {name: fact for name, fact in facts.items() if name not in without}
 
@@ -108,13 +108,14 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
 @click.command(short_help="Fit a MODEL on a STORE and prove how good it is.")
 @click.argument("store")
 @click.argument("model")
-@fit_options
+@fit_options()
 @click.option("--resume", is_flag=True, help="Go on where an interrupted fit stopped.")
 @overwrite_option
 @json_option
 @click.pass_context
 def fit(
     context: click.Context,
+    /,
     store: str,
     model: str,
     resume: bool,

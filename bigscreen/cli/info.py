@@ -181,7 +181,8 @@ def path_facts(record: dict[str, Any]) -> dict[str, str]:
 
 def _products(provenance: dict[str, Any]) -> str | None:
     """What computed products of rows; models of before do not say."""
-    return provenance.get("versions", {}).get("products")
+    products: str | None = provenance.get("versions", {}).get("products")
+    return products
 
 
 def _kernel(record: dict[str, Any]) -> str:

@@ -17,6 +17,7 @@ from bigscreen.cli.common import (
 from bigscreen.cli.info import describe_store, store_facts
 from bigscreen.cli.signals import INTERRUPTED
 from bigscreen.files.printable import printable
+from bigscreen.train.options import POSITIVE
 
 
 @click.command(short_help="Read files into a STORE.")
@@ -60,7 +61,7 @@ from bigscreen.files.printable import printable
 @click.option("--h5-y", metavar="NAME", help="Dataset of an HDF5 file with the labels.")
 @click.option(
     "--holdout",
-    type=Number(above=0),
+    type=Number(POSITIVE),
     metavar="FRACTION",
     help="Put this share of the rows (or this number of rows), picked by chance, into a second "
     "store for testing: train-holdout.store beside train.store.",
@@ -132,6 +133,7 @@ from bigscreen.files.printable import printable
 @click.pass_context
 def ingest(
     context: click.Context,
+    /,
     sources: tuple[str, ...],
     store: str,
     overwrite: bool,

@@ -22,24 +22,23 @@ from bigscreen.cli.common import (
     overwrite_option,
     resumable,
 )
-from bigscreen.cli.options import DEFAULT_LANDMARKS, check_machine, some_options
+from bigscreen.cli.options import fit_options, train_options
 from bigscreen.errors import InputError
+from bigscreen.train.options import POSITIVE, PROBLEMS, SHARE
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
     from bigscreen.train.options import TrainOptions
 
-RULES = ("dvi", "ssnsv", "essnsv", "srbo", "srbo-cut", "gap")
-_SHARED = (
-    *("kernel", "gamma", "degree", "coef0", "exact", "landmarks", "sampling"),
-    *("truncation", "class_weight"),
-    *("intercept", "tol", "time_budget", "memory", "seed", "work"),
-    *("workers", "scheduler", "tls_ca", "tls_cert", "tls_key", "threads"),
-    *("problem", "epsilon", "tau"),
+OF_EVERY_POINT = (
+    *("problem", "epsilon", "tau", "kernel", "gamma", "degree", "coef0", "exact", "landmarks"),
+    *("sampling", "truncation", "seed", "class_weight", "tol", "time_budget", "memory"),
+    *("intercept", "work"),
 )
+"""Options of a fit that a path has, too."""
 
 
-class Grid(click.ParamType):
+class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
     """FROM:TO:COUNT, or numbers with commas between them.
 
     Parameters
@@ -72,13 +71,15 @@ class Grid(click.ParamType):
         return tuple(space(first, last, points).tolist())
 
 
-class Rules(click.ParamType):
+class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
     """Names of rules with commas between them, or none."""
 
     name = "rules"
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
         """Text to names."""
+        from bigscreen.train.path_options import RULES
+
         if isinstance(value, tuple):
             return value
         names = () if value == "none" else tuple(value.split(","))
@@ -121,7 +122,7 @@ class Rules(click.ParamType):
 @click.option(
     "--static", is_flag=True, help="Leave out no further rows during a solve, to see the same."
 )
-@some_options(_SHARED)
+@fit_options(OF_EVERY_POINT)
 @click.option("--plots", metavar="FOLDER", help="Draw the path into this folder, as PNG.")
 @click.option("--resume", is_flag=True, help="Go on with the points that an interrupted path kept.")
 @overwrite_option
@@ -129,6 +130,7 @@ class Rules(click.ParamType):
 @click.pass_context
 def path(
     context: click.Context,
+    /,
     store: str,
     out: str,
     plots: str | None,
@@ -205,41 +207,34 @@ def _fit(
     context: click.Context, dataset: "Dataset", values: dict[str, Any], work: Path, resume: bool
 ) -> "TrainOptions":
     """The options that every fit of the path has, checked against each other."""
-    from bigscreen.train.options import PARAMETERS, TrainOptions
-
     by_user = click.core.ParameterSource.COMMANDLINE
     if values["nu"] is not None and context.get_parameter_source("problem") != by_user:
         values["problem"] = "nu-svc"
     problem = values["problem"]
     if values["nu"] is not None and values["C"] is not None:
         raise InputError("a path has a grid of C or of nu; give --C or --nu")
-    if "nu" in PARAMETERS[problem] and values["nu"] is None and values["C"] is None:
+    if "nu" in PROBLEMS[problem].parameters and values["nu"] is None and values["C"] is None:
         raise InputError(f"{problem} needs a grid of nu: --nu .01:.5:50")
-    check_machine(context, dataset, values)
-    names = (
-        *("kernel", "gamma", "degree", "coef0", "exact", "sampling", "epsilon", "tau"),
-        "truncation",
-        *("tol", "time_budget", "memory", "seed"),
-    )
-    weight = values["class_weight"]
-    return TrainOptions(
-        problem=problem,
-        landmarks=values["landmarks"] or min(DEFAULT_LANDMARKS, dataset.n_rows),
-        class_weight=None if weight == "none" else weight,
-        intercept=values["intercept"] or "constant",
-        work=work,
-        resume=resume,
-        **{name: values[name] for name in names},
-    )
+    shared = {name: values[name] for name in OF_EVERY_POINT}
+    return train_options(context, dataset, shared, work, resume)
 
 
 @click.command(short_help="Take one MODEL out of a PATH.")
 @click.argument("path", metavar="PATH")
 @click.argument("model")
 @click.option(
-    "--C", "C", type=Number(above=0), metavar="C", help="Of which C.  [default: the best]"
+    "--C",
+    "C",
+    type=Number(POSITIVE),
+    metavar="C",
+    help="Of which C.  [default: the best]",
 )
-@click.option("--nu", type=Number(above=0), metavar="NU", help="Of which nu.  [default: the best]")
+@click.option(
+    "--nu",
+    type=Number(SHARE),
+    metavar="NU",
+    help="Of which nu.  [default: the best]",
+)
 @overwrite_option
 @json_option
 def pick(

@@ -23,7 +23,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.report.path import PathBar
-from bigscreen.train.options import CLASSIFIERS, TrainOptions
+from bigscreen.train.options import PROBLEMS, TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import Folds, PathOptions, checked_folds
 
@@ -241,7 +241,7 @@ def _data(
         return MemoryDataset(X, codes, plain_labels(classes), weights), None
     if y is None:
         raise InputError(f"{problem} needs y, a label or target for each row")
-    if problem not in CLASSIFIERS:
+    if not PROBLEMS[problem].classifies:
         X = check_array(X, accept_sparse="csr", dtype=[np.float64, np.float32])
         given: Any = Targets.of(X, y, sample_weight, square)
     else:

@@ -279,7 +279,7 @@ class Job:
     # -- records -----------------------------------------------------------------------------------
     def _claim(self, work: Path) -> None:
         """Make the work folder this problem's, and this process's; refuse to resume another's."""
-        fields = self.options.record
+        fields = self.options.folder_record
         # Of these no result depends.
         for free in ("memory", "cache", "time_budget", "max_iter"):
             fields.pop(free)

@@ -1,148 +1,552 @@
-"""Everything a fit can be asked for, checked when it is asked."""
+"""Everything a fit can be asked for: one table of options, checked when it is asked.
+
+Each field of `TrainOptions` says all that there is to say of its option: what values it has, which
+machines have a use for it, and what it does. The options and sentences of the command line, the
+checks made here and the documentation of `TrainOptions` are made of that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import re
+import textwrap
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from pathlib import Path
-from typing import Any
-
-import numpy as np
+from typing import Any, NamedTuple, Protocol
 
 from bigscreen.errors import InputError, is_number
-from bigscreen.kernels.standard import make_kernel
-from bigscreen.screening.dynamic import check_rule
 
-__all__ = ["CLASSIFIERS", "PARAMETERS", "SQUARED", "TrainOptions", "coupled"]
+__all__ = ["OPTIONS", "PROBLEMS", "TrainOptions", "coupled"]
+
+
+class ProblemKind(NamedTuple):
+    """What options look at in a problem: the parameters that it is a function of, and its rows."""
+
+    parameters: tuple[str, ...]
+    classifies: bool = False
+    squared: bool = False
+    own_offset: bool = False
+    """Its offset is its own: there is no choice of one."""
+    twice: bool = False
+    """Its rows are there twice, which no stored data set has."""
+
+
+PROBLEMS = {
+    "c-svc": ProblemKind(("C",), classifies=True),
+    "squared-svc": ProblemKind(("C",), classifies=True, squared=True),
+    "nu-svc": ProblemKind(("nu",), classifies=True),
+    "one-class": ProblemKind(("nu",), own_offset=True),
+    "svr": ProblemKind(("C", "epsilon")),
+    "squared-svr": ProblemKind(("C", "epsilon"), squared=True),
+    "lad": ProblemKind(("C",)),
+    "quantile": ProblemKind(("C", "tau")),
+    "nu-svr": ProblemKind(("C", "nu"), twice=True),
+}
+"""Every problem by its name."""
+
+KERNELS = {
+    "linear": (),
+    "rbf": ("gamma",),
+    "polynomial": ("gamma", "degree", "coef0"),
+    "laplacian": ("gamma",),
+    "sigmoid": ("gamma", "coef0"),
+}
+"""Every kernel that rows alone define, and its parameters."""
+
+INTERCEPTS = {
+    True: "true",
+    "true": "true",
+    "penalized": "penalized",
+    "constant": "penalized",  # as it was called before
+    False: "none",
+    "none": "none",
+}
+"""What can be said of an offset, and the word for it in records and on the command line."""
+
+RECIPE_OFFSETS = {"true": "true", "penalized": "constant", "none": "none"}
+"""The same as `bigscreen.problems.recipes` calls it."""
+
+
+# -- what an option is ---------------------------------------------------------------------------
+class Scope(NamedTuple):
+    """The machines that have a use for an option, and what is said of it where it has none."""
+
+    fits: Callable[[Any], bool]
+    """Of options, as attributes."""
+    where: str
+    """On the command line, behind "has no meaning"."""
+    refusal: str = ""
+    """The sentence for Python; empty: the value is not looked at there, whatever it is."""
+
+
+def parameter_of_problem(name: str, refusal: str = "") -> Scope:
+    """The problems that are functions of this parameter."""
+    fits = lambda o: name in PROBLEMS[o.problem].parameters  # noqa: E731
+    return Scope(fits, "with --problem {problem}", refusal)
+
+
+def parameter_of_kernel(name: str) -> Scope:
+    """The kernels that have this parameter."""
+    return Scope(lambda o: name in KERNELS[o.kernel], "with --kernel {kernel}")
+
+
+ANY_OFFSET = Scope(lambda o: not PROBLEMS[o.problem].own_offset, "with --problem {problem}")
+CLASSIFIERS = Scope(
+    lambda o: PROBLEMS[o.problem].classifies,
+    "with --problem {problem}",
+    "{name} is for classifiers and {problem} knows no classes; leave it out",
+)
+ONLY_EXACT = "{name} is for exact machines; leave it out or ask for exact"
+EXACT = Scope(lambda o: o.exact, "without --exact", ONLY_EXACT)
+PAIRED = Scope(
+    lambda o: o.exact or o.solver == "pairs", "without --exact or --solver pairs", ONLY_EXACT
+)
+DIVIDED = Scope(
+    lambda o: o.early or o.start == "divide",
+    "without --start divide or --early",
+    "parts and levels are those of start divide and of early; ask for one",
+)
+NO_LANDMARKS = "{name} is for landmarks, and this machine has none; leave it out"
+INEXACT = Scope(
+    lambda o: not o.exact, "with --exact, which compares all rows with each other", NO_LANDMARKS
+)
+CURVED = Scope(lambda o: o.kernel != "linear", "with --kernel linear", NO_LANDMARKS)
+
+
+def screened_by(name: str) -> Scope:
+    """Fits that screen by this rule."""
+    return Scope(lambda o: o.screening == name, f"but with --screening {name}")
+
+
+def unsaid(*scopes: Scope) -> tuple[Scope, ...]:
+    """The same, where Python does not look at the value."""
+    return tuple(scope._replace(refusal="") for scope in scopes)
+
+
+class Values(Protocol):
+    """The values that an option can have."""
+
+    @property
+    def must(self) -> str:
+        """What a value has to do, in a sentence."""
+
+    def accept(self, value: Any) -> bool:
+        """Whether a value does."""
 
 
 @dataclass(frozen=True)
-class TrainOptions:
-    """Everything a fit can be asked for.
+class Words:
+    """Some words.
 
     Parameters
     ----------
-    problem : {"c-svc", "squared-svc", "nu-svc", "one-class", "lad", "svr", "squared-svr", \
-"quantile"}
-        Classifiers; the machine that tells rows like those it has seen from others; regressions by
-        least absolute deviations, by epsilon-SVR, and of a quantile (`bigscreen.problems`). The
-        squared ones are for linear machines and landmarks; "nu-svr" is for exact machines on rows
-        that are there twice (`store.Mirrored`).
-    nu : float
-        In (0, 1], of nu-svc and one-class: the part of the rows' weight that is inside the margin
-        (at most) and supports it (at least).
-    epsilon : float
-        Of svr and squared-svr: errors up to this cost nothing.
-    tau : float
-        Of quantile: the quantile, strictly between 0 and 1.
-    kernel : {"rbf", "linear", "polynomial", "laplacian", "sigmoid"}
-        An exact machine also takes "precomputed" (rows in memory, a square matrix of entries) and
-        a function ``f(A, B)`` that returns the entries between two sets of rows.
-    gamma : {"scale", "auto"} or float
-        "scale" is ``1 / (n_features * X.var())``, "auto" is ``1 / n_features``.
-    degree, coef0
-        Of the polynomial and sigmoid kernels.
-    exact : bool
-        Solve the kernel machine itself: no landmarks, no approximation.
-    landmarks : int
-        m, rows that every row is compared with; unused by the linear kernel and exact machines.
-    sampling : {"uniform", "rpcholesky"}
-    truncation : float or None
-        Of landmarks: directions whose eigenvalue is below this part of the largest are dropped.
-        None: below what float64 carries (1e-12) where features are stored, what float32 does (1e-6)
-        where they are recomputed.
-    seed : int
-    C : float
-        Penalty, of all problems without nu; ``lam`` gives it as ``C = 1 / (2 n lam)`` instead.
-    class_weight : None, "balanced" or mapping from label to weight
-        Of classifiers.
-    strategy : {"rest", "one"}
-        Of classifiers: more than two labels each against the rest, or one against one.
-    tol : float
-        Relative duality gap to prove. An exact machine whose kernel is not positive semidefinite
-        (sigmoid, polynomial with coef0 below 0, a matrix or function that shows it) has none: tol
-        is the violation of the KKT conditions, LIBSVM's eps.
-    max_iter : int
-    time_budget : float or None
-        Seconds, after which the best point so far is certified and returned.
-    memory : int or None
-        Bytes that all processes together may use; None: 0.8 of the machine's.
-    cache : int or None
-        Bytes of kernel columns that an exact machine keeps; None: 0.3 of the memory, or less where
-        less is left or needed. No result depends on it.
-    intercept : {"constant", "true", "none"}
-        A one-class machine's offset is its own; this is not looked at.
-    intercept_scaling : float
-        What a constant offset appends to the rows in place of 1: of c-svc, svr and the squared
-        ones on linear machines and landmarks.
-    solver : {"auto", "newton", "cd", "block", "pairs"}
-        "block" and "pairs" are those of exact machines: "auto" is "pairs" up to 1,024 rows, else
-        "block". "cd" moves one variable at a time: it solves problems without a coupling, which
-        are those without nu and without an unpenalised offset.
-    features : {"auto", "stored", "recomputed"}
-        Of landmarks.
-    screening : {"auto", "gap", "f-safe", "adaptive", "joachims", "none"}
-        "auto" is "none" for an exact machine, else "gap".
-    f : float
-        Of f-safe screening.
-    patience : int
-        Of Joachims' shrinking: checks that a row has been at a bound for.
-    start : {"auto", "cold", "divide", "nystrom"}
-        Where the solve begins: at 0, at the solutions of parts of the rows, or at that of a
-        Nystrom machine of few landmarks. "auto" is "cold".
-    parts, levels : int or None, int
-        Of divide and conquer: parts of the first level (None: by the rows), each next level having
-        a quarter as many.
-    early : bool
-        Stop after the parts of divide and conquer: each row is scored by the machine of its part,
-        and nothing is proved. Exact machines only.
-    certify : {"float32", "float64"}
-    work : Path or None
-        Folder for checkpoints and for features that do not fit in memory.
-    resume : bool
-        Go on from the checkpoints in ``work``.
+    words : tuple of str
+    only : dict
+        Which machines a word is for, where it is not for all.
+    inside : tuple of str
+        Words that the command line does not have.
     """
 
-    problem: str = "c-svc"
-    nu: float = 0.5
-    epsilon: float = 0.1
-    tau: float = 0.5
-    kernel: str | Callable[[Any, Any], Any] = "rbf"
-    gamma: float | str = "scale"
-    degree: int = 3
-    coef0: float = 0.0
-    exact: bool = False
-    landmarks: int = 1000
-    sampling: str = "uniform"
-    truncation: float | None = None
-    seed: int = 0
-    C: float = 1.0
-    lam: float | None = None
-    class_weight: str | Mapping[Any, float] | None = None
-    strategy: str = "rest"
-    tol: float = 1e-3
-    max_iter: int = 1000
-    time_budget: float | None = None
-    memory: int | None = None
-    cache: int | None = None
-    intercept: str = "constant"
-    intercept_scaling: float = 1.0
-    solver: str = "auto"
-    features: str = "auto"
-    screening: str = "auto"
-    f: float = 0.1
-    patience: int = 3
-    start: str = "auto"
-    parts: int | None = None
-    levels: int = 1
-    early: bool = False
-    certify: str = "float32"
-    work: Path | None = None
-    resume: bool = False
+    words: tuple[str, ...]
+    only: Mapping[str, Scope] = field(default_factory=dict)
+    inside: tuple[str, ...] = ()
+
+    @property
+    def must(self) -> str:
+        """What a value has to do."""
+        return f"be one of {', '.join(self.words)}"
+
+    def accept(self, value: Any) -> bool:
+        """Whether it is one of the words."""
+        return isinstance(value, str) and value in self.words
+
+
+@dataclass(frozen=True)
+class Count:
+    """Whole numbers from ``least`` on."""
+
+    least: int = 1
+
+    @property
+    def must(self) -> str:
+        """What a value has to do."""
+        return f"be a whole number, at least {self.least}"
+
+    def accept(self, value: Any) -> bool:
+        """Whether it is such a number, of whatever type."""
+        whole = isinstance(value, Integral) and not isinstance(value, bool)
+        return whole and value >= self.least
+
+
+@dataclass(frozen=True)
+class Number:
+    """Finite numbers that pass a test, or words in their place."""
+
+    must: str = "be a finite number"
+    test: Callable[[float], bool] = lambda value: True
+    words: tuple[str, ...] = ()
+
+    def accept(self, value: Any) -> bool:
+        """Whether it is one of the words, or a number that passes."""
+        if isinstance(value, str):
+            return value in self.words
+        return is_number(value) and self.test(value)
+
+
+class Bytes(Number):
+    """Sizes of memory."""
+
+
+class Seconds(Number):
+    """Times."""
+
+
+@dataclass(frozen=True)
+class Other:
+    """Whatever passes a test; ``words`` are those that the command line has for it, if any."""
+
+    must: str = ""
+    accept: Callable[[Any], bool] = lambda value: True
+    words: tuple[str, ...] = ()
+
+
+POSITIVE = Number("be a positive finite number", lambda value: value > 0)
+INSIDE = Number("lie strictly between 0 and 1", lambda value: 0 < value < 1)
+SHARE = Number("lie in (0, 1]", lambda value: 0 < value <= 1)
+NOT_NEGATIVE = Number("be a finite number, 0 or more", lambda value: value >= 0)
+SIZE = Bytes("be a number of bytes, at least 1", lambda value: value >= 1)
+DURATION = Seconds("be a positive number of seconds", lambda value: value > 0)
+FLAG = Other()
+FOLDER = Other()
+
+
+class Option(NamedTuple):
+    """All that there is to say of an option.
+
+    Parameters
+    ----------
+    values : Values
+    help : str
+        What it does, in the words of the command line.
+    scopes : tuple of Scope
+        The machines that have a use for it; empty: all.
+    detail : str
+        What only Python's users need to know.
+    metavar : str
+        What help calls a value.
+    otherwise : str
+        How help says what happens without it, where the default itself does not say it.
+    called : str
+        What sentences call it; empty: its name.
+    flag : str or None
+        Its name on the command line; empty: made of its name; None: it is not there.
+    """
+
+    values: Values
+    help: str = ""
+    scopes: tuple[Scope, ...] = ()
+    detail: str = ""
+    metavar: str = ""
+    otherwise: str = ""
+    called: str = ""
+    flag: str | None = ""
+
+
+def option(default: Any, *args: Any, **kwargs: Any) -> Any:
+    """A field of `TrainOptions`: its default, and an `Option`."""
+    return field(default=default, metadata={"option": Option(*args, **kwargs)})
+
+
+# -- the table -----------------------------------------------------------------------------------
+@dataclass(frozen=True)
+class TrainOptions:
+    """Everything a fit can be asked for."""
+
+    problem: str = option(
+        "c-svc",
+        Words(tuple(PROBLEMS), inside=tuple(name for name in PROBLEMS if PROBLEMS[name].twice)),
+        "What to find. c-svc, nu-svc: which label a row has; svr, lad, quantile: which number "
+        "(errors up to --epsilon free; every error counts; --tau of the rows below it); one-class: "
+        "whether a row is like those of STORE. squared-svc, squared-svr: errors count by their "
+        "squares.",
+        detail="The squared ones are for linear machines and landmarks; nu-svr is for exact "
+        "machines on rows that are there twice (`bigscreen.data.memory.Mirrored`).",
+    )
+    nu: float = option(
+        0.5,
+        SHARE,
+        "Of nu-svc and one-class, in place of --C: the part of the rows that may be on the "
+        "wrong side, at most 1.",
+        (parameter_of_problem("nu"),),
+        "It is also the least part of the rows' weight that supports the margin.",
+        "NU",
+    )
+    epsilon: float = option(
+        0.1,
+        NOT_NEGATIVE,
+        "Of svr and squared-svr: errors up to this size cost nothing.",
+        (parameter_of_problem("epsilon"),),
+        metavar="E",
+    )
+    tau: float = option(
+        0.5,
+        INSIDE,
+        "Of quantile: the part of the rows that is to lie below.",
+        (parameter_of_problem("tau"),),
+        metavar="T",
+        called="the quantile tau",
+    )
+    kernel: str | Callable[[Any, Any], Any] = option(
+        "rbf",
+        Other(
+            "be a name or a function",
+            lambda value: callable(value) or isinstance(value, str),
+            tuple(KERNELS),
+        ),
+        "How alike two rows are. linear: no curves, fast, right for wide sparse data; "
+        "rbf: curves, the usual choice for up to a few hundred columns.",
+        detail='An exact machine also takes "precomputed" (rows in memory, a square matrix of '
+        "entries) and a function ``f(A, B)`` that returns the entries between two sets of rows.",
+    )
+    gamma: float | str = option(
+        "scale",
+        Number(POSITIVE.must, POSITIVE.test, ("scale", "auto")),
+        "How quickly likeness falls with distance: larger bends more. "
+        "scale: 1 / (columns x variance of the values); auto: 1 / columns.",
+        (parameter_of_kernel("gamma"),),
+        metavar="G|scale|auto",
+    )
+    degree: int = option(
+        3,
+        Count(),
+        "Power of the polynomial kernel.",
+        (parameter_of_kernel("degree"),),
+        metavar="N",
+    )
+    coef0: float = option(
+        0.0,
+        Number(),
+        "Number added inside the polynomial and sigmoid kernels.",
+        (parameter_of_kernel("coef0"),),
+        metavar="X",
+    )
+    exact: bool = option(
+        False,
+        FLAG,
+        "Compare all rows with each other, not with landmarks: the kernel machine itself. "
+        "Takes longer, and the more rows the more.",
+    )
+    landmarks: int = option(
+        1000,
+        Count(),
+        "Rows that every row is compared with in place of all the others: more follow finer "
+        "shapes and cost more.",
+        unsaid(INEXACT, CURVED),
+        metavar="M",
+        otherwise="1000, or all rows if fewer",
+    )
+    sampling: str = option(
+        "uniform",
+        Words(("uniform", "rpcholesky")),
+        "How landmarks are picked: by chance, or spread out to miss less of the kernel.",
+        unsaid(INEXACT, CURVED),
+    )
+    truncation: float | None = option(
+        None,
+        INSIDE,
+        "Drop directions of the landmarks below this part of the largest.",
+        (INEXACT, CURVED),
+        metavar="X",
+        otherwise="1e-12, 1e-6 with recomputed features, whose precision carries no more",
+    )
+    seed: int = option(
+        0,
+        Count(0),
+        "Seed of every random choice: the same seed gives the same model.",
+        metavar="N",
+    )
+    C: float = option(
+        1.0,
+        POSITIVE,
+        "What a mistake on one row costs: larger fits the training rows harder.",
+        (parameter_of_problem("C"),),
+        metavar="C",
+        flag="--C",
+    )
+    lam: float | None = option(
+        None,
+        POSITIVE,
+        "The same choice per row instead of in total: C = 1 / (2 x rows x lambda).",
+        (parameter_of_problem("C", "lambda stands for C, which {problem} has not; use nu"),),
+        metavar="L",
+        called="lambda",
+        flag="--lambda",
+    )
+    class_weight: str | Mapping[Any, float] | None = option(
+        None,
+        Other(
+            "be 'balanced' or a mapping from label to weight",
+            lambda value: isinstance(value, Mapping) or value == "balanced",
+            ("none", "balanced"),
+        ),
+        "balanced: rows of a rare label weigh more, so that all labels weigh the same.",
+        (CLASSIFIERS,),
+    )
+    strategy: str = option(
+        "rest",
+        Words(("rest", "one")),
+        "With more than two labels: each against the rest, or one against one, every pair.",
+        (CLASSIFIERS,),
+    )
+    tol: float = option(
+        1e-3,
+        POSITIVE,
+        "Stop once the relative gap is below this. The gap is how far the model can be from "
+        "the best one, proved over all rows: .001 means within 0.1 %. With --exact and a kernel "
+        "that is not positive semidefinite (sigmoid) nothing is proved: X is the KKT violation.",
+        detail="Such kernels are sigmoid, polynomial with coef0 below 0, and a matrix or function "
+        "that shows it; their tol is LIBSVM's eps.",
+        metavar="X",
+    )
+    max_iter: int = option(
+        1000,
+        Count(),
+        "Most passes over the data; then the best model so far is kept, with its gap.",
+        metavar="N",
+    )
+    time_budget: float | None = option(
+        None,
+        DURATION,
+        "Most time to take, such as 90s, 10m, 2h, the waiting for workers included; then the "
+        "same, or a sentence if there is no model yet.",
+        detail="A number of seconds.",
+        metavar="TIME",
+    )
+    memory: int | None = option(
+        None,
+        SIZE,
+        "Memory to stay within, all processes together, such as 4GiB.",
+        detail="A number of bytes; None: 0.8 of the machine's.",
+        metavar="SIZE",
+    )
+    cache: int | None = option(
+        None,
+        SIZE,
+        "Memory for comparisons between rows that --exact may need again, such as 1GiB.",
+        (PAIRED,),
+        "A number of bytes, or less where less is left or needed. No result depends on it.",
+        "SIZE",
+        "0.3 of --memory at most",
+    )
+    intercept: bool | str = option(
+        "penalized",
+        Other(
+            "be True, 'penalized' or False",
+            lambda value: isinstance(value, Hashable) and value in INTERCEPTS,
+            ("true", "penalized", "none", "constant"),
+        ),
+        "Constant added to the score: true (that of LIBSVM, not penalised), penalized (an appended "
+        "column of ones, whose weight is penalised with the others), none.",
+        (ANY_OFFSET,),
+        "True and False stand for the words true and none. A one-class machine's offset is its "
+        "own.",
+        "[true|penalized|none]",
+        "penalized",
+    )
+    intercept_scaling: float = option(
+        1.0,
+        POSITIVE,
+        "What a penalized offset appends to the rows in place of 1: of c-svc, svr and the squared "
+        "ones on linear machines and landmarks.",
+        flag=None,
+    )
+    solver: str = option(
+        "auto",
+        Words(("auto", "newton", "cd", "block", "pairs"), {"block": EXACT}),
+        "newton: few passes, any number of rows; cd: coordinate descent. With --exact, block: "
+        "many rows at a time; pairs: two at a time, in one process.",
+        detail="cd moves one variable at a time: it solves problems without a coupling, which are "
+        "those without nu and without an unpenalised offset.",
+    )
+    features: str = option(
+        "auto",
+        Words(("auto", "stored", "recomputed")),
+        "Keep the comparisons with the landmarks on disk, or compute them in every pass. "
+        "Both give the same model.",
+        unsaid(INEXACT),
+    )
+    screening: str = option(
+        "auto",
+        Words(("auto", "gap", "f-safe", "adaptive", "joachims", "none"), {"joachims": PAIRED}),
+        "Leave out rows that are decided already. gap: provably so; f-safe: bolder, with a "
+        "closing look at all rows; adaptive: as bold as turns out well; joachims: those that seem "
+        "to be, with --exact; none: never. auto: none with --exact, else gap.",
+    )
+    f: float = option(
+        0.1,
+        INSIDE,
+        "How bold f-safe screening is: smaller leaves out more.",
+        (screened_by("f-safe"),),
+        metavar="X",
+        flag="--f",
+    )
+    patience: int = option(
+        3,
+        Count(),
+        "Looks at a row in which it has to seem decided, for joachims screening.",
+        (screened_by("joachims"),),
+        metavar="N",
+    )
+    start: str = option(
+        "auto",
+        Words(("auto", "cold", "divide", "nystrom")),
+        "Where the fit begins. cold: at nothing, also auto; divide: parts of the rows are "
+        "fitted first; nystrom: a quick fit with few landmarks is.",
+    )
+    parts: int | None = option(
+        None,
+        Count(),
+        "Parts to divide the rows into.",
+        (DIVIDED,),
+        metavar="N",
+        otherwise="about 5000 rows each",
+    )
+    levels: int = option(
+        1,
+        Count(),
+        "Times to divide the rows: each time into a quarter as many parts.",
+        (DIVIDED,),
+        metavar="N",
+    )
+    early: bool = option(
+        False,
+        FLAG,
+        "With --exact: stop after the parts. Quick, every row is judged by its own part, and "
+        "nothing is proved.",
+        (EXACT,),
+    )
+    certify: str = option(
+        "float32",
+        Words(("float32", "float64")),
+        "Precision of the scores that the final proof is summed from (sums are float64).",
+    )
+    work: Path | None = option(
+        None,
+        FOLDER,
+        "Where stored features and checkpoints go.",
+        metavar="FOLDER",
+        otherwise="MODEL.work, removed at the end",
+    )
+    resume: bool = option(False, FLAG, "Go on from the checkpoints in ``work``.", flag=None)
 
     def __post_init__(self) -> None:
-        check_values(self)
+        for name, own in OPTIONS.items():
+            value, default = getattr(self, name), DEFAULTS[name]
+            if not (value is None and default is None or own.values.accept(value)):
+                raise InputError(f"{own.called or name} must {own.values.must}, got {value!r}")
+        object.__setattr__(self, "intercept", INTERCEPTS[self.intercept])
+        self._check_scopes()
         self._check_problem()
         self._check_exact()
         self._check_start()
@@ -151,21 +555,24 @@ class TrainOptions:
     @property
     def record(self) -> dict[str, Any]:
         """The options as JSON can hold them, without the folder and how it is used."""
-        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        found = {name: getattr(self, name) for name in OPTIONS if name not in ("work", "resume")}
         if callable(self.kernel):
-            fields["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
+            found["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
         if self.intercept_scaling == 1:
-            del fields["intercept_scaling"]  # as it was before there was any
+            del found["intercept_scaling"]  # as it was before there was any
         if isinstance(self.class_weight, Mapping):
-            fields["class_weight"] = {str(k): _plain(v) for k, v in self.class_weight.items()}
-        return {
-            name: _plain(value) for name, value in fields.items() if name not in ("work", "resume")
-        }
+            found["class_weight"] = {str(k): _plain(v) for k, v in self.class_weight.items()}
+        return {name: _plain(value) for name, value in found.items()}
+
+    @property
+    def folder_record(self) -> dict[str, Any]:
+        """The same as work folders have it, which know an offset by the word of its recipe."""
+        return {**self.record, "intercept": RECIPE_OFFSETS[str(self.intercept)]}
 
     @property
     def divided(self) -> bool:
         """Whether parts of the rows are solved first."""
-        return self.early or self.start == "divide"
+        return DIVIDED.fits(self)
 
     @property
     def rule(self) -> str:
@@ -177,12 +584,13 @@ class TrainOptions:
     @property
     def classifies(self) -> bool:
         """Whether rows have labels, and there may be more than one problem."""
-        return self.problem in CLASSIFIERS
+        return PROBLEMS[self.problem].classifies
 
     @property
     def offset(self) -> str:
-        """``intercept``, as the problem has it."""
-        return "true" if self.problem == "one-class" else self.intercept
+        """``intercept`` as the problem has it, in the words of its recipe."""
+        own = PROBLEMS[self.problem].own_offset
+        return "true" if own else RECIPE_OFFSETS[str(self.intercept)]
 
     @property
     def coupled(self) -> bool:
@@ -197,30 +605,34 @@ class TrainOptions:
         """
         if not self.exact or callable(self.kernel):
             return False
+        # Here, because kernels are slow to import and help must not wait for them.
+        from bigscreen.kernels.standard import make_kernel
+
         return not make_kernel(self.kernel, 1.0, self.degree, self.coef0).psd
 
+    def _check_scopes(self) -> None:
+        """Refuse what was asked for and has no use, as the table says it."""
+        for name, own in OPTIONS.items():
+            value, words = getattr(self, name), isinstance(own.values, Words)
+            asked = own.scopes if value != DEFAULTS[name] else ()
+            if isinstance(own.values, Words) and value in own.values.only:
+                asked = (*asked, own.values.only[value])
+            for scope in asked:
+                if scope.refusal and not scope.fits(self):
+                    what = f"{name} {value}" if words else name
+                    raise InputError(scope.refusal.format(name=what, problem=self.problem))
+
     def _check_problem(self) -> None:
-        own = PARAMETERS[self.problem]
-        if self.lam is not None and "C" not in own:
-            raise InputError(f"lambda stands for C, which {self.problem} has not; use nu")
-        if self.problem in SQUARED:
+        if PROBLEMS[self.problem].squared:
             self._check_squared()
         if self.problem == "nu-svr" and not (self.exact and not self.early):
             raise InputError("nu-svr is for exact machines, not for landmarks or early ends")
         common = self.exact or self.solver == "pairs" or self.problem in ("lad", "quantile")
-        if self.intercept_scaling != 1 and self.intercept == "constant" and common:
+        if self.intercept_scaling != 1 and self.intercept == "penalized" and common:
             raise InputError(
                 "intercept_scaling is for c-svc, svr and squared losses on linear machines or "
                 "landmarks, by newton or cd; leave it at 1"
             )
-        for name, given in (
-            ("class_weight", self.class_weight is not None),
-            ("strategy one", self.strategy == "one"),
-        ):
-            if given and not self.classifies:
-                raise InputError(
-                    f"{name} is for classifiers and {self.problem} knows no classes; leave it out"
-                )
 
     def _check_squared(self) -> None:
         plain = self.problem.replace("squared", "c" if self.classifies else "").lstrip("-")
@@ -238,34 +650,28 @@ class TrainOptions:
 
     def _check_solver(self) -> None:
         if self.solver == "cd" and self.coupled:
-            nu = "nu" in PARAMETERS[self.problem]
+            nu = "nu" in PROBLEMS[self.problem].parameters
             raise InputError(
                 f"coordinate descent cannot fit {self.problem if nu else 'an unpenalised offset'}, "
                 "which ties the variables to each other; use the newton solver"
-                + (", or pairs" if nu else ", pairs, or intercept constant")
+                + (", or pairs" if nu else ", pairs, or intercept penalized")
             )
 
     def _check_exact(self) -> None:
         """What only an exact machine or its solvers have, and what they have not."""
-        paired = self.exact or self.solver == "pairs"
         given = callable(self.kernel) or self.kernel == "precomputed"
-        for name, lacking in (
-            ("a precomputed kernel or one that is a function", given and not self.exact),
-            ("solver block", self.solver == "block" and not self.exact),
-            ("early", self.early and not self.exact),
-            ("cache", self.cache is not None and not paired),
-            ("screening joachims", self.screening == "joachims" and not paired),
-        ):
-            if lacking:
-                raise InputError(f"{name} is for exact machines; leave it out or ask for exact")
-        if self.truncation is not None and (self.exact or self.kernel == "linear"):
-            raise InputError("truncation is for landmarks, and this machine has none; leave it out")
+        if given and not self.exact:
+            kernel = "a precomputed kernel or one that is a function"
+            raise InputError(ONLY_EXACT.format(name=kernel))
         if self.exact and self.solver in ("newton", "cd"):
             raise InputError(
                 f"solver {self.solver} needs landmarks or a linear machine; "
                 "use block or pairs for an exact one"
             )
-        check_rule(self.rule, not self.indefinite)
+        if self.indefinite:
+            from bigscreen.screening.dynamic import check_rule  # see `indefinite`
+
+            check_rule(self.rule, definite=False)
         stored = self.exact or self.kernel == "linear" or self.features != "recomputed"
         if self.solver in ("cd", "pairs") and not stored:
             raise InputError(f"solver {self.solver} needs stored features; use features auto")
@@ -273,8 +679,6 @@ class TrainOptions:
     def _check_start(self) -> None:
         if self.early and self.start not in ("auto", "divide"):
             raise InputError(f"early stops after the parts; it does not go with start {self.start}")
-        if not self.divided and (self.parts is not None or self.levels > 1):
-            raise InputError("parts and levels are those of start divide and of early; ask for one")
         if self.start == "nystrom" and (self.kernel == "precomputed" or callable(self.kernel)):
             raise InputError("start nystrom needs a kernel with a name; use cold or divide")
         if self.start == "nystrom" and self.kernel == "linear" and not self.exact:
@@ -282,106 +686,51 @@ class TrainOptions:
 
 
 def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
+    """Numbers of numpy as Python's."""
+    return value.item() if hasattr(value, "item") else value
 
 
-def coupled(problem: str, intercept: str) -> bool:
+def coupled(problem: str, offset: str) -> bool:
     """Whether a problem's dual has a coupling."""
-    return "nu" in PARAMETERS[problem] or intercept == "true"
+    return "nu" in PROBLEMS[problem].parameters or offset == "true"
 
 
-CLASSIFIERS = ("c-svc", "squared-svc", "nu-svc")
-SQUARED = ("squared-svc", "squared-svr")
+OPTIONS: dict[str, Option] = {own.name: own.metadata["option"] for own in fields(TrainOptions)}
+"""The table: every option of a fit by its name."""
 
-PARAMETERS = {
-    "c-svc": ("C",),
-    "squared-svc": ("C",),
-    "nu-svc": ("nu",),
-    "one-class": ("nu",),
-    "nu-svr": ("C", "nu"),
-    "lad": ("C",),
-    "svr": ("C", "epsilon"),
-    "squared-svr": ("C", "epsilon"),
-    "quantile": ("C", "tau"),
-}
-"""What every problem is a function of."""
-
-WORDS = {
-    "problem": tuple(PARAMETERS),
-    "sampling": ("uniform", "rpcholesky"),
-    "solver": ("auto", "newton", "cd", "block", "pairs"),
-    "features": ("auto", "stored", "recomputed"),
-    "screening": ("auto", "gap", "f-safe", "adaptive", "joachims", "none"),
-    "start": ("auto", "cold", "divide", "nystrom"),
-    "strategy": ("rest", "one"),
-    "certify": ("float32", "float64"),
-    "intercept": ("constant", "true", "none"),
-}
-"""Options that are one of some words."""
-
-COUNTS = {
-    **dict.fromkeys(("landmarks", "max_iter", "patience", "levels", "parts", "degree"), 1),
-    "seed": 0,
-}
-"""Options that are whole numbers, and the least that each may be."""
+DEFAULTS: dict[str, Any] = {own.name: own.default for own in fields(TrainOptions)}
 
 
-def _positive(value: float) -> bool:
-    return value > 0
+def flag(name: str) -> str:
+    """An option's name on the command line."""
+    return OPTIONS[name].flag or f"--{name.replace('_', '-')}"
 
 
-def _part(value: float) -> bool:
-    return 0 < value < 1
+def useless(name: str, options: Any) -> str | None:
+    """What the command line says of an option that this machine has no use for, else None."""
+    for scope in OPTIONS[name].scopes:
+        if not scope.fits(options):
+            return scope.where.format(problem=options.problem, kernel=options.kernel)
+    return None
 
 
-NUMBERS: dict[str, tuple[str, Callable[[float], bool], str]] = {
-    **{name: (name, _positive, "be a positive finite number") for name in ("tol", "C", "gamma")},
-    "lam": ("lambda", _positive, "be a positive finite number"),
-    "intercept_scaling": ("intercept_scaling", _positive, "be a positive finite number"),
-    "nu": ("nu", lambda value: 0 < value <= 1, "lie in (0, 1]"),
-    "epsilon": ("epsilon", lambda value: value >= 0, "be a finite number, 0 or more"),
-    "truncation": ("truncation", lambda value: 0 < value < 1, "lie strictly between 0 and 1"),
-    "tau": ("the quantile tau", _part, "lie strictly between 0 and 1"),
-    "f": ("f", _part, "lie strictly between 0 and 1"),
-    "coef0": ("coef0", lambda value: True, "be a finite number"),
-    "time_budget": ("time_budget", _positive, "be a positive number of seconds"),
-    **{
-        name: (name, lambda value: value >= 1, "be a number of bytes, at least 1")
-        for name in ("memory", "cache")
-    },
-}
-"""Options that are numbers: what a message calls each, the test, and what it has to do."""
-
-OPTIONAL = ("lam", "truncation", "time_budget", "memory", "cache", "parts")
-"""Those that may be None."""
+def documented() -> str:
+    """The table as the documentation of `TrainOptions`."""
+    names = {flag(name): name for name in OPTIONS}
+    lines = ["Everything a fit can be asked for.", "", "Parameters", "----------"]
+    for own in fields(TrainOptions):
+        said = OPTIONS[own.name]
+        words = said.values.words if isinstance(said.values, Words) else ()
+        kind = f"{{{', '.join(map(repr, words))}}}" if words else own.type
+        lines.append(f"{own.name} : {kind}, default={own.default!r}")
+        text = " ".join(filter(None, (said.help, said.detail)))
+        if said.otherwise and own.default is None:
+            text += f" None: {said.otherwise}."
+        if said.values.must and not words:
+            text += f" Must {said.values.must}."
+        plain = re.sub(r"--[A-Za-z0-9-]+", lambda found: names.get(found[0], found[0]), text)
+        lines += textwrap.wrap(plain, 100, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)
 
 
-def check_values(options: Any) -> None:
-    """Refuse a value that no fit could use; what goes with what is not looked at.
-
-    Raises
-    ------
-    InputError
-        Naming the option, what it may be, and what it is.
-    """
-    for name, words in WORDS.items():
-        value = getattr(options, name)
-        if not (isinstance(value, str) and value in words):
-            raise InputError(f"{name} must be one of {', '.join(words)}, got {value!r}")
-    for name, least in COUNTS.items():
-        value = getattr(options, name)
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        if not (whole and value >= least or value is None and name in OPTIONAL):
-            raise InputError(f"{name} must be a whole number, at least {least}, got {value!r}")
-    for name, (called, fits, must) in NUMBERS.items():
-        value = getattr(options, name)
-        named = isinstance(value, str) and name == "gamma" and value in ("scale", "auto")
-        if not (named or is_number(value) and fits(value) or value is None and name in OPTIONAL):
-            raise InputError(f"{called} must {must}, got {value!r}")
-    if not (callable(options.kernel) or isinstance(options.kernel, str)):
-        raise InputError(f"kernel must be a name or a function, got {options.kernel!r}")
-    weights = options.class_weight
-    if not (weights is None or isinstance(weights, Mapping) or weights == "balanced"):
-        raise InputError(
-            f"class_weight must be 'balanced' or a mapping from label to weight, got {weights!r}"
-        )
+TrainOptions.__doc__ = documented()

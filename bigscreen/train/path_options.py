@@ -14,14 +14,18 @@ from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.folds import assign
 from bigscreen.problems.recipes import NuSvc, check_feasible, classes, rows_weights
-from bigscreen.train.options import PARAMETERS, SQUARED, TrainOptions
+from bigscreen.train.options import PROBLEMS, TrainOptions
 from bigscreen.train.problems import Binary
 
 FREE_OPTIONS = ("memory", "cache", "max_iter", "time_budget", "C", "nu", "lam", "screening", "f")
 """Options of a fit on which no path depends."""
 
-OF_ONE = {"dvi": "C", "ssnsv": "C", "essnsv": "C", "srbo": "nu", "srbo-cut": "nu"}
-"""The parameter that a rule is for, where it is one."""
+RULES = {
+    **dict.fromkeys(("dvi", "ssnsv", "essnsv"), "C"),
+    **dict.fromkeys(("srbo", "srbo-cut"), "nu"),
+    "gap": None,
+}
+"""The rules of paths, and the parameter that each is for, where it is one."""
 
 
 @dataclass(frozen=True)
@@ -62,21 +66,21 @@ class PathOptions:
     @property
     def parameter(self) -> str:
         """What the grid is of: "C" or "nu"."""
-        return "nu" if "nu" in PARAMETERS[self.fit.problem] else "C"
+        return "nu" if "nu" in PROBLEMS[self.fit.problem].parameters else "C"
 
     def __post_init__(self) -> None:
-        if self.fit.problem in (*SQUARED, "nu-svr"):
+        kind = PROBLEMS[self.fit.problem]
+        if kind.squared or kind.twice:
             raise InputError(f"a path does not solve {self.fit.problem}: fit each value by itself")
         given = self.rules or ()
         for k, name in enumerate(given):
             if name in given[:k]:
                 raise InputError(f"rule {name} is named twice; give each rule once")
-            if name in OF_ONE and OF_ONE[name] != self.parameter:
+            if RULES.get(name) not in (None, self.parameter):
                 raise InputError(
-                    f"rule {name} is for grids of {OF_ONE[name]} and {self.fit.problem} has a grid "
+                    f"rule {name} is for grids of {RULES[name]} and {self.fit.problem} has a grid "
                     f"of {self.parameter}; leave it out"
                 )
-
         if self.fit.indefinite:
             refuse_rules(self.rules)
 
@@ -94,7 +98,7 @@ class PathOptions:
         if folds is not None and not isinstance(folds, (int, np.integer)):
             folds = [[np.asarray(rows).tolist() for rows in split] for split in folds]
         own["folds"] = folds
-        fit = {name: v for name, v in self.fit.record.items() if name not in FREE_OPTIONS}
+        fit = {name: v for name, v in self.fit.folder_record.items() if name not in FREE_OPTIONS}
         return {**fit, **own, "values": np.asarray(self.values).tolist()}
 
 
@@ -109,7 +113,7 @@ def refuse_rules(rules: Sequence[str] | None) -> None:
 
 def default_rules(problem: str) -> tuple[str, ...]:
     """The rules that suit a problem: those of its parameter, and the gap ball."""
-    return ("srbo-cut", "gap") if "nu" in PARAMETERS[problem] else ("dvi", "gap")
+    return ("srbo-cut", "gap") if "nu" in PROBLEMS[problem].parameters else ("dvi", "gap")
 
 
 Folds = int | list[tuple[NDArray[np.int64], NDArray[np.int64]]]

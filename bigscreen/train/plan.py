@@ -16,7 +16,7 @@ from bigscreen.kernels.standard import on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
-from bigscreen.train.options import CLASSIFIERS, coupled
+from bigscreen.train.options import PROBLEMS, coupled
 
 BASE_BYTES = 400 * 2**20
 """An idle process with everything imported and compiled."""
@@ -91,7 +91,7 @@ class Request:
 
     def classifiers(self, labels: int) -> int:
         """Problems that so many labels make."""
-        if labels == 2 or self.problem not in CLASSIFIERS:
+        if labels == 2 or not PROBLEMS[self.problem].classifies:
             return 1
         return labels * (labels - 1) // 2 if self.strategy == "one" else labels
 

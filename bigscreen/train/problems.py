@@ -69,17 +69,17 @@ def _single(data: Rows, options: TrainOptions) -> Problem:
         if not mass:
             raise InputError("every row has the weight zero, and a fit needs rows that count")
         return OneClass(options.nu, mass)
-    C, intercept = _penalty(data, options), options.intercept
+    C, offset = _penalty(data, options), options.offset
     if options.problem == "nu-svr":
         if not isinstance(data, Mirrored):
             raise InputError("nu-svr needs its rows twice, in memory; use the estimator NuSVR")
-        return NuSvr(C, options.nu, 0.5 * total_weight(data), intercept)
+        return NuSvr(C, options.nu, 0.5 * total_weight(data), offset)
     if options.problem == "lad":
-        return Lad(C, intercept)
+        return Lad(C, offset)
     if options.problem in ("svr", "squared-svr"):
         regression = Svr if options.problem == "svr" else SquaredSvr
-        return regression(C, options.epsilon, intercept, options.intercept_scaling)
-    return Quantile(C, options.tau, intercept)
+        return regression(C, options.epsilon, offset, options.intercept_scaling)
+    return Quantile(C, options.tau, offset)
 
 
 def _classifiers(data: Rows, options: TrainOptions) -> Iterator[Binary]:
@@ -107,12 +107,12 @@ def _classifier(
     by_code = tuple(weights.tolist()) if np.any(weights != 1.0) else ()
     if options.problem in ("c-svc", "squared-svc"):
         classifier = CSvc if options.problem == "c-svc" else SquaredSvc
-        offset = options.intercept, options.intercept_scaling
+        offset = options.offset, options.intercept_scaling
         return classifier(_penalty(data, options), positive, by_code, *offset)
     totals = label_totals(data) * weights
     one, rest = float(totals[positive]), float(np.sum(np.delete(totals, positive)))
-    check_feasible(options.nu, one, rest, options.intercept, where)
-    return NuSvc(options.nu, positive, one + rest, by_code, options.intercept)
+    check_feasible(options.nu, one, rest, options.offset, where)
+    return NuSvc(options.nu, positive, one + rest, by_code, options.offset)
 
 
 def published(problem: Problem, multiplier: tuple[float, ...], data: Rows) -> float:

@@ -73,7 +73,7 @@ def model_file(folder: Path) -> Path:
         (["--problem", "one-class", "--class-weight", "balanced"], "--class-weight has no"),
         (["--epsilon", ".1"], "--epsilon has no meaning with --problem c-svc"),
         (["--problem", "svr", "--tau", ".1"], "--tau has no meaning with --problem svr"),
-        (["--problem", "nu-svc", "--nu", "2"], "nu must lie in (0, 1], got 2.0"),
+        (["--problem", "nu-svc", "--nu", "2"], "nu must lie in (0, 1], got '2'"),
         (["--problem", "svr", "--epsilon", "-1"], "epsilon must be a finite number, 0 or more"),
         (["--problem", "lad"], "lad needs targets"),
         (

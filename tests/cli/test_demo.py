@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_world import bigscreen, process, succeed
 
-from bigscreen.cli.demo import run
+from bigscreen.cli.demonstration import run
 from bigscreen.data.dataset import Dataset
 from bigscreen.errors import InputError
 from bigscreen.model.evaluate import evaluate
@@ -77,7 +77,7 @@ def test_failures_leave_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def stop(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bigscreen.cli.demo.train", stop)
+    monkeypatch.setattr("bigscreen.cli.demonstration.train", stop)
     with pytest.raises(KeyboardInterrupt):
         run(rows=4000, landmarks=50, workers=1, keep=tmp_path / "c")
     assert list(tmp_path.iterdir()) == []

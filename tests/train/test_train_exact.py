@@ -62,7 +62,7 @@ def objectives(model, data, C=1.0):
     gram = model.kernel.block(
         model.landmarks, Operand(model.landmarks, model.support), dtype=np.float64
     )
-    constant = model.provenance["parameters"]["intercept"] == "constant"
+    constant = model.provenance["parameters"]["intercept"] == "penalized"
     out = []
     for k, (coef, b) in enumerate(zip(model.coef, model.intercept, strict=True)):
         sign = np.where(codes == (1 if len(model.coef) == 1 else k), 1.0, -1.0)

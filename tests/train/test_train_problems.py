@@ -119,7 +119,7 @@ def test_what_auto_is():
         ({"problem": "one-class", "strategy": "one"}, "strategy one is for classifiers"),
         ({"problem": "nu-svc", "solver": "cd"}, "cannot fit nu-svc.*newton solver, or pairs"),
         ({"problem": "one-class", "solver": "cd"}, "cannot fit one-class"),
-        ({"problem": "svr", "solver": "cd", "intercept": "true"}, "or intercept constant"),
+        ({"problem": "svr", "solver": "cd", "intercept": "true"}, "or intercept penalized"),
         ({"problem": "svr", "solver": "newton", "exact": True}, "use block or pairs"),
         ({"problem": "lad", "solver": "block"}, "solver block is for exact machines"),
     ],

@@ -1,0 +1,300 @@
+"""The demonstration: ingest, fit, proof and evaluation on made-up data."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from sklearn.exceptions import ConvergenceWarning
+
+from bigscreen.cli.common import open_fleet
+from bigscreen.data import synthetic as standins
+from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.intake.ingest import ingest
+from bigscreen.model.evaluate import evaluate
+from bigscreen.model.model import Model
+from bigscreen.report import certificate, report
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
+
+HOLDOUT = 0.2
+GAMMA = 1 / 36
+STANDIN = (
+    "a stand-in of the shape of SUSY, made by a formula: no real data, so that the smallest error "
+    "possible is known"
+)
+
+Result = TypeVar("Result")
+
+
+def run(
+    rows: int = 1_000_000,
+    landmarks: int = 500,
+    workers: int = 2,
+    keep: str | Path | None = None,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Show ingest, fit, certificate and evaluation on the SUSY stand-in, on worker processes.
+
+    Parameters
+    ----------
+    rows : int
+        Rows to make, of which a fifth is held out.
+    landmarks : int
+        m of the curved model.
+    workers : int
+    keep : path, optional
+        A new folder for the stores and models; without it everything is removed at the end.
+    seed : int
+
+    Returns
+    -------
+    dict
+        standin (what the data is), rows, rows_trained, rows_held_out, landmarks, workers, error
+        (curved, straight, bayes), curved and straight (what `fit --json` writes of each), seconds
+        (by phase), peak_pss_bytes, kept.
+
+    Raises
+    ------
+    InputError
+        If there is no room on the disk, the folder to keep exists, or there are too few rows.
+    """
+    if landmarks > rows * (1 - HOLDOUT):
+        raise InputError(
+            f"{landmarks} landmarks are more than the {rows * (1 - HOLDOUT):.0f} rows to train on; "
+            "ask for fewer landmarks or more rows"
+        )
+    with _folder(keep) as folder:
+        _check_disk(folder, rows, landmarks)
+        ways = {"workers": workers, "scheduler": None, "threads": None, "memory": None}
+        with open_fleet(ways) as fleet:
+            return _Demo(fleet, folder, keep, rows, landmarks, seed).run()
+
+
+class _Demo:
+    """One demonstration: its parts in order, and the seconds of each."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        folder: Path,
+        keep: str | Path | None,
+        rows: int,
+        landmarks: int,
+        seed: int,
+    ) -> None:
+        self.fleet, self.folder, self.keep = fleet, folder, keep
+        self.rows, self.landmarks, self.seed = rows, landmarks, seed
+        self.seconds: dict[str, float] = {}
+
+    def run(self) -> dict[str, Any]:
+        began = time.monotonic()
+        report.note(
+            f"{report.count(self.rows)} rows x {standins.SUSY_FEATURES} features: {STANDIN}."
+        )
+        made = self._timed("ingest", self._ingest)
+        self.store, self.holdout = made.store, made.holdout
+        trained, held = self.store.n_rows, self.holdout.n_rows
+        report.note(
+            f"ingested in {report.seconds(self.seconds['ingest'])}: {report.count(trained)} rows "
+            f"to train on, {report.count(held)} held out"
+        )
+        curved = self._fit("rbf")
+        certificate.show(certificate.fit_record(curved), "the curved model")
+        straight = self._fit("linear")
+        error = {
+            "curved": self._timed("evaluate", lambda: self._error(curved)),
+            "straight": self._timed("evaluate", lambda: self._error(straight)),
+            "bayes": standins.bayes_error(),
+        }
+        self.seconds["total"] = time.monotonic() - began
+        record = {
+            "standin": STANDIN,
+            "rows": self.rows,
+            "rows_trained": trained,
+            "rows_held_out": held,
+            "landmarks": self.landmarks,
+            "workers": self.fleet.workers,
+            "error": error,
+            "curved": certificate.fit_record(curved),
+            "straight": certificate.fit_record(straight),
+            "seconds": self.seconds,
+            "peak_pss_bytes": self.fleet.peak_pss,
+            "kept": None if self.keep is None else str(self.keep),
+        }
+        self._show(record)
+        return record
+
+    def _ingest(self) -> Any:
+        with report.IngestBar() as bar:
+
+            def progress(event: Mapping[str, Any]) -> None:
+                # A stand-in has no size in bytes, but its rows are known.
+                bar({**event, "bytes": event["rows"], "bytes_total": self.rows})
+
+            return ingest(
+                standins.susy_like(self.rows, self.seed),
+                self.folder / "susy.store",
+                holdout=HOLDOUT,
+                scale="standard",
+                seed=self.seed,
+                progress=progress,
+            )
+
+    def _fit(self, kernel: str) -> Model:
+        curved = kernel == "rbf"
+        name = "curved" if curved else "straight"
+        what = f"rbf kernel, {report.count(self.landmarks)} landmarks" if curved else "linear"
+        report.note(f"fitting a {name} model ({what}) on {self.fleet.workers} worker processes")
+        options = TrainOptions(
+            kernel=kernel,
+            gamma=GAMMA,
+            landmarks=self.landmarks,
+            features="stored" if curved else "auto",
+            seed=self.seed,
+            work=self.folder / "work",
+        )
+        with warnings.catch_warnings(), _FitShow() as show:
+            # The certificate says it, with its numbers.
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            model = self._timed(f"fit {name}", lambda: train(self.store, options, self.fleet, show))
+        # Features are large and nobody needs them again.
+        shutil.rmtree(self.folder / "work", ignore_errors=True)
+        model.save(self.folder / f"{name}.bsm")
+        return model
+
+    def _error(self, model: Model) -> float:
+        return float(evaluate(model, self.holdout, self.fleet.each)["error"])
+
+    def _timed(self, phase: str, part: Callable[[], Result]) -> Result:
+        began = time.monotonic()
+        result = part()
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + time.monotonic() - began
+        return result
+
+    def _show(self, record: Mapping[str, Any]) -> None:
+        table = Table(
+            title=f"Error on {report.count(record['rows_held_out'])} rows that no fit has seen",
+            title_justify="left",
+        )
+        for heading in ("model", "error", "relative gap", "fit"):
+            table.add_column(heading, justify="left" if heading == "model" else "right")
+        for name, label in (("straight", "straight (linear)"), ("curved", "curved (rbf)")):
+            table.add_row(
+                label,
+                f"{record['error'][name]:.2%}",
+                f"{record[name]['relative_gap']:.1e}",
+                report.seconds(self.seconds[f"fit {name}"]),
+            )
+        table.add_row("best possible, from the formula", f"{record['error']['bayes']:.2%}")
+        Console(highlight=False).print(table)
+        facts = {
+            "data": "made up (see above)",
+            "time": ", ".join(f"{name} {report.seconds(s)}" for name, s in self.seconds.items()),
+            "peak memory": f"{report.size(record['peak_pss_bytes'])}, all processes together",
+        }
+        if self.keep is None:
+            facts["left behind"] = "nothing; `bigscreen demo --keep FOLDER` keeps data and models"
+            facts["next"] = "bigscreen ingest --help, for your own file"
+        else:
+            model, data = self.folder / "curved.bsm", self.holdout.path
+            facts["kept in"] = str(self.folder)
+            facts["model"] = str(model)
+            facts["next"] = f"bigscreen predict {model} {data} {self.folder / 'predictions.csv'}"
+        report.table("Demo", facts)
+
+
+@contextmanager
+def _folder(keep: str | Path | None) -> Iterator[Path]:
+    """A folder to work in: temporary, or new and kept unless the work fails."""
+    if keep is None:
+        with tempfile.TemporaryDirectory(prefix="bigscreen-demo-") as name:
+            yield Path(name)
+        return
+    folder = Path(keep)
+    try:
+        folder.mkdir()
+    except FileExistsError:
+        raise InputError(f"{keep} exists; give --keep a folder that does not") from None
+    try:
+        yield folder
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _check_disk(folder: Path, rows: int, landmarks: int) -> None:
+    # Rows are spilled and then stored; features are stored beside them.
+    wanted = int(rows * 4 * (3 * standins.SUSY_FEATURES + landmarks))
+    free = shutil.disk_usage(folder).free
+    if wanted > free:
+        raise InputError(
+            f"the demo needs about {report.size(wanted)} in {folder} and {report.size(free)} are "
+            "free; give fewer --rows or --landmarks, or set TMPDIR to a folder on a larger disk"
+        )
+
+
+class _FeatureBar:
+    """A progress bar over the blocks of features, on terminals only."""
+
+    def __init__(self) -> None:
+        console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description:<8}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bar.add_task("features", total=None)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._bar.stop()
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        if event["event"] == "progress":
+            self._bar.update(self._task, completed=event["done"], total=event["total"])
+
+
+class _FitShow:
+    """Events of a fit: a bar while features are stored, then the line of `report.FitReport`."""
+
+    def __init__(self) -> None:
+        self._open = ExitStack()
+        self._show: Any = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._open.close()
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        kind = _FeatureBar if event.get("phase") == "features" else report.FitReport
+        if not isinstance(self._show, kind):
+            # Only one of them can own the terminal.
+            self._open.close()
+            self._show = self._open.enter_context(kind())
+        self._show(event)
