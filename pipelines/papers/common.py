@@ -27,6 +27,11 @@ SHORT = 0.8
 """Part of a printed ratio below which it counts as not reproduced."""
 
 
+def question(doc: str | None) -> str:
+    """The question that the docstring of an experiment begins with."""
+    return str(doc).splitlines()[0].removesuffix(".")
+
+
 def arguments(
     description: str, sets: Sequence[str] = (), rows: int | None = None
 ) -> argparse.ArgumentParser:

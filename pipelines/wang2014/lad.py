@@ -23,13 +23,13 @@ PAPER = {"magic": 9.86, "computer": 19.21, "houses": 114.91}
 
 
 def main() -> None:
-    parser = papers.arguments(str(__doc__).splitlines()[0], list(SETS))
+    parser = papers.arguments(papers.question(__doc__), list(SETS))
     given = parser.parse_args()
     rows = [SETS[name]().first(given.rows) for name in given.only]
     sets = [common.experiment(one, Lad(1.0), one.y, ["DVI"]) for one in rows]
     printed = {name: {"DVI": speedup} for name, speedup in PAPER.items()}
     record = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             *common.notes(sets),
             "the paper rejects about 90 % of magic, nearly all of computer and houses",

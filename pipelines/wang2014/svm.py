@@ -27,7 +27,7 @@ PAPER = {
 
 
 def main() -> None:
-    parser = papers.arguments(str(__doc__).splitlines()[0], list(SETS))
+    parser = papers.arguments(papers.question(__doc__), list(SETS))
     given = parser.parse_args()
     rows = [SETS[name]().first(given.rows) for name in given.only]
     sets = [
@@ -35,7 +35,7 @@ def main() -> None:
         for one in rows
     ]
     record = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             *common.notes(sets),
             "the paper rejects about 80 % of ijcnn1, more than 80 % of wine, nearly all of covtype",

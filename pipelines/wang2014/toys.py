@@ -18,14 +18,14 @@ PAPER = {"toy 1.5": 59.15, "toy 0.75": 26.31, "toy 0.5": 25.16}
 
 
 def main() -> None:
-    given = papers.arguments(str(__doc__).splitlines()[0]).parse_args()
+    given = papers.arguments(papers.question(__doc__)).parse_args()
     rows = [data_sets.toy(mu, (given.rows or 2000) // 2) for mu in (1.5, 0.75, 0.5)]
     sets = [
         common.experiment(one, CSvc(1.0, 1), (one.y > 0).astype(np.int32), ["DVI"]) for one in rows
     ]
     printed = {name: {"DVI": speedup} for name, speedup in PAPER.items()}
     record = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": common.notes(sets),
         "not_reproduced": [] if given.rows else common.missed(sets, printed),
         "tables": [common.times("Table 1: 100 values of C", sets, printed)],

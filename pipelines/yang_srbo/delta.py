@@ -27,7 +27,7 @@ ACCURACY = 1e-4
 
 
 def main() -> None:
-    parser = papers.arguments(str(__doc__).splitlines()[0], list(data_sets.SUPERVISED), rows=400)
+    parser = papers.arguments(papers.question(__doc__), list(data_sets.SUPERVISED), rows=400)
     parser.set_defaults(only=THREE)
     parser.add_argument("--step", type=float, default=0.01, help="of nu [.01; the paper .001]")
     given = parser.parse_args()
@@ -53,7 +53,7 @@ def main() -> None:
         "warm, no rule ms",
     )
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             f"means over {given.step:g} steps of nu (the paper: .001), of at most {given.rows:,} "
             "rows; sigma is the power of 2 next to the median distance between rows",

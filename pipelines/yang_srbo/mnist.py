@@ -42,7 +42,7 @@ WAYS = ["nu-SVM", "nu-SVM, warm", "SRBO", "SRBO + cut"]
 
 
 def main() -> None:
-    parser = papers.arguments(str(__doc__).splitlines()[0], rows=1000)
+    parser = papers.arguments(papers.question(__doc__), rows=1000)
     parser.add_argument("--digits", type=int, nargs="+", choices=DIGITS, default=DIGITS)
     parser.add_argument("--step", type=float, default=0.02, help="of nu [.02; the paper .001]")
     parser.add_argument(
@@ -63,7 +63,7 @@ def main() -> None:
         lines = [_line(one) for one in found if one["kernel"] == kernel]
         tables.append(papers.table(f"Table {number}: {kernel}", HEADS, lines))
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             *common.grid_notes(values, sigmas),
             f"training images: {found[0]['about']}; as many test images at most",

@@ -43,7 +43,7 @@ BANDWIDTH = "scott"
 
 def main() -> None:
     sets = list(data_sets.SUPERVISED)
-    given = common.arguments(str(__doc__).splitlines()[0], sets, GRIDS["RBF"]).parse_args()
+    given = common.arguments(papers.question(__doc__), sets, GRIDS["RBF"]).parse_args()
     found, tables, notes = [], [], []
     for kernel in ("linear", "RBF"):
         lines = []
@@ -62,7 +62,7 @@ def main() -> None:
         number = "VI" if kernel == "linear" else "VII"
         tables.append(papers.table(f"Table {number}: {kernel}", HEADS, lines))
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             *(data_sets.there(number) for number in ("VI", "VII")),
             *dict.fromkeys(notes),

@@ -26,7 +26,7 @@ THREE = ["Sonar", "Pima", "Abalone"]
 
 
 def main() -> None:
-    parser = papers.arguments(str(__doc__).splitlines()[0], list(data_sets.SUPERVISED), rows=400)
+    parser = papers.arguments(papers.question(__doc__), list(data_sets.SUPERVISED), rows=400)
     parser.set_defaults(only=THREE)
     parser.add_argument("--finest", type=float, default=0.0005, help="step of nu [.0005]")
     parser.add_argument("--step", type=float, default=0.01, help="with dimensions [.01]")
@@ -56,7 +56,7 @@ def main() -> None:
         for rule in RULES
     ]
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             f"at most {given.rows:,} rows of every set; sigma is the power of 2 next to the median "
             "distance between rows",

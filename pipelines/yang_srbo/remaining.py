@@ -33,7 +33,7 @@ TOL = 1e-8
 
 
 def main() -> None:
-    parser = common.arguments(str(__doc__).splitlines()[0], list(data_sets.SUPERVISED), COARSE)
+    parser = common.arguments(papers.question(__doc__), list(data_sets.SUPERVISED), COARSE)
     parser.set_defaults(only=FOUR)
     given = parser.parse_args()
     found, lines, notes = [], [], []
@@ -52,7 +52,7 @@ def main() -> None:
             lines.append([f"{name} {len(train.y):,}, {kernel}", *cells])
     heads = ("", "active %", "left by SRBO %", "with cut %", "active rows left out")
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             "the paper names neither its four sets nor sigma: ours are guesses",
             *(note.rstrip("; ") for note in notes),

@@ -38,7 +38,7 @@ EPS = 1e-8
 
 
 def main() -> None:
-    parser = papers.arguments(str(__doc__).splitlines()[0], list(SETS), rows=1000)
+    parser = papers.arguments(papers.question(__doc__), list(SETS), rows=1000)
     parser.add_argument("--step", type=float, default=0.001, help="of nu, for SRBO [.001]")
     parser.add_argument("--sweeps", type=int, default=1000, help="of DCDM as printed [1000]")
     given = parser.parse_args()
@@ -70,7 +70,7 @@ def main() -> None:
                 ]
             )
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             "the QP solver is a primal-dual interior point method in numpy, to 1e-8, in the place "
             "of MATLAB's quadprog; pair steps are to a relative gap of 1e-4, proved",

@@ -43,7 +43,7 @@ WAYS = ["nu-SVM", "nu-SVM, warm", "SRBO", "SRBO + cut"]
 
 def main() -> None:
     sets = list(data_sets.SUPERVISED)
-    given = common.arguments(str(__doc__).splitlines()[0], sets, COARSE).parse_args()
+    given = common.arguments(papers.question(__doc__), sets, COARSE).parse_args()
     lines, found, notes = [], [], []
     for kernel in ("linear", "RBF"):
         for name in given.only:
@@ -60,7 +60,7 @@ def main() -> None:
             found.append({**one, "set": name, "kernel": kernel, "grid": grid.told(kernel)})
             lines.append(_line(name, kernel, found[-1]))
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             *(data_sets.there(number) for number in ("IV", "V")),
             *dict.fromkeys(notes),

@@ -32,7 +32,7 @@ NORMALS = {"normal 1": 0.2, "normal 2": -0.2, "normal 5": -1.0}
 
 
 def main() -> None:
-    given = common.arguments(str(__doc__).splitlines()[0], [], GRIDS["RBF"]).parse_args()
+    given = common.arguments(papers.question(__doc__), [], GRIDS["RBF"]).parse_args()
     grids = {kernel: common.grid(given, grid) for kernel, grid in GRIDS.items()}
     tables, panels, kept = [], {}, []
     for figure, one_class in (("Figure 4", False), ("Figure 7", True)):
@@ -65,7 +65,7 @@ def main() -> None:
         heads = ("", f"{what} %", "best nu, sigma", "screened %", "with cut %")
         tables.append(papers.table(figure, heads, lines))
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             *(f"grid, {kernel}: {grid.told(kernel)}" for kernel, grid in grids.items()),
             "the paper prints its numbers into the figures, which its text at hand does not have",

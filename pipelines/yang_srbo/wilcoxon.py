@@ -44,7 +44,7 @@ RECORDS = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser = argparse.ArgumentParser(description=papers.question(__doc__))
     parser.add_argument("--out", type=Path, required=True, help="folder with the other records")
     given = parser.parse_args()
     if not given.out.is_dir():
@@ -64,7 +64,7 @@ def main() -> None:
         one, two = exact(n, w)
         printed.append((label, f"{n}", f"{w}", f"{p:.4f}", f"{one:.4f}", f"{two:.4f}"))
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             "W+: ranks of the sets where SRBO is faster, W-: of those where it is slower; "
             "one-sided: the alternative is that SRBO is faster",

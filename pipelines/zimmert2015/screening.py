@@ -77,7 +77,7 @@ def main() -> None:
     )
     given = parser.parse_args()
     record: dict[str, Any] = {
-        "question": str(__doc__).splitlines()[0],
+        "question": papers.question(__doc__),
         "notes": [
             "the paper says neither how pixels are scaled nor how often its rules look: pixels / "
             "255 and after every step are assumed",
