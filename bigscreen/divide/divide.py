@@ -1,8 +1,8 @@
 """Divide and conquer: parts of the rows solved by themselves make a start for the whole.
 
-Hsieh, Si and Dhillon (2014): cluster the rows, solve every part's dual, concatenate. Several
-levels begin with many small parts and go on with a quarter as many, each from the alpha of the
-level before, clustered anew by that level's support rows. The concatenated alpha is then scaled
+Hsieh, Si and Dhillon (2014; maths.md 5.6): cluster the rows, solve every part's dual, concatenate.
+Several levels begin with many small parts and go on with a quarter as many, each from the alpha of
+the level before, clustered anew by that level's support rows. The concatenated alpha is then scaled
 by the best number, and solved on its support rows alone ("refine"), before the solve on all rows
 begins there. Or it ends after the parts ("early"), and every row is scored by the machine of its
 own part: a model without a global certificate.

@@ -247,7 +247,7 @@ class NuSVC(_Voting):
     rows' weights as parts of their sum, over w, b and rho, until the duality gap, summed over all
     rows in float64, is at most ``tol`` times the objective's absolute value. What is published is
     scaled as LIBSVM scales it: divided by rho, so that the margin is 1. With the penalised offset
-    or none (``fit_intercept``) it is Yang's bounded machine, which any nu suits.
+    or none (``fit_intercept``) it is the bounded machine of Yang et al. (2024), which any nu suits.
 
     Parameters
     ----------

@@ -163,7 +163,8 @@ def _of_pairs(
 def sigmoid(scores: FloatArray, positive: NDArray[np.bool_]) -> tuple[float, float]:
     """A and B of ``1 / (1 + exp(A score + B))``, the most likely for these rows.
 
-    Platt's, with a prior for either class (Lin, Lin, Weng 2007): a Newton that halves its steps.
+    Platt's, with a prior for either class (Lin et al. 2007; maths.md 5.7): a Newton that halves
+    its steps.
     """
     ones, zeros = np.count_nonzero(positive), np.count_nonzero(~positive)
     target = np.where(positive, (ones + 1.0) / (ones + 2.0), 1.0 / (zeros + 2.0))
@@ -192,7 +193,7 @@ def sigmoid(scores: FloatArray, positive: NDArray[np.bool_]) -> tuple[float, flo
 def coupled(first: FloatArray, classes: int) -> FloatArray:
     """Probabilities of all classes, (rows, classes), of those of every pair's first, (rows, pairs).
 
-    Wu, Lin, Weng 2004, their second way: ``min sum_ij (r_ji p_i - r_ij p_j)^2``, ``sum p = 1``.
+    Wu et al. (2004), the second way: ``min sum_ij (r_ji p_i - r_ij p_j)^2``, ``sum p = 1``.
     """
     i, j = np.triu_indices(classes, 1)
     r = np.zeros((len(first), classes, classes))

@@ -205,7 +205,7 @@ class Design:
         return float(self.kernel.bound(self.data.max_sqnorm, float(np.max(self.side.sqnorms))))
 
     def score_error(self, coef: FloatArray, dtype: type = np.float32) -> float:
-        """Bound on the rounding error of one score (MATH sec. 4): entry error x ``||coef||_1``."""
+        """Bound on the rounding error of one score (maths.md 4): entry error x ``||coef||_1``."""
         weight = float(np.sum(np.abs(coef)))
         if self.kernel is None:
             return 2.0**-52 * np.sqrt(self.width) * self.column_bound * weight

@@ -1,7 +1,8 @@
 """Landmarks, their factor, and features: how a kernel machine becomes one of m columns.
 
 The feature of x is ``phi(x) = T' k(x, Z)`` with landmarks Z and ``T T' = K_ZZ^+`` truncated, so
-``<phi(x), phi(z)>`` is the Nystrom approximation of the kernel (Snacks paper, sec. II-A).
+``<phi(x), phi(z)>`` is the Nystrom approximation of the kernel (Tanji et al. 2023, sec. II-A;
+maths.md 5.5).
 """
 
 from __future__ import annotations
@@ -52,8 +53,8 @@ def landmarks(
     count : int
         m, at most the number of rows.
     sampling : {"uniform", "rpcholesky"}
-        Uniform without replacement; or randomly pivoted Cholesky (Chen, Epperly, Tropp and Webber
-        2022) on a seeded uniform pool of max(20 m, 20,000) rows.
+        Uniform without replacement; or randomly pivoted Cholesky (Chen et al. 2025; maths.md
+        5.5) on a seeded uniform pool of max(20 m, 20,000) rows.
 
     Returns
     -------
@@ -87,7 +88,7 @@ def pivots(
 
     Pivots are drawn in proportion to what the current low-rank approximation leaves of the
     diagonal; a block of proposals is thinned so that each is accepted with the probability that
-    the ones before it have left (Epperly, Tropp and Webber 2024). Stops early where nothing is
+    the ones before it have left (Epperly et al. 2024). Stops early where nothing is
     left, and fills up with further rows in the order of what is left.
     """
     n = len(pool)

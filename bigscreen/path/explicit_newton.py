@@ -1,8 +1,8 @@
 """Proximal points of the dual, each by a semismooth Newton method in w: exact where d is small.
 
 The dual of ``sum loss_i(u_i)`` gets the proximal term ``1/2 sum delta_i (alpha_i - c_i)^2``, with
-``delta_i = 2 h / (hi_i - lo_i)`` and c the alpha of the round before (Rockafellar 1976; Li, Sun,
-Toh 2018). Its primal is smooth with a piecewise linear gradient,
+``delta_i = 2 h / (hi_i - lo_i)`` and c the alpha of the round before (Rockafellar 1976;
+Li et al. 2018; maths.md 5.8). Its primal is smooth with a piecewise linear gradient,
 ``w - w(alpha(w))``,  ``alpha_i(w) = clip(soft(c_i + G_i / delta_i, e_i / delta_i), lo_i, hi_i)``,
 so Newton steps end at its exact minimum, where w = w(alpha), and the only gap that is left is that
 of alpha's rows within the zone: of width h in G about the margin in the first round, less in every

@@ -107,7 +107,7 @@ def _sum(X, coef, norms, constant, tile, w):  # type: ignore[no-untyped-def]
                 row_axpy(X, i, coef[i], part)
                 if constant:
                     part[-1] += coef[i]
-        # What an addition rounds off goes into the next one (Kahan).
+        # What an addition rounds off goes into the next one (Kahan 1965).
         for j in range(len(w)):
             term = part[j] - lost[j]
             total = w[j] + term

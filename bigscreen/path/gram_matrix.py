@@ -116,7 +116,7 @@ class FullGram:
         return ENTRY_UNIT * float(np.sqrt(len(rows))) * float(np.abs(coef) @ self.norms[rows])
 
     def slack(self, scores: FloatArray, coef: FloatArray, drift: float) -> FloatArray:
-        """Bounds on the errors of all scores of ``sum coef_j phi_j`` (MATH sec. 4).
+        """Bounds on the errors of all scores of ``sum coef_j phi_j`` (maths.md 4).
 
         The errors of a row's entries are taken as independent, but for what they have in common,
         which moves the score as a whole, and for equal rows, whose entries err alike. ``drift``

@@ -1,6 +1,6 @@
 """One record for every support vector machine, its objectives, gap and multipliers.
 
-Every problem is written as (MATH: ``s`` sign, ``p`` lin, ``e`` tube, ``q`` curve)
+Every problem is written as (maths.md 1: ``s`` sign, ``p`` lin, ``e`` tube, ``q`` curve)
 
     min over alpha   1/2 || sum_i s_i alpha_i phi_i ||^2  -  p . alpha  +  e . |alpha|
                      + 1/2 sum_i q_i alpha_i^2
@@ -190,7 +190,7 @@ class Dual:
 
     @property
     def threshold(self) -> Mu:
-        """Cumulative breakpoint weight at which the multiplier lies (MATH sec. 3)."""
+        """Cumulative breakpoint weight at which the multiplier lies (maths.md 3)."""
         if self.coupling is None:
             raise ValueError("a problem without coupling has no multiplier")
         most = np.maximum(self.coupling * self.hi, self.coupling * self.lo)

@@ -18,8 +18,9 @@ rows, ``y`` the class (+-1) or the target of a regression. The squared ones have
 ``q = 1 / (2 C c)``, the others none; their boxes are points where c is 0. Multiplying a row's
 weight by k is the same as having it k times, in every problem.
 
-yang's bounded nu-SVC asks for ``sum alpha >= nu``. Its objective is ``1/2 ||w(alpha)||^2`` alone,
-which scaling alpha down does not raise, so the equality has the same optimal w.
+The bounded nu-SVC of Yang et al. (2024) asks for ``sum alpha >= nu``. Its objective is
+``1/2 ||w(alpha)||^2`` alone, which scaling alpha down does not raise, so the equality has the same
+optimal w.
 """
 
 from __future__ import annotations
@@ -111,7 +112,8 @@ class CSvc(_Penalised):
     Parameters
     ----------
     C : float
-        Penalty of a margin violation, > 0 (Snacks' lambda is ``C = 1 / (2 n lambda)``).
+        Penalty of a margin violation, > 0 (a lambda as in Tanji et al. 2023 is the same as
+        ``C = 1 / (2 n lambda)``).
     positive : int
         The label code of class +1; every other code is class -1.
     code_weight : tuple of float
@@ -152,7 +154,7 @@ class SquaredSvc(CSvc):
 
 @dataclass(frozen=True)
 class Lad(_Penalised):
-    """Least absolute deviations: loss ``C c |y - u|`` (wang sec. 6).
+    """Least absolute deviations: loss ``C c |y - u|`` (Wang et al. 2014, sec. 6).
 
     ``y`` are targets; ``intercept`` as for ``CSvc``.
     """
@@ -221,9 +223,9 @@ class Quantile(_Penalised):
 
 @dataclass(frozen=True, eq=False)
 class Sublinear(_Penalised):
-    """wang's general class: ``1/2 ||w||^2 + C sum c_i phi(a_i u_i + b_i)``, phi sublinear.
+    """Any sublinear phi: ``1/2 ||w||^2 + C sum c_i phi(a_i u_i + b_i)``, Wang et al. (2014).
 
-    Every sublinear function of one number is ``phi(z) = max(lower z, upper z)`` (wang, lemma 2).
+    Every sublinear function of one number is ``phi(z) = max(lower z, upper z)`` (their lemma 2).
     The hinge is ``a = -y, b = 1, [0, 1]``; LAD ``a = -1, b = y, [-1, 1]``; weights in either are
     weights of the rows. ``y`` of ``dual`` are the rows' NUMBERS, by which a and b are looked up.
 
@@ -268,7 +270,7 @@ class Sublinear(_Penalised):
         a, b = self.a[rows], self.b[rows]
         size = np.abs(a)
         box = self.C * scale * weights * size
-        # The variable is |a| times wang's, which leaves a sign of +-1; a = 0 costs a constant.
+        # The variable is |a| times theirs, which leaves a sign of +-1; a = 0 costs a constant.
         lin = np.divide(b, size, out=np.zeros(len(b)), where=size > 0)
         return Dual(np.where(a > 0, -1.0, 1.0), lin, self.lower * box, self.upper * box)
 
@@ -347,7 +349,7 @@ _ROUNDED = 1 + 1e-12
 
 @dataclass(frozen=True)
 class NuSvc:
-    """The nu-SVC, in the scale of yang: ``alpha_i <= c_i / mass``, ``sum alpha = nu``.
+    """The nu-SVC, in the scale of Yang et al. 2024: ``alpha_i <= c_i / mass``, ``sum alpha = nu``.
 
     Parameters
     ----------
@@ -358,7 +360,7 @@ class NuSvc:
     mass : float
         ``sum c`` over ALL rows.
     intercept : {"none", "constant", "true"}
-        "none" and "constant" are yang's bounded machine, whose one multiplier is ``-rho``; "true"
+        "none" and "constant" are the bounded machine, whose one multiplier is ``-rho``; "true"
         is LIBSVM's, with half of nu over either class: the multipliers (of class -1, class +1) are
         ``-rho -+ b``.
     """

@@ -36,7 +36,7 @@ class _Unteachable:
 
 @dataclass(frozen=True)
 class GapBall(_Unteachable):
-    """The gap ball (zimmert cor. 4.2; MATH sec. 2): safe for any primal-dual pair.
+    """The gap ball (Zimmert et al. 2015, cor. 4.2; maths.md 2.2): safe for any primal-dual pair.
 
     P is 1-strongly convex in w, so ``1/2 ||w - w*||^2 <= P(w) - D(alpha)`` for every pair. Where
     w is w(alpha) itself the ball is smaller: ``||w - w*||^2 <= gap``; between the two where it is
@@ -53,7 +53,7 @@ class GapBall(_Unteachable):
 
 @dataclass(frozen=True)
 class FSafe(_Unteachable):
-    """f-safe screening (zimmert eq. 1): the gap ball shrunk by ``0 < f < 1``.
+    """f-safe screening (Zimmert et al. 2015, eq. 1): the gap ball shrunk by ``0 < f < 1``.
 
     Not safe: what it removes is checked against all rows in the closing pass.
     """
@@ -73,7 +73,7 @@ class FSafe(_Unteachable):
 
 @dataclass(frozen=True)
 class Adaptive:
-    """f-safe screening whose f follows the false removals that it causes (zimmert's outlook).
+    """f-safe screening whose f follows the false removals that it causes (maths.md 2.3).
 
     It begins bold. Whenever rows come back and some of them had been removed wrongly, f grows, the
     more the larger their share; at 1 the rule is the gap ball, and safe. Where none had, it falls.

@@ -1,4 +1,4 @@
-"""Regions that must contain the optimal w: what every safe rule comes down to (MATH sec. 2)."""
+"""Regions that must contain the optimal w: what every safe rule comes down to (maths.md 2)."""
 
 from __future__ import annotations
 

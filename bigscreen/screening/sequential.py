@@ -111,7 +111,7 @@ class GapAtPast:
 
 @dataclass(frozen=True)
 class Dvi:
-    """DVI (wang th. 6 and cor. 7-14) for an alpha of any accuracy, C above or below its C0.
+    """DVI (Wang et al. 2014; maths.md 2.4) for an alpha of any accuracy, C above or below its C0.
 
     With ``theta0 = alpha0 / C0``, ``z0 = w(theta0)``, ``eps0 = gap / C0`` and the optimum
     ``w* = C z*``, the variational inequalities at C0 (up to eps0) and at C add up to
@@ -270,7 +270,7 @@ def make_path_rule(name: str, delta: str = "greedy", solve: Solve | None = None)
 
 @dataclass(frozen=True)
 class Ssnsv:
-    """SSNSV (Ogawa 2013; wang sec. 5.2) between points at ``C_a <= C <= C_b`` of any accuracy.
+    """SSNSV (Ogawa et al. 2013; maths.md 2.5), points at ``C_a <= C <= C_b`` of any accuracy.
 
     The loss falls and ``||w*||`` grows with C. So, with gaps ``G_a`` and ``G_b``,
 
@@ -300,7 +300,7 @@ class Ssnsv:
 
 @dataclass(frozen=True)
 class Essnsv:
-    """ESSNSV (wang sec. 5.2, th. 18): SSNSV's cut, and a ball of half the radius.
+    """ESSNSV (Wang et al. 2014, th. 18; maths.md 2.5): SSNSV's cut, and a ball of half the radius.
 
     Centre ``w_b / 2``,
     ``r^2 = ||w_b||^2 / 4 + C / C_b (G_b + ||w_b|| sqrt(G_b) + G_b / 2)``.

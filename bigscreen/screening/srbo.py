@@ -1,4 +1,4 @@
-"""SRBO: screening along a grid of nu (yang th. 1), and a tighter region from the same two facts.
+"""SRBO (Yang et al. 2024, th. 1; maths.md 2.6), and a tighter region from the same two facts.
 
 In such problems ``p = 0``, the box begins at 0 and w enters by ``1/2 ||w||^2`` alone, so the
 optimum at the new nu is the point of least norm among all ``w(alpha)``, alpha feasible:
@@ -59,7 +59,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class Srbo:
-    """SRBO (yang th. 1) for an alpha0 of any accuracy, nu above its nu0.
+    """SRBO (Yang et al. 2024, th. 1) for an alpha0 of any accuracy, nu above its nu0.
 
     Centre ``c = w(alpha0 + delta / 2)``, ``r^2 = ||c||^2 - ||w0||^2 + eps0``, where eps0 is the
     Frank-Wolfe gap of alpha0 at nu0: ``(nu0 / nu) alpha*`` is feasible at nu0, so

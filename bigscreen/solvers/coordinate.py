@@ -1,4 +1,4 @@
-"""Dual coordinate descent for problems without a coupling (MATH.md sec. 1 and 5)."""
+"""Dual coordinate descent for problems without a coupling (maths.md 5.1)."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def solve(
     Parameters
     ----------
     problem : Problem
-        wang's general class is ``Sublinear(C, a, b, lower, upper)``.
+        the general class of Wang et al. (2014) is ``Sublinear(C, a, b, lower, upper)``.
     X : array or sparse array of shape (n, d)
         Rows.
     y : array of shape (n,) or None

@@ -60,6 +60,22 @@ def test_named_files_exist(page: str) -> None:
         assert any(name.endswith(end) for name in names), end
 
 
+def test_the_formulas_that_code_cites_are_there() -> None:
+    """Sections of docs/maths.md by their numbers, papers by their first author and year."""
+    text = (ROOT / "docs" / "maths.md").read_text()
+    sections = set(re.findall(r"^##+ (\d(?:\.\d)?)\.? ", text, flags=re.MULTILINE))
+    formulas, _, listed = text.partition("## 6. References")
+    references = [" ".join(one.split()) for one in listed.split("\n* ")]
+    name = r"[A-Z][a-zö]+"
+    paper = rf"({name})(?: et al\.|, {name} and {name}| and {name}|) \(?((?:19|20)\d\d)\b"
+    texts = [p.read_text() for top in ("bigscreen", "tests") for p in (ROOT / top).rglob("*.py")]
+    cited = {n for one in texts for n in re.findall(r"maths\.md (\d(?:\.\d)?)", one)}
+    assert len(cited) > 10 and cited <= sections
+    for author, year in {found for one in [*texts, formulas] for found in re.findall(paper, one)}:
+        starts = [one for one in references if one.startswith(author)]
+        assert any(year in one for one in starts), (author, year)
+
+
 def test_the_main_job_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every command of the README's main job, in order, on a small table."""
     text = (ROOT / "README.md").read_text().partition("## The main job")[2]

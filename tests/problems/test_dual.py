@@ -17,7 +17,7 @@ KINDS = ["c-svc", "c-svc true", "lad", "svr true", "one-class", "nothing special
 
 
 def problem(kind, seed, n=25, d=4, ties=False):
-    """A problem of every row of MATH's table, and one with all arrays drawn at random."""
+    """A problem of every row of the table (maths.md 1.1), one with all arrays drawn at random."""
     rng = np.random.default_rng(seed)
     phi = rng.normal(size=(n, d))
     if ties:

@@ -36,7 +36,7 @@ def record(monkeypatch):
 
 
 class Reckless:
-    """What MATH sec. 2 calls unsafe: the radius of a paired point around a w that is not w(alpha).
+    """What maths.md 2.2 calls unsafe: the radius of a paired point around a w that is not w(alpha).
 
     Scaled further down by ``factor``.
     """
@@ -158,7 +158,7 @@ def test_the_paired_radius_around_an_unpaired_point_is_caught():
 )
 @settings(max_examples=60, deadline=None)
 def test_paired_points_of_any_accuracy(seed, mix, C, intercept):
-    """w = w(alpha): the ball of radius sqrt(gap), zimmert's corollary 4.2, contains w*."""
+    """w = w(alpha): the ball of radius sqrt(gap), Zimmert's corollary 4.2, contains w*."""
     world = contracts.world(contracts.rows(seed, n=40), "linear", 10.0**C, intercept)
     q, best = world.oracle, world.optimum
     rng = np.random.default_rng(seed)

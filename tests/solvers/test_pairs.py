@@ -156,7 +156,7 @@ def test_bold_rules_end_right(rule, working_set, intercept):
 
 
 def test_libsvms_rule_with_shrinking_is_kept_over_all_rows():
-    """Algorithm 1 of zimmert: stop, take all back, go on until nothing violates."""
+    """Algorithm 1 of Zimmert et al. (2015): stop, take all back, go on until nothing violates."""
     for intercept in INTERCEPTS:
         w = world(contracts.rows(2, 200, noise=1.5), "rbf", 10.0, intercept)
         found = solved(w, Pairs("first", eps=1e-4, every=5), Joachims(1), 0.0, restarts=10**6)

@@ -1,4 +1,4 @@
-"""A slow, plain oracle in float64: explicit matrices, formulas as MATH writes them, n <= some 200.
+"""A slow, plain oracle in float64: explicit matrices, formulas as maths.md has them, n <= some 200.
 
 Shares no code with the package: where the two agree, they agree by the mathematics alone.
 """

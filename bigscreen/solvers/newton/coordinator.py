@@ -423,7 +423,7 @@ def _as_mu(values: np.ndarray) -> Mu:
 def _interval(
     solve: NewtonRun, message: dict[str, Any], group: int, widest: float
 ) -> tuple[float, float]:
-    """An interval that holds mu*: bisection on the weighted order statistics (MATH sec. 3).
+    """An interval that holds mu*: bisection on the weighted order statistics (maths.md 3).
 
     Every round counts weight below 65 candidates; four rounds leave 1e-7 of the range
     ``[-widest, widest]``, and both ends are rounded outwards.

@@ -1,4 +1,4 @@
-"""Smoothed Newton in the primal: m-dimensional, a map-reduce over shards (MATH sec. 5).
+"""Smoothed Newton in the primal: m-dimensional, a map-reduce over shards (maths.md 5.4).
 
     min over w, b, mu   1/2 ||w||^2 (+ 1/2 b^2 for an appended constant) + mu . total
                         + sum_i huber_h(G_i)

@@ -366,7 +366,7 @@ def pair_update(F, Ki, Kj, flip, a, b, moves, up):
 def pair_partner(F, Ki, flip, i, diag, least, moves, up, down, second):
     """The partner j of i, and the largest ``F_i - F_j`` (with tubes) over what can move down.
 
-    Second order (Fan, Chen, Lin 2005): j has the largest gain ``(F_i - F_j)^2 / curvature``,
+    Second order (Fan et al. 2005): j has the largest gain ``(F_i - F_j)^2 / curvature``,
     in float32, which decides about the order of steps only. j is -1 if no pair is left.
     """
     top, scale, own = F[i] if up is None else F[i] + up[i], np.float32(2), diag[i]

@@ -63,7 +63,7 @@ class Pairs:
     Parameters
     ----------
     selection : {"second", "first"}
-        By the gain in the dual (with a coupling Fan, Chen, Lin 2005), or the worst violation.
+        By the gain in the dual (with a coupling Fan et al. 2005), or the worst violation.
     working_set : {1, 2} or None
         Variables moved at a time; None: 2. With a coupling one alone cannot move.
     cache : int
@@ -480,7 +480,7 @@ class SmoState:
         return float(np.sqrt(np.sum(np.maximum(together**2, apart))))
 
     def _slack(self, rows: NDArray[np.int64], scores: FloatArray) -> FloatArray:
-        """Bounds on the errors of these scores of these rows (MATH sec. 4)."""
+        """Bounds on the errors of these scores of these rows (maths.md 4)."""
         error = self.relative[rows] * np.abs(scores) + self.errors[rows] * self._spread()
         return error * (FLOAT64 if self.rows.dtype is np.float64 else 1.0)
 
