@@ -232,7 +232,7 @@ def digests(files: Sequence[str]) -> dict[str, str | None]:
 def source_digest() -> str:
     """SHA-256 of the code of this package: tells working copies of one version apart."""
     digest = hashlib.sha256()
-    folder = Path(__file__).parent
+    folder = Path(__file__).parents[1]
     for file in sorted(folder.rglob("*.py")):
         digest.update(file.relative_to(folder).as_posix().encode() + b"\0")
         digest.update(file.read_bytes())
