@@ -10,21 +10,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.rows import Rows
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64, Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Square
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy
 from bigscreen.problems.dual import Dual
-
-if TYPE_CHECKING:
-    from bigscreen.data.rows import Rows
-    from bigscreen.problems.recipes import Problem
+from bigscreen.problems.recipes import Problem
 
 
 @dataclass(frozen=True)
@@ -37,7 +36,7 @@ class Design:
         The rows: the ingested data, or a store of features.
     kernel : Kernel or None
         None: the columns are the rows' own features (linear machine, stored features).
-    landmarks : Side or None
+    landmarks : Operand or None
         The landmarks of a kernel design; None with a kernel is the exact kernel machine, which
         has no columns: its solvers compute kernel entries between rows.
     factor : float64 (m, r) or None
@@ -158,7 +157,7 @@ class Design:
     def norms(self, X: Any, sqnorms: FloatArray) -> FloatArray:
         """Upper bounds of ``||phi_i||`` for rows X whose ``||x||^2`` is known."""
         if self.kernel is None:
-            return np.sqrt(sqnorms)
+            return np.asarray(np.sqrt(sqnorms))
         if not self.kernel.psd:
             # Without a Cauchy-Schwarz bound only the factor limits the norm.
             return np.full(len(sqnorms), self._stretch * self.column_bound)
@@ -178,7 +177,7 @@ class Design:
         seen = np.einsum("ik,ik->k", coefs, self.dots(self.side.X, coefs, np.float64))
         entry = FLOAT64 * self._entry_error + 2.0**-52 * self.column_bound
         size = np.einsum("ik,ik->k", coefs, coefs)
-        return np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size
+        return np.asarray(np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size)
 
     @cached_property
     def _stretch(self) -> float:
@@ -208,7 +207,7 @@ class Design:
         """Bound on the rounding error of one score (maths.md 4): entry error x ``||coef||_1``."""
         weight = float(np.sum(np.abs(coef)))
         if self.kernel is None:
-            return 2.0**-52 * np.sqrt(self.width) * self.column_bound * weight
+            return 2.0**-52 * float(np.sqrt(self.width)) * self.column_bound * weight
         entry = self._entry_error * (FLOAT64 if dtype is np.float64 else 1.0)
         return min(entry, 2 * self.column_bound) * weight
 
@@ -230,7 +229,7 @@ def row_ranges(n: int, size: int) -> list[tuple[int, int]]:
 def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
     """``X @ coefs`` with float64 sums, dense or CSR."""
     if not isinstance(X, np.ndarray):
-        return X @ coefs
+        return np.asarray(X @ coefs)
     out = np.empty((len(X), coefs.shape[1]))
     _dense_dots(X, np.ascontiguousarray(coefs.T), out)
     return out
@@ -250,7 +249,7 @@ COLUMN_ROWS = 1024
 """Rows whose columns are held at once."""
 
 
-def weighted_columns(design: Design, coef: FloatArray, fleet: Any) -> FloatArray:
+def weighted_columns(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray:
     """``sum_i coef_i [c_i, 1]`` over all rows: float64 (m + 1,), columns in float32.
 
     Parameters
@@ -259,7 +258,7 @@ def weighted_columns(design: Design, coef: FloatArray, fleet: Any) -> FloatArray
         One with columns (not the exact kernel machine).
     coef : float64 (n,)
         Rows whose coefficient is 0 cost nothing.
-    fleet : closing.Fleet
+    fleet : Fleet
     """
     data = design.data
     items = ((s, coef[slice(*data.shard(s))]) for s in range(data.n_shards))
@@ -270,7 +269,7 @@ def weighted_columns(design: Design, coef: FloatArray, fleet: Any) -> FloatArray
     return total
 
 
-def scores(design: Design, coef: FloatArray, fleet: Any) -> FloatArray:
+def scores(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray:
     """``c_i . coef`` of every row: float64 (n,), columns in float32."""
     parts = fleet.each(_Scores(design, coef), range(design.data.n_shards))
     return np.concatenate(list(parts))

@@ -13,9 +13,8 @@ import itertools
 import logging
 import multiprocessing
 import os
-import platform
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -29,47 +28,39 @@ from distributed import Client, Future, LocalCluster, Security, WorkerPlugin
 from distributed.protocol.pickle import dumps
 
 from bigscreen.errors import InputError
-from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole, write_shard
+from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
 from bigscreen.fleet.hosts import Seat, Seats
 from bigscreen.fleet.inline import Item, Result, bounded, check_shards, running
+from bigscreen.fleet.recovery import Recovery
 from bigscreen.fleet.scratch import scratch
 from bigscreen.fleet.secure import explained
-from bigscreen.fleet.shards import Program, Sampler, Totals, added
+from bigscreen.fleet.shards import FloatArray, Program, Totals, added
 from bigscreen.fleet.worker import (
-    Arrays,
     Function,
     Leaving,
-    Message,
     Shielded,
     WorkerSetup,
     apply,
-    memory_of,
     packed,
     source_digest,
 )
 from bigscreen.fleet.workers import (
     GONE,
-    LIKELY,
     LOOK_SECONDS,
     PATIENCE_SECONDS,
+    Memory,
     Workers,
     differing,
     give_up_frozen,
     outcome,
 )
 
-LOG_BYTES = 32 * 2**20
-"""Messages kept for replay; beyond, the states are copied to this machine, if they take less."""
-
-MOST_DEATHS = 3
-"""Workers that may die in one round with the same shard."""
-
 
 @dataclass(frozen=True)
 class _Item:
     """An item handed out, where alone it may run (None: anywhere), and how to hand it out again."""
 
-    future: Future
+    future: Future[Any]
     only: list[str] | None
     again: Callable[[], _Item]
 
@@ -111,21 +102,12 @@ class Cluster:
         self._torn = False
         self._n_shards = 0
         self._seats = Seats(self._workers, b"")
-        self._base: Path | None = None  # what a lost shard starts from, a checkpoint ...
-        self._copy: Checkpoint | None = None  # ... or a copy of the states on this machine ...
-        self._log: list[Message] = []  # ... and what has happened since
-        self._log_limit = LOG_BYTES
-        self._deaths: Counter[int] = Counter()  # in the present round, by shard
+        self._recovery = Recovery()
         self._number = 0  # of the last whole round; never reset: hosts know rounds by it
         self._looked = 0.0
         self._name = f"bigscreen-{uuid4().hex}"
         self._eaches = itertools.count()
-        self._sampler = Sampler()
-        self._workers_memory: dict[tuple[str, int], tuple[int, int]] = {}
-        self._memory_seen = -LOOK_SECONDS
-        self._peak = 0
-        self._copies = contextlib.ExitStack()
-        self._copies_folder: Path | None = None
+        self._memory = Memory(client, self._plugin)
         loop: Any = client.loop
         self._watch = asyncio.run_coroutine_threadsafe(give_up_frozen(client), loop.asyncio_loop)
         try:
@@ -143,7 +125,7 @@ class Cluster:
     @property
     def address(self) -> str:
         """Of the scheduler, for others to connect to."""
-        return self._client.scheduler.address
+        return self._workers.address
 
     @property
     def security(self) -> Any:
@@ -162,13 +144,13 @@ class Cluster:
         check_shards(n_shards)
         self.stop()
         self._n_shards = n_shards
-        self._seats = Seats(self._workers, dumps(program))
-        self._what = type(program).__name__
+        name = type(program).__name__
+        self._seats = Seats(self._workers, dumps(program), name)
         self._place()
-        self._deaths.clear()
+        self._seats.deaths.clear()
         self._program, self._torn = program, False
 
-    def round(self, message: dict[str, Any]) -> tuple[np.ndarray, Totals]:
+    def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
         running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
         self._welcome()
@@ -184,13 +166,13 @@ class Cluster:
             answers = self._seats.ask(late, "round", self._number + 1, part, note)
             for seat, answer in answers.items():
                 seat.answers.append(answer)
-            self._count_deaths({seat: seat.shards for seat in late}, answers, "a step")
+            self._seats.count_deaths({seat: seat.shards for seat in late}, answers, "a step")
         self._number += 1
-        self._log.append(note)
-        self._deaths.clear()
+        self._recovery.log.append(note)
+        self._seats.deaths.clear()
         whole = self._together()
         self._torn = False
-        self._shorten()
+        self._recovery.shorten(self._seats)
         return whole
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
@@ -204,9 +186,9 @@ class Cluster:
                 checksums = {shard: crc for part in saved.values() for shard, crc in part.items()}
                 if len(checksums) == self._n_shards:  # else a worker died: again, from the start
                     path = draft.commit(checksums)
-            self._count_deaths({seat: seat.shards for seat in seats}, saved, "a checkpoint")
-        self._deaths.clear()
-        self._begin_log(path)
+            self._seats.count_deaths({seat: seat.shards for seat in seats}, saved, "a checkpoint")
+        self._seats.deaths.clear()
+        self._recovery.begin(path)
 
     def load(self, folder: Path) -> dict[str, Any] | None:
         program = running(self._program)
@@ -216,9 +198,9 @@ class Cluster:
             self._seats.ask(list(self._seats.all), "clear")
             for seat in self._seats.all:
                 seat.shards.clear()
-            self._begin_log(checkpoint.path)
+            self._recovery.begin(checkpoint.path)
             self._place()
-            self._deaths.clear()
+            self._seats.deaths.clear()
 
         found = newest_whole(Path(folder).absolute(), self._n_shards, restore)
         if found is None and self._torn:
@@ -277,20 +259,18 @@ class Cluster:
         self._workers.rely_on(files)
 
     def memory(self) -> int:
-        if time.monotonic() - self._memory_seen > LOOK_SECONDS:
-            self._collect_memory()
-        return self._sampler.look() + sum(now for now, _ in self._workers_memory.values())
+        return self._memory.now()
 
     @property
     def peak_pss(self) -> int:
         if not self._closed:
-            self._collect_memory()
-        return max(self._peak, self._sampler.peak)
+            self._memory.collect()
+        return self._memory.peak
 
     def stop(self) -> None:
         self._program = None
         self._seats.release()
-        self._begin_log(None)
+        self._recovery.begin(None)
 
     def close(self) -> None:
         if self._closed:
@@ -298,7 +278,7 @@ class Cluster:
         try:
             with contextlib.suppress(Exception):  # the cluster may be gone, or the client closed
                 self.stop()
-                self._collect_memory()
+                self._memory.collect()
             self._leave()
         finally:
             self._owned.close()
@@ -313,8 +293,8 @@ class Cluster:
             with contextlib.suppress(Exception):
                 unregister(name)
         self._watch.cancel()
-        self._copies.close()
-        self._sampler.stop()
+        self._recovery.close()
+        self._memory.own.stop()
 
     def __enter__(self) -> Cluster:
         return self
@@ -324,7 +304,7 @@ class Cluster:
 
     def _place(self) -> None:
         """Give every shard that nobody holds to the least loaded host, brought up to date."""
-        while orphans := self._orphans():
+        while orphans := self._seats.orphans(self._n_shards):
             self._seats.fill()
             seats = [seat for seat in self._seats.all if seat.alive]
             given: dict[Seat, list[int]] = {seat: [] for seat in seats}
@@ -333,75 +313,13 @@ class Cluster:
                 given[seat].append(shard)
             given = {seat: shards for seat, shards in given.items() if shards}
             calls = [
-                (seat, (self._number, shards, self._saved(shards), self._log))
+                (seat, (self._number, shards, self._recovery.saved(shards), self._recovery.log))
                 for seat, shards in given.items()
             ]
             adopted = self._seats.ask_each(calls, "adopt")
             for seat in adopted:
                 seat.shards += given[seat]
-            self._count_deaths(given, adopted, "opening or repeating steps")
-
-    def _saved(self, shards: list[int]) -> str | dict[int, Arrays] | None:
-        """What lost shards start from, as a host takes it."""
-        if self._copy is not None:
-            return {shard: self._copy.shard(shard) for shard in shards}
-        return None if self._base is None else str(self._base)
-
-    def _begin_log(self, base: Path | None) -> None:
-        self._base, self._copy, self._log, self._log_limit = base, None, [], LOG_BYTES
-
-    def _shorten(self) -> None:
-        """Copy the states here once the messages since the last copy take more room than those."""
-        if sum(len(part) for note in self._log for part in note) <= self._log_limit:
-            return
-        seats = [seat for seat in self._seats.all if seat.shards]
-        checksums: dict[int, int] = {}
-        try:
-            if self._copies_folder is None:
-                self._copies_folder = Path(self._copies.enter_context(scratch("bigscreen-states-")))
-            with Draft(self._copies_folder, {}) as draft:
-                for turn in range(max(len(seat.shards) for seat in seats)):
-                    calls = [(s, (s.shards[turn],)) for s in seats if turn < len(s.shards)]
-                    shown = self._seats.ask_each(calls, "show")
-                    if len(shown) < len(calls):
-                        return  # a host is gone: after the next round
-                    for seat, arrays in shown.items():
-                        shard = seat.shards[turn]
-                        checksums[shard] = write_shard(draft.path, shard, arrays)
-                copy = Checkpoint.read(draft.commit(checksums))
-        except OSError:
-            self._log_limit *= 2  # no room on this machine's disk
-            return
-        size = sum(file.stat().st_size for file in copy.path.iterdir())
-        self._base, self._copy, self._log = None, copy, []
-        self._log_limit = max(LOG_BYTES, size)
-
-    def _count_deaths(
-        self, asked: Mapping[Seat, list[int]], answered: Mapping[Seat, Any], what: str
-    ) -> None:
-        """Count hosts that did not answer for each of their shards.
-
-        Raises
-        ------
-        ConnectionError
-            If a shard has had too many in this round.
-        """
-        lost = [shards for seat, shards in asked.items() if seat not in answered]
-        self._deaths.update(shard for shards in lost for shard in shards)
-        fatal = sorted(shard for shard, n in self._deaths.items() if n >= MOST_DEATHS)
-        if fatal:
-            some = ", ".join(map(str, fatal[:5])) + (", ..." if len(fatal) > 5 else "")
-            where = f"shard {some}" if len(fatal) == 1 else f"one of the shards {some}"
-            raise ConnectionError(
-                f"{MOST_DEATHS} workers one after the other died in {what} of {self._what} on "
-                f"{where}; {LIKELY}"
-            )
-
-    def _orphans(self) -> list[int]:
-        if sum(len(seat.shards) for seat in self._seats.all) == self._n_shards:
-            return []
-        held = {shard for seat in self._seats.all for shard in seat.shards}
-        return [shard for shard in range(self._n_shards) if shard not in held]
+            self._seats.count_deaths(given, adopted, "opening or repeating steps")
 
     def _welcome(self) -> None:
         """Move shards to workers that came later, such as the replacement of one that died."""
@@ -427,7 +345,7 @@ class Cluster:
             source.shards.remove(shard)
             self._seats.ask([source], "drop", shard)
 
-    def _together(self) -> tuple[np.ndarray, Totals]:
+    def _together(self) -> tuple[FloatArray, Totals]:
         answers = [answer for seat in self._seats.all for answer in seat.answers]
         order = np.argsort(np.concatenate([shards for shards, _, _ in answers]))
         widths = {stack.shape[1] for _, stack, _ in answers}
@@ -447,19 +365,6 @@ class Cluster:
                 if time.monotonic() > until:
                     raise
                 time.sleep(0.2)
-
-    def _collect_memory(self) -> None:
-        try:
-            told = self._client.run(memory_of, self._plugin, on_error="ignore").values()
-        except GONE:
-            return  # what is known must do
-        here = platform.node(), os.getpid()  # workers may be threads of this process
-        self._workers_memory = {
-            process: (now, peak) for process, now, peak in filter(None, told) if process != here
-        }
-        self._memory_seen = time.monotonic()
-        peaks = sum(peak for _, peak in self._workers_memory.values())
-        self._peak = max(self._peak, self._sampler.peak + peaks)
 
 
 WORKER_ENVIRONMENT = {

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from uuid import uuid4
@@ -13,14 +14,17 @@ from uuid import uuid4
 import distributed
 from distributed import Future
 from distributed.core import clean_exception
-from distributed.protocol import to_serialize
+from distributed.protocol.serialize import to_serialize
 
 from bigscreen.fleet import workers as fleet_workers
 from bigscreen.fleet.worker import Host
-from bigscreen.fleet.workers import Workers
+from bigscreen.fleet.workers import LIKELY, Workers
 
 LOST = object()
 """The answer of a host that is gone."""
+
+MOST_DEATHS = 3
+"""Workers that may die in one round with the same shard."""
 
 
 @dataclass(eq=False)
@@ -29,7 +33,7 @@ class Seat:
 
     address: str
     threads: int
-    future: Future
+    future: Future[Any]
     shards: list[int] = field(default_factory=list)
     answers: list[Any] = field(default_factory=list)  # of the present round
 
@@ -44,17 +48,18 @@ class Seat:
 
 
 class Seats:
-    """The hosts of one program.
+    """The hosts of one program, and how often they have died with which of its shards.
 
     Calls go straight to the workers, all at once and in one coroutine: as tasks they would take
     50 times as long. Dask's actor handles are passed by: a handle belongs to whichever client is
     the default one, and its calls never return if the worker has been replaced.
     """
 
-    def __init__(self, workers: Workers, program: bytes) -> None:
+    def __init__(self, workers: Workers, program: bytes, name: str = "") -> None:
         self._workers, self._client = workers, workers.client
-        self._program = program
+        self._program, self._name = program, name
         self.all: list[Seat] = []
+        self.deaths: Counter[int] = Counter()  # in the present round, by shard
 
     def fill(self) -> None:
         """Put a host on every living worker that has none; waits for at least one.
@@ -126,6 +131,34 @@ class Seats:
             raise error.with_traceback(trace)
         return answers
 
+    def orphans(self, n_shards: int) -> list[int]:
+        """The shards that nobody holds."""
+        if sum(len(seat.shards) for seat in self.all) == n_shards:
+            return []
+        held = {shard for seat in self.all for shard in seat.shards}
+        return [shard for shard in range(n_shards) if shard not in held]
+
+    def count_deaths(
+        self, asked: Mapping[Seat, list[int]], answered: Mapping[Seat, Any], what: str
+    ) -> None:
+        """Count hosts that did not answer for each of their shards.
+
+        Raises
+        ------
+        ConnectionError
+            If a shard has had too many in this round.
+        """
+        lost = [shards for seat, shards in asked.items() if seat not in answered]
+        self.deaths.update(shard for shards in lost for shard in shards)
+        fatal = sorted(shard for shard, n in self.deaths.items() if n >= MOST_DEATHS)
+        if fatal:
+            some = ", ".join(map(str, fatal[:5])) + (", ..." if len(fatal) > 5 else "")
+            where = f"shard {some}" if len(fatal) == 1 else f"one of the shards {some}"
+            raise ConnectionError(
+                f"{MOST_DEATHS} workers one after the other died in {what} of {self._name} on "
+                f"{where}; {LIKELY}"
+            )
+
     def release(self) -> None:
         """Give up every host; its worker forgets the states."""
         for seat in list(self.all):
@@ -135,7 +168,7 @@ class Seats:
         self.all.remove(seat)
         seat.future.release()
 
-    def _submit(self, threads: int, address: str) -> Future:
+    def _submit(self, threads: int, address: str) -> Future[Any]:
         return self._client.submit(
             Host,
             threads,

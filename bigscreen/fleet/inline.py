@@ -24,11 +24,16 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
-
 from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.fleet.shards import Program, Sampler, Shards, Totals, one_blas_thread
+from bigscreen.fleet.shards import (
+    FloatArray,
+    Program,
+    Sampler,
+    Shards,
+    Totals,
+    one_blas_thread,
+)
 
 __all__ = ["Fleet", "Inline", "Program", "Totals"]
 
@@ -68,7 +73,7 @@ class Inline:
         self._shards.restore(program, range(n_shards), None)
         self._program, self._n_shards, self._torn = program, n_shards, False
 
-    def round(self, message: dict[str, Any]) -> tuple[np.ndarray, Totals]:
+    def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
         program = running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
         answer = self._shards.step(program, range(self._n_shards), message)

@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-import numpy as np
-
-from bigscreen.fleet.shards import Program, Totals
+from bigscreen.fleet.shards import FloatArray, Program, Totals
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -28,7 +26,7 @@ class Fleet(Protocol):
     def start(self, program: Program, n_shards: int) -> None:
         """Open every shard of a program, dropping the one before."""
 
-    def round(self, message: dict[str, Any]) -> tuple[np.ndarray, Totals]:
+    def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
         """One step of every shard.
 
         Parameters

@@ -17,12 +17,15 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import psutil
+from numpy.typing import NDArray
 from threadpoolctl import ThreadpoolController
 
 from bigscreen.files.checkpoint import write_shard
 
 Result = TypeVar("Result")
-Totals = dict[str, np.ndarray]
+FloatArray = NDArray[np.float64]
+Arrays = dict[str, NDArray[Any]]
+Totals = dict[str, NDArray[np.int64]]
 
 
 class Program(Protocol):
@@ -35,7 +38,7 @@ class Program(Protocol):
     def open(self, shard: int) -> Any:
         """The state of a shard before the first round."""
 
-    def step(self, state: Any, message: dict[str, Any], totals: Totals) -> np.ndarray:
+    def step(self, state: Any, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Fold a message into a state.
 
         Parameters
@@ -54,10 +57,10 @@ class Program(Protocol):
             The same k for every shard.
         """
 
-    def save(self, state: Any) -> dict[str, np.ndarray]:
+    def save(self, state: Any) -> Arrays:
         """A state as plain arrays."""
 
-    def load(self, shard: int, arrays: dict[str, np.ndarray]) -> Any:
+    def load(self, shard: int, arrays: Arrays) -> Any:
         """The state that :meth:`save` gave these arrays for."""
 
 
@@ -113,7 +116,7 @@ class Shards:
         self,
         program: Program,
         shards: Sequence[int],
-        saved: Callable[[int], dict[str, np.ndarray]] | None,
+        saved: Callable[[int], Arrays] | None,
         messages: Sequence[dict[str, Any]] = (),
     ) -> None:
         """Open shards, or load what was saved of them, and replay the messages since."""
@@ -124,68 +127,72 @@ class Shards:
                 program.step(state, message, {})  # its totals were counted in its own round
             self.states[shard] = state
 
-        self._deal(shards, bring)
+        self._deal(bring, [(shard,) for shard in shards])
 
     def step(
         self, program: Program, shards: Sequence[int], message: dict[str, Any]
-    ) -> tuple[np.ndarray, Totals]:
+    ) -> tuple[FloatArray, Totals]:
         """One step of some shards: their vectors stacked in the given order, and their totals."""
-        rows, parts = self._deal(
-            shards, lambda shard, totals: program.step(self.states[shard], message, totals)
-        )
+        rows, parts = self._deal(program.step, [(self.states[shard], message) for shard in shards])
         return stacked(rows), added(parts)
 
     def save(self, program: Program, shards: Sequence[int], path: Path) -> dict[int, int]:
         """Write the states into a draft's folder; checksums by shard."""
-        sums, _ = self._deal(
-            shards, lambda shard, _: write_shard(path, shard, program.save(self.states[shard]))
-        )
+
+        def write(shard: int, _: Totals) -> int:
+            return write_shard(path, shard, program.save(self.states[shard]))
+
+        sums, _ = self._deal(write, [(shard,) for shard in shards])
         return dict(zip(shards, sums, strict=True))
 
     def close(self) -> None:
+        """Forget the states and end the threads."""
         self.states.clear()
         self.pool.shutdown()
 
     def _deal(
-        self, shards: Sequence[int], function: Callable[[int, Totals], Result]
+        self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
     ) -> tuple[list[Result], list[Totals]]:
-        """Hand shards out one by one to the threads: results by shard, one totals per thread."""
-        waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
-        for shard in shards:
-            waiting.put(shard)
+        """``function(*call, totals)`` for every call, handed out one by one to the threads.
+
+        Returns the results in the order of the calls, and one totals per thread.
+        """
         results: dict[int, Result] = {}
-        parts: list[Totals] = []
-        failed = threading.Event()
-
-        def work() -> None:
-            totals: Totals = {}
-            parts.append(totals)
-            try:
-                while not failed.is_set():
-                    shard = waiting.get_nowait()
-                    results[shard] = function(shard, totals)
-            except queue.Empty:
-                return
-            except BaseException:
-                failed.set()
-                raise
-
+        threads = min(self.threads, len(calls))
+        parts: list[Totals] = [{} for _ in range(threads)]
         with one_blas_thread:
-            if min(self.threads, len(shards)) == 1:
-                work()
-            else:
-                jobs = [self.pool.submit(work) for _ in range(min(self.threads, len(shards)))]
+            if threads == 1:
+                for k, call in enumerate(calls):
+                    results[k] = function(*call, parts[0])
+                return list(results.values()), parts
+            waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+            for k in range(len(calls)):
+                waiting.put(k)
+            failed = threading.Event()
+
+            def work(totals: Totals) -> None:
                 try:
-                    wait(jobs)
-                finally:
-                    failed.set()  # an interrupt must not leave threads stepping behind it
-                    wait(jobs)
-                for job in jobs:
-                    job.result()
-        return [results[shard] for shard in shards], parts
+                    while not failed.is_set():
+                        k = waiting.get_nowait()
+                        results[k] = function(*calls[k], totals)
+                except queue.Empty:
+                    return
+                except BaseException:
+                    failed.set()
+                    raise
+
+            jobs = [self.pool.submit(work, totals) for totals in parts]
+            try:
+                wait(jobs)
+            finally:
+                failed.set()  # an interrupt must not leave threads stepping behind it
+                wait(jobs)
+            for job in jobs:
+                job.result()
+        return [results[k] for k in range(len(calls))], parts
 
 
-def stacked(rows: Sequence[np.ndarray]) -> np.ndarray:
+def stacked(rows: Sequence[FloatArray]) -> FloatArray:
     """What steps returned as one float64 array (shards, k).
 
     Raises
@@ -322,7 +329,7 @@ class _Watch:
 _watch = _Watch()
 if hasattr(os, "register_at_fork"):
     # Whoever holds the lock while another thread forks does not let go of it in the child.
-    os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]
+    os.register_at_fork(after_in_child=_watch.__init__)  # type: ignore[misc]  # anew, in place
 
 
 @functools.lru_cache(maxsize=1)

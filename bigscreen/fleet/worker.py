@@ -21,10 +21,19 @@ from distributed.core import error_message
 from distributed.protocol.pickle import loads
 
 from bigscreen.files.checkpoint import Checkpoint
-from bigscreen.fleet.shards import Program, Sampler, Shards, Totals, one_blas_thread
+from bigscreen.fleet.shards import (
+    Arrays,
+    FloatArray,
+    Program,
+    Sampler,
+    Shards,
+    Totals,
+    one_blas_thread,
+)
 
 Message = tuple[bytes, ...]
-Arrays = dict[str, np.ndarray]
+Answer = tuple[list[int], FloatArray, Totals]
+"""Of a round: which shards have stepped, their vectors, their totals."""
 
 
 def packed(message: dict[str, Any]) -> Message:
@@ -39,7 +48,9 @@ def packed(message: dict[str, Any]) -> Message:
 
 def unpacked(message: Message) -> dict[str, Any]:
     """The message; its arrays are aligned and writeable, as they are inline."""
-    return pickle.loads(message[0], buffers=[bytearray(buffer) for buffer in message[1:]])
+    buffers = [bytearray(buffer) for buffer in message[1:]]
+    found: dict[str, Any] = pickle.loads(message[0], buffers=buffers)
+    return found
 
 
 def _own(arrays: Arrays) -> Arrays:
@@ -60,8 +71,8 @@ def _reported(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
             return "ok", method(*args)
         except Exception as error:
             error.add_note(f"(raised on worker {get_worker().address})")
-            told = error_message(error)
-            parts = told["exception"], told["traceback"]
+            found = error_message(error)
+            parts = found["exception"], found["traceback"]
             return "error", tuple(part and part.data for part in parts)
 
     return call
@@ -77,7 +88,7 @@ class Host:
     def __init__(self, threads: int) -> None:
         self._shards = Shards(threads)
         self._round: dict[int, int] = {}  # last round that each shard has seen
-        self._answers: dict[tuple[int, int], tuple[list[int], np.ndarray, Totals]] = {}
+        self._answers: dict[tuple[int, int], Answer] = {}
 
     @_reported
     def begin(self, program: bytes) -> None:
@@ -106,10 +117,8 @@ class Host:
         self._round.update(dict.fromkeys(new, number))
 
     @_reported
-    def round(
-        self, number: int, part: int, message: Message
-    ) -> tuple[list[int], np.ndarray, Totals]:
-        """Step the shards that have not seen round ``number``: which, their vectors, totals.
+    def round(self, number: int, part: int, message: Message) -> Answer:
+        """Step the shards that have not seen round ``number``.
 
         ``part`` counts the calls of one round: a second one is for shards adopted in between.
         """

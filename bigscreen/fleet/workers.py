@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import platform
 import time
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,10 +16,11 @@ from uuid import uuid4
 
 import distributed
 from distributed import Client, Future, KilledWorker
-from distributed.comm import CommClosedError
+from distributed.comm.core import CommClosedError
 
 from bigscreen.errors import InputError
-from bigscreen.fleet.worker import digests
+from bigscreen.fleet.shards import Sampler
+from bigscreen.fleet.worker import digests, memory_of
 
 PATIENCE_SECONDS = 60.0
 """How long to wait for a first worker, or for one that its scheduler lists to answer."""
@@ -51,10 +54,17 @@ class Workers:
 
     def __init__(self, client: Client, deadline: float | None = None) -> None:
         self.client, self.deadline = client, deadline
+        self._scheduler: Any = client.scheduler  # None of no connected client
         self.unreachable: set[str] = set()
         self._files: dict[str, str | None] = {}
         self._seeing: set[str] = set()
         self._blind: dict[str, str] = {}  # the first file that they do not see
+
+    @property
+    def address(self) -> str:
+        """Of the scheduler."""
+        address: str = self._scheduler.address
+        return address
 
     def listed(self) -> dict[str, int]:
         """Addresses and threads; a ConnectionError if there is no scheduler."""
@@ -112,7 +122,7 @@ class Workers:
         path = next(iter(self._blind.values()))
         if not usable:
             raise InputError(
-                f"no worker of {self.client.scheduler.address} sees {path} as it is here: put it "
+                f"no worker of {self.address} sees {path} as it is here: put it "
                 "where every machine has it under the same path"
             )
         blind = ", ".join(sorted(self._blind))
@@ -125,7 +135,7 @@ class Workers:
     def _listed(self) -> dict[str, int]:
         try:
             listed: dict[str, int] = self.client.sync(
-                self.client.scheduler.ncores, callback_timeout=FROZEN_SECONDS
+                self._scheduler.ncores, callback_timeout=FROZEN_SECONDS
             )
         except GONE as error:
             raise ConnectionError(
@@ -147,8 +157,44 @@ class Workers:
                 self._blind[address] = unlike
 
 
+class Memory:
+    """Bytes held by this process and by a cluster's workers."""
+
+    def __init__(self, client: Client, plugin: str) -> None:
+        self._client, self._plugin = client, plugin
+        self.own = Sampler()
+        self._workers: dict[tuple[str, int], tuple[int, int]] = {}  # now and peak, by process
+        self._seen = -LOOK_SECONDS
+        self._peak = 0
+
+    def now(self) -> int:
+        """At this moment, the workers' share as of at most two seconds ago."""
+        if time.monotonic() - self._seen > LOOK_SECONDS:
+            self.collect()
+        return self.own.look() + sum(now for now, _ in self._workers.values())
+
+    @property
+    def peak(self) -> int:
+        """The most that was ever collected, an upper bound: the sum of the processes' peaks."""
+        return max(self._peak, self.own.peak)
+
+    def collect(self) -> None:
+        """Ask the workers."""
+        try:
+            found = self._client.run(memory_of, self._plugin, on_error="ignore").values()
+        except GONE:
+            return  # what is known must do
+        here = platform.node(), os.getpid()  # workers may be threads of this process
+        self._workers = {
+            process: (now, peak) for process, now, peak in filter(None, found) if process != here
+        }
+        self._seen = time.monotonic()
+        peaks = sum(peak for _, peak in self._workers.values())
+        self._peak = max(self._peak, self.own.peak + peaks)
+
+
 def outcome(
-    workers: Workers, future: Future, only: Sequence[str] | None, what: str
+    workers: Workers, future: Future[Any], only: Sequence[str] | None, what: str
 ) -> tuple[Any] | None:
     """The result of a task; Dask alone would wait for ever if every worker died.
 
@@ -194,12 +240,13 @@ async def give_up_frozen(client: Client) -> None:
     A stopped process keeps its connections, so that nothing else would tell. Dask does the same,
     but only after five minutes.
     """
+    scheduler: Any = client.scheduler
     heard: dict[str, tuple[float, float]] = {}  # heartbeat, and when it was first seen here
     looked = time.monotonic()
     while True:
         await asyncio.sleep(LOOK_SECONDS)
         try:
-            known = await asyncio.wait_for(client.scheduler.identity(), FROZEN_SECONDS)
+            known = await asyncio.wait_for(scheduler.identity(), FROZEN_SECONDS)
         except (TimeoutError, *GONE):
             continue
         now = time.monotonic()
@@ -216,7 +263,7 @@ async def give_up_frozen(client: Client) -> None:
         frozen = [address for address, (_, since) in heard.items() if now - since > patience]
         if frozen:
             with contextlib.suppress(*GONE):
-                await client.scheduler.restart_workers(
+                await scheduler.restart_workers(
                     workers=frozen,
                     wait_for_workers=False,
                     on_error="return",

@@ -19,8 +19,7 @@ from fleet_programs import FEATURES, Gradient, Murderous, descend, kill_self, sa
 
 import bigscreen
 from bigscreen.errors import InputError
-from bigscreen.fleet import cluster as fleet_dask
-from bigscreen.fleet import cluster as fleet_start
+from bigscreen.fleet import cluster, recovery
 from bigscreen.fleet import workers as fleet_workers
 from bigscreen.fleet.cluster import Cluster, connect, local_cluster
 from bigscreen.fleet.inline import Inline
@@ -103,7 +102,7 @@ def test_a_step_that_kills_every_worker_ends(tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_lost_while_the_cluster_starts(monkeypatch, how):
-    monkeypatch.setattr(fleet_start, "START_SECONDS", 120.0 if how == signal.SIGKILL else 20.0)
+    monkeypatch.setattr(cluster, "START_SECONDS", 120.0 if how == signal.SIGKILL else 20.0)
     killed = []
 
     def first_child():
@@ -126,7 +125,7 @@ def test_a_worker_that_is_lost_while_the_cluster_starts(monkeypatch, how):
 
 
 def test_the_log_is_bounded_without_a_folder(monkeypatch):
-    monkeypatch.setattr(fleet_dask, "LOG_BYTES", 2**20)
+    monkeypatch.setattr(recovery, "LOG_BYTES", 2**20)
     ballast = np.ones(2**15)  # 256 KiB a message
     with Inline(1) as inline:
         inline.start(Gradient(), SHARDS)
@@ -141,10 +140,10 @@ def test_the_log_is_bounded_without_a_folder(monkeypatch):
             stack, totals = fleet.round({"w": w, "ballast": ballast})
             record.append((stack, totals))
             w = w - 1e-4 * totals["gradient"] / 2.0**30
-            longest = max(longest, len(fleet._log))
+            longest = max(longest, len(fleet._recovery.log))
         assert same(record, expected)
         assert longest <= 5
-        folder = fleet._copies_folder
+        folder = fleet._recovery.folder
         assert folder is not None and folder.exists()
     assert not folder.exists()
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import AT_HI, AT_ZERO, FREE, Dual, Mu
@@ -61,7 +62,7 @@ are beyond, if that is less: a few far out say nothing of the others."""
 class BlockRun:
     """alpha of all rows, the block, and what the last round has said."""
 
-    def __init__(self, options: Any, design: Design, problem: Problem, fleet: Any) -> None:
+    def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
         data = design.data
         self.options, self.design, self.fleet, self.data = options, design, fleet, data
         self.constant = problem.intercept == "constant"

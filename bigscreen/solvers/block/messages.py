@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigscreen.data.rows import Rows
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 
@@ -34,7 +35,7 @@ def gathered(stack: NDArray[np.float64], data: Rows, ids: NDArray[np.int64]) -> 
     return out
 
 
-def received(fleet: Any, data: Rows, ids: NDArray[np.int64]) -> Any:
+def received(fleet: Fleet, data: Rows, ids: NDArray[np.int64]) -> Any:
     """The features of these rows, in their order, from the shards that hold them."""
     if not len(ids):
         return data.X(0, 0)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
@@ -106,7 +107,7 @@ class PathSolve(BlockRun):
     fleet : Fleet
     """
 
-    def __init__(self, options: Any, design: Design, constant: bool, fleet: Any) -> None:
+    def __init__(self, options: Any, design: Design, constant: bool, fleet: Fleet) -> None:
         self.decided: NDArray[np.int8] | None = None
         super().__init__(options, design, FixedDual("constant" if constant else "none"), fleet)
         self.live = len(self.dual)

@@ -1,0 +1,72 @@
+"""What a cluster's lost shards are brought back from: saved states, and the messages since."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bigscreen.files.checkpoint import Checkpoint, Draft, write_shard
+from bigscreen.fleet.hosts import Seats
+from bigscreen.fleet.scratch import scratch
+from bigscreen.fleet.shards import Arrays
+from bigscreen.fleet.worker import Message
+
+LOG_BYTES = 32 * 2**20
+"""Messages kept for replay; beyond, the states are copied to this machine, if they take less."""
+
+
+@dataclass
+class Recovery:
+    """Saved states and the messages since.
+
+    ``base``: the checkpoint that a lost shard starts from; ``copy``: a copy of the states on this
+    machine, which goes before; neither: it is opened anew.
+    """
+
+    base: Path | None = None
+    copy: Checkpoint | None = None
+    log: list[Message] = field(default_factory=list)
+    limit: int = LOG_BYTES
+    folder: Path | None = None  # of the copies
+    _held: ExitStack = field(default_factory=ExitStack)
+
+    def begin(self, base: Path | None) -> None:
+        """Start from a checkpoint, or from nothing."""
+        self.base, self.copy, self.log, self.limit = base, None, [], LOG_BYTES
+
+    def saved(self, shards: list[int]) -> str | dict[int, Arrays] | None:
+        """What these shards start from, as a host takes it."""
+        if self.copy is not None:
+            return {shard: self.copy.shard(shard) for shard in shards}
+        return None if self.base is None else str(self.base)
+
+    def shorten(self, hosts: Seats) -> None:
+        """Copy the states here once the messages since the last copy take more room than those."""
+        if sum(len(part) for note in self.log for part in note) <= self.limit:
+            return
+        seats = [seat for seat in hosts.all if seat.shards]
+        checksums: dict[int, int] = {}
+        try:
+            if self.folder is None:
+                self.folder = Path(self._held.enter_context(scratch("bigscreen-states-")))
+            with Draft(self.folder, {}) as draft:
+                for turn in range(max(len(seat.shards) for seat in seats)):
+                    calls = [(s, (s.shards[turn],)) for s in seats if turn < len(s.shards)]
+                    shown = hosts.ask_each(calls, "show")
+                    if len(shown) < len(calls):
+                        return  # a host is gone: after the next round
+                    for seat, arrays in shown.items():
+                        shard = seat.shards[turn]
+                        checksums[shard] = write_shard(draft.path, shard, arrays)
+                copy = Checkpoint.read(draft.commit(checksums))
+        except OSError:
+            self.limit *= 2  # no room on this machine's disk
+            return
+        size = sum(file.stat().st_size for file in copy.path.iterdir())
+        self.base, self.copy, self.log = None, copy, []
+        self.limit = max(LOG_BYTES, size)
+
+    def close(self) -> None:
+        """Remove the copies."""
+        self._held.close()
