@@ -4,10 +4,12 @@ import re
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 from cli_world import World, succeed, world
 from places import ROOT
 
+import bigscreen
 from bigscreen.cli import main
 
 __all__ = ["world"]  # a fixture
@@ -87,6 +89,18 @@ def test_the_main_job_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     for command in commands:
         succeed(*command.replace("--landmarks 1000", "--landmarks 30").split()[1:])
     assert len(Path("predictions.csv").read_text().splitlines()) > 300
+
+
+def test_a_loss_of_ones_own_as_documented() -> None:
+    """The README's call, of the hinge written out."""
+    (call,) = re.findall(r"`(bigscreen\.solve\(.*?\))`", (ROOT / "README.md").read_text())
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    y = np.where(X[:, 0] + 0.3 * rng.normal(size=60) > 0, 1.0, -1.0)
+    C, a, b, lower, upper = 1.0, -y, np.ones(60), 0.0, 1.0
+    given = {"bigscreen": bigscreen, "X": X, "C": C, "a": a, "b": b}
+    found = eval(call, {**given, "lower": lower, "upper": upper})
+    assert found.certificate.relative_gap <= 1e-6
 
 
 def test_the_number_of_shards_is_told(world: World) -> None:
