@@ -1,4 +1,4 @@
-"""Fits whose every bit is told: the same line before and after a change that changes no result.
+"""A digest of what fits publish: the same before and after a change that changes no result.
 
     python -m pipelines.bench.golden > before.txt
     python -m pipelines.bench.golden --against before.txt
@@ -67,7 +67,7 @@ def rows(n: int = 600, d: int = 7, classes: int = 2) -> tuple[np.ndarray, np.nda
     return X, y, field
 
 
-def told(machine: Any, X: Any, y: Any, weights: Any = None) -> str:
+def published(machine: Any, X: Any, y: Any, weights: Any = None) -> str:
     """Digest of a fitted estimator."""
     machine.fit(X, y, sample_weight=weights)
     parts = [
@@ -120,7 +120,7 @@ def estimators() -> dict[str, Callable[[], str]]:
             X, several,
         ),
     }  # fmt: skip
-    return {name: (lambda case=case: told(*case)) for name, case in cases.items()}
+    return {name: (lambda case=case: published(*case)) for name, case in cases.items()}
 
 
 def command(*arguments: str) -> None:

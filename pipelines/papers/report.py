@@ -199,8 +199,8 @@ def _experiment(out: Path, name: str, own: dict[str, Any]) -> list[str]:
         image = base64.b64encode((out / figure["file"]).read_bytes()).decode()
         title = _text(figure["title"])
         parts.append(f'<p><img alt="{title}" src="data:image/png;base64,{image}"><br>{title}</p>')
-    told = [f"NOT reproduced: {line}" for line in record.get("not_reproduced", ())]
-    notes = "".join(f"<li>{_text(note)}</li>" for note in (*told, *record.get("notes", ())))
+    lines = [f"NOT reproduced: {line}" for line in record.get("not_reproduced", ())]
+    notes = "".join(f"<li>{_text(note)}</li>" for note in (*lines, *record.get("notes", ())))
     if notes:
         parts.append(f"<ul>{notes}</ul>")
     return parts

@@ -102,23 +102,23 @@ def times(title: str, sets: list[dict[str, Any]], paper: dict[str, dict[str, flo
 
 def missed(sets: list[dict[str, Any]], paper: dict[str, dict[str, float]]) -> list[str]:
     """A sentence on the speedups that are not reproduced, if there are any."""
-    told = [
+    lines = [
         f"{found['name']} {rule} {found['ways'][rule]['speedup']:.3g} ({printed:g})"
         for found in sets
         for rule, printed in paper.get(found["name"], {}).items()
         if found["ways"][rule]["speedup"] < papers.SHORT * printed
     ]
     how = "the screened path is so many times as fast as cold solves (in brackets as printed)"
-    return [f"{how}: {', '.join(told)}"] if told else []
+    return [f"{how}: {', '.join(lines)}"] if lines else []
 
 
 def notes(sets: list[dict[str, Any]]) -> list[str]:
     """What stands in, or is assumed; what the closeness of the solves decides."""
-    told = [f"{found['name']}: {found['about']}" for found in sets if found["about"]]
+    lines = [f"{found['name']}: {found['about']}" for found in sets if found["about"]]
     if any(rule in found["closer"] for found in sets for rule in ("SSNSV", "ESSNSV")):
-        told.append(
+        lines.append(
             f"SSNSV and ESSNSV are limited by the gaps of the points that they rest on: all of "
             f"them are to {TOL:g} here but the first and the last, {CLOSE:g}; the column beside "
             f"is with all to {CLOSE:g}"
         )
-    return told
+    return lines

@@ -77,7 +77,7 @@ class Grid:
         """Whether the nus are the paper's own, of all its rows."""
         return self.rows is None and self.step == STEP
 
-    def told(self, kernel: str) -> str:
+    def described(self, kernel: str) -> str:
         """The grid as a table says it."""
         if self.papers and (kernel == "linear" or self.powers == PAPERS.powers):
             return "the paper's"
@@ -289,16 +289,16 @@ def missed(found: list[dict[str, Any]], printed: dict[tuple[str, str], tuple]) -
     names = ("screens", "% of the rows"), ("is", "times as fast as cold solves")
     out = []
     for place, (verb, what) in enumerate(names, -2):
-        told = []
+        lines = []
         for one in found:
             theirs = printed.get((one["set"], one["kernel"]), (0.0, 0.0))[place]
             ours = one["speedup"] if place == -1 else 100 * one["SRBO"]["screened"]
             if one["grid"] == "the paper's" and ours < papers.SHORT * theirs:
-                told.append(f"{one['set']} {one['kernel']} {ours:.3g} ({theirs:.3g})")
-        if told:
+                lines.append(f"{one['set']} {one['kernel']} {ours:.3g} ({theirs:.3g})")
+        if lines:
             out.append(
                 f"SRBO {verb} so many {what}, on the paper's own rows and grid (in brackets as "
-                f"printed): {', '.join(told)}"
+                f"printed): {', '.join(lines)}"
             )
     return out
 

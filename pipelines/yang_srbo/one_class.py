@@ -55,7 +55,7 @@ def main() -> None:
             values = common.nus(int(np.sum(train.y > 0)), grid.step)
             stride = common.PARTS if grid.papers else 1
             one = common.compared(train, test, widths, values, WAYS, one_class=True, stride=stride)
-            one |= {"set": name, "kernel": kernel, "grid": grid.told(kernel)}
+            one |= {"set": name, "kernel": kernel, "grid": grid.described(kernel)}
             one["KDE"] = density(train, test, values)
             found.append(one)
             lines += _lines(name, kernel, one)

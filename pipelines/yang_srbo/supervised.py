@@ -57,7 +57,7 @@ def main() -> None:
             stride = common.PARTS if grid.papers else 1
             quick = (name, kernel) != LONG or grid.rows is not None
             one = common.compared(train, test, widths, values, WAYS, c_svm=quick, stride=stride)
-            found.append({**one, "set": name, "kernel": kernel, "grid": grid.told(kernel)})
+            found.append({**one, "set": name, "kernel": kernel, "grid": grid.described(kernel)})
             lines.append(_line(name, kernel, found[-1]))
     record: dict[str, Any] = {
         "question": papers.question(__doc__),

@@ -67,7 +67,7 @@ def main() -> None:
     record: dict[str, Any] = {
         "question": papers.question(__doc__),
         "notes": [
-            *(f"grid, {kernel}: {grid.told(kernel)}" for kernel, grid in grids.items()),
+            *(f"grid, {kernel}: {grid.described(kernel)}" for kernel, grid in grids.items()),
             "the paper prints its numbers into the figures, which its text at hand does not have",
             "figure 7: the paper gives its means as .2, -.2 and -1; positive rows have .5; "
             "accuracy and AUC are of the rows trained on (figure 7: with the negative ones)",

@@ -103,7 +103,7 @@ def test_a_loss_of_ones_own_as_documented() -> None:
     assert found.certificate.relative_gap <= 1e-6
 
 
-def test_the_number_of_shards_is_told(world: World) -> None:
+def test_info_prints_the_number_of_shards(world: World) -> None:
     """The cluster's README sends people to `bigscreen info` for it."""
     assert re.search(r"shards +\d", succeed("info", world.store))
 

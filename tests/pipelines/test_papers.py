@@ -76,7 +76,7 @@ def test_one_class_learns_from_positive_rows(
 
 
 @with_data
-def test_toys_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_toys_are_separated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     found = record(monkeypatch, tmp_path, "yang_srbo.toys", "--rows 60 --step .1 --powers 0 1")
     assert [figure["file"] for figure in found["figures"]] == [
         "yang_srbo.toys-figure-4.png",

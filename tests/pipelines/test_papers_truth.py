@@ -80,8 +80,8 @@ def test_tables_count_the_sets_that_are_there(
         file.parent.mkdir()
         file.touch()
     found = {"IV": ["Abalone"], "VIII": ["Adult"]}.get(table, ["Sonar", "Abalone"])
-    told = f"{len(found)} of the paper's {sets} data sets are here: {', '.join(found)}"
-    assert data_sets.there(table).endswith(told)
+    said = f"{len(found)} of the paper's {sets} data sets are here: {', '.join(found)}"
+    assert data_sets.there(table).endswith(said)
 
 
 @pytest.mark.skipif(not PAPER.exists(), reason="the paper is not beside this checkout")
@@ -108,11 +108,11 @@ def test_sets_that_are_quickly_walked_have_the_papers_grid() -> None:
         assert supervised.GRIDS[name, "linear"] == yang.PAPERS
     assert one_class.GRIDS["linear"] == yang.PAPERS
     few = argparse.Namespace(rows=50, step=0.1, powers=[1])
-    told = yang.grid(few, yang.PAPERS)
-    assert told == yang.Grid(50, 0.1, (1,)) and not told.papers
-    assert told.told("RBF") == "step 0.1, 1 sigma" and told.told("linear") == "step 0.1"
-    assert yang.PAPERS.told("linear") == yang.PAPERS.told("RBF") == "the paper's"
-    assert yang.FEWER.papers and yang.FEWER.told("RBF") == "step 0.001, 3 sigmas"
+    said = yang.grid(few, yang.PAPERS)
+    assert said == yang.Grid(50, 0.1, (1,)) and not said.papers
+    assert said.described("RBF") == "step 0.1, 1 sigma" and said.described("linear") == "step 0.1"
+    assert yang.PAPERS.described("linear") == yang.PAPERS.described("RBF") == "the paper's"
+    assert yang.FEWER.papers and yang.FEWER.described("RBF") == "step 0.001, 3 sigmas"
     # .01 to 1 - 1/l in steps of .001.
     assert len(yang.nus(1000)) == 989
 
@@ -139,8 +139,8 @@ def test_ratios_that_fall_short_are_said() -> None:
     printed = {("A", "linear"): (1.0, 73.5, 8.8), ("B", "RBF"): (1.0, 2.6, 0.6)}
     one = {"set": "A", "kernel": "linear", "grid": "the paper's", "speedup": 9.0}
     one["SRBO"] = {"screened": 0.33}
-    (told,) = yang.missed([one, {**one, "set": "B", "kernel": "RBF"}], printed)
-    assert told.endswith("A linear 33 (73.5)")
+    (said,) = yang.missed([one, {**one, "set": "B", "kernel": "RBF"}], printed)
+    assert said.endswith("A linear 33 (73.5)")
     assert yang.missed([{**one, "grid": "step 0.1"}], printed) == []
     slow = yang.missed([{**one, "speedup": 2.0}], printed)
     assert len(slow) == 2 and slow[1].endswith("A linear 2 (8.8)")
@@ -151,15 +151,15 @@ def test_savings_that_are_not_there_are_said() -> None:
         entries = dict.fromkeys(screening.RULES, 4.9e6) | {"f = .1": safe}
         return {rule: {"kernel_entries": value} for rule, value in entries.items()}
 
-    (told,) = screening.missed("Table 1", runs(4.8e6))
-    assert "f = .1 1.8e+06" in told and "f = .1 4.8e+06, " in told
+    (said,) = screening.missed("Table 1", runs(4.8e6))
+    assert "f = .1 1.8e+06" in said and "f = .1 4.8e+06, " in said
     assert screening.missed("Table 1", runs(1.8e6)) == []
 
 
 def test_speedups_that_fall_short_are_said() -> None:
     found = {"name": "toy 1.5", "ways": {"DVI": {"speedup": 3.6}}}
-    (told,) = wang.missed([found], {"toy 1.5": {"DVI": 59.15}})
-    assert told.endswith("toy 1.5 DVI 3.6 (59.1)") or told.endswith("toy 1.5 DVI 3.6 (59.15)")
+    (said,) = wang.missed([found], {"toy 1.5": {"DVI": 59.15}})
+    assert said.endswith("toy 1.5 DVI 3.6 (59.1)") or said.endswith("toy 1.5 DVI 3.6 (59.15)")
     assert wang.missed([found], {"toy 1.5": {"DVI": 4.0}}) == []
 
 

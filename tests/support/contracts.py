@@ -216,7 +216,7 @@ def intervals_hold(world: World, ids: np.ndarray, lower: np.ndarray, upper: np.n
 
 @dataclass(frozen=True)
 class RecordingProgram(NewtonProgram):
-    """The Newton's program, writing down what every screening round was told and has fixed."""
+    """The Newton's program, writing down what every screening round was sent and has fixed."""
 
     def _screen(self, state, message, totals):  # type: ignore[no-untyped-def]
         lower, upper = intervals(state, message)
