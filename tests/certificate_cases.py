@@ -81,7 +81,7 @@ class Spec:
     gamma: float | str = 0.0
     degree: int = 3
     coef0: float = 1.0
-    intercept: bool | str = "true"
+    intercept: bool | str = True
     tol: float = 1e-3
     components: int | None = None
     sampling: str = "uniform"
@@ -146,7 +146,8 @@ def drawn(seed: int) -> Spec:
     own["nu"] = float(rng.uniform(0.05, 0.7))
     own["epsilon"] = float(rng.choice([0.0, 0.1, 0.5]))
     own["quantile"] = float(rng.uniform(0.05, 0.95))
-    own["intercept"] = (False, True, "true")[rng.integers(3)] if problem != "one-class" else "true"
+    offset = (False, "penalized", True)[rng.integers(3)] if problem != "one-class" else True
+    own["intercept"] = offset
     own["tol"] = float(10.0 ** (rng.uniform(-5, -2) if some(0.6) else rng.uniform(-9, -5)))
     own["single"], own["sparse"], own["duplicates"] = some(0.15), some(0.15), some(0.1)
     own["offset"] = float(rng.uniform(0, 6)) if some(0.2) else None
@@ -168,7 +169,7 @@ def drawn(seed: int) -> Spec:
         own["n"] = int(rng.integers(2000, 6000))  # more than the certificate takes a sample of
     if machine not in EXACT:
         own["squared"] = some(0.5)
-        if machine != "NystroemSVC" and own["intercept"] is True and some(0.3):
+        if machine != "NystroemSVC" and own["intercept"] == "penalized" and some(0.3):
             own["scaling"] = float(rng.uniform(-2, 3))
     if machine == "SVR" and own["kernel"] != "precomputed" and own.get("components") is None:
         # (Drawn so, the cases of other machines stay what they were.)
@@ -274,6 +275,8 @@ def machine(spec: Spec, rows: Rows) -> Any:
         how["quantile"] = spec.quantile
     if problem != "one-class":
         how["fit_intercept"] = spec.intercept
+        if spec.intercept is True and spec.machine.startswith("Linear"):
+            how["fit_intercept"] = "unpenalized"
     if not spec.machine.startswith("Linear"):
         how |= {"kernel": spec.kernel, "gamma": rows.gamma(), "degree": spec.degree}
         how |= {"coef0": spec.coef0}

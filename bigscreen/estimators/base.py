@@ -43,7 +43,8 @@ from bigscreen.train.run import plan, train
 UNLIMITED = 2**63 - 1
 """What ``max_iter=-1`` stands for."""
 
-INTERCEPTS = {False: "none", True: "constant", "true": "true"}
+INTERCEPTS = {True: "true", "true": "true", "penalized": "penalized", False: "none"}
+"""What ``fit_intercept`` can be, and the word of ``TrainOptions`` for it."""
 
 FEW_ENTRIES = 1 << 20
 """Entries (rows times columns) below which threads would wait for each other more than work."""
@@ -57,6 +58,7 @@ class Machine(BaseEstimator):
 
     _problem = "c-svc"
     """The problem of ``TrainOptions``."""
+    _intercepts: Mapping[Any, str] = INTERCEPTS
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Fit to a proved gap.
@@ -221,9 +223,6 @@ class Machine(BaseEstimator):
         raise NotImplementedError
 
     def _shared_options(self, **own: Any) -> TrainOptions:
-        given = self.fit_intercept
-        if not (isinstance(given, Hashable) and given in INTERCEPTS):
-            raise InputError(f"fit_intercept must be False, True or 'true', got {given!r}")
         return TrainOptions(
             problem=self._problem,
             seed=self._seed(),
@@ -231,7 +230,7 @@ class Machine(BaseEstimator):
             max_iter=UNLIMITED if self.max_iter == -1 else self.max_iter,
             time_budget=self.time_budget,
             memory=self.memory,
-            intercept=INTERCEPTS[given],
+            intercept=offset_word(self.fit_intercept, self._intercepts),
             solver=getattr(self, "solver", "auto"),
             screening=self.screening,
             **own,
@@ -272,6 +271,13 @@ class Machine(BaseEstimator):
         self.relative_gap_ = max(part["relative_gap"] for part in gaps)
         passes = Counter(event["class"] for event in self.history_).values()
         self.n_iter_: Any = max(passes, default=0)
+
+
+def offset_word(given: Any, words: Mapping[Any, str]) -> str:
+    """The word of ``TrainOptions`` for a ``fit_intercept``, one of these."""
+    if not (isinstance(given, Hashable) and given in words):
+        raise InputError(f"fit_intercept must be {', '.join(map(repr, words))}, got {given!r}")
+    return words[given]
 
 
 def _score(model: Model, X: Any) -> NDArray[np.float64]:

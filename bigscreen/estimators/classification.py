@@ -24,7 +24,7 @@ class _Voting(Probable, Classifier, KernelMachine):
 
     probability: bool | str = "deprecated"
     class_weight: str | Mapping[Any, float] | None = None
-    fit_intercept: bool | str = "true"
+    fit_intercept: bool | str = True
     decision_function_shape: str = "ovr"
     break_ties: bool = False
 
@@ -140,9 +140,9 @@ class SVC(_Voting):
         more fits.
     class_weight : None, "balanced" or dict, default=None
         Multiplies C by class.
-    fit_intercept : {False, True, "true"}, default="true"
-        No offset; a constant feature 1, penalised with the rest; or the true, unpenalised offset
-        of `sklearn.svm.SVC`.
+    fit_intercept : {True, "penalized", False}, default=True
+        The unpenalised offset of `sklearn.svm.SVC`; a constant feature 1, penalised with the rest;
+        or no offset.
     decision_function_shape : {"ovr", "ovo"}, default="ovr"
         Of three classes or more: a value for each class (its votes, and part of one more), or for
         each pair of classes.

@@ -52,9 +52,9 @@ class NystroemSVC(Classifier):
     tol : float, default=1e-3
         Relative duality gap to prove: how far the objective may be above the optimum, as a part
         of itself.
-    fit_intercept : {False, True, "true"}, default=True
-        No offset; a constant feature 1 (cheap, penalised with the rest); or the true, unpenalised
-        offset of `sklearn.svm.SVC`.
+    fit_intercept : {True, "penalized", False}, default="penalized"
+        The unpenalised offset of `sklearn.svm.SVC`, which coordinate descent does not have; a
+        constant feature 1, penalised with the rest, which every solver has; or no offset.
     class_weight : None, "balanced" or dict, default=None
         Multiplies C by class; "balanced" is ``n / (n_classes * n_class)``, counting weights.
     max_iter : int, default=1000
@@ -126,7 +126,7 @@ class NystroemSVC(Classifier):
         loss: str = "hinge",
         C: float = 1.0,
         tol: float = 1e-3,
-        fit_intercept: bool | str = True,
+        fit_intercept: bool | str = "penalized",
         class_weight: str | Mapping[Any, float] | None = None,
         max_iter: int = 1000,
         time_budget: float | None = None,

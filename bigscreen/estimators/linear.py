@@ -21,6 +21,14 @@ HINGES = {"hinge": "c-svc", "squared_hinge": "squared-svc"}
 TUBES = {"epsilon_insensitive": "svr", "squared_epsilon_insensitive": "squared-svr"}
 """The problem that each loss is of."""
 
+INTERCEPTS = {
+    True: "penalized",
+    "penalized": "penalized",
+    "unpenalized": "true",
+    False: "none",
+}
+"""What ``fit_intercept`` can be: True is LIBLINEAR's offset, not LIBSVM's."""
+
 LIBLINEAR = {
     ("l2", "hinge"): (True,),
     ("l2", "squared_hinge"): (True, False),
@@ -53,9 +61,10 @@ class LinearSVC(Classifier):
         Penalty of a row's violation of the margin.
     multi_class : {"ovr"}, default="ovr"
         "crammer_singer" is refused.
-    fit_intercept : {True, False, "true"}, default=True
-        A constant feature ``intercept_scaling``, penalised with the rest, as scikit-learn has it;
-        no offset; or the unpenalised offset of `SVC` with ``kernel="linear"``.
+    fit_intercept : {True, "penalized", "unpenalized", False}, default=True
+        True is what `sklearn.svm.LinearSVC` means by it, and not what `SVC` does: a constant
+        feature ``intercept_scaling``, penalised with the rest, which "penalized" says by its name;
+        "unpenalized" is the offset of `SVC` with ``kernel="linear"``.
     intercept_scaling : float, default=1.0
         The larger, the less the offset is penalised.
     class_weight, time_budget, solver, screening, memory, n_jobs, scheduler, work
@@ -80,6 +89,8 @@ class LinearSVC(Classifier):
     >>> from bigscreen import LinearSVC
     >>> machine = LinearSVC(loss="hinge", C=10).fit(X, y)  # doctest: +SKIP
     """
+
+    _intercepts = INTERCEPTS
 
     def __init__(
         self,
@@ -203,6 +214,7 @@ class LinearSVR(Regressor):
     work: str | os.PathLike[str] | None = None
 
     _problem = "svr"
+    _intercepts = INTERCEPTS
 
     def _options(self) -> TrainOptions:
         problem = problem_of(self.loss, TUBES)

@@ -49,7 +49,7 @@ class OneClassSVM(OutlierMixin, KernelMachine):
     """
 
     _problem = "one-class"
-    fit_intercept = "true"
+    fit_intercept = True
 
     nu: float = 0.5
 

@@ -17,7 +17,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import check_weights
 from bigscreen.errors import InputError
-from bigscreen.estimators.base import FEW_ENTRIES, INTERCEPTS, Classifier
+from bigscreen.estimators.base import FEW_ENTRIES, INTERCEPTS, Classifier, offset_word
 from bigscreen.estimators.inputs import Labelled, Targets, is_store, open_store, plain_labels
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.shards import blas_threads
@@ -57,8 +57,8 @@ def svm_path(
         As in `SVC`.
     n_components : int or None, default=None
         Landmarks of a Nystrom machine; None: the kernel itself.
-    fit_intercept : {False, True, "true"}, default=True
-        None, a penalised constant, or the unpenalised offset.
+    fit_intercept : {True, "penalized", False}, default="penalized"
+        The unpenalised offset of LIBSVM, a penalised constant, or none.
     epsilon, tau : float
         Of "svr" and of "quantile".
     tol : float, default=1e-3
@@ -133,7 +133,7 @@ def _path(
     degree: int = 3,
     coef0: float = 0.0,
     n_components: int | None = None,
-    fit_intercept: bool | str = True,
+    fit_intercept: bool | str = "penalized",
     epsilon: float = 0.1,
     tau: float = 0.5,
     tol: float = 1e-3,
@@ -183,14 +183,12 @@ def rules_of(rules: Sequence[str] | None) -> tuple[str, ...] | None:
 
 def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> TrainOptions:
     """The options of a path's fits; ``given`` are `TrainOptions` as they are."""
-    if fit_intercept not in INTERCEPTS:
-        raise InputError(f"fit_intercept must be False, True or 'true': {fit_intercept!r}")
     exact = given["kernel"] != "linear" and n_components is None
     if given["gamma"] == "auto":
         raise InputError("gamma must be 'scale' or a number")
     if n_components is not None:
         given["landmarks"] = n_components
-    return TrainOptions(intercept=INTERCEPTS[fit_intercept], exact=exact, **given)
+    return TrainOptions(intercept=offset_word(fit_intercept, INTERCEPTS), exact=exact, **given)
 
 
 def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -> SolvedPath:
@@ -275,8 +273,8 @@ class SVCPathCV(Classifier):
         Relative duality gap to prove for every fit.
     class_weight : None, "balanced" or dict, default=None
         "balanced" by the classes of all rows.
-    fit_intercept : {False, True, "true"}, default=True
-        None, a penalised constant, or the unpenalised offset.
+    fit_intercept : {True, "penalized", False}, default="penalized"
+        The unpenalised offset of LIBSVM, a penalised constant, or none.
     rules : sequence of str or None, default=None
         As in `svm_path`.
     random_state : int, RandomState or None, default=0
@@ -315,7 +313,7 @@ class SVCPathCV(Classifier):
         n_components: int | None = None,
         tol: float = 1e-3,
         class_weight: str | Mapping[Any, float] | None = None,
-        fit_intercept: bool | str = True,
+        fit_intercept: bool | str = "penalized",
         rules: Sequence[str] | None = None,
         random_state: Any = 0,
         memory: int | None = None,

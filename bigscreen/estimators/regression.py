@@ -24,7 +24,7 @@ class _KernelRegressor(Regressor, KernelMachine):
     """What the kernel regressions share: C and the offset."""
 
     C: float = 1.0
-    fit_intercept: bool | str = "true"
+    fit_intercept: bool | str = True
 
     def _own(self) -> dict[str, Any]:
         return {"C": self._penalty(self.C)}
@@ -43,8 +43,8 @@ class SVR(_KernelRegressor):
         Penalty of an error beyond epsilon.
     epsilon : float, default=0.1
         Errors up to this cost nothing.
-    fit_intercept : {False, True, "true"}, default="true"
-        As in `SVC`: none, a penalised constant, or the unpenalised offset of scikit-learn.
+    fit_intercept : {True, "penalized", False}, default=True
+        As in `SVC`: the unpenalised offset of scikit-learn, a penalised constant, or none.
     kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
     time_budget, solver, \
     screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
@@ -96,7 +96,7 @@ class NuSVR(_KernelRegressor):
         part supports it.
     C : float, default=1.0
         Penalty of an error beyond epsilon.
-    fit_intercept : {False, True, "true"}, default="true"
+    fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
     kernel, degree, gamma, coef0, tol, max_iter, time_budget, solver, screening, start, cache, \
     memory, n_jobs, work, random_state, verbose
@@ -167,7 +167,7 @@ class LADRegressor(_KernelRegressor):
     ----------
     C : float, default=1.0
         Penalty of an error.
-    fit_intercept : {False, True, "true"}, default="true"
+    fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
     kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
     time_budget, solver, \
@@ -199,7 +199,7 @@ class QuantileRegressor(_KernelRegressor):
         Strictly between 0 and 1: this part of the rows' weight will lie below the prediction.
     C : float, default=1.0
         Penalty of an error.
-    fit_intercept : {False, True, "true"}, default="true"
+    fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
     kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
     time_budget, solver, \

@@ -457,7 +457,7 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
         "intercept": array("intercept"),
         "labels": record["labels"],
         "preparation": Preparation.from_dict(record["preparation"]),
-        "provenance": record["provenance"],
+        "provenance": in_present_words(record["provenance"]),
         "kind": record.get("kind", "classifier"),
         "strategy": record.get("strategy", "rest"),
         "support": array("support") if "support" in optional else None,
@@ -470,6 +470,14 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
     if not (np.isfinite(model["coef"]).all() and np.isfinite(model["intercept"]).all()):
         raise ValueError("its coefficients are not all finite numbers")
     return model
+
+
+def in_present_words(provenance: dict[str, Any]) -> dict[str, Any]:
+    """The provenance of a file, which once called a penalised offset "constant"."""
+    asked = provenance.get("parameters", {})
+    if asked.get("intercept") != "constant":
+        return provenance
+    return {**provenance, "parameters": {**asked, "intercept": "penalized"}}
 
 
 def n_pairs(n_labels: int) -> int:

@@ -14,7 +14,7 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.kernels.standard import kernel_from_dict
 from bigscreen.model.file import PATH, array_of, opened, packed, unpacked, write
-from bigscreen.model.model import Model
+from bigscreen.model.model import Model, in_present_words
 from bigscreen.problems.point import met, reached, relative
 
 CERTIFIED = ("primal", "dual", "gap", "relative_gap")
@@ -215,7 +215,8 @@ class SolvedPath:
         name = os.fspath(path)
 
         with opened(name, PATH) as (record, _):
-            return cls(record, partial(array_of, os.path.abspath(name), record))
+            said = {**record, "provenance": in_present_words(record["provenance"])}
+            return cls(said, partial(array_of, os.path.abspath(name), record))
 
 
 def _screening(name: Any, part: dict[str, Any]) -> dict[str, Any]:

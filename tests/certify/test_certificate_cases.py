@@ -62,7 +62,7 @@ def test_the_judge_convicts_a_lie(kind, name):
 
 
 def test_the_judge_finds_a_better_machine_than_one_that_states_too_small_a_gap():
-    spec = Spec(5, "LinearSVC", "linear", intercept=True, single=True, tol=1e-2)
+    spec = Spec(5, "LinearSVC", "linear", intercept="penalized", single=True, tol=1e-2)
     rows, one = fitted(spec)
     assert "D above the optimum" not in faults(spec, rows, one)
     one.certificate_[0].update(dual=one.certificate_[0]["primal"] + 1e-3)
@@ -103,8 +103,8 @@ CAUGHT = {
     ),
     "T of float64's last digits": Spec(
         100852, "NystroemSVC", "poly", n=47, d=7, C=0.8491095195166913,
-        gamma=-1.2966000305310776, degree=1, coef0=3.0, intercept=True, tol=0.0032151438156048555,
-        components=7, sampling="rpcholesky", huge=3.899268675461201,
+        gamma=-1.2966000305310776, degree=1, coef0=3.0, intercept="penalized",
+        tol=0.0032151438156048555, components=7, sampling="rpcholesky", huge=3.899268675461201,
     ),
     "kinks beside the way of the offset": Spec(
         101589, "NystroemSVC", "laplacian", n=19, d=8, C=-0.06533892930969731,

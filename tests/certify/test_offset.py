@@ -177,11 +177,11 @@ def test_explicit_features(weight):
     X, y = two_classes(ones=400 if weight is None else 150, zeros=400)
     how = {"C": 1e-4, "class_weight": weight}
     theirs = svm.SVC(kernel="linear", tol=1e-8, **how).fit(X, y)
-    mine = bigscreen.LinearSVC(loss="hinge", fit_intercept="true", tol=1e-7, **how).fit(X, y)
+    mine = bigscreen.LinearSVC(loss="hinge", fit_intercept="unpenalized", tol=1e-7, **how).fit(X, y)
     wanted = between(theirs.decision_function(X) - theirs.intercept_, y)
     assert mine.intercept_ == pytest.approx(wanted, abs=1e-3)
     every = bigscreen.NystroemSVC(
-        fit_intercept="true", n_components=len(X), gamma=0.25, tol=1e-6, **how
+        fit_intercept=True, n_components=len(X), gamma=0.25, tol=1e-6, **how
     ).fit(X, y)
     theirs = svm.SVC(gamma=0.25, tol=1e-8, **how).fit(X, y)
     wanted = between(theirs.decision_function(X) - theirs.intercept_, y)

@@ -111,7 +111,7 @@ def test_linear_optimum(classes, solver, fit_intercept):
 def test_true_offset_optimum():
     X, y = rows()
     X = X + 3.0  # far from the origin, where a penalised offset would cost
-    mine = LinearSVC(loss="hinge", tol=1e-5, fit_intercept="true").fit(X, y)
+    mine = LinearSVC(loss="hinge", tol=1e-5, fit_intercept="unpenalized").fit(X, y)
     theirs = svm.SVC(kernel="linear", tol=1e-8).fit(X, y)
     P = linear_objectives(mine, X, y, constant=False)
     best = linear_objectives(theirs, X, y, constant=False)
@@ -445,7 +445,7 @@ def test_arrays_are_left_alone():
         (LinearSVC(C=np.inf), "C must be a positive"),
         (LinearSVC(tol=-1), "tol must be a positive"),
         (LinearSVC(fit_intercept="maybe"), "fit_intercept must be"),
-        (LinearSVC(solver="cd", fit_intercept="true"), "coordinate descent cannot"),
+        (LinearSVC(solver="cd", fit_intercept="unpenalized"), "coordinate descent cannot"),
         (LinearSVC(n_jobs=0, C=2), "n_jobs must be"),
         (LinearSVC(class_weight="even"), "class_weight must be 'balanced'"),
         (LinearSVC(class_weight={5: 1.0}), "class_weight names 5"),

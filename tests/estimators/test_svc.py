@@ -186,7 +186,7 @@ def test_the_other_offsets():
     """None, and a constant feature: kernel + 1 without an offset."""
     X, y = rows()
     signs = np.where(y == "yak", 1.0, -1.0)
-    for fit_intercept, one in ((False, 0.0), (True, 1.0)):
+    for fit_intercept, one in ((False, 0.0), ("penalized", 1.0)):
         mine = SVC(gamma=GAMMA, tol=TOL, fit_intercept=fit_intercept).fit(X, y)
         signed = spread(mine, len(y))[0]
         assert np.all(signed * signs >= 0) and np.all(np.abs(signed) <= 1)

@@ -14,7 +14,7 @@ def rows(n=20_000, d=8):
     return X, (X[:, 0] + 0.5 * rng.normal(size=n) > 0).astype(int)
 
 
-@pytest.mark.parametrize("offset", [True, "true"])
+@pytest.mark.parametrize("offset", [True, "unpenalized"])
 def test_a_newton_counts_every_pass(offset, monkeypatch):
     X, y = rows()
     seen, run = [0, 0], Inline.round

@@ -247,7 +247,7 @@ class Published:
         f, w_sq = self.scores(m, coef, b), self.square(m, coef)
         u, off, spec = f.value[m.rows], f.error[m.rows], self.spec
         total = 0.5 * w_sq.value
-        if self.problem != "one-class" and self.intercept is True:
+        if self.problem != "one-class" and self.intercept == "penalized":
             total = total + 0.5 * (b / self.scaling) ** 2
         constant = LONG(0)
         if self.problem == "c-svc":
@@ -327,7 +327,7 @@ class Published:
             linear = linear - LONG(self.fitted.epsilon) * np.abs(alpha)
         w_sq = self.square(m)
         size = w_sq.value
-        if self.intercept is True and self.problem != "one-class":
+        if self.intercept == "penalized" and self.problem != "one-class":
             size = size + c.sum() ** 2
         error = 0.5 * w_sq.error + EPS * (len(c) + 8) * (np.sum(np.abs(linear)) + abs(size))
         # What alpha breaks the coupling by may have been mended either way.
@@ -335,9 +335,9 @@ class Published:
         wanted: list[tuple[np.ndarray, Any]] = []
         if self.problem == "one-class":
             wanted = [(np.ones(len(c), bool), LONG(1))]
-        elif self.problem == "nu-svc" and self.intercept == "true":
+        elif self.problem == "nu-svc" and self.intercept is True:
             wanted = [(s > 0, LONG(self.spec.nu) / 2), (s < 0, LONG(self.spec.nu) / 2)]
-        elif self.intercept == "true" and self.problem != "nu-svc":
+        elif self.intercept is True and self.problem != "nu-svc":
             wanted = [(np.ones(len(c), bool), LONG(0))]
         signed = c if self.problem not in ("nu-svc", "one-class") else alpha
         # (Of a nu-SVR both sides of a row can be large, and what is published is their difference.)
@@ -375,7 +375,7 @@ class Published:
         box, y, s = (v.astype(np.float64) for v in (m.box * LONG(times), m.y, m.s))
         width = phi.shape[1]
         phi = phi / unit
-        if self.intercept is True and self.problem != "one-class":
+        if self.intercept == "penalized" and self.problem != "one-class":
             phi = np.hstack([phi, np.full((len(phi), 1), float(self.scaling) / unit)])
         q = self._oracle(phi, s, y, box)
         try:
@@ -385,7 +385,7 @@ class Published:
             return None
         back = unit if times == 1.0 else 1 / unit
         coef = (T @ (best.w[:width] * back)).astype(LONG)
-        if self.intercept is True and self.problem != "one-class":
+        if self.intercept == "penalized" and self.problem != "one-class":
             b = LONG(best.w[width] * back) * self.scaling
         elif self.intercept is False:
             b = LONG(0)
@@ -408,7 +408,7 @@ class Published:
 
     def _oracle(self, phi, s, y, box) -> reference.Problem:
         one, zero = np.ones(len(s)), np.zeros(len(s))
-        true, spec = self.intercept == "true", self.spec
+        true, spec = self.intercept is True, self.spec
         if self.problem == "c-svc":
             q = reference.Problem(phi, s, one, zero, box, s if true else None)
             return reference.squared(q) if spec.squared else q

@@ -12,7 +12,7 @@ from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.problems.point import Certificate, Point, reached
 
 VALUES = [1e308, 1e300, 1e160, 1e30, 1e-30, 1e-160, 1e-300, 1e-320, 0.0, -1.0, np.nan, np.inf]
-INTERCEPTS = (False, True, "true")
+INTERCEPTS = (False, "penalized", True)
 
 
 def rows(n=40):

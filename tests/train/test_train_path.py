@@ -45,7 +45,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("intercept", [False, True, "true"])
+@pytest.mark.parametrize("intercept", [False, "penalized", True])
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_model_is_the_one_that_was_proved(kind, intercept):
     X, y = rows()
@@ -64,13 +64,15 @@ def test_every_model_is_the_one_that_was_proved(kind, intercept):
         assert part["primal"] >= loss * (1 - 1e-3)
         if kind == "linear":
             model = path.model(k)
-            w_sq = float((model.coef**2).sum()) + (intercept is True) * model.intercept[0] ** 2
+            w_sq = (
+                float((model.coef**2).sum()) + (intercept == "penalized") * model.intercept[0] ** 2
+            )
             assert part["primal"] == pytest.approx(loss + 0.5 * w_sq, rel=1e-5)
     assert path.best is None and path.scores is None
 
 
 @pytest.mark.parametrize("problem", ["lad", "svr", "quantile"])
-@pytest.mark.parametrize("intercept", [True, "true"])
+@pytest.mark.parametrize("intercept", ["penalized", True])
 def test_regressions(problem, intercept):
     X, _ = rows()
     y = number(X)
@@ -84,7 +86,7 @@ def test_regressions(problem, intercept):
         assert path.scores.mean(axis=0).max() > 0.7
 
 
-@pytest.mark.parametrize("intercept", [False, "true"])
+@pytest.mark.parametrize("intercept", [False, True])
 def test_nu_paths(intercept):
     X, y = rows()
     path = nu_path(X, y, NUS, fit_intercept=intercept, kernel="rbf", gamma=0.5, folds=3)
@@ -191,7 +193,7 @@ SCANT = 2**20 * 400 + 300 * 400 + 500_000
 @pytest.mark.parametrize("name", ["c-svc", "nu-svc", "one-class", "svr"])
 def test_a_matrix_that_does_not_fit_gives_the_same_path(name):
     X, y = rows()
-    how = {"problem": name, "kernel": "rbf", "gamma": 0.5, "tol": 1e-4, "fit_intercept": "true"}
+    how = {"problem": name, "kernel": "rbf", "gamma": 0.5, "tol": 1e-4, "fit_intercept": True}
     grids = {"c-svc": GRID, "svr": GRID}
     solve = svm_path if name in grids else nu_path
     target = number(X) if name == "svr" else y
@@ -298,7 +300,7 @@ def test_bad_input_is_one_sentence():
         (lambda: svm_path(X, y, [1, 0.1]), "comes after"),
         (lambda: svm_path(X, y, [1, 1]), "comes twice"),
         (lambda: nu_path(X, y, [0.5, 1.5]), "lie in"),
-        (lambda: nu_path(X, X[:, 0] > 1.5, [0.1, 0.9], fit_intercept="true"), "largest feasible"),
+        (lambda: nu_path(X, X[:, 0] > 1.5, [0.1, 0.9], fit_intercept=True), "largest feasible"),
         (lambda: svm_path(X, y, GRID, folds=1), "at least 2"),
         (lambda: svm_path(X, np.arange(300) == 3, GRID, folds=3), "one class only"),
         (lambda: svm_path(X, y, GRID, rules=("srbo",)), "srbo is for grids of nu"),
@@ -318,7 +320,7 @@ def test_a_fold_that_makes_nu_infeasible_is_found_before_any_work():
     X, _ = rows()
     y = (np.arange(300) < 31).astype(int)
     with pytest.raises(InputError, match="without the rows of fold .*largest feasible nu is 0.2"):
-        nu_path(X, y, [0.1, 0.205], fit_intercept="true", folds=2)
+        nu_path(X, y, [0.1, 0.205], fit_intercept=True, folds=2)
     everything = np.arange(300)
     with pytest.raises(InputError, match="fold 2 fits no row of label 1"):
         svm_path(X, y, GRID, folds=[(everything, everything), (everything[31:], everything[:31])])

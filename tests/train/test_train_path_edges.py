@@ -190,7 +190,7 @@ def test_labels_that_take_turns_on_one_stage(kind):
     assert path.missed is None
 
 
-@pytest.mark.parametrize("intercept", [True, "true"])
+@pytest.mark.parametrize("intercept", ["penalized", True])
 def test_targets_that_are_all_the_same(intercept):
     X, _ = rows(60)
     path = svm_path(X, np.ones(60), [0.1, 1.0, 10.0], problem="lad", fit_intercept=intercept)

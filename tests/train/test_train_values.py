@@ -5,7 +5,18 @@ import json
 import numpy as np
 import pytest
 
-from bigscreen import SVC, SVR, InputError, LinearSVC, NuSVC, QuantileRegressor, solve
+from bigscreen import (
+    SVC,
+    SVR,
+    InputError,
+    LinearSVC,
+    Model,
+    NuSVC,
+    QuantileRegressor,
+    SolvedPath,
+    solve,
+    svm_path,
+)
 from bigscreen.kernels.standard import Rbf
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Sublinear, Svr
 from bigscreen.train.options import TrainOptions
@@ -72,6 +83,36 @@ def test_estimators(machine, message):
     X = np.random.default_rng(0).normal(size=(40, 2))
     with pytest.raises(InputError, match=message):
         machine.fit(X, (X[:, 0] > 0).astype(int))
+
+
+def test_words_of_an_offset(tmp_path):
+    """True is LIBSVM's offset wherever there is one; what was fitted before says the same."""
+    for said, word in ((True, "true"), ("constant", "penalized"), (False, "none")):
+        assert TrainOptions(intercept=said).record["intercept"] == word
+        assert TrainOptions(intercept=word) == TrainOptions(intercept=said)
+    for odd in (None, "maybe", [], 2):
+        with pytest.raises(InputError, match="intercept must be True, 'penalized' or False"):
+            TrainOptions(intercept=odd)
+    # Folders of interrupted fits have the word of before, and go on.
+    assert TrainOptions().folder_record == TrainOptions().record | {"intercept": "constant"}
+    X = np.random.default_rng(0).normal(size=(40, 2))
+    y = (X[:, 0] > 0).astype(int)
+    with pytest.raises(InputError, match="fit_intercept must be True, 'penalized', 'unpenalized'"):
+        LinearSVC(fit_intercept="true").fit(X, y)
+    machine = SVC(fit_intercept="penalized").fit(X, y)
+    assert machine.dual_coef_.sum() == pytest.approx(machine.intercept_[0])
+    assert abs(SVC(fit_intercept=True).fit(X, y).dual_coef_.sum()) < 1e-12
+    model, path = machine.model_, svm_path(X, y, [0.1, 1.0])
+    for fitted, file in ((model, tmp_path / "m.bsm"), (path, tmp_path / "p.bsp")):
+        known = (fitted if fitted is model else path.model(0)).provenance["parameters"]
+        assert known["intercept"] == "penalized"
+        (model.provenance if fitted is model else path.record["provenance"])["parameters"] |= {
+            "intercept": "constant"
+        }
+        fitted.save(file)
+    assert Model.load(tmp_path / "m.bsm").provenance["parameters"]["intercept"] == "penalized"
+    loaded = SolvedPath.load(tmp_path / "p.bsp").model(0)
+    assert loaded.provenance["parameters"]["intercept"] == "penalized"
 
 
 def test_bytes_may_be_written_as_floats():
