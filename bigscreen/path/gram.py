@@ -23,7 +23,7 @@ from bigscreen.problems.point import enough
 from bigscreen.problems.violation import unit, violation
 from bigscreen.screening.bounds import greedy
 from bigscreen.screening.regions import Ball, Scores
-from bigscreen.solvers.smo.loop import Matrix, smo
+from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 
 PAIR_STEPS = 500
 """Pair steps, besides one a row, after which a solve tries Newton steps and screening."""
@@ -187,12 +187,10 @@ class GramStage:
         """Pair steps on these rows: alpha of all, the number of steps and the violation left."""
         square, order = self._rows(dual, live)
         part = dual[order]
-        t = np.zeros(len(order)) if part.coupling is None else part.coupling
-        sign, lo, hi = (np.ascontiguousarray(each) for each in (part.sign, part.lo, part.hi))
         x, G = alpha[order], part.lin - part.sign * self._kept.scores[order]
         aim = max(aim, 2 * ENTRY_UNIT * float(np.max(np.abs(G))))
-        how: dict[str, Any] = {"group": part.group, "tube": part.tube}
-        steps, violation = smo(square, sign, t, lo, hi, x, G, aim, PAIR_STEPS + len(order), **how)
+        limits = Limits(aim, PAIR_STEPS + len(order))
+        steps, violation = smo(square, part, x, G, limits)
         found = alpha.copy()
         found[order] = x
         return found, steps, violation

@@ -22,7 +22,7 @@ from bigscreen.problems.dual import Dual
 from bigscreen.problems.dual_sums import FEW, arrays, covers, measure, multipliers
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Svr
-from bigscreen.solvers.smo.loop import Matrix, smo
+from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 from bigscreen.train.pairs import ByLabel
 
 KERNELS = [Rbf(0.2), Linear(), Polynomial(0.3, 2, 1.0), Laplacian(0.1)]
@@ -76,8 +76,8 @@ def test_steps_on_a_square(coupled: bool) -> None:
         K: Any = Matrix(square) if lazily else Matrix(square.whole)
         K.diag = square.diag  # (of a matrix that is there the entries themselves)
         alpha, G = np.zeros(n), np.ones(n)
-        t = sign if coupled else np.zeros(n)
-        done = smo(K, sign, t, np.zeros(n), np.ones(n), alpha, G, 1e-9, 1000)
+        dual = Dual(sign, G.copy(), np.zeros(n), np.ones(n), sign if coupled else None)
+        done = smo(K, dual, alpha, G, Limits(1e-9, 1000))
         found.append((done, alpha, G))
     assert found[0][0][0] == found[1][0][0]
     np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-12)

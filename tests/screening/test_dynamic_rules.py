@@ -15,8 +15,8 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, make_rule
-from bigscreen.solvers.smo import solver as pairs_state
 from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.solvers.smo.state import SmoState
 
 
 def point(gap=0.25, paired=True):
@@ -132,17 +132,17 @@ def test_lessons_survive_a_checkpoint(tmp_path):
 
 
 # -- in a solve --------------------------------------------------------------------------------
-class Watched(pairs_state.SmoState):
+class Watched(SmoState):
     """Writes down every screening: what it was told, and what it dropped."""
 
     record: list = []
 
     def screen(self, region):
-        before, side = self.alive, self.side.copy()
+        before, side = self.alive, self.screened.side.copy()
         super().screen(region)
         gone = np.setdiff1d(before, self.alive)
-        assert np.all(side[gone] == 2) and np.all(self.side[gone] != 2)
-        Watched.record.append((gone, self.side[gone]))
+        assert np.all(side[gone] == 2) and np.all(self.screened.side[gone] != 2)
+        Watched.record.append((gone, self.screened.side[gone]))
 
     def _multipliers(self, lower, upper):
         found = super()._multipliers(lower, upper)

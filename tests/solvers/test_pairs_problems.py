@@ -18,7 +18,8 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
 from bigscreen.problems.recipes import Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
 from bigscreen.screening.dynamic import FSafe, Joachims, make_rule
-from bigscreen.solvers.smo.solver import Pairs, SmoState
+from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.solvers.smo.state import SmoState
 
 KINDS = ("bounded nu", "nu-svc", "one-class", "lad", "svr", "quantile", "no tube", "sublinear")
 INTERCEPTS = ("none", "constant", "true")
@@ -162,7 +163,7 @@ def test_what_the_gap_ball_removes_stays(kind):
             before = set(self.alive.tolist())
             super().screen(region)
             for row in before - set(self.alive.tolist()):
-                gone[row] = int(self.side[row])
+                gone[row] = int(self.screened.side[row])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("bigscreen.solvers.smo.solver.SmoState", Watched)

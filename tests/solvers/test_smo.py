@@ -6,8 +6,8 @@ import reference
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigscreen.solvers.smo import loop as compiled
-from bigscreen.solvers.smo.loop import smo
+from bigscreen.problems.dual import Dual
+from bigscreen.solvers.smo.loop import Limits, Variables, free_step, smo
 
 COUPLINGS = ("none", "sign", "ones", "mixed")
 
@@ -34,7 +34,8 @@ def run(K, s, t, lo, hi, alpha, p, tol=1e-10, most=10**6, **how):
     """alpha, steps and violation; what every run has to keep."""
     K = np.ascontiguousarray(K)
     x, G = alpha.copy(), p - s * (K.astype(float) @ (s * alpha))
-    steps, violation = smo(K, s, t, lo, hi, x, G, tol, most, **how)
+    dual = Dual(s, p, lo, hi, t if t.any() else None)
+    steps, violation = smo(K, dual, x, G, Limits(tol, most, **how))
     assert np.all(x >= lo) and np.all(x <= hi)
     np.testing.assert_allclose(t @ x, t @ alpha, rtol=0, atol=1e-12 * (1 + np.abs(x).sum()))
     fresh = p - s * (K.astype(float) @ (s * x))
@@ -148,7 +149,7 @@ def test_a_step_on_two_is_the_optimum_of_the_two(q, curves, share, boxes):
     low, high = -np.array(boxes[:2]), np.array(boxes[2:])
     cross = share * np.sqrt(curves[0] * curves[1])
     x = np.zeros(2)
-    d = compiled.free_step(0, 1, *curves, cross, 1e-12, low, high, x, F, None, None, None)
+    d = free_step(Variables.of(low, high, x, F), 0, 1, np.array(curves), cross, 1e-12)
     np.testing.assert_array_equal(x, d)
     Q = np.array([[curves[0], cross], [cross, curves[1]]])
     z = np.linalg.cholesky(Q)
@@ -205,7 +206,9 @@ def test_nothing_to_move(t):
     x, steps, violation = run(np.eye(3), one, t, one, one, one, -one)
     assert steps == 0 and violation == 0.0
     none = np.zeros(0)
-    assert smo(np.zeros((0, 0)), none, none, none, none, none, none, 0.1, 9) == (0, 0.0)
+    for coupling in (None, none):
+        dual = Dual(none, none, none, none, coupling)
+        assert smo(np.zeros((0, 0)), dual, none, none, Limits(0.1, 9)) == (0, 0.0)
 
 
 def test_one_row_with_a_coupling_stays():

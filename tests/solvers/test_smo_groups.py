@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 from sklearn.svm import SVR, NuSVC, OneClassSVM
 
-from bigscreen.solvers.smo.loop import Matrix, smo
+from bigscreen.problems.dual import Dual
+from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 
 FIELDS = ("sign", "t", "lo", "hi", "group", "tube")
 
@@ -61,10 +62,14 @@ def value(K, p, alpha, q):
     return p @ alpha - tube - 0.5 * z @ K.astype(float) @ z
 
 
+def dual(p, q):
+    t = q["t"] if q["t"].any() else None
+    return Dual(q["sign"], p, q["lo"], q["hi"], t, group=q["group"], tube=q["tube"])
+
+
 def run(K, p, alpha, q, tol=1e-11, most=10**6, **how):
     x, G = alpha.copy(), p - q["sign"] * (K.astype(float) @ (q["sign"] * alpha))
-    given_ = (q["sign"], q["t"], q["lo"], q["hi"], x, G)
-    steps, violation = smo(K, *given_, tol, most, group=q["group"], tube=q["tube"], **how)
+    steps, violation = smo(K, dual(p, q), x, G, Limits(tol, most, **how))
     assert np.all(x >= q["lo"]) and np.all(x <= q["hi"])
     np.testing.assert_allclose(G, p - q["sign"] * (K.astype(float) @ (q["sign"] * x)), atol=1e-9)
     if q["t"].any():
@@ -141,12 +146,10 @@ def test_some_rows_of_a_matrix_are_a_matrix(groups):
     part = {k: None if q[k] is None else q[k][rows] for k in FIELDS}
     small = np.ascontiguousarray(K[np.ix_(rows, rows)])
     want, steps, _ = run(small, p[rows], start[rows], part)
-    box = [part[k] for k in ("sign", "t", "lo", "hi")]
     for room in (None, np.full(35 * 35 + 7, np.nan)):
         x = start[rows]
         G = p[rows] - part["sign"] * (small @ (part["sign"] * x))
-        how = {"group": part["group"], "tube": part["tube"]}
-        found = smo(Matrix(K, rows, room), *box, x, G, 1e-11, 10**6, **how)
+        found = smo(Matrix(K, rows, room), dual(p[rows], part), x, G, Limits(1e-11, 10**6))
         assert found[0] == steps
         np.testing.assert_array_equal(x, want)
 

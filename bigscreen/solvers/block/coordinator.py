@@ -24,7 +24,7 @@ from bigscreen.solvers.block.kernel_columns import Slots
 from bigscreen.solvers.block.messages import gathered, received, shares
 from bigscreen.solvers.block.shard import NOTES, BlockProgram, moving
 from bigscreen.solvers.block.working_set import Violators, apart, between, chosen, free, merged
-from bigscreen.solvers.smo.loop import smo
+from bigscreen.solvers.smo.loop import Limits, smo
 
 LARGEST = 4096
 """Rows of the largest block that takes in some of the rows that are free or violate."""
@@ -158,10 +158,7 @@ class BlockRun:
 
     def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> int:
         """Pair steps on a problem of the block's rows; alpha and G are updated."""
-        t = np.zeros(len(part)) if part.coupling is None else part.coupling
-        sign, t, lo, hi = map(np.ascontiguousarray, (part.sign, t, part.lo, part.hi))
-        kinds: Any = {"group": part.group, "tube": part.tube}
-        return smo(self.gram.rows, sign, t, lo, hi, alpha, G, tol, most, **kinds)[0]
+        return smo(self.gram.rows, part, alpha, G, Limits(tol, most))[0]
 
     def enter(self) -> None:
         """Make the chosen block the one whose kernel matrix is at hand."""

@@ -1,4 +1,4 @@
-"""Rows of the kernel matrix, computed when they are asked for and kept while there is room."""
+"""Rows of the kernel matrix, kept while there is room, and bounds on what they are off."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.kernels.base import FEW, Kernel
+from bigscreen.kernels.base import FEW, FLOAT64, U32, Kernel
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import Square
+from bigscreen.kernels.square import Square, alike
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.smo.loop import Matrix
 
@@ -236,3 +236,63 @@ class KernelRows:
         self.kept[number] = row
         while self.bytes > self.cache and len(self.kept) > FEWEST:
             self.bytes -= self.kept.popitem(last=False)[1].nbytes
+
+
+@dataclass(frozen=True)
+class EntryErrors:
+    """How far float32 entries can be off, what scores made of them can be, and ||phi_i||, all (n,).
+
+    ``relative``, ``absolute``: bounds on the error of entries of a row. ``alike``: the same number
+    for equal rows, None where no two are equal.
+    """
+
+    norms: FloatArray
+    relative: FloatArray
+    absolute: FloatArray
+    alike: NDArray[np.int64] | None
+
+    @classmethod
+    def of(cls, rows: KernelRows, square: Square | None) -> EntryErrors:
+        """Those of the rows of a kernel matrix; ``square``: its entries, where they are shared."""
+        kernel, d = rows.kernel, rows.X.shape[1]
+        if kernel.psd:
+            norms = np.sqrt(rows.diag)
+        else:
+            norms = np.sqrt([kernel.bound(size, size) for size in rows.sqnorms])
+        longest = float(np.max(rows.sqnorms))
+        relative = kernel.relative_error(rows.sqnorms, longest, d)
+        errors = kernel.entry_error(rows.sqnorms, longest, d)
+        if relative is not None:
+            errors = np.minimum(errors, relative * norms * float(np.max(norms)))
+        if rows.constant:
+            # Of entries that are given, the constant's 1 is what rounds them.
+            errors = np.maximum(errors, U32 * (1.0 + norms * float(np.max(norms))))
+        nothing = np.zeros(len(norms))
+        equal = alike(rows.X) if square is None else square.alike
+        return cls(
+            norms, nothing if relative is None else nothing + relative, nothing + errors, equal
+        )
+
+    def of_entries(self, rows: NDArray[np.int64], dtype: type) -> tuple[FloatArray, FloatArray]:
+        """The bounds of these rows' entries in this precision, relative and absolute."""
+        fine = FLOAT64 if dtype is np.float64 else 1.0
+        return fine * self.relative[rows], fine * self.absolute[rows]
+
+    def of_scores(
+        self, rows: NDArray[np.int64], scores: FloatArray, spread: float, dtype: type
+    ) -> FloatArray:
+        """Bounds on the errors of these scores of these rows; see `spread`."""
+        error: FloatArray = self.relative[rows] * np.abs(scores) + self.absolute[rows] * spread
+        return error * (FLOAT64 if dtype is np.float64 else 1.0)
+
+    def spread(self, alpha: FloatArray, sign: FloatArray) -> float:
+        """Independent errors of entries add up to their bound times this.
+
+        The errors of a row's entries are taken as independent, but for what they have in common,
+        which moves the score as a whole, and for equal rows, whose entries err alike.
+        """
+        if self.alike is None:
+            return float(np.sqrt(alpha @ alpha))
+        together = np.bincount(self.alike, sign * alpha)
+        apart = np.bincount(self.alike, alpha**2)
+        return float(np.sqrt(np.sum(np.maximum(together**2, apart))))

@@ -1,42 +1,131 @@
 """Pair steps and single steps on the dual (SMO): the loop for a kernel matrix in memory.
 
 In terms of ``x_i = r_i alpha_i`` (``r`` the coupling's +-1 where there is one, else the sign) and
-``F_i = r_i G_i`` every problem of ``Dual`` reads: maximise ``F . d - 1/2 d' Q d - e . |x + d|``
-over ``low <= x + d <= high``, with a coupling also ``sum d = 0`` over every group, and
-``Q_ij = f_i f_j K_ij``, ``f = r s``. Without a coupling ``f`` is 1, and for a C-SVC with one too:
-no sign is left.
+``F_i = r_i G_i`` every problem of ``Dual`` without a curve reads: maximise
+``F . d - 1/2 d' Q d - e . |x + d|`` over ``low <= x + d <= high``, with a coupling also
+``sum d = 0`` over every group, and ``Q_ij = f_i f_j K_ij``, ``f = r s``. Without a coupling ``f``
+is 1, and for a C-SVC with one too: no sign is left.
 
-Rows of a group are kept together, so that the scans of `smo_scans` run on slices: a step costs the
-same for any number of groups. A tube is a kink of every variable at 0, where a step ends.
+Rows of a group are kept together, so that scans run on slices: a step costs the same for any number
+of groups. A tube is a kink of every variable at 0, where a step ends.
+
+What loops take comes in records of arrays. A field that may be None is handed to a function of its
+own: loops are compiled without what is not there only where an argument says so.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.kernels.square import Square, row_of
 from bigscreen.numerics.rows import FloatArray, njit
+from bigscreen.problems.dual import Dual
 
-__all__ = [
-    "Matrix",
-    "flips",
-    "free_partner",
-    "free_step",
-    "free_units",
-    "free_update",
-    "least_curvature",
-    "note_room",
-    "note_space",
-    "pair_partner",
-    "pair_step",
-    "pair_update",
-    "smo",
-    "steps",
-    "tubes",
-]
+Singles = NDArray[np.float32]
+Entries = NDArray[Any]
+"""A row of kernel entries: float32 or float64."""
+
+UP, DOWN = np.int8(1), np.int8(2)  # bits of `moves`: which way a variable has room
+
+_MOST = np.int64(0x7FFFFFFFFFFFFFFF)
+_NONE = np.int64(-0x8000000000000000)
+_INDEX = np.int64(0xFFFFFFFF)
+_ZERO, _HALF, _TINY = np.float32(0), np.float32(0.5), np.float32(1e-30)
+_FLAT = 1e-12  # curvature below this share of the largest k(x, x) counts as this much
+
+
+class Limits(NamedTuple):
+    """When steps end, and how they are chosen.
+
+    Parameters
+    ----------
+    tol : float
+        Stop at this violation or below.
+    max_steps : int
+    second_order : bool
+        Choose by the gain in the dual, not by the violation alone.
+    pairs : bool
+        Without a coupling: move two variables at a time rather than one.
+    """
+
+    tol: float
+    max_steps: int
+    second_order: bool = True
+    pairs: bool = True
+
+
+class Variables(NamedTuple):
+    """What steps move, float64 arrays (q,): ``x`` within ``low`` and ``high``, with F.
+
+    Where there is a tube: it, and what it adds to F at x on the way up and on the way down.
+    """
+
+    low: FloatArray
+    high: FloatArray
+    x: FloatArray
+    F: FloatArray
+    tube: FloatArray | None
+    up: FloatArray | None
+    down: FloatArray | None
+
+    @classmethod
+    def of(
+        cls,
+        low: FloatArray,
+        high: FloatArray,
+        x: FloatArray,
+        F: FloatArray,
+        tube: FloatArray | None = None,
+    ) -> Variables:
+        """Those at this x, whose F this is."""
+        if tube is None:
+            return cls(low, high, x, F, None, None, None)
+        tube = np.ascontiguousarray(tube)  # scans do not vectorise over a view of one number
+        up, down = np.where(x >= 0, -tube, tube), np.where(x > 0, -tube, tube)
+        return cls(low, high, x, F, tube, up, down)
+
+    def at(self, rows: NDArray[np.int64]) -> Variables:
+        """Copies of those of some rows."""
+        tube = None if self.tube is None else self.tube[rows]
+        return self.of(self.low[rows], self.high[rows], self.x[rows], self.F[rows], tube)
+
+
+class PairScan(NamedTuple):
+    """What is looked at to choose a pair: F and what the tube adds to it, and ...
+
+    ... the factors f (None: they cancel out), ``k(x, x)``, and which way each variable can move.
+    """
+
+    F: FloatArray
+    up: FloatArray | None
+    down: FloatArray | None
+    flip: Singles | None
+    diag: Singles
+    moves: NDArray[np.int8]
+
+
+class FreeScan(NamedTuple):
+    """What is looked at to choose single variables, or two, where there is no coupling.
+
+    F and what the tube adds to it; ``k(x, x)`` and the least curvature; in float32 and units of the
+    widest box (C may be 1e-50) the curvatures, their inverses, and the room down (<= 0) and up, to
+    a kink at most.
+    """
+
+    F: FloatArray
+    up: FloatArray | None
+    down: FloatArray | None
+    diag: FloatArray
+    least: float
+    unit: float
+    curve: Singles
+    inverse: Singles
+    less: Singles
+    more: Singles
 
 
 class Matrix:
@@ -76,46 +165,23 @@ class Matrix:
 
 
 def smo(
-    K: NDArray[Any] | Matrix,
-    sign: FloatArray,
-    t: FloatArray,
-    lo: FloatArray,
-    hi: FloatArray,
-    alpha: FloatArray,
-    G: FloatArray,
-    tol: float,
-    max_steps: int,
-    second_order: bool = True,
-    pairs: bool = True,
-    group: NDArray[np.int8] | None = None,
-    tube: FloatArray | None = None,
+    K: NDArray[Any] | Matrix, dual: Dual, alpha: FloatArray, G: FloatArray, limits: Limits
 ) -> tuple[int, float]:
     """Maximise the dual over all rows of a kernel matrix, from a feasible alpha.
 
     Parameters
     ----------
     K : float32 or float64 (q, q), C-contiguous, or Matrix
-        Kernel entries, without signs; the constant's 1 added where there is one. The arrays below
-        follow the order of a ``Matrix``.
-    sign, lo, hi : float64 (q,)
-        ``s`` and the box.
-    t : float64 (q,)
-        Coupling coefficients, +-1; all 0: no coupling.
+        Kernel entries, without signs; the constant's 1 added where there is one. All else follows
+        the order of a ``Matrix``, which has the rows of every group together.
+    dual : Dual
+        Signs, box, coupling, groups and tube of the rows; its linear part is in G, and what a
+        coupling adds up to is what it is at alpha.
     alpha : float64 (q,)
         Within the box; updated. ``t . alpha`` stays what it is, in every group.
     G : float64 (q,)
         ``p - s u``, without a multiplier or a tube; updated.
-    tol : float
-        Stop at this violation or below.
-    max_steps : int
-    second_order : bool
-        Choose by the gain in the dual, not by the violation alone.
-    pairs : bool
-        Without a coupling: move two variables at a time rather than one.
-    group : int8 (q,) or None
-        Of a coupling: the group of every row; a ``Matrix`` has them in ascending order.
-    tube : float64 (q,) or None
-        ``e``, where ``lo <= 0 <= hi``.
+    limits : Limits
 
     Returns
     -------
@@ -125,74 +191,51 @@ def smo(
         largest projected gradient. Above ``tol`` where ``max_steps`` or the precision of float64
         ended it.
     """
-    coupled = bool(np.any(t))
+    coupled = dual.coupling is not None
     if not isinstance(K, Matrix):
         order = None
-        if coupled and group is not None and np.any(np.diff(group) < 0):
-            order = np.argsort(group, kind="stable")
+        if coupled and dual.group is not None and np.any(np.diff(dual.group) < 0):
+            order = np.argsort(dual.group, kind="stable")
         K = Matrix(K, order)
         if order is not None:
-            assert group is not None
             kept = alpha[order], G[order]
-            part = sign[order], t[order], lo[order], hi[order], *kept
-            own = None if tube is None else tube[order]
-            how = second_order, pairs
-            found = smo(K, *part, tol, max_steps, *how, group=group[order], tube=own)
+            found = smo(K, dual[order], *kept, limits)
             alpha[order], G[order] = kept
             return found
-    r = t if coupled else sign
+    r = dual.sign if dual.coupling is None else dual.coupling
     x, F = r * alpha, r * G
-    low, high = np.where(r > 0, lo, -hi), np.where(r > 0, hi, -lo)
-    flip = flips(r * sign) if coupled else None
-    limits = tol, max_steps, second_order, pairs
-    done = steps(K, low, high, x, F, tube, flip, group, coupled, *limits)
+    low, high = np.where(r > 0, dual.lo, -dual.hi), np.where(r > 0, dual.hi, -dual.lo)
+    flip = flips(r * dual.sign) if coupled else None
+    variables = Variables.of(low, high, x, F, dual.tube)
+    done = steps(K, variables, flip, dual.group, coupled, limits)
     alpha[:], G[:] = r * x + 0.0, r * F  # no -0.0 for those who compare bits
     return done
 
 
 def steps(
     K: Matrix,
-    low: FloatArray,
-    high: FloatArray,
-    x: FloatArray,
-    F: FloatArray,
-    tube: FloatArray | None,
-    flip: NDArray[np.float32] | None,
+    variables: Variables,
+    flip: Singles | None,
     group: NDArray[np.int8] | None,
     coupled: bool,
-    tol: float,
-    max_steps: int,
-    second_order: bool = True,
-    pairs: bool = True,
+    limits: Limits,
 ) -> tuple[int, float]:
     """The same in the variables of the steps themselves: x and F are updated."""
-    common = (K.diag, low, high, x, F, *tubes(tube, x), tol, max_steps, second_order)
     if not coupled:
-        return _free(*K.rows, *common, pairs)  # type: ignore[no-any-return]
+        return _free(K.rows, K.diag, variables, limits)
     ends = None
-    if group is not None and len(x) and group[0] != group[-1]:
+    if group is not None and len(group) and group[0] != group[-1]:
         ends = np.searchsorted(group, np.arange(int(group[-1]) + 2))
-    return _coupled(*K.rows, ends, flip, *common)  # type: ignore[no-any-return]
+    return _coupled(K.rows, K.diag, ends, flip, variables, limits)
 
 
-def flips(f: FloatArray) -> NDArray[np.float32] | None:
+def flips(f: FloatArray) -> Singles | None:
     """The factors ``f``, None where they cancel out: scans are compiled for either."""
     return None if np.all(f == f[:1]) else f.astype(np.float32)
 
 
-def tubes(
-    tube: FloatArray | None, x: FloatArray
-) -> tuple[FloatArray | None, FloatArray | None, FloatArray | None]:
-    """The tube, and what it adds to F at x on the way up and on the way down; None: no tube."""
-    if tube is None:
-        return None, None, None
-    tube = np.ascontiguousarray(tube)  # scans do not vectorise over a view of one number
-    up, down = np.where(x >= 0, -tube, tube), np.where(x > 0, -tube, tube)
-    return tube, up, down
-
-
 @njit(cache=True, nogil=True)
-def _row(K, order, copies, copied, i):
+def _row(K: Any, order: Any, copies: Any, copied: Any, i: int) -> Entries:
     """Row i of a ``Matrix``."""
     if order is None:
         return row_of(K, copies, copied, i)
@@ -205,19 +248,41 @@ def _row(K, order, copies, copied, i):
 
 
 @njit(cache=True, nogil=True)
-def _cut(values, ends, g):
+def _cut(values: Any, ends: Any, g: int) -> Any:
     """The part of a group; without groups the values as they are, as slices cost 10 % of a step."""
     return values if ends is None or values is None else values[ends[g] : ends[g + 1]]
 
 
 @njit(cache=True, nogil=True)
+def _group(scan: PairScan, ends: Any, g: int) -> PairScan:
+    """The part of a scan that is a group's."""
+    return PairScan(
+        _cut(scan.F, ends, g),
+        _cut(scan.up, ends, g),
+        _cut(scan.down, ends, g),
+        _cut(scan.flip, ends, g),
+        _cut(scan.diag, ends, g),
+        _cut(scan.moves, ends, g),
+    )
+
+
+@njit(cache=True, nogil=True)
 def _coupled(
-    K, order, copies, copied, ends, flip, diag, low, high, x, F, tube, up, down, tol, most, second
-):
+    rows: Any,
+    diag: FloatArray,
+    ends: NDArray[np.int64] | None,
+    flip: Singles | None,
+    variables: Variables,
+    limits: Limits,
+) -> tuple[int, float]:
+    K, order, copies, copied = rows
+    tol, most, second, _ = limits
+    x = variables.x
     least = least_curvature(diag)
-    single, floor = diag.astype(np.float32), np.float32(least)
+    floor = np.float32(least)
     moves = np.empty(len(x), np.int8)
-    note_room(range(len(x)), x, low, high, moves)
+    note_room(range(len(x)), variables, moves)
+    scan = PairScan(variables.F, variables.up, variables.down, flip, diag.astype(np.float32), moves)
     groups = 1 if ends is None else len(ends) - 1
     tops = np.full(groups, -1)
     steps, violation = 0, 0.0
@@ -226,10 +291,7 @@ def _coupled(
         row, other = _row(K, order, copies, copied, i), _row(K, order, copies, copied, j)
         for g in range(groups):
             first = 0 if ends is None else ends[g]
-            top = pair_update(
-                _cut(F, ends, g), _cut(row, ends, g), _cut(other, ends, g), _cut(flip, ends, g),
-                a, b, _cut(moves, ends, g), _cut(up, ends, g)
-            )  # fmt: skip
+            top = pair_update(_group(scan, ends, g), _cut(row, ends, g), _cut(other, ends, g), a, b)
             tops[g] = first + top if top >= 0 else -1
         i, violation = -1, 0.0
         for g in range(groups):
@@ -238,18 +300,16 @@ def _coupled(
                 continue
             row = _row(K, order, copies, copied, top)
             partner, apart = pair_partner(
-                _cut(F, ends, g), _cut(row, ends, g), _cut(flip, ends, g), top - first,
-                _cut(single, ends, g), floor, _cut(moves, ends, g), _cut(up, ends, g),
-                _cut(down, ends, g), second
-            )  # fmt: skip
+                _group(scan, ends, g), _cut(row, ends, g), top - first, floor, second
+            )
             if apart > violation:
                 i, j, violation = top, first + partner, apart
         if i < 0 or not violation > tol or steps >= most:
             break
-        f_i, f_j = (1.0, 1.0) if flip is None else (flip[i], flip[j])
+        f_i, f_j = signed(1.0, flip, i), signed(1.0, flip, j)
         cross = _row(K, order, copies, copied, i)[j]
         curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * cross
-        step = pair_step(i, j, curvature, least, low, high, x, F, moves, tube, up, down)
+        step = pair_step(variables, moves, i, j, curvature, least)
         if step == 0.0:  # below the last digit of x
             break
         a, b = step * f_i, -step * f_j
@@ -258,127 +318,136 @@ def _coupled(
 
 
 @njit(cache=True, nogil=True)
-def _free(
-    K, order, copies, copied, diag, low, high, x, F, tube, up, down, tol, most, second, pairs
-):
+def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> tuple[int, float]:
+    K, order, copies, copied = rows
+    tol, most, second, pairs = limits
     steps, violation = 0, 0.0
-    if len(x) == 0:
+    if len(variables.x) == 0:
         return steps, violation
-    kinks = tube is not None
-    least = least_curvature(diag)
-    unit, curve, inverse, less, more = free_units(diag, low, high, x, kinks)
+    scan = free_scan(variables, diag)
     row = _row(K, order, copies, copied, 0)
-    i, violation = free_update(F, row, row, 0.0, 0.0, curve, inverse, less, more, up, down, second)
+    i, violation = free_update(scan, row, row, 0.0, 0.0, second)
     while i >= 0 and violation > tol and steps < most:
         j, row = i, _row(K, order, copies, copied, i)
         if pairs:
-            j = free_partner(F, row, unit, i, curve, inverse, less, more, up, down, second)
-        a, b = free_step(
-            i, j, diag[i], diag[j], row[j], least, low, high, x, F, tube, up, down
-        )  # fmt: skip
+            j = free_partner(scan, row, i, second)
+        a, b = free_step(variables, i, j, diag, row[j], scan.least)
         if a == 0.0 and b == 0.0:  # below the last digit of x
             break
-        note_space((i, j), x, low, high, kinks, unit, less, more)
+        note_space((i, j), variables, scan)
         steps += 1
         other = _row(K, order, copies, copied, j)
-        i, violation = free_update(
-            F, row, other, a, b, curve, inverse, less, more, up, down, second
-        )  # fmt: skip
+        i, violation = free_update(scan, row, other, a, b, second)
     return steps, violation
 
 
-UP, DOWN = np.int8(1), np.int8(2)  # bits of `moves`: which way a variable has room
-
-_MOST = np.int64(0x7FFFFFFFFFFFFFFF)
-_NONE = np.int64(-0x8000000000000000)
-_INDEX = np.int64(0xFFFFFFFF)
-_ZERO, _HALF, _TINY = np.float32(0), np.float32(0.5), np.float32(1e-30)
-_FLAT = 1e-12  # curvature below this share of the largest k(x, x) counts as this much
-
-
 @njit(cache=True, nogil=True)
-def least_curvature(diag):
+def least_curvature(diag: FloatArray) -> float:
     """The smallest curvature that steps reckon with (duplicates, zeros, kernels not psd)."""
     return max(_FLAT * diag.max(), 1e-30) if len(diag) else 1e-30
 
 
-# -- a tube: the kink of - e |x| at 0 ------------------------------------------------------------
-@njit(cache=True, nogil=True)
-def note_tube(rows, x, tube, up, down):
-    """Write down what the tube adds to F at these x, on the way up and on the way down."""
-    for k in rows:
-        up[k] = -tube[k] if x[k] >= 0 else tube[k]
-        down[k] = -tube[k] if x[k] > 0 else tube[k]
+# -- what may not be there -----------------------------------------------------------------------
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def signed(value: Any, flip: Singles | None, k: int) -> Any:
+    """The value times the factor f of a variable."""
+    return value if flip is None else flip[k] * value
 
 
 @njit(cache=True, nogil=True)
-def slope(v, k, up, down):
+def with_tube(F: float, kink: FloatArray | None, k: int) -> float:
+    """F of a variable and what the tube adds to it on the way that ``kink`` is of."""
+    return F if kink is None else F + kink[k]
+
+
+@njit(cache=True, nogil=True)
+def slope(F: float, k: int, up: FloatArray | None, down: FloatArray | None) -> float:
     """The derivative of the objective in the way that it grows, 0 where it grows in neither."""
-    return v if up is None else max(v + up[k], 0.0) + min(v + down[k], 0.0)
+    return F if up is None or down is None else max(F + up[k], 0.0) + min(F + down[k], 0.0)
 
 
 @njit(cache=True, nogil=True)
-def piece(k, way, low, high, x, up):
+def smooth(k: int, up: FloatArray | None, down: FloatArray | None) -> bool:
+    """Whether a variable is away from its kink."""
+    return True if up is None or down is None else up[k] == down[k]
+
+
+@njit(cache=True, nogil=True)
+def note_tube(
+    rows: Iterable[int],
+    x: FloatArray,
+    tube: FloatArray | None,
+    up: FloatArray | None,
+    down: FloatArray | None,
+) -> None:
+    """Write down what the tube adds to F at these x, on the way up and on the way down."""
+    if tube is not None and up is not None and down is not None:
+        for k in rows:
+            up[k] = -tube[k] if x[k] >= 0 else tube[k]
+            down[k] = -tube[k] if x[k] > 0 else tube[k]
+
+
+@njit(cache=True, nogil=True)
+def piece(k: int, way: float, variables: Variables) -> tuple[float, float]:
     """Where x_k can go on its way with the derivative it has now: up to its kink at most."""
-    bottom, top = low[k], high[k]
-    if up is not None:
-        if x[k] > 0.0 or (x[k] == 0.0 and way >= 0.0):
+    x, bottom, top = variables.x[k], variables.low[k], variables.high[k]
+    if variables.tube is not None:
+        if x > 0.0 or (x == 0.0 and way >= 0.0):
             bottom = max(bottom, 0.0)
-        if x[k] < 0.0 or (x[k] == 0.0 and way <= 0.0):
+        if x < 0.0 or (x == 0.0 and way <= 0.0):
             top = min(top, 0.0)
     return bottom, top
 
 
 # -- with a coupling: pairs that keep the sum --------------------------------------------------
 @njit(cache=True, nogil=True)
-def note_room(rows, x, low, high, moves):
+def note_room(rows: Iterable[int], variables: Variables, moves: NDArray[np.int8]) -> None:
     """Write down which way these variables can move: bits UP and DOWN."""
+    x, low, high = variables.x, variables.low, variables.high
     for k in rows:
         moves[k] = UP * (x[k] < high[k]) + DOWN * (x[k] > low[k])
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def pair_update(F, Ki, Kj, flip, a, b, moves, up):
+def pair_update(scan: PairScan, Ki: Entries, Kj: Entries, a: float, b: float) -> int:
     """F -= f (a K_i + b K_j) and, in the same pass, the largest derivative up (its row, or -1).
 
     The index replaces the last bits of F: its F is the maximum up to 2^-52 len(F) of itself.
     """
+    F, up, flip, moves = scan.F, scan.up, scan.flip, scan.moves
     index = np.int64(1)
     while index < len(F):
         index *= 2
     best = _NONE
     for k in range(len(F)):
-        change = a * Ki[k] + b * Kj[k]
-        v = F[k] - (change if flip is None else flip[k] * change)
+        v = F[k] - signed(a * Ki[k] + b * Kj[k], flip, k)
         F[k] = v
-        rise = v if up is None else v + up[k]
-        bits = np.float64(rise).view(np.int64)
+        bits = np.float64(with_tube(v, up, k)).view(np.int64)
         # Two's complement order for negative numbers.
         bits ^= (bits >> 63) & _MOST
         key = (bits & -index) | np.int64(k)
         best = max(best, key if moves[k] & UP else _NONE)
     # Not `best == _NONE`: knowing of that exit, LLVM would not vectorise the loop.
     i = best & (index - 1)
-    return i if len(F) and moves[i] & UP else -1
+    return int(i) if len(F) and moves[i] & UP else -1
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def pair_partner(F, Ki, flip, i, diag, least, moves, up, down, second):
+def pair_partner(
+    scan: PairScan, Ki: Entries, i: int, least: np.float32, second: bool
+) -> tuple[int, float]:
     """The partner j of i, and the largest ``F_i - F_j`` (with tubes) over what can move down.
 
     Second order (Fan et al. 2005): j has the largest gain ``(F_i - F_j)^2 / curvature``,
     in float32, which decides about the order of steps only. j is -1 if no pair is left.
     """
-    top, scale, own = F[i] if up is None else F[i] + up[i], np.float32(2), diag[i]
-    if flip is not None:
-        scale *= flip[i]
+    F, down, flip, diag, moves = scan.F, scan.down, scan.flip, scan.diag, scan.moves
+    top, scale, own = with_tube(F[i], scan.up, i), signed(np.float32(2), flip, i), diag[i]
     best, widest = np.int64(0), np.int32(0)
     for k in range(len(F)):
-        fall = F[k] if down is None else F[k] + down[k]
-        apart = np.float32(top - fall)
+        apart = np.float32(top - with_tube(F[k], down, k))
         apart = apart if (apart > _ZERO) & ((moves[k] & DOWN) != 0) else _ZERO
-        cross = scale * np.float32(Ki[k])
-        curvature = own + diag[k] - (cross if flip is None else flip[k] * cross)
+        curvature = own + diag[k] - signed(scale * np.float32(Ki[k]), flip, k)
         curvature = curvature if curvature > least else least
         gain = apart * (apart / curvature) if second else apart
         widest = max(widest, np.float32(apart).view(np.int32))
@@ -387,51 +456,81 @@ def pair_partner(F, Ki, flip, i, diag, least, moves, up, down, second):
     if widest == 0:
         return -1, 0.0
     if best >> 32 == 0:  # gains below what float32 holds
-        j, least_fall = 0, np.inf
+        j, least_fall = np.int64(0), np.inf
         for k in range(len(F)):
-            fall = F[k] if down is None else F[k] + down[k]
+            fall = with_tube(F[k], down, k)
             if moves[k] & DOWN and fall < least_fall:
-                j, least_fall = k, fall
-    return j, np.float64(np.int32(widest).view(np.float32))
+                j, least_fall = np.int64(k), fall
+    return int(j), np.float64(np.int32(widest).view(np.float32))
 
 
 @njit(cache=True, nogil=True)
-def pair_step(i, j, curvature, least, low, high, x, F, moves, tube, up, down):
+def pair_step(
+    variables: Variables,
+    moves: NDArray[np.int8],
+    i: int,
+    j: int,
+    curvature: float,
+    least: float,
+) -> float:
     """x_i += d, x_j -= d with the best d within the box; returns d, 0 where x stays the same.
 
     A variable that meets its bound IS the bound, to the last bit.
     """
-    apart = F[i] - F[j] if up is None else F[i] + up[i] - (F[j] + down[j])
-    top, bottom = piece(i, 1.0, low, high, x, up)[1], piece(j, -1.0, low, high, x, up)[0]
+    x, F = variables.x, variables.F
+    apart = with_tube(F[i], variables.up, i) - with_tube(F[j], variables.down, j)
+    top, bottom = piece(i, 1.0, variables)[1], piece(j, -1.0, variables)[0]
     old_i, old_j = x[i], x[j]
     more, less = top - old_i, old_j - bottom
     d = min(apart / max(curvature, least), more, less)
     x[i] = top if d >= more else min(old_i + d, top)
     x[j] = bottom if d >= less else max(old_j - d, bottom)
-    note_room((i, j), x, low, high, moves)
-    if up is not None:
-        note_tube((i, j), x, tube, up, down)
+    note_room((i, j), variables, moves)
+    note_tube((i, j), x, variables.tube, variables.up, variables.down)
     return 0.0 if x[i] == old_i and x[j] == old_j else d
+
+
+@njit(cache=True, nogil=True)
+def pair_turn(
+    variables: Variables,
+    scan: PairScan,
+    diag: FloatArray,
+    i: int,
+    j: int,
+    row: Entries,
+    other: Entries,
+    least: float,
+) -> tuple[float, int]:
+    """A step on a pair whose rows these are: what `pair_step` and `pair_update` say.
+
+    In one call: outside of compiled loops calls cost as much as a step.
+    """
+    f_i, f_j = signed(1.0, scan.flip, i), signed(1.0, scan.flip, j)
+    curvature = diag[i] + diag[j] - 2.0 * f_i * f_j * row[j]
+    step = pair_step(variables, scan.moves, i, j, curvature, least)
+    return step, pair_update(scan, row, other, step * f_i, -step * f_j)
 
 
 # -- without a coupling: one variable, or two ---------------------------------------------------
 @njit(cache=True, nogil=True)
-def free_units(diag, low, high, x, kinks):
-    """What the scans reckon with, float32, x in units of the widest box (C may be 1e-50).
-
-    Returns the unit, the curvatures, their inverses, and the room down (<= 0) and up.
-    """
-    unit = max((high - low).max(), 1e-300)
+def free_scan(variables: Variables, diag: FloatArray) -> FreeScan:
+    """What the scans of these variables reckon with."""
+    n, width = len(variables.x), variables.high - variables.low
+    unit = max(width.max(), 1e-300)
     curve = np.maximum(np.maximum(diag, _FLAT * diag.max()) * unit, 1e-30).astype(np.float32)
     inverse = (1.0 / curve).astype(np.float32)
-    less, more = np.empty(len(x), np.float32), np.empty(len(x), np.float32)
-    note_space(range(len(x)), x, low, high, kinks, unit, less, more)
-    return unit, curve, inverse, less, more
+    less, more = np.empty(n, np.float32), np.empty(n, np.float32)
+    v, least = variables, least_curvature(diag)
+    scan = FreeScan(v.F, v.up, v.down, diag, least, unit, curve, inverse, less, more)
+    note_space(range(n), variables, scan)
+    return scan
 
 
 @njit(cache=True, nogil=True)
-def note_space(rows, x, low, high, kinks, unit, less, more):
-    """Write down how far these variables can go, to a kink at most (``kinks``: there are tubes)."""
+def note_space(rows: Iterable[int], variables: Variables, scan: FreeScan) -> None:
+    """Write down how far these variables can go, to a kink at most."""
+    low, high, x = variables.low, variables.high, variables.x
+    kinks, unit, less, more = variables.tube is not None, scan.unit, scan.less, scan.more
     for k in rows:
         bottom, top = low[k], high[k]
         if kinks:
@@ -441,12 +540,15 @@ def note_space(rows, x, low, high, kinks, unit, less, more):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def free_update(F, Ki, Kj, a, b, curve, inverse, less, more, up, down, second):
+def free_update(
+    scan: FreeScan, Ki: Entries, Kj: Entries, a: float, b: float, second: bool
+) -> tuple[int, float]:
     """F -= a K_i + b K_j and, in the same pass, the best single variable (or -1).
 
     Second order: by the gain of its step within the box, else by its projected gradient, the
     largest of which is returned too.
     """
+    F, up, down, _, _, _, curve, inverse, less, more = scan
     best, widest = np.int64(0), np.int32(0)
     for k in range(len(F)):
         v = F[k] - (a * Ki[k] + b * Kj[k])
@@ -461,36 +563,35 @@ def free_update(F, Ki, Kj, a, b, curve, inverse, less, more, up, down, second):
         return -1, 0.0
     i = best & _INDEX
     if best >> 32 == 0:  # gains below what float32 holds
-        i = 0
+        i = np.int64(0)
         for k in range(len(F)):
-            g = slope(F[k], k, up, down)
-            if min(max(g, np.float64(less[k])), np.float64(more[k])) != 0.0:
-                i = k
-    return i, np.float64(np.int32(widest).view(np.float32))
+            rise = slope(F[k], k, up, down)
+            if min(max(rise, np.float64(less[k])), np.float64(more[k])) != 0.0:
+                i = np.int64(k)
+    return int(i), np.float64(np.int32(widest).view(np.float32))
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"}, error_model="numpy")
-def free_partner(F, Ki, unit, i, curve, inverse, less, more, up, down, second):
+def free_partner(scan: FreeScan, Ki: Entries, i: int, second: bool) -> int:
     """The partner of i: the largest joint gain, or the largest gradient the other way (or i).
 
     The gain is that of the exact step on both within their boxes: see `free_step`. Where x is at
     a kink its step keeps the sign of its own slope.
     """
+    F, up, down, _, _, unit, curve, inverse, less, more = scan
     g_i, c_i, inv_i = np.float32(slope(F[i], i, up, down)), curve[i], inverse[i]
     less_i, more_i = less[i], more[i]
     less[i] = more[i] = _ZERO  # no partner of itself
     least_i, most_i = less_i, more_i
-    if up is not None and up[i] != down[i]:
+    if not smooth(i, up, down):
         least_i, most_i = (_ZERO, more_i) if g_i > _ZERO else (less_i, _ZERO)
     scale = np.float32(unit)
     best = np.int64(0)
     for k in range(len(F)):
         g, c = np.float32(slope(F[k], k, up, down)), curve[k]
-        least, most = less[k], more[k]
-        if up is not None:
-            smooth = up[k] == down[k]
-            least = least if smooth | (g < _ZERO) else _ZERO
-            most = most if smooth | (g > _ZERO) else _ZERO
+        away = smooth(k, up, down)
+        least = less[k] if away | (g < _ZERO) else _ZERO
+        most = more[k] if away | (g > _ZERO) else _ZERO
         if second:
             cross = scale * np.float32(Ki[k])
             along = cross * inv_i
@@ -506,20 +607,23 @@ def free_partner(F, Ki, unit, i, curve, inverse, less, more, up, down, second):
         gain = gain if gain > _ZERO else _ZERO
         best = max(best, (np.int64(np.float32(gain).view(np.int32)) << 32) | np.int64(k))
     less[i], more[i] = less_i, more_i
-    return i if best >> 32 == 0 else best & _INDEX
+    return i if best >> 32 == 0 else int(best & _INDEX)
 
 
 @njit(cache=True, nogil=True)
-def free_step(i, j, diag_i, diag_j, cross, least, low, high, x, F, tube, up, down):
+def free_step(
+    variables: Variables, i: int, j: int, diag: FloatArray, cross: float, least: float
+) -> tuple[float, float]:
     """The best step on x_i and x_j within their boxes; returns both (j = i: one variable).
 
     Eliminate d_i, clip d_j; if then d_i leaves its box it is at that bound in the optimum, since
     the problem is convex, and d_j is best for it. Exact, with no case distinction.
     """
-    diag_i, diag_j = max(diag_i, least), max(diag_j, least)
+    x, F, up, down = variables.x, variables.F, variables.up, variables.down
+    diag_i, diag_j = max(diag[i], least), max(diag[j], least)
     g_i, g_j = slope(F[i], i, up, down), slope(F[j], j, up, down)
-    low_i, high_i = piece(i, g_i, low, high, x, up)
-    low_j, high_j = piece(j, g_j, low, high, x, up)
+    low_i, high_i = piece(i, g_i, variables)
+    low_j, high_j = piece(j, g_j, variables)
     old_i, old_j = x[i], x[j]
     d_j = 0.0
     if j != i:
@@ -530,18 +634,31 @@ def free_step(i, j, diag_i, diag_j, cross, least, low, high, x, F, tube, up, dow
         d_j = _within((g_j - cross * d_i) / diag_j, low_j - old_j, high_j - old_j)
         x[j] = _move(old_j, d_j, low_j, high_j)
     x[i] = _move(old_i, d_i, low_i, high_i)
-    if up is not None:
-        note_tube((i, j), x, tube, up, down)
+    note_tube((i, j), x, variables.tube, up, down)
     return x[i] - old_i, x[j] - old_j if j != i else 0.0
 
 
 @njit(cache=True, nogil=True)
-def _within(d, low, high):
+def free_turn(
+    variables: Variables, scan: FreeScan, i: int, j: int, row: Entries, other: Entries, second: bool
+) -> tuple[bool, int, float]:
+    """A step on variables whose rows these are: whether x moved, and what `free_update` says then.
+
+    In one call: outside of compiled loops calls cost as much as a step.
+    """
+    a, b = free_step(variables, i, j, scan.diag, np.float64(row[j]), scan.least)
+    note_space((i, j), variables, scan)
+    best, violation = free_update(scan, row, other, a, b, second)
+    return a != 0.0 or b != 0.0, best, violation
+
+
+@njit(cache=True, nogil=True)
+def _within(d: float, low: float, high: float) -> float:
     return min(max(d, low), high)
 
 
 @njit(cache=True, nogil=True)
-def _move(x, d, low, high):
+def _move(x: float, d: float, low: float, high: float) -> float:
     """x + d, the bound itself to the last bit where d leads there."""
     if d >= high - x:
         return high
