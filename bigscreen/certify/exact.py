@@ -21,6 +21,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64, Kernel
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled, Linear
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual, Mu
@@ -51,7 +52,7 @@ def close_exact(
     ----------
     design, problem, point
         What was solved, and where the solver stands: ``point.alpha`` (n,) is all that is used of
-        it, made feasible where rounding, or an early end, has left it beside (`published`).
+        it, made feasible where rounding, or an early end, has left it beside (`certified_alpha`).
     fleet : Fleet
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
@@ -88,12 +89,11 @@ def summed(
     """
     data, kernel = design.data, design.kernel
     assert kernel is not None and point.alpha is not None
-    dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-    alpha = published(design, dual, point.alpha)
+    dual = design.dual(problem)
+    alpha = certified_alpha(design, dual, point.alpha)
     ids = np.flatnonzero(alpha)
     coef = (dual.sign * alpha)[ids]
-    # Where the box holds nothing but 0 no score is needed.
-    box = np.maximum(np.abs(dual.lo), np.abs(dual.hi))
+    box = dual.reach  # where that is 0 no score is needed
     wide = certify == "float64" or design.precision is np.float64
     sums = ExactSums(problem, dual, alpha, box, definite=design.definite)
     if not len(ids):
@@ -101,7 +101,7 @@ def summed(
     support = Operand(data.rows(ids), ids)
     norms = phi_norms(kernel, support)
     longest, size = float(np.max(norms)), float(np.abs(coef) @ norms)
-    noise = Noise(spread(design, support, coef), longest, size)
+    noise = Noise(spread(coef, alike(support.X)), longest, size)
     program = ScoreProgram(data, kernel, support, coef, noise, np.float64 if wide else np.float32)
     live = np.arange(data.n_rows) if every else np.flatnonzero(box)
     # Every score anew: what a solver keeps is what is to be proved.
@@ -115,7 +115,7 @@ def summed(
     return sums, "float64" if wide else "float32"
 
 
-def published(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
+def certified_alpha(design: Design, dual: Dual, alpha: FloatArray) -> FloatArray:
     """The alpha (n,) that is certified and published for a solver's: feasible, and near to it.
 
     Rows at a bound stay there if the others can make the coupling hold. Where an inner product was
@@ -153,7 +153,7 @@ def bands(design: Design, coef: FloatArray, scores: FloatArray) -> FloatArray:
     longest = float(np.sqrt(kernel.bound(data.max_sqnorm, data.max_sqnorm)))
     norms = phi_norms(kernel, support)
     noise = Noise(
-        spread(design, support, weights), float(np.max(norms)), float(np.abs(weights) @ norms)
+        spread(weights, alike(support.X)), float(np.max(norms)), float(np.abs(weights) @ norms)
     )
     program = ScoreProgram(data, kernel, support, weights, noise, design.precision)
     return program.kept_bands(scores, data.sqnorms(0, data.n_rows), longest)
@@ -380,15 +380,6 @@ def phi_norms(kernel: Kernel, rows: Operand) -> FloatArray:
     if kernel.psd:
         return np.sqrt(np.maximum(kernel.diag(rows), 0.0))  # a given one may break its word
     return np.array([np.sqrt(kernel.bound(size, size)) for size in rows.sqnorms])
-
-
-def spread(design: Design, support: Operand, coef: FloatArray) -> FloatArray:
-    """``coef^2``, but of the sum over equal rows where that is more: their entries err alike."""
-    mark = np.random.default_rng(0).normal(size=(support.X.shape[1], 1))
-    keys = Design(design.data).dots(support.X, mark)[:, 0]
-    _, group = np.unique(keys, return_inverse=True)
-    together = np.bincount(group, coef) ** 2 / np.bincount(group)
-    return np.maximum(coef**2, together[group])
 
 
 PART = 1024

@@ -1,6 +1,6 @@
 """The closing pass of an exact kernel machine of few rows, whose kernel entries are there.
 
-The same sums as `closing_exact`'s, from the entries that the solver's `Square` has of the support
+The same sums as in `certify.exact`, from the entries that the solver's `Square` has of the support
 rows, in compiled loops. Where those are float32, rows in doubt are computed again in float64.
 """
 
@@ -18,14 +18,13 @@ from bigscreen.certify.exact import (
     ExactSums,
     Noise,
     ScoreProgram,
+    certified_alpha,
     close_exact,
-    published,
-    spread,
 )
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import sums
+from bigscreen.kernels.square import spread, sums
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual_sums import Arrays, Proof, arrays, covers, prove
 from bigscreen.problems.point import Certificate, Point, relative
@@ -48,7 +47,7 @@ def close_few(
         return close_exact(design, problem, point, fleet, certify)
     assert design.kernel is not None and point.alpha is not None
     parts = arrays(dual)
-    alpha = published(design, dual, point.alpha)
+    alpha = certified_alpha(design, dual, point.alpha)
     ids = np.flatnonzero(alpha)
     if not len(ids):
         return close_exact(design, problem, point, fleet, certify)
@@ -56,11 +55,11 @@ def close_few(
     support = Operand(square.side.X[ids], ids)
     norms = np.sqrt(np.maximum(square.diag, 0.0))
     own = norms[ids]
-    weights = coef**2 if square.alike is None else spread(design, support, coef)
+    weights = spread(coef, None if square.alike is None else square.alike[ids])
     noise = Noise(weights, float(np.max(own)), float(np.abs(coef) @ own))
     program = ScoreProgram(data, design.kernel, support, coef, noise, square.dtype)
     scores, weight = sums(square, ids, coef, weights)
-    box = np.maximum(np.abs(parts.lo), np.abs(parts.hi))
+    box = dual.reach
     few = Few(problem, dual, alpha, box, parts=parts)
     band = program.banded(square.side, scores, weight)
     live = box > 0
@@ -75,7 +74,7 @@ def close_few(
 
 @dataclass
 class Few(ExactSums):
-    """The sums of `closing_exact.Sums`, remembered until scores change.
+    """The sums of `ExactSums`, remembered until scores change.
 
     ``parts``: the dual as compiled loops take it.
     """

@@ -7,6 +7,7 @@ float64; of all others the whole matrix is computed at the first question.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -38,6 +39,29 @@ class Recipe(NamedTuple):
     columns: NDArray[np.float64]
     half: NDArray[np.float64]
 
+    @classmethod
+    def of(cls, kernel: Compiled, X: Any) -> Recipe | None:
+        """What float64 entries between rows are computed from.
+
+        None where another way is better: for rows that are not narrow, kernels that are neither of
+        products nor of distances, and where products in place of distances would tell.
+        """
+        if X.shape[1] > NARROW or kernel.pairing not in ("distance", "product"):
+            return None
+        rows = _dense(X)
+        if kernel.pairing == "distance":
+            rows -= rows.mean(axis=0)  # norms and products no larger than the rows are apart
+        half = 0.5 * np.einsum("ij,ij->i", rows, rows)
+        if isinstance(kernel, Rbf) and kernel.coarse(half):
+            return None
+        return cls(kernel.terms(np.dtype(np.float64)), np.ascontiguousarray(rows.T), half)
+
+    def part(self, rows: Iterable[slice]) -> Recipe:
+        """That of some of the rows."""
+        rows = list(rows)
+        columns = np.concatenate([self.columns[:, each] for each in rows], axis=1)
+        return Recipe(self.terms, columns, np.concatenate([self.half[each] for each in rows]))
+
 
 class Square:
     """Kernel entries between all rows of a small problem.
@@ -46,16 +70,21 @@ class Square:
     ----------
     kernel : Compiled
         (Others, which somebody else computes, might not be symmetric.)
-    side : Side
+    side : Operand
         The rows.
     room : float64 array, at least (n * n,), or None
         Memory for the entries, where there is some: fresh pages cost as much as the entries. No
         other square may be asked for anything while this one uses it.
 
+    recipe : Recipe or None
+        What rows of the matrix are computed from, where it is known already.
+
     Attributes
     ----------
     dtype : type of the entries
     diag : float64 (n,), ``k(x, x)``
+    lazy : bool
+        Whether rows of the matrix are computed one by one.
     entries : int
         How many have been computed.
     """
@@ -65,18 +94,21 @@ class Square:
         kernel: Compiled,
         side: Operand,
         room: NDArray[np.float64] | None = None,
-        alike: NDArray[np.int64] | None | str = "unknown",
         recipe: Recipe | None = None,
     ) -> None:
-        self.kernel, self.side, self._room, self._alike = kernel, side, room, alike
-        self.lazy, self._recipe = lazy(kernel, side.X), recipe
+        self.kernel, self.side, self._room, X = kernel, side, room, side.X
+        self._recipe = None
+        if 8 * X.shape[0] * X.shape[1] <= HELD:
+            self._recipe = Recipe.of(kernel, X) if recipe is None else recipe
+        self.lazy = self._recipe is not None
         self.entries = 0
         # (Of a CSR row the same sum in the same order: either layout ends at the same machine.)
-        self.diag = kernel.diag(Operand(_dense(side.X)) if self.lazy else side)
+        whole = self.lazy and not isinstance(X, np.ndarray)
+        self.diag = kernel.diag(Operand(_dense(X)) if whole else side)
         self.dtype: type = np.float64
         if not self.lazy and len(side) > FEW:
             longest = float(np.max(side.sqnorms, initial=0.0))
-            self.dtype = kernel.precision(longest, side.X.shape[1])
+            self.dtype = kernel.precision(longest, X.shape[1])
 
     @cached_property
     def table(self) -> tuple[Any, NDArray[Any], NDArray[np.bool_]]:
@@ -89,16 +121,16 @@ class Square:
         if room is None or len(room) < n * n:
             room = np.empty(n * n, self.dtype)
         copies: NDArray[Any] = room.view(self.dtype)[: n * n].reshape(n, n)
-        if not self.lazy:
-            self.entries = n * n
-            self.kernel.block(self.side, self.side, out=copies, dtype=self.dtype)
-            return copies, copies, np.ones(n, np.bool_)
-        return self._recipe or recipe(self.kernel, self.side.X), copies, np.zeros(n, np.bool_)
+        if self._recipe is not None:
+            return self._recipe, copies, np.zeros(n, np.bool_)
+        self.entries = n * n
+        self.kernel.block(self.side, self.side, out=copies, dtype=self.dtype)
+        return copies, copies, np.ones(n, np.bool_)
 
     @cached_property
     def alike(self) -> NDArray[np.int64] | None:
-        """The same number for equal rows; None where no two are equal."""
-        return alike(self.side.X) if isinstance(self._alike, str) else self._alike
+        """The same number for equal rows; None where no two are equal. Set by who knows it."""
+        return alike(self.side.X)
 
     @property
     def whole(self) -> NDArray[Any]:
@@ -131,40 +163,22 @@ def projected(X, mark, out):  # type: ignore[no-untyped-def]
         out[i] = row_dot(X, i, mark)
 
 
-def recipe(kernel: Compiled, X: NDArray[Any]) -> Recipe:
-    """What float64 entries between rows are computed from."""
-    rows = _centred(X) if kernel.pairing == "distance" else _dense(X)
-    terms = kernel.terms(np.dtype(np.float64))
-    return Recipe(terms, np.ascontiguousarray(rows.T), _halves(rows))
+def spread(coef: FloatArray, group: NDArray[np.int64] | None) -> FloatArray:
+    """One weight a row, by which independent errors of its entries count: ``coef^2``, or more.
 
-
-def _centred(X: NDArray[Any]) -> NDArray[np.float64]:
-    """Rows less their mean: norms and products no larger than the rows are apart."""
-    rows = _dense(X)
-    rows -= rows.mean(axis=0)
-    return rows
+    Entries of equal rows err alike: they count by the square of their sum, where that is more.
+    ``group``: see `alike`; its numbers need not follow one another.
+    """
+    squares = coef**2
+    if group is None:
+        return squares
+    together, rows = np.bincount(group, coef) ** 2, np.bincount(group)
+    return np.maximum(squares, together[group] / rows[group])
 
 
 def _dense(X: Any) -> NDArray[np.float64]:
     """A copy in float64; of CSR rows the zeros as well: either layout has the same entries."""
     return (X if isinstance(X, np.ndarray) else X.toarray()).astype(np.float64)
-
-
-def _halves(rows: NDArray[np.float64]) -> NDArray[np.float64]:
-    half: NDArray[np.float64] = 0.5 * np.einsum("ij,ij->i", rows, rows)
-    return half
-
-
-def lazy(kernel: Compiled, X: Any) -> bool:
-    """Whether rows of the matrix between these rows are computed one by one."""
-    return narrow(kernel, X) and 8 * X.shape[0] * X.shape[1] <= HELD
-
-
-def narrow(kernel: Compiled, X: Any) -> bool:
-    """Whether they would be if the rows were few enough."""
-    if X.shape[1] > NARROW or kernel.pairing not in ("distance", "product"):
-        return False
-    return not (isinstance(kernel, Rbf) and kernel.coarse(_halves(_centred(X))))
 
 
 def row_of(K, copies, there, i):  # type: ignore[no-untyped-def]

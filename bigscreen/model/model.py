@@ -16,6 +16,7 @@ from bigscreen.errors import InputError
 from bigscreen.kernels.base import FEW, SMALLEST, Kernel
 from bigscreen.kernels.moved import Move, move_for
 from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled, geometry, kernel_from_dict
 from bigscreen.model import model as model_votes
 from bigscreen.model.file import SCHEMA, opened, packed, unpacked, write
@@ -120,7 +121,10 @@ class _Machine:
         single = single and isinstance(kernel, Compiled)
         single = single and kernel.precision(self.longest, width) is np.float32
         self.entries = np.float32 if single else np.float64
-        self.spread = _spread(side, self.coef) if single else np.zeros(0)
+        # One weight a landmark, by which errors of its entries count in any of the scores.
+        group = alike(side.X) if single else None
+        weights = [spread(each, group) for each in self.coef.T] if single else []
+        self.spread = np.max(weights, axis=0) if single else np.zeros(0)
 
     def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
         """(rows, k), offset included."""
@@ -148,18 +152,6 @@ class _Machine:
 
     def _dots(self, X: np.ndarray | csr_array, columns: np.ndarray, entries: type) -> np.ndarray:
         return self.kernel.dots(X, self.side, columns, entries)
-
-
-def _spread(side: Operand, coef: np.ndarray) -> np.ndarray:
-    """One weight a landmark, by which errors of its entries count in any of the scores.
-
-    They add up to the root of ``sum_j spread_j k_ij^2``. Equal rows, whose entries err alike, count
-    by the sum of their weights.
-    """
-    mark = np.random.default_rng(0).normal(size=side.X.shape[1])
-    _, group = np.unique(side.X @ mark, return_inverse=True)
-    alike = np.stack([np.bincount(group, c) ** 2 / np.bincount(group) for c in coef.T])
-    return np.maximum(np.max(coef**2, axis=1), np.max(alike, axis=0)[group])
 
 
 @dataclass(eq=False)

@@ -354,6 +354,5 @@ def screened(
     gap = part.frank_wolfe_gap(alpha, scores, point.mu) + point.rounding
     lower, upper = Ball(float(np.sqrt(gap))).intervals(scores, norms[live], slack[live])
     mu: Any = (0.0, 0.0) if dual.coupling is None else part.multiplier_interval(lower, upper)
-    decided = part.decide(lower, upper, mu)
-    stay = (decided == FREE) | (alpha != part.settled(decided, alpha))
+    stay = part.arrived(part.decide(lower, upper, mu), alpha) == FREE
     return live[stay] if np.count_nonzero(stay) <= (1 - WORTH_COPYING) * len(live) else live

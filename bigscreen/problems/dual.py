@@ -276,6 +276,10 @@ class Dual:
         rest = np.where(decided == AT_ZERO, 0.0, alpha)
         return np.where(decided == AT_HI, self.hi, np.where(decided == AT_LO, self.lo, rest))
 
+    def arrived(self, decided: NDArray[np.int8], alpha: FloatArray) -> NDArray[np.int8]:
+        """What is decided about variables that are where they belong already; else FREE."""
+        return np.where(self.settled(decided, alpha) == alpha, decided, FREE)
+
     def feasible(self, alpha: FloatArray, fixed: NDArray[np.bool_] | None = None) -> FloatArray:
         """An alpha of the whole problem near this one: within the box, the coupling kept.
 

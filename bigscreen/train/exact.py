@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigscreen.certify.exact import published
+from bigscreen.certify.exact import certified_alpha
 from bigscreen.divide.partition import Partition
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -166,7 +166,7 @@ class ExactJob(Job):
     ) -> tuple[NDArray[np.int64], FloatArray]:
         """Support rows and their coefficients."""
         dual = design.dual(binary.problem)
-        signed = dual.sign * published(design, dual, alpha)
+        signed = dual.sign * certified_alpha(design, dual, alpha)
         support = np.flatnonzero(signed)
         return support, signed[support]
 

@@ -18,7 +18,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import Recipe, Square, alike, narrow, recipe
+from bigscreen.kernels.square import Recipe, Square, alike
 from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.train.plan import FEW_ROWS
@@ -119,8 +119,8 @@ class ByLabel:
         self.alike = alike(self.X)
         self.room = np.empty(most * most)
         self.recipe: Recipe | None = None
-        if isinstance(design.kernel, Compiled) and narrow(design.kernel, self.X):
-            self.recipe = recipe(design.kernel, self.X)
+        if isinstance(design.kernel, Compiled):
+            self.recipe = Recipe.of(design.kernel, self.X)
 
     def pair(self, codes: Iterable[int]) -> Design:
         """The design of the rows of two labels; it may be used until the next one is asked for."""
@@ -141,10 +141,7 @@ class ByLabel:
         if isinstance(kernel, Compiled):
             if numbers is not None:
                 numbers = np.concatenate([numbers[rows] for rows in slices])
-            known = self.recipe
-            if known is not None:
-                columns = np.concatenate([known.columns[:, rows] for rows in slices], axis=1)
-                half = np.concatenate([known.half[rows] for rows in slices])
-                known = Recipe(known.terms, columns, half)
-            square = Square(kernel, data.side, self.room, numbers, known)
+            known = None if self.recipe is None else self.recipe.part(slices)
+            square = Square(kernel, data.side, self.room, known)
+            square.alike = numbers
         return Design(data, kernel, square=square)

@@ -15,11 +15,11 @@ import pytest
 import reference
 from fleet_programs import Recorded
 
-from bigscreen.certify.exact import ExactSums, Noise, ScoreProgram, phi_norms, spread
+from bigscreen.certify.exact import ExactSums, Noise, ScoreProgram, phi_norms
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.features.design import Design
 from bigscreen.fleet.worker import Host
 from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Rbf
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
 from bigscreen.problems.point import Point, SumLayout
@@ -141,9 +141,9 @@ def test_the_band_of_float64_scores_holds_their_error():
     X[:, 0] = far
     data = MemoryDataset(X, (far > 0).astype(np.int32), [0, 1])
     kernel, ids, coef = Rbf(15.0), np.arange(80), rng.normal(size=80)
-    support, design = Operand(X, ids), Design(data, kernel)
+    support = Operand(X, ids)
     norms = phi_norms(kernel, support)
-    noise = Noise(spread(design, support, coef), float(norms.max()), float(np.abs(coef) @ norms))
+    noise = Noise(spread(coef, alike(support.X)), float(norms.max()), float(np.abs(coef) @ norms))
     scores, band = ScoreProgram(data, kernel, support, coef, noise, np.float64)(ids)
     L = X.astype(np.longdouble)
     true = np.exp(-np.longdouble(15.0) * np.sum((L[:, None] - L[None]) ** 2, axis=2)) @ coef
@@ -157,8 +157,8 @@ def test_errors_of_equal_rows_add_up():
     rng = np.random.default_rng(0)
     X = np.vstack([np.repeat(rng.normal(size=(1, 4)), 50, axis=0), rng.normal(size=(30, 4))])
     data = MemoryDataset(X.astype(np.float32), np.arange(80) % 2, [0, 1])
-    design, coef = Design(data, Rbf(0.3)), rng.uniform(0.5, 1, 80)
-    found = spread(design, Operand(data.X(0, 80), np.arange(80)), coef)
+    coef = rng.uniform(0.5, 1, 80)
+    found = spread(coef, alike(data.X(0, 80)))
     assert np.sum(found[:50]) >= np.sum(coef[:50]) ** 2 * (1 - 1e-12)
     np.testing.assert_allclose(found[50:], coef[50:] ** 2)
 

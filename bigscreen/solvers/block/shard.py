@@ -22,7 +22,7 @@ from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.reproducible import Totals
 from bigscreen.numerics.rows import FloatArray, njit
-from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
+from bigscreen.problems.dual import AT_HI, AT_LO, FREE, Dual
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block.kernel_columns import KernelColumns
@@ -187,10 +187,7 @@ class BlockProgram:
         alive = state.alive
         dual = state.dual[alive]
         decided = dual.decide(*self._intervals(state, message), message["mu"])
-        alpha = state.alpha[alive]
-        decided[(decided == AT_HI) & (alpha != dual.hi)] = FREE
-        decided[(decided == AT_LO) & (alpha != dual.lo)] = FREE
-        decided[(decided == AT_ZERO) & (alpha != 0)] = FREE
+        decided = dual.arrived(decided, state.alpha[alive])
         state.decided[alive] = np.where(decided == FREE, 0, state.decided[alive] + 1)
         drop = state.decided[alive] >= message["region"].patience
         if np.any(drop):

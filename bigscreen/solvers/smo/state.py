@@ -330,7 +330,7 @@ class SmoState:
         slack = self._slack(self.alive, scores)
         lower, upper = region.intervals(scores, self.errors.norms[self.alive], slack)
         decided = dual.decide(lower, upper, self._multipliers(lower, upper))
-        decided[alpha != dual.settled(decided, alpha)] = FREE
+        decided = dual.arrived(decided, alpha)
         streak = np.where(decided == FREE, 0, taken.streak[self.alive] + 1)
         taken.streak[self.alive] = streak
         drop = (decided != FREE) & (streak >= region.patience)
