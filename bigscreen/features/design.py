@@ -162,7 +162,8 @@ class Design:
             # Without a Cauchy-Schwarz bound only the factor limits the norm.
             return np.full(len(sqnorms), self._stretch * self.column_bound)
         # ||T' k_i||^2 <= k_ii for exact columns; T can amplify what float32 ones err by.
-        return np.sqrt(self.kernel.diag(X)) * (1 + 1e-6) + self._stretch * self._entry_error
+        lengths: FloatArray = np.sqrt(self.kernel.diag(X))
+        return lengths * (1 + 1e-6) + self._stretch * self._entry_error
 
     def length_errors(self, w: FloatArray) -> FloatArray:
         """How far ``||w||^2`` of each column of w (r, k) can be from the published machine's.

@@ -26,7 +26,6 @@ from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.block.shard import BlockProgram
 from bigscreen.solvers.newton.shard import NewtonProgram
-from bigscreen.solvers.newton.state import intervals
 
 INTERCEPTS = ("none", "constant", "true")
 CLASS_WEIGHT = (1.0, 2.0)
@@ -219,7 +218,7 @@ class RecordingProgram(NewtonProgram):
     """The Newton's program, writing down what every screening round was sent and has fixed."""
 
     def _screen(self, state, message, totals):  # type: ignore[no-untyped-def]
-        lower, upper = intervals(state, message)
+        lower, upper = state.intervals(message)
         before = dict(zip(state.ids.tolist(), state.side.tolist(), strict=True))
         alive = set(state.ids[~state.fixed].tolist())
         answer = super()._screen(state, message, totals)

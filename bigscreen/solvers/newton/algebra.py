@@ -104,7 +104,10 @@ def _cholesky(inner: FloatArray, diagonal: FloatArray) -> tuple[FloatArray, bool
         hessian = inner.copy()
         hessian[np.diag_indices_from(hessian)] += diagonal + ridge * largest
         try:
-            return linalg.cho_factor(hessian, overwrite_a=True, check_finite=False)
+            factor: tuple[FloatArray, bool] = linalg.cho_factor(
+                hessian, overwrite_a=True, check_finite=False
+            )
+            return factor
         except linalg.LinAlgError:
             continue
     raise InputError("C is so large that the Newton step cannot be computed; use a smaller C")

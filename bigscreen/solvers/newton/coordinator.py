@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.features import design as design_sums
-from bigscreen.features.design import Design
+from bigscreen.features.design import Design, scores, weighted_columns
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.numerics import reproducible as exact
+from bigscreen.numerics import reproducible
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Mu
 from bigscreen.problems.point import Point, Reading, SumLayout
@@ -19,12 +18,9 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.newton.algebra import Algebra, averaged
 from bigscreen.solvers.newton.local import Local
-from bigscreen.solvers.newton.place import Bundle, Place, Trial, next_h
-from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram, unpack
+from bigscreen.solvers.newton.place import Bundle, Place, Trial, Zone, next_h
+from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
 from bigscreen.solvers.protocol import Check
-
-if TYPE_CHECKING:
-    from bigscreen.solvers.newton.place import Place
 
 STEP_LENGTHS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
 SHORTEST = 1e-6
@@ -32,6 +28,38 @@ SHORTEST = 1e-6
 
 NEGLIGIBLE = 1e-6
 """A w, or a zone, below this part of what it could be is nothing."""
+
+LEAST_SIZE = 64
+"""Below so many features the algebra costs less than it takes to hand rows over."""
+
+ENTRIES = 16_000_000
+"""Features of the rows at hand, at most."""
+
+PART = 0.4
+"""Part of all rows that may be at hand: of more, a pass costs hardly more than a step."""
+
+REACHES = np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
+"""How far the rows at hand may be from their kink, in units of h."""
+
+LEAST_TOL = 1e-6
+"""Closer than this the float32 features of the rows at hand lead astray."""
+
+GROWTH = 1.5
+"""How many times as many rows there is room for as are taken in at first."""
+
+SHORT = 0.1
+"""A step that has to be cut to less than this had too few rows at hand: better one over all."""
+
+LOWER = 2.0
+"""By how much h may fall between two passes while rows leave their side in many places."""
+
+FEW_CROSSED = 0.02
+"""So many rows that left their side, as a part of those at hand, are few."""
+
+ROUNDS = 8
+"""Passes before rows are picked anew."""
+
+GRID = np.array([0.0, 1.0, 0.85, 0.7, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
 
 
 class NewtonRun:
@@ -55,10 +83,10 @@ class NewtonRun:
             verdict = check(
                 place.point,
                 {
-                    "rows_visited": place.visited,
-                    "rows_alive": place.alive,
-                    "fixed_hi": place.fixed[0],
-                    "fixed_lo": place.fixed[1],
+                    "rows_visited": place.passed.visited,
+                    "rows_alive": place.passed.alive,
+                    "fixed_hi": place.passed.fixed[0],
+                    "fixed_lo": place.passed.fixed[1],
                     "decrement": place.decrement,
                     "full_passes": self.passes[0],
                     "partial_passes": self.passes[1],
@@ -68,21 +96,21 @@ class NewtonRun:
             )
             if verdict is None:
                 return place.point
-            place.fixed = (0, 0)
+            place.passed.fixed = (0, 0)
             if verdict.region is not None:
-                place.fixed = screen(self, place, verdict.region)
+                place.passed.fixed = self.screen(place, verdict.region)
             if verdict.restart:
                 # The rows that come back can be far off: start them in a wider zone.
                 place.h = min(self.algebra.unit, 16 * place.h)
                 self.open(self.program)
                 self.enter(place)
                 continue
-            if approach(self, place):
+            if self.approach(place):
                 continue
             if place.step is None:
                 self._steer(place)
             assert place.step is not None
-            self._iterate(place, place.step, STEP_LENGTHS, place.next_h)
+            self.take(place, self.seek(place, place.step, STEP_LENGTHS, place.next_h))
 
     def _vanished(self, place: Place) -> bool:
         """Whether w* = 0 as far as anyone could tell: no relative gap has a meaning then.
@@ -97,7 +125,26 @@ class NewtonRun:
 
     def origin(self) -> Place:
         """w = 0 and a zone as wide as gradients are there: every row is in it."""
-        return Place(np.zeros(self.algebra.size), 0.0, Bundle(self.algebra.metric), zone=1)
+        return Place(np.zeros(self.algebra.size), 0.0, Bundle(self.algebra.metric), zone=Zone(1))
+
+    def start_at(self, alpha: FloatArray) -> Place:
+        """The place of w(alpha); multipliers are those that minimise P there."""
+        design, problem, fleet = self.design, self.problem, self.fleet
+        frame = self.algebra.frame
+        data = design.data
+        dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        sums = weighted_columns(design, dual.sign * alpha, fleet)
+        w, constant = design.features(sums[:-1]), frame.constant * sums[-1:][: frame.first]
+        mu = np.empty(0)
+        if frame.groups:
+            own = frame.constant * float(np.sum(constant))
+            found = scores(design, design.coef(w), fleet) + own
+            mu = np.atleast_1d(dual.multiplier(found))
+        x = np.concatenate([w, constant, mu])
+        place = self.origin()
+        place.given = dual.value(alpha, 2 * self.algebra.quadratic(x))
+        place.x = x
+        return place
 
     def open(self, program: NewtonProgram) -> bool:
         """Start a program on every shard and measure its rows.
@@ -122,20 +169,13 @@ class NewtonRun:
         ``growth``: how many times as many rows it has as the program before.
         """
         place.h = 0.0 if self.algebra.frame.curved else place.h or self.algebra.unit
-        place.zone = int(place.zone * growth)
+        place.zone.rows = int(place.zone.rows * growth)
         place.past, place.errors, place.bundle = [], [], Bundle(self.algebra.metric)
         place.average = None
-        self._iterate(place, np.zeros(self.algebra.size), STEP_LENGTHS[:1], place.h)
+        still = np.zeros(self.algebra.size)
+        self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
 
     # -- rounds --------------------------------------------------------------------------------
-    def _iterate(self, place: Place, step: FloatArray, steps: FloatArray, h: float) -> None:
-        """Score pass along ``step``, exact line search on the grid, gradient pass."""
-        trial = self.seek(place, step, steps, h)
-        t = float(trial.steps[trial.best])
-        # At another h the rows nearby may do again.
-        place.local = place.local or h < place.h
-        self.take(place, trial, moment=not within_reach(self, place, h, t))
-
     def seek(self, place: Place, step: FloatArray, steps: FloatArray, h: float) -> Trial:
         """Score pass along ``step``, and where on the grid P smoothed by h is least."""
         end = place.x + step
@@ -152,8 +192,8 @@ class NewtonRun:
         }
         stack, _ = self.fleet.round(message)
         found = stack.sum(axis=0)
-        place.visited, place.alive = int(found[0]), int(found[1])
-        self.passes[place.visited < self.design.data.n_rows] += 1
+        place.passed.visited, place.passed.alive = int(found[0]), int(found[1])
+        self.passes[place.passed.visited < self.design.data.n_rows] += 1
         losses = found[2:]
         while True:
             smooth, plain = losses.reshape(2, -1)
@@ -164,21 +204,27 @@ class NewtonRun:
             # Far from the optimum of a small h only tiny steps decrease: look among them. This
             # costs no pass, the scores along the step are known.
             steps = steps * steps[-1]
-            stack, _ = self.fleet.round({**message, "kind": "search", "steps": steps})
-            losses = stack.sum(axis=0)
+            stack, _ = self.fleet.round({**message, "scored": True, "steps": steps})
+            losses = stack.sum(axis=0)[2:]
         primal, cost = float(regular[k] + plain[k]), float(smooth[k] - plain[k])
         # Scores along the step mix those of both its ends, and extrapolate them a little.
         return Trial(step, steps, k, h, primal, cost, 3.0 * float(message["slack"]))
 
-    def take(self, place: Place, trial: Trial, moment: bool = True) -> None:
+    def take(self, place: Place, trial: Trial, nearby: bool = False) -> None:
         """Go where the last trial found P least, and sum the gradient there.
 
-        ``moment``: with the zone's second moment, which a step over all rows is made of.
+        With the zone's second moment, which a step over all rows is made of, unless the next step
+        can be over rows nearby. ``nearby``: the last one was.
         """
         h, k, moving = trial.h, trial.best, len(trial.steps) > 1
+        moment = False
+        if not nearby:
+            # At another h the rows nearby may do again.
+            place.local = place.local or h < place.h
+            moment = not self.within_reach(place, h, float(trial.steps[k]))
         if place.given is not None:
             gap = max(trial.primal - place.given, self.options.tol * abs(trial.primal))
-            h = suit(self, place, trial.cost, gap)
+            h = self.suit(place, trial.cost, gap)
         place.t = float(trial.steps[k])
         place.stalled = place.stalled + 1 if moving and k == 0 and h == place.h else 0
         place.x = place.x + place.t * trial.step
@@ -198,12 +244,12 @@ class NewtonRun:
 
     def _gradient_message(self, place: Place, primal: float, moment: bool = True) -> dict[str, Any]:
         most = self.options.zone_rows * self.design.width
-        place.zone_asked = place.zone
+        place.zone.expected = place.zone.rows
         return {
             "kind": "gradient",
             "h": place.h,
             "wide": place.wide * place.h,
-            "stride": max(1, round(place.zone / most)) if moment else 0,
+            "stride": max(1, round(place.zone.rows / most)) if moment else 0,
             "turn": place.average.passes if place.average else 0,
             **({"box": self._box(primal)} if self.algebra.frame.curved else {}),
         }
@@ -220,7 +266,7 @@ class NewtonRun:
         place: Place,
         message: dict[str, Any],
         stack: FloatArray,
-        totals: exact.Totals,
+        totals: reproducible.Totals,
         primal: float,
         known: bool = False,
     ) -> None:
@@ -231,9 +277,9 @@ class NewtonRun:
         program, h = self.program, place.h
         largest = self.algebra.frame.largest(self.design.column_bound)
         box = program.most_alpha(message)
-        v = exact.read(totals, "v", box * largest)
+        v = reproducible.read(totals, "v", box * largest)
         found = stack.sum(axis=0)
-        place.zone, place.zone_weight = int(found[-2]), float(found[-1])
+        place.zone.rows, place.zone.weight = int(found[-2]), float(found[-1])
 
         coef, extras = self.algebra.coef(place.x)
         constant, multiplier = self._offsets(extras)
@@ -280,7 +326,7 @@ class NewtonRun:
             return
         inner = np.zeros((len(gradient), len(gradient)))  # where the zone is empty
         if "moment" in totals:
-            inner = exact.read(totals, "moment", program.moment_bound(message))
+            inner = reproducible.read(totals, "moment", program.moment_bound(message))
         place.before, place.average = place.average, None
         if message["stride"] > 1:
             place.average = averaged(place.before, inner, h, message["stride"])
@@ -311,7 +357,7 @@ class NewtonRun:
         """A dual point to begin with where too few rows are in the zone: what w = 0 reads."""
         stack, totals = self.fleet.round({"kind": "middle"})
         largest = self.algebra.frame.largest(self.design.column_bound)
-        v = exact.read(totals, "v", self.program.weight_bound * largest)
+        v = reproducible.read(totals, "v", self.program.weight_bound * largest)
         point = self._dual_point(v, stack.sum(axis=0))
         if point is None:  # the rows' weights have no digits left in sums that hold both
             raise InputError(
@@ -329,6 +375,155 @@ class NewtonRun:
         message = self._gradient_message(place, place.point.primal)
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, place.point.primal, known=True)
+
+    def suit(self, place: Place, cost: float, gap: float) -> float:
+        """The smoothing h that costs a tenth of ``gap``, where h = unit costs ``cost``.
+
+        What smoothing costs grows with h^2 while margins are spread evenly. (A tenth: from a third
+        to a hundredth take as many passes, wider ones leave the start behind.)
+        """
+        place.given = None
+        unit = self.algebra.unit
+        h = unit * (1.0 if cost <= 0 else float(np.clip(np.sqrt(0.1 * gap / cost), 1e-6, 1.0)))
+        # So many rows of average weight, their margins spread evenly, cost that at h = unit.
+        share = 12 * h * cost / unit**2 / max(self.program.weight_bound, 1e-300)
+        place.zone.rows = int(min(1.0, share) * self.design.data.n_rows)
+        return h
+
+    # -- rows nearby ------------------------------------------------------------------------
+    def approach(self, place: Place) -> bool:
+        """Minimise over the rows nearby, taking in those that every pass finds to have moved.
+
+        Returns False, with the place as it was, where that is not worth it.
+        """
+        reach = self.within_reach(place, place.h)
+        if not reach:
+            return False
+        assert place.point is not None and place.gradient is not None
+        local = Local(self.algebra, place.x, place.gradient, place.h)
+        counts = self._pick(reach=reach)
+        if self._sent(counts) > 2 * ENTRIES:
+            place.local = False
+            return False
+        local.add(self._gather(place, counts))
+        gap, lowest = self.options.tol * abs(place.point.primal), place.h / LOWER
+        most, trial = self._most(place), None
+        for _ in range(ROUNDS):
+            taken = local.solve(gap, lowest)
+            if taken == 0 and trial is None:
+                # The place was thought to be the end, and is not: smoothing's cost was too rosy.
+                taken = local.solve(gap / 4, 0.0)
+            if taken <= 0 and trial is None:
+                break
+            trial = self.seek(place, local.x - place.x, GRID, local.h)
+            gap = self.options.tol * abs(trial.primal)
+            counts = self._pick(h=local.h)
+            found = int(counts.sum())
+            room = len(local.G) + found <= most and self._sent(counts) <= 2 * ENTRIES
+            if not room or not (found or lowest):
+                break
+            # Many rows that moved make another place of this one: no use in a small h as yet.
+            lowest = 0.0 if found <= FEW_CROSSED * len(local.G) else local.h
+            if found:
+                local.add(self._gather(place, counts))
+        if trial is None or trial.steps[trial.best] < SHORT:
+            place.local = False
+            return False
+        place.decrement = local.decrement
+        self.take(place, trial, nearby=True)
+        return True
+
+    def within_reach(self, place: Place, h: float, t: float | None = None) -> float:
+        """How far from their kink the rows may be that are taken in; 0 where that is not worth it.
+
+        ``t``: at that step of the trial that has just been made.
+        """
+        if not place.local or self.algebra.size < LEAST_SIZE:
+            return 0.0
+        # Squared losses bend everywhere above their kink: no few rows are all that matter.
+        if self.algebra.frame.curved:
+            return 0.0
+        # Features are float32 here; a subsample is left early, and a start has its h to find first.
+        if self.options.tol < LEAST_TOL:
+            return 0.0
+        if self.program.stride > 1 or place.given is not None:
+            return 0.0
+        counts = self._ask("within", reaches=REACHES * h, t=t).sum(axis=0)
+        fit = np.flatnonzero(counts * GROWTH <= self._most(place))
+        return float(REACHES[fit[-1]] * h) if len(fit) else 0.0
+
+    def _most(self, place: Place) -> int:
+        """Rows at hand, at most."""
+        return min(ENTRIES // self.algebra.size, int(PART * place.passed.alive))
+
+    def _ask(self, kind: str, **what: Any) -> FloatArray:
+        return self.fleet.round({"kind": kind, **what})[0]
+
+    def _sent(self, counts: NDArray[np.int64]) -> int:
+        """Numbers that come for so many rows: every shard sends as much as the one with most."""
+        return int(counts.max()) * len(counts) * self.algebra.size
+
+    def _pick(self, **what: Any) -> NDArray[np.int64]:
+        """How many rows every shard has picked."""
+        return self._ask("pick", **what)[:, 0].astype(np.int64)
+
+    def _gather(self, place: Place, counts: NDArray[np.int64]) -> NearbyRows:
+        """The rows just picked, with their G at the place."""
+        coef, extras = self.algebra.coef(place.x)
+        stack = self._ask("gather", coef=coef, extras=extras, most=int(counts.max()))
+        return NearbyRows.unpacked(stack, counts, self.algebra.size)
+
+    # -- screening --------------------------------------------------------------------------
+    def screen(self, place: Place, region: Ball) -> tuple[int, int]:
+        """Let every shard fix what the region proves; w, and so every score, stays as it is.
+
+        Returns the rows newly fixed at hi, and elsewhere.
+        """
+        frame, design = self.algebra.frame, self.design
+        if frame.curved and frame.groups:
+            return 0, 0  # no interval of scores bounds the multiplier: P has no kinks in it
+        coef, extras = self.algebra.coef(place.x)
+        message: dict[str, Any] = {
+            "region": region,
+            "slack": design.score_error(coef),
+            "multipliers": np.where(np.arange(len(extras)) < frame.first, 0.0, extras),
+            **self.algebra.travel(place.past, place.errors, [place.x]),
+        }
+        reach = (
+            float(np.linalg.norm(place.x)) + region.radius + float(np.max(message["travel"][:-1]))
+        )
+        widest = 2.0 * (self.largest + reach * design.largest_norm)
+        ends = np.array([self._interval(message, g, widest) for g in range(frame.groups)])
+        low, high = ends.reshape(-1, 2).T
+        message["mu"] = _as_mu(low), _as_mu(high)
+        stack, _ = self.fleet.round({**message, "kind": "screen"})
+        return int(stack[:, 0].sum()), int(stack[:, 1].sum())
+
+    def _interval(self, message: dict[str, Any], group: int, widest: float) -> tuple[float, float]:
+        """An interval that holds mu*: bisection on the weighted order statistics (maths.md 3).
+
+        Every round counts weight below 65 candidates; four rounds leave 1e-7 of the range
+        ``[-widest, widest]``, and both ends are rounded outwards.
+        """
+        total = float(self.algebra.frame.total[group])
+        ends = []
+        for k, outward in enumerate((-1, 1)):
+            low, high = -widest, widest
+            for _ in range(4):
+                grid = np.linspace(low, high, 65)
+                asked = {**message, "kind": "quantiles", "grid": grid, "group": group}
+                stack, _ = self.fleet.round(asked)
+                found = stack.sum(axis=0)
+                below, threshold = found[65 * k : 65 * (k + 1)], found[-2] - total
+                # found[-1] is the total weight: slack for the rounding of the sums.
+                enough = below >= threshold + outward * 1e-9 * found[-1]
+                if not enough[-1] or enough[0]:
+                    low, high = (-np.inf, -widest) if enough[0] else (widest, np.inf)
+                    break
+                first = int(np.argmax(enough))
+                low, high = float(grid[first - 1]), float(grid[first])
+            ends.append(low if outward < 0 else high)
+        return ends[0], ends[1]
 
     # -- checkpoints ---------------------------------------------------------------------------
     def _meta(self, place: Place) -> dict[str, Any]:
@@ -356,216 +551,5 @@ class NewtonRun:
         return place
 
 
-def start_at(solve: NewtonRun, alpha: FloatArray) -> Place:
-    """The place of w(alpha); multipliers are those that minimise P there."""
-    design, problem, fleet = solve.design, solve.problem, solve.fleet
-    frame = solve.algebra.frame
-    data = design.data
-    dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-    sums = design_sums.weighted_columns(design, dual.sign * alpha, fleet)
-    w, constant = design.features(sums[:-1]), frame.constant * sums[-1:][: frame.first]
-    mu = np.empty(0)
-    if frame.groups:
-        scores = design_sums.scores(design, design.coef(w), fleet) + frame.constant * float(
-            np.sum(constant)
-        )
-        mu = np.atleast_1d(dual.multiplier(scores))
-    x = np.concatenate([w, constant, mu])
-    place = solve.origin()
-    place.given = dual.value(alpha, 2 * solve.algebra.quadratic(x))
-    place.x = x
-    return place
-
-
-def suit(solve: NewtonRun, place: Place, cost: float, gap: float) -> float:
-    """The smoothing h that costs a tenth of ``gap``, where h = unit costs ``cost``.
-
-    What smoothing costs grows with h^2 while margins are spread evenly. (A tenth: from a third to
-    a hundredth take as many passes, wider ones leave the start behind.)
-    """
-    place.given = None
-    unit = solve.algebra.unit
-    h = unit * (1.0 if cost <= 0 else float(np.clip(np.sqrt(0.1 * gap / cost), 1e-6, 1.0)))
-    # So many rows of average weight, their margins spread evenly, cost that at h = unit.
-    share = 12 * h * cost / unit**2 / max(solve.program.weight_bound, 1e-300)
-    place.zone = int(min(1.0, share) * solve.design.data.n_rows)
-    return h
-
-
-def screen(solve: NewtonRun, place: Place, region: Ball) -> tuple[int, int]:
-    """Let every shard fix what the region proves; w, and so every score, stays as it is.
-
-    Returns the rows newly fixed at hi, and elsewhere.
-    """
-    frame, design = solve.algebra.frame, solve.design
-    if frame.curved and frame.groups:
-        return 0, 0  # no interval of scores bounds the multiplier: P has no kinks in it
-    coef, extras = solve.algebra.coef(place.x)
-    message: dict[str, Any] = {
-        "region": region,
-        "slack": design.score_error(coef),
-        "multipliers": np.where(np.arange(len(extras)) < frame.first, 0.0, extras),
-        **solve.algebra.travel(place.past, place.errors, [place.x]),
-    }
-    reach = float(np.linalg.norm(place.x)) + region.radius + float(np.max(message["travel"][:-1]))
-    widest = 2.0 * (solve.largest + reach * design.largest_norm)
-    ends = np.array([_interval(solve, message, g, widest) for g in range(frame.groups)])
-    low, high = ends.reshape(-1, 2).T
-    message["mu"] = _as_mu(low), _as_mu(high)
-    stack, _ = solve.fleet.round({**message, "kind": "screen"})
-    return int(stack[:, 0].sum()), int(stack[:, 1].sum())
-
-
 def _as_mu(values: np.ndarray) -> Mu:
     return values if len(values) > 1 else float(np.sum(values))
-
-
-def _interval(
-    solve: NewtonRun, message: dict[str, Any], group: int, widest: float
-) -> tuple[float, float]:
-    """An interval that holds mu*: bisection on the weighted order statistics (maths.md 3).
-
-    Every round counts weight below 65 candidates; four rounds leave 1e-7 of the range
-    ``[-widest, widest]``, and both ends are rounded outwards.
-    """
-    total = float(solve.algebra.frame.total[group])
-    ends = []
-    for k, outward in enumerate((-1, 1)):
-        low, high = -widest, widest
-        for _ in range(4):
-            grid = np.linspace(low, high, 65)
-            asked = {**message, "kind": "quantiles", "grid": grid, "group": group}
-            stack, _ = solve.fleet.round(asked)
-            found = stack.sum(axis=0)
-            below, threshold = found[65 * k : 65 * (k + 1)], found[-2] - total
-            # found[-1] is the total weight: slack for the rounding of the sums.
-            enough = below >= threshold + outward * 1e-9 * found[-1]
-            if not enough[-1] or enough[0]:
-                low, high = (-np.inf, -widest) if enough[0] else (widest, np.inf)
-                break
-            first = int(np.argmax(enough))
-            low, high = float(grid[first - 1]), float(grid[first])
-        ends.append(low if outward < 0 else high)
-    return ends[0], ends[1]
-
-
-LEAST_SIZE = 64
-"""Below so many features the algebra costs less than it takes to hand rows over."""
-
-ENTRIES = 16_000_000
-"""Features of the rows at hand, at most."""
-
-PART = 0.4
-"""Part of all rows that may be at hand: of more, a pass costs hardly more than a step."""
-
-REACHES = np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
-"""How far the rows at hand may be from their kink, in units of h."""
-
-LEAST_TOL = 1e-6
-"""Closer than this the float32 features of the rows at hand lead astray."""
-
-GROWTH = 1.5
-"""How many times as many rows there is room for as are taken in at first."""
-
-SHORT = 0.1
-"""A step that has to be cut to less than this had too few rows at hand: better one over all."""
-
-LOWER = 2.0
-"""By how much h may fall between two passes while rows leave their side in many places."""
-
-FEW_CROSSED = 0.02
-"""So many rows that left their side, as a part of those at hand, are few."""
-
-ROUNDS = 8
-"""Passes before rows are picked anew."""
-
-GRID = np.array([0.0, 1.0, 0.85, 0.7, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
-
-
-def approach(solve: NewtonRun, place: Place) -> bool:
-    """Minimise over the rows nearby, taking in those that every pass finds to have moved.
-
-    Returns False, with the place as it was, where that is not worth it.
-    """
-    reach = within_reach(solve, place, place.h)
-    if not reach:
-        return False
-    assert place.point is not None and place.gradient is not None
-    local = Local(solve.algebra, place.x, place.gradient, place.h)
-    counts = _pick(solve, reach=reach)
-    if _sent(solve, counts) > 2 * ENTRIES:
-        place.local = False
-        return False
-    local.add(_gather(solve, place, counts))
-    gap, lowest = solve.options.tol * abs(place.point.primal), place.h / LOWER
-    most, trial = _most(solve, place), None
-    for _ in range(ROUNDS):
-        taken = local.solve(gap, lowest)
-        if taken == 0 and trial is None:
-            # The place was thought to be the end, and is not: what smoothing costs was too rosy.
-            taken = local.solve(gap / 4, 0.0)
-        if taken <= 0 and trial is None:
-            break
-        trial = solve.seek(place, local.x - place.x, GRID, local.h)
-        gap = solve.options.tol * abs(trial.primal)
-        counts = _pick(solve, h=local.h)
-        found = int(counts.sum())
-        room = len(local.G) + found <= most and _sent(solve, counts) <= 2 * ENTRIES
-        if not room or not (found or lowest):
-            break
-        # Many rows that moved make another place of this one: no use in a small h as yet.
-        lowest = 0.0 if found <= FEW_CROSSED * len(local.G) else local.h
-        if found:
-            local.add(_gather(solve, place, counts))
-    if trial is None or trial.steps[trial.best] < SHORT:
-        place.local = False
-        return False
-    place.decrement = local.decrement
-    solve.take(place, trial, moment=False)
-    return True
-
-
-def within_reach(solve: NewtonRun, place: Place, h: float, t: float | None = None) -> float:
-    """How far from their kink the rows may be that are taken in; 0 where that is not worth it.
-
-    ``t``: at that step of the trial that has just been made.
-    """
-    if not place.local or solve.algebra.size < LEAST_SIZE:
-        return 0.0
-    # Squared losses bend everywhere above their kink: no few rows are all that matter.
-    if solve.algebra.frame.curved:
-        return 0.0
-    # Features are float32 here; a subsample is left early, and a start has its h to find first.
-    if solve.options.tol < LEAST_TOL:
-        return 0.0
-    if solve.program.stride > 1 or place.given is not None:
-        return 0.0
-    counts = _ask(solve, "within", reaches=REACHES * h, t=t).sum(axis=0)
-    fit = np.flatnonzero(counts * GROWTH <= _most(solve, place))
-    return float(REACHES[fit[-1]] * h) if len(fit) else 0.0
-
-
-def _most(solve: NewtonRun, place: Place) -> int:
-    """Rows at hand, at most."""
-    return min(ENTRIES // solve.algebra.size, int(PART * place.alive))
-
-
-def _ask(solve: NewtonRun, ask: str, **what: Any) -> FloatArray:
-    return solve.fleet.round({"kind": "nearby", "ask": ask, **what})[0]
-
-
-def _sent(solve: NewtonRun, counts: NDArray[np.int64]) -> int:
-    """Numbers that come for so many rows: every shard sends as much as the one with most."""
-    return int(counts.max()) * len(counts) * solve.algebra.size
-
-
-def _pick(solve: NewtonRun, **what: Any) -> NDArray[np.int64]:
-    """How many rows every shard has picked."""
-    return _ask(solve, "pick", **what)[:, 0].astype(np.int64)
-
-
-def _gather(solve: NewtonRun, place: Place, counts: NDArray[np.int64]) -> NearbyRows:
-    """The rows just picked, with their G at the place."""
-    coef, extras = solve.algebra.coef(place.x)
-    stack = _ask(solve, "gather", coef=coef, extras=extras, most=int(counts.max()))
-    return unpack(stack, counts, solve.algebra.size)

@@ -18,7 +18,7 @@ from scipy import linalg
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import read_off
 from bigscreen.solvers.newton.algebra import Algebra, rough_moment
-from bigscreen.solvers.newton.shard import NearbyRows, dual_of
+from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.state import off_kink, zone_widths
 
 MOMENT_ROWS = 1024
@@ -66,7 +66,7 @@ class Local:
 
     def add(self, rows: NearbyRows) -> None:
         """Take in rows; their G is that at the start."""
-        base = read_off(dual_of(rows), rows.G, self.start_h)
+        base = read_off(rows.dual, rows.G, self.start_h)
         known = len(self.G)
         self.rows = self.rows.and_more(rows) if known else rows
         G = rows.G - self._products(known + np.arange(len(rows.G)), self.x - self.start)
@@ -79,7 +79,7 @@ class Local:
         Returns the number of steps; -1 where none could be computed.
         """
         for taken in range(MOST_LOCAL_STEPS):
-            dual, h = dual_of(self.rows), self.h
+            dual, h = self.rows.dual, self.h
             zone = np.flatnonzero(off_kink(dual, self.G) <= h)
             width, middle = zone_widths(dual[zone], self.G[zone], h)
             cost = float(np.sum(width)) * h / 12
@@ -112,7 +112,7 @@ class Local:
 
     def _gradient(self) -> FloatArray:
         """Of P smoothed by h, at x: what has changed since the start is known row by row."""
-        alpha = read_off(dual_of(self.rows), self.G, self.h)
+        alpha = read_off(self.rows.dual, self.G, self.h)
         changed = np.flatnonzero(alpha != self._alpha)
         change = alpha[changed] - self._alpha[changed]
         self._sums += self._weighted(changed, change)
@@ -221,7 +221,7 @@ class Local:
     def _move(self, step: FloatArray, gradient: FloatArray) -> bool:
         """Go along the step to about where P is least."""
         change = -self._products(np.arange(len(self.G)), step)
-        dual, now = dual_of(self.rows), self._alpha
+        dual, now = self.rows.dual, self._alpha
         linear, square = float(gradient @ step), float(self.metric @ step**2)
 
         def slope(length: float) -> float:
@@ -235,7 +235,7 @@ class Local:
         return True
 
 
-def _root(slope, at_low: float) -> float:  # type: ignore[no-untyped-def]
+def _root(slope: Callable[[float], float], at_low: float) -> float:
     """About where an increasing function is 0 that is ``at_low`` < 0 at 0."""
     enough, low, high, at_high = 0.1 * abs(at_low), 0.0, 1.0, slope(1.0)
     while at_high < -enough and high < 64:

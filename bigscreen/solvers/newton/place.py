@@ -35,6 +35,24 @@ class Trial:
 
 
 @dataclass
+class Zone:
+    """The zone of the last gradient pass: its rows, how many were expected, and their weight."""
+
+    rows: int = 0
+    expected: int = 0
+    weight: float = 0.0
+
+
+@dataclass
+class Passed:
+    """Rows of the last score pass, those alive then, and those fixed since at hi and elsewhere."""
+
+    visited: int = 0
+    alive: int = 0
+    fixed: tuple[int, int] = (0, 0)
+
+
+@dataclass
 class Place:
     """Where the Newton is, x = (w, extras), what it found there, and how it got there."""
 
@@ -51,12 +69,8 @@ class Place:
     wide: float = 1.0
     decrement: float = 0.0
     gradient_cost: float = 0.0
-    zone: int = 0
-    zone_asked: int = 0
-    fixed: tuple[int, int] = (0, 0)
-    zone_weight: float = 0.0
-    visited: int = 0
-    alive: int = 0
+    zone: Zone = field(default_factory=Zone)
+    passed: Passed = field(default_factory=Passed)
     stalled: int = 0
     local: bool = True  # whether steps over nearby rows may be worth a try
     average: Average | None = None  # of moments over parts of the zone, this place's own ...
@@ -83,9 +97,9 @@ class Place:
             "t": self.t,
             "known": None if self.known is None else [self.known.passes, self.known.h],
             "stepped": self.step is not None,
-            "zone": self.zone if self.step is None else self.zone_asked,
-            "visited": self.visited,
-            "alive": self.alive,
+            "zone": self.zone.rows if self.step is None else self.zone.expected,
+            "visited": self.passed.visited,
+            "alive": self.passed.alive,
             "stalled": self.stalled,
             "local": self.local,
         }
@@ -95,12 +109,14 @@ class Place:
         cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
     ) -> Place:
         """The place that ``to_dict`` wrote, before its gradient round."""
-        same = ("h", "errors", "t", "wide", "zone", "visited", "alive", "stalled", "local")
+        same = ("h", "errors", "t", "wide", "stalled", "local")
         return cls(
             x=np.array(saved["x"]),
             bundle=Bundle.from_dict(metric, saved["bundle"]),
             past=[np.array(past) for past in saved["past"]],
             average=None if moment is None else Average(moment, *saved["known"]),
+            zone=Zone(saved["zone"]),
+            passed=Passed(saved["visited"], saved["alive"]),
             **{name: saved[name] for name in same},
         )
 
@@ -108,14 +124,14 @@ class Place:
 def next_h(place: Place, tol: float) -> float:
     """The smoothing of the next pass.
 
-    ``P - D`` is about ``zone_weight h / 12`` (what smoothing costs; zone_weight is itself
+    ``P - D`` is about ``zone.weight h / 12`` (what smoothing costs; the weight is itself
     proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
     asked, and is lowered only when the decrease that the Newton step promises is no more than
     what smoothing costs: sooner, and steps become tiny and the dual point useless. So it does not
     run ahead of the gap either: a closer tol goes where a wider one went, and then on.
     """
     assert place.point is not None
-    h, cost = place.h, place.zone_weight * place.h / 12
+    h, cost = place.h, place.zone.weight * place.h / 12
     # With no row in the zone smoothing costs nothing here, yet the closing pass reads alpha of
     # screened rows off their scores: h must go on down until they are out of its zone too.
     primal = abs(place.point.primal)
@@ -131,7 +147,8 @@ def next_h(place: Place, tol: float) -> float:
     return max(h / (4 if converged else 2), floor)
 
 
-SIZE = 6
+MOST_POINTS = 6
+"""Dual points that a bundle holds."""
 
 
 @dataclass
@@ -152,7 +169,7 @@ class Bundle:
 
     def add(self, reading: Reading, lin: float, v: FloatArray) -> None:
         """Take in a dual point, forget the least useful one, find the best mixture."""
-        if len(self.lin) == SIZE:
+        if len(self.lin) == MOST_POINTS:
             drop = int(np.argmin(self.theta))
             for kept in (self.readings, self.lin, self.v):
                 del kept[drop]

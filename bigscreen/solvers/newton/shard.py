@@ -11,15 +11,17 @@ A state is a pure fold over the messages, so a lost shard is rebuilt by replayin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design, row_ranges
-from bigscreen.numerics import reproducible as exact
+from bigscreen.numerics import reproducible
+from bigscreen.numerics.reproducible import Totals
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.point import SumLayout, Terms, add_rows, by_term, read_off
@@ -30,22 +32,58 @@ from bigscreen.solvers.newton.state import (
     UNSET,
     NewtonShard,
     curvature,
-    fix,
-    moved_since,
     off_kink,
-    quantiles,
     segment_losses,
-    side_loss,
     side_value,
     sides,
-    sizes,
     span,
     tube_of,
     zone_widths,
 )
 
-if TYPE_CHECKING:
-    from bigscreen.solvers.newton.state import NewtonShard
+Handler = Callable[[NewtonShard, dict[str, Any], Totals], FloatArray]
+"""What answers messages of one kind."""
+
+HEAD = 4
+"""Numbers that stand before a row's feature: G, lo, hi, tube."""
+
+COLUMN_ROWS = 2048
+"""Rows whose columns are held at once."""
+
+
+class NearbyRows(NamedTuple):
+    """Rows in the coordinator's hands: a change of x by d changes G by ``-feature . d``.
+
+    ``feature`` float32 (rows, size) is ``s [phi, border]``; ``G`` float64 (rows,) at the w that the
+    shards stand at.
+    """
+
+    feature: NDArray[np.float32]
+    G: FloatArray
+    lo: FloatArray
+    hi: FloatArray
+    tube: FloatArray
+
+    def and_more(self, rows: NearbyRows) -> NearbyRows:
+        """These rows, and others after them."""
+        pairs: Any = zip(self, rows, strict=True)
+        return NearbyRows(*(np.concatenate(pair) for pair in pairs))
+
+    @property
+    def dual(self) -> Dual:
+        """The box and the tube of the rows; G takes the place of their scores."""
+        one = np.broadcast_to(np.float64(1.0), len(self.G))
+        tube = self.tube if self.tube.any() else None
+        return Dual(one, 0.0 * one, self.lo, self.hi, tube=tube)
+
+    @classmethod
+    def unpacked(cls, stack: FloatArray, counts: NDArray[np.int64], size: int) -> NearbyRows:
+        """The rows that ``NewtonProgram`` gathered, in the order of the shards."""
+        table = stack.reshape(len(counts), -1, HEAD + -(-size // 2))
+        parts = [shard[:count] for shard, count in zip(table, counts, strict=True)]
+        feature = np.concatenate([part[:, HEAD:].view(np.float32)[:, :size] for part in parts])
+        head = np.concatenate([part[:, :HEAD] for part in parts]).T
+        return cls(feature, *np.ascontiguousarray(head))
 
 
 @dataclass(frozen=True)
@@ -55,7 +93,7 @@ class NewtonProgram:
     Parameters
     ----------
     design : Design
-    problem : CSvc
+    problem : Problem
     stride, scale : int, float
         Take one row in ``stride`` and multiply its box by ``scale``: a subsample's problem.
     resident : bool
@@ -113,14 +151,14 @@ class NewtonProgram:
 
     def most_alpha(self, message: dict[str, Any]) -> float:
         """At least ``sum |alpha|``: of squared losses as the coordinator knows it from P."""
-        return message["box"] if self.frame.curved else self.weight_bound
+        return float(message["box"]) if self.frame.curved else self.weight_bound
 
     def moment_bound(self, message: dict[str, Any]) -> float:
         """At least every entry of the zone's second moment, rows near the zone included."""
         largest = self.frame.largest(self.design.largest_norm)
         if self.frame.curved:
-            return message["stride"] * self.weight_bound * largest**2
-        curvature = message["stride"] / (2 * message["h"])
+            return float(message["stride"] * self.weight_bound * largest**2)
+        curvature = float(message["stride"] / (2 * message["h"]))
         if message["wide"] > message["h"]:
             thinned = max(1, self.design.data.shard_rows // self.most_near)
             curvature += thinned / (2 * message["wide"])
@@ -129,7 +167,7 @@ class NewtonProgram:
 
     def add_moment(
         self,
-        totals: exact.Totals,
+        totals: Totals,
         message: dict[str, Any],
         columns: NDArray[Any],
         border: FloatArray,
@@ -137,37 +175,59 @@ class NewtonProgram:
     ) -> None:
         """Add the second moment of some rows to the totals."""
         moment = second_moment(self.design, columns, border, weight)
-        exact.add(totals, "moment", moment, self.moment_bound(message))
+        reproducible.add(totals, "moment", moment, self.moment_bound(message))
 
     @property
     def most_near(self) -> int:
         """Rows near the zone that one shard adds: two a column in all."""
         return 1 + 2 * self.design.width // self.design.data.n_shards
 
-    def step(self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals) -> FloatArray:
+    def step(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Run one message: ``trial`` (score a step), ``accept`` (take it), ``screen``, ..."""
-        return getattr(self, "_" + message["kind"])(state, message, totals)
+        answer: Handler = getattr(self, "_" + message["kind"])
+        return answer(state, message, totals)
 
-    def _sizes(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
-        return sizes(state)
+    def _sizes(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        return state.sizes()
 
     # -- the score pass ------------------------------------------------------------------------
-    def _trial(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
+    def _trial(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Losses along the segment from one w to another, for a grid of step lengths.
+
+        Where the rows are ``scored`` already, by the same message with other steps, none is read.
 
         Returns [rows visited, rows alive, smoothed loss per step..., hinge loss per step...].
         """
+        if not message.get("scored", False):
+            self._score(state, message)
+        h, steps = message["h"], message["steps"]
+        ends = state.side_loss(message["coefs"], message["extras"])
+        losses = np.zeros((2, len(steps)))
+        part = state.visited
+        segment_losses(
+            part.lin - part.sign * state.trial[:, 0],
+            part.sign * (state.trial[:, 0] - state.trial[:, 1]),
+            part.lo,
+            part.hi,
+            tube_of(part),
+            h,
+            steps,
+            losses,
+            part.curve,
+        )
+        losses += ends[0] + steps * (ends[1] - ends[0])
+        counts = [len(state.need), len(state.dual) - np.count_nonzero(state.fixed)]
+        return np.concatenate([counts, losses.ravel()])
+
+    def _score(self, state: NewtonShard, message: dict[str, Any]) -> None:
+        """Score the rows that may leave their side at either end of the segment."""
         h, coefs, extras = message["h"], message["coefs"], message["extras"]
         dual = state.dual
         alive = ~state.fixed
         if self.lazy:
             # At most this much at either end of the segment, and by convexity anywhere between.
-            reach = moved_since(state, message)
-            distance = off_kink(dual, dual.lin - dual.sign * state.scores)
+            reach = state.moved_since(message)
+            distance = state.distance(state.scores)
             alive &= (distance <= h + reach + message["slack"]) | (state.side == FREE)
         state.need = np.flatnonzero(alive)
         # Rows scored in the last pass need the far end only; w stands still on entry to a program.
@@ -183,35 +243,9 @@ class NewtonProgram:
                 state.trial[a:b] += self.frame.border(dual[span(ids)]) @ extras[:, ends]
         if fresh:
             state.trial[:, 0] = state.scores[state.need]
-        counts = [len(state.need), len(dual) - np.count_nonzero(state.fixed)]
-        return np.concatenate([counts, self._search(state, message, totals)])
-
-    def _search(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
-        """Losses of the last trial for a grid of step lengths: no row is read again."""
-        h, steps = message["h"], message["steps"]
-        ends = side_loss(state, message["coefs"], message["extras"])
-        losses = np.zeros((2, len(steps)))
-        part = state.visited
-        segment_losses(
-            part.lin - part.sign * state.trial[:, 0],
-            part.sign * (state.trial[:, 0] - state.trial[:, 1]),
-            part.lo,
-            part.hi,
-            tube_of(part),
-            h,
-            steps,
-            losses,
-            part.curve,
-        )
-        losses += ends[0] + steps * (ends[1] - ends[0])
-        return losses.ravel()
 
     # -- the gradient pass ---------------------------------------------------------------------
-    def _accept(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
+    def _accept(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Move to step t of the last trial, then the gradient there."""
         h, need = message["h"], state.need
         old, new = state.trial[:, 0], state.trial[:, 1]
@@ -224,9 +258,7 @@ class NewtonProgram:
         state.need, state.trial = np.empty(0, np.int64), np.empty((0, 2))
         return self._gradient(state, message, totals)
 
-    def _gradient(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
+    def _gradient(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Add V and the zone's second moment at the current scores to the totals.
 
         V comes by the frame's terms, and once more, as its last row, with alpha of the zone's rows
@@ -258,17 +290,15 @@ class NewtonProgram:
             if len(weight):
                 self.add_moment(totals, message, columns[part], border[part], weight)
         if stride and wide > h:
-            add_near(self, state, message, totals)
+            self._add_near(state, message, totals)
         v[: self.frame.buckets] += state.side_sum
         v[-1] += state.side_sum.sum(axis=0)
         largest = self.frame.largest(self.design.column_bound)
-        exact.add(totals, "v", v, self.most_alpha(message) * largest)
+        reproducible.add(totals, "v", v, self.most_alpha(message) * largest)
         terms.sums[: self.frame.buckets] += state.side_lin
         return np.array([*terms.sums, len(zone), float(np.sum(width))])
 
-    def _middle(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
+    def _middle(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """V of all rows with alpha in the middle of the box, by the frame's terms.
 
         Returns the sums of `Terms`.
@@ -279,7 +309,9 @@ class NewtonProgram:
         for a, b in row_ranges(len(dual), COLUMN_ROWS):
             columns = self.design.columns(self.rows(state, np.arange(a, b)), np.float32)
             terms.add(slice(a, b), columns, self.frame.border(dual[a:b]), v)
-        exact.add(totals, "v", v, self.weight_bound * self.frame.largest(self.design.column_bound))
+        reproducible.add(
+            totals, "v", v, self.weight_bound * self.frame.largest(self.design.column_bound)
+        )
         return terms.sums
 
     def _move_sides(self, state: NewtonShard, part: Dual, side: NDArray[np.int8]) -> None:
@@ -301,24 +333,86 @@ class NewtonProgram:
                 weight = factor * part.sign[a:b] * alpha[a:b]
                 add_rows(columns, border, weight, bucket[a:b], state.side_sum)
 
-    def _nearby(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
-        return nearby(self, state, message)
+    def _add_near(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> None:
+        """Add to the zone's moment the rows near it, curved as if the zone were ``wide``."""
+        z, wide = state.dual.lin - state.dual.sign * state.scores, message["wide"]
+        inside = off_kink(state.dual, z) <= wide
+        near = np.flatnonzero(inside & (state.side != FREE) & ~state.fixed)
+        # They only steady the step: a few are enough.
+        stride = max(1, len(near) // self.most_near)
+        near = near[::stride]
+        part = state.dual[near]
+        weight = np.sqrt(zone_widths(part, z[near], wide)[0] * stride / (2 * wide))
+        for a, b in row_ranges(len(near), COLUMN_ROWS):
+            columns = self.design.columns(self.rows(state, near[a:b]))
+            border = self.frame.border(part[a:b])
+            self.add_moment(totals, message, columns, border, weight[a:b])
+
+    # -- rows near their kink --------------------------------------------------------------------
+    def _within(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """How many rows are within each of some distances from their kink, at step t of a trial."""
+        scores, t = state.scores, message["t"]
+        if t is not None:
+            scores = scores.copy()
+            scores[state.need] = state.trial @ np.array([1 - t, t])
+        distance = state.distance(scores)[~state.fixed]
+        return np.array(
+            [np.count_nonzero(distance <= reach) for reach in message["reaches"]], float
+        )
+
+    def _pick(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Pick all rows within reach, or, after a trial, those that its far end finds elsewhere.
+
+        Returns [rows picked].
+        """
+        if "reach" in message:
+            near = (state.distance(state.scores) <= message["reach"]) | (state.side == FREE)
+            state.picked = np.flatnonzero(near & ~state.fixed)
+            state.held = np.zeros(len(state.dual), np.bool_)
+        else:
+            part = state.visited
+            z = part.lin - part.sign * state.trial[:, 1]
+            moved = sides(part, z, message["h"]) != state.side[state.need]
+            state.picked = state.need[moved & ~state.held[state.need]]
+        state.held[state.picked] = True
+        return np.array([len(state.picked)], float)
+
+    def _gather(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """The picked rows, filled up to ``most`` of them: what ``unpack`` reads."""
+        design, frame, picked = self.design, self.frame, state.picked
+        coef, extras = message["coef"], message["extras"]
+        size = design.rank + frame.extras
+        out = np.zeros((message["most"], HEAD + -(-size // 2)))
+        for a, b in row_ranges(len(picked), COLUMN_ROWS):
+            ids = picked[a:b]
+            dual = state.dual[ids]
+            columns = design.columns(self.rows(state, ids))
+            border, scores = frame.border(dual), np.empty(b - a)
+            _scores(as_rows(columns), coef, scores)
+            head = (
+                dual.lin - dual.sign * (scores + border @ extras),
+                dual.lo,
+                dual.hi,
+                tube_of(dual),
+            )
+            out[a:b, :HEAD] = np.stack(head, axis=1)
+            # float32 numbers in float64's bytes: answers are of one type.
+            feature = out[a:b, HEAD:].view(np.float32)
+            rank = design.rank
+            feature[:, :rank] = design.features_of(columns)
+            feature[:, rank:size] = border
+            feature[:, :size] *= dual.sign[:, None].astype(np.float32)
+        return out.ravel()
 
     # -- screening -----------------------------------------------------------------------------
-    def _screen(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
-        counts = fix(state, message)
+    def _screen(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        counts = state.fix(message)
         if 2 * np.count_nonzero(state.fixed) > len(state.fixed):
             state.compact()
         return counts
 
-    def _quantiles(
-        self, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-    ) -> FloatArray:
-        return quantiles(state, message)
+    def _quantiles(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        return state.quantiles(message)
 
     def rows(self, state: NewtonShard, local: NDArray[np.int64]) -> Any:
         if state.X is not None:
@@ -345,130 +439,6 @@ class NewtonProgram:
         for name in SAVED:
             setattr(state, name, arrays[name].copy())
         return state
-
-
-HEAD = 4
-"""Numbers that stand before a row's feature: G, lo, hi, tube."""
-
-COLUMN_ROWS = 2048
-"""Rows whose columns are held at once."""
-
-
-class NearbyRows(NamedTuple):
-    """Rows in the coordinator's hands: a change of x by d changes G by ``-feature . d``.
-
-    ``feature`` float32 (rows, size) is ``s [phi, border]``; ``G`` float64 (rows,) at the w that the
-    shards stand at.
-    """
-
-    feature: NDArray[np.float32]
-    G: FloatArray
-    lo: FloatArray
-    hi: FloatArray
-    tube: FloatArray
-
-    def and_more(self, rows: NearbyRows) -> NearbyRows:
-        """These rows, and others after them."""
-        pairs: Any = zip(self, rows, strict=True)
-        return NearbyRows(*(np.concatenate(pair) for pair in pairs))
-
-
-def nearby(program: NewtonProgram, state: NewtonShard, message: dict[str, Any]) -> FloatArray:
-    """Answer one question about rows near their kink: how many, which are new, their features."""
-    return _ASKED[message["ask"]](program, state, message)
-
-
-def _within(program: NewtonProgram, state: NewtonShard, message: dict[str, Any]) -> FloatArray:
-    """How many rows are within each of some distances from their kink, at step t of a trial."""
-    scores, t = state.scores, message["t"]
-    if t is not None:
-        scores = scores.copy()
-        scores[state.need] = state.trial @ np.array([1 - t, t])
-    distance = _distance(state, scores)[~state.fixed]
-    return np.array([np.count_nonzero(distance <= reach) for reach in message["reaches"]], float)
-
-
-def _pick(program: NewtonProgram, state: NewtonShard, message: dict[str, Any]) -> FloatArray:
-    """Pick all rows within reach, or, after a trial, those that its far end finds elsewhere.
-
-    Returns [rows picked].
-    """
-    if "reach" in message:
-        near = (_distance(state, state.scores) <= message["reach"]) | (state.side == FREE)
-        state.picked = np.flatnonzero(near & ~state.fixed)
-        state.held = np.zeros(len(state.dual), np.bool_)
-    else:
-        part = state.visited
-        z = part.lin - part.sign * state.trial[:, 1]
-        moved = sides(part, z, message["h"]) != state.side[state.need]
-        state.picked = state.need[moved & ~state.held[state.need]]
-    state.held[state.picked] = True
-    return np.array([len(state.picked)], float)
-
-
-def _gather(program: NewtonProgram, state: NewtonShard, message: dict[str, Any]) -> FloatArray:
-    """The picked rows, filled up to ``most`` of them: what ``unpack`` reads."""
-    design, frame, picked = program.design, program.frame, state.picked
-    coef, extras = message["coef"], message["extras"]
-    size = design.rank + frame.extras
-    out = np.zeros((message["most"], HEAD + -(-size // 2)))
-    for a, b in row_ranges(len(picked), COLUMN_ROWS):
-        ids = picked[a:b]
-        dual = state.dual[ids]
-        columns = design.columns(program.rows(state, ids))
-        border, scores = frame.border(dual), np.empty(b - a)
-        _scores(as_rows(columns), coef, scores)
-        head = (dual.lin - dual.sign * (scores + border @ extras), dual.lo, dual.hi, tube_of(dual))
-        out[a:b, :HEAD] = np.stack(head, axis=1)
-        # float32 numbers in float64's bytes: answers are of one type.
-        feature = out[a:b, HEAD:].view(np.float32)
-        rank = design.rank
-        feature[:, :rank] = design.features_of(columns)
-        feature[:, rank:size] = border
-        feature[:, :size] *= dual.sign[:, None].astype(np.float32)
-    return out.ravel()
-
-
-_ASKED = {"within": _within, "pick": _pick, "gather": _gather}
-
-
-def add_near(
-    program: NewtonProgram, state: NewtonShard, message: dict[str, Any], totals: exact.Totals
-) -> None:
-    """Add to the zone's moment the rows near it, curved as if the zone were ``wide``."""
-    z, wide = state.dual.lin - state.dual.sign * state.scores, message["wide"]
-    inside = off_kink(state.dual, z) <= wide
-    near = np.flatnonzero(inside & (state.side != FREE) & ~state.fixed)
-    # They only steady the step: a few are enough.
-    stride = max(1, len(near) // program.most_near)
-    near = near[::stride]
-    part = state.dual[near]
-    weight = np.sqrt(zone_widths(part, z[near], wide)[0] * stride / (2 * wide))
-    for a, b in row_ranges(len(near), COLUMN_ROWS):
-        columns = program.design.columns(program.rows(state, near[a:b]))
-        border = program.frame.border(part[a:b])
-        program.add_moment(totals, message, columns, border, weight[a:b])
-
-
-def unpack(stack: FloatArray, counts: NDArray[np.int64], size: int) -> NearbyRows:
-    """The rows that ``_gather`` packed, in the order of the shards."""
-    table = stack.reshape(len(counts), -1, HEAD + -(-size // 2))
-    parts = [shard[:count] for shard, count in zip(table, counts, strict=True)]
-    feature = np.concatenate([part[:, HEAD:].view(np.float32)[:, :size] for part in parts])
-    head = np.concatenate([part[:, :HEAD] for part in parts]).T
-    return NearbyRows(feature, *np.ascontiguousarray(head))
-
-
-def dual_of(rows: NearbyRows) -> Dual:
-    """The box and the tube of the rows; G takes the place of their scores."""
-    one = np.broadcast_to(np.float64(1.0), len(rows.G))
-    tube = rows.tube if rows.tube.any() else None
-    return Dual(one, 0.0 * one, rows.lo, rows.hi, tube=tube)
-
-
-def _distance(state: NewtonShard, scores: FloatArray) -> FloatArray:
-    """How far every row's G is from a kink."""
-    return off_kink(state.dual, state.dual.lin - state.dual.sign * scores)
 
 
 @njit(cache=True, nogil=True)

@@ -18,7 +18,7 @@ from typing import Any
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.problems.point import Point
-from bigscreen.solvers.newton.coordinator import NewtonRun, start_at
+from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.protocol import Check, Run, Verdict
 
@@ -70,7 +70,7 @@ class Newton:
         place, before = solve.origin(), 1.0
         strides = self._strides(design)
         if run.start is not None:
-            place, strides = start_at(solve, run.start), [1]
+            place, strides = solve.start_at(run.start), [1]
         for stride in strides:
             # The picked rows can hold nearly all the weight, then scaled up by the stride.
             part = replace(program, stride=stride, scale=float(stride), weight_bound=stride * bound)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
 from bigscreen.problems.point import SumLayout, by_term
+from bigscreen.screening.regions import Ball
 
 UNSET = np.int8(-1)
 """Side of a row that no pass has scored yet."""
@@ -73,92 +74,94 @@ class NewtonShard:
         self.need, self.trial = np.empty(0, np.int64), np.empty((0, 2))
         self.held, self.picked = np.empty(0, np.bool_), np.empty(0, np.int64)
 
+    def distance(self, scores: FloatArray) -> FloatArray:
+        """How far every row's G is from a kink at these scores."""
+        return off_kink(self.dual, self.dual.lin - self.dual.sign * scores)
+
+    def sizes(self) -> FloatArray:
+        """What rows are measured by, weighted by their reach.
+
+        Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, how far
+        alpha = 0 is from its box, the most that ``sum t alpha`` can be in every group...].
+        """
+        dual = self.dual
+        weight, lin = dual.reach, np.abs(dual.lin)
+        sums = np.sum(weight), np.sum(weight * lin), np.sum(weight * self.norms**2)
+        out = np.max(np.maximum(dual.lo, -dual.hi), initial=0.0)
+        return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), out, *self.most])
+
+    def moved_since(self, message: dict[str, Any]) -> FloatArray:
+        """How far every row's score may be from the one it has: infinite where it never had one."""
+        moved = message["travel"][self.ref] * self.norms + message["shift"][self.ref]
+        return np.where(self.ref < 0, np.inf, moved)
+
+    def intervals(self, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
+        """Intervals of every row's optimal score, widened by what lazy rows have moved."""
+        norms = np.sqrt(self.norms**2 + self.frame.constant**2)
+        # The multipliers have an interval of their own.
+        scores = self.scores - self.frame.border(self.dual) @ message["multipliers"]
+        slack = self.moved_since(message) + message["slack"]
+        region: Ball = message["region"]
+        return region.intervals(scores, norms, slack)
+
+    def fix(self, message: dict[str, Any]) -> FloatArray:
+        """Fix the rows that a region proves to stay on the side they are on.
+
+        Returns [rows newly fixed at hi, rows newly fixed elsewhere].
+        """
+        dual, t = self.dual, self.dual.coupling
+        lower, upper = self.intervals(message)
+        decided = dual.decide(lower, upper, message["mu"])
+        decided[self.fixed | (decided != self.side)] = FREE
+        new = decided != FREE
+        self.fixed |= new
+        if t is not None:
+            # A fixed row's breakpoints are on known sides of mu*: all later statistics keep that.
+            most = np.maximum(t * dual.lo, t * dual.hi)
+            lie_below = np.where(new, most - t * side_value(dual, decided), 0.0)
+            group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
+            self.below += by_term(group, lie_below, len(self.below))
+        at_hi = np.count_nonzero(decided == AT_HI)
+        return np.array([at_hi, np.count_nonzero(new) - at_hi], dtype=np.float64)
+
+    def quantiles(self, message: dict[str, Any]) -> FloatArray:
+        """Weight of a group's breakpoints below each of a grid of candidates for its multiplier.
+
+        Returns [weight of lower ends at or below each candidate..., of upper ends..., the most that
+        ``sum t alpha`` can be, the total weight].
+        """
+        g, grid = message["group"], message["grid"]
+        lower, upper = self.intervals(message)
+        free = ~self.fixed if self.dual.group is None else ~self.fixed & (self.dual.group == g)
+        part = self.dual[free]
+        one, weights, _ = part.breakpoints(lower[free])
+        other, _, _ = part.breakpoints(upper[free])
+        sums = []
+        for ends in (np.minimum(one, other), np.maximum(one, other)):
+            first = np.searchsorted(grid, ends)
+            sums.append(np.cumsum(by_term(first, weights, len(grid) + 1)[:-1]) + self.below[g])
+        return np.concatenate([*sums, [self.most[g], float(np.sum(weights)) + self.below[g]]])
+
+    def side_loss(self, coefs: FloatArray, extras: FloatArray) -> FloatArray:
+        """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
+
+        V and H cover all rows at a side; those among them that are visited are taken out again.
+        """
+        part = self.visited
+        bound = side_value(part, self.side[self.need])
+        visited = np.sum(part.linear(bound)) - (bound * part.sign) @ self.trial
+        v, width = self.side_sum.sum(axis=0), len(coefs)
+        losses: FloatArray = (
+            self.side_lin.sum() - (v[:width] @ coefs + v[width:] @ extras) - visited
+        )
+        return losses
+
 
 def span(places: NDArray[np.int64]) -> slice | NDArray[np.int64]:
     """Ascending places as a slice, for which nothing is copied, if they follow one another."""
     if len(places) and places[-1] - places[0] == len(places) - 1:
         return slice(int(places[0]), int(places[-1]) + 1)
     return places
-
-
-def sizes(state: NewtonShard) -> FloatArray:
-    """What rows are measured by, weighted by their reach.
-
-    Returns [sum weight, sum weight |p|, sum weight ||phi||^2, largest |p| + e, how far alpha = 0
-    is from its box, the most that ``sum t alpha`` can be in every group...].
-    """
-    dual = state.dual
-    weight, lin = dual.reach, np.abs(dual.lin)
-    sums = np.sum(weight), np.sum(weight * lin), np.sum(weight * state.norms**2)
-    out = np.max(np.maximum(dual.lo, -dual.hi), initial=0.0)
-    return np.array([*sums, np.max(lin + tube_of(dual), initial=0.0), out, *state.most])
-
-
-def moved_since(state: NewtonShard, message: dict[str, Any]) -> FloatArray:
-    """How far every row's score may be from the one it has: infinite where it never had one."""
-    moved = message["travel"][state.ref] * state.norms + message["shift"][state.ref]
-    return np.where(state.ref < 0, np.inf, moved)
-
-
-def intervals(state: NewtonShard, message: dict[str, Any]) -> tuple[FloatArray, FloatArray]:
-    """Intervals of every row's optimal score, widened by what lazy rows have moved."""
-    norms = np.sqrt(state.norms**2 + state.frame.constant**2)
-    # The multipliers have an interval of their own.
-    scores = state.scores - state.frame.border(state.dual) @ message["multipliers"]
-    slack = moved_since(state, message) + message["slack"]
-    return message["region"].intervals(scores, norms, slack)
-
-
-def fix(state: NewtonShard, message: dict[str, Any]) -> FloatArray:
-    """Fix the rows that a region proves to stay on the side they are on.
-
-    Returns [rows newly fixed at hi, rows newly fixed elsewhere].
-    """
-    dual, t = state.dual, state.dual.coupling
-    lower, upper = intervals(state, message)
-    decided = dual.decide(lower, upper, message["mu"])
-    decided[state.fixed | (decided != state.side)] = FREE
-    new = decided != FREE
-    state.fixed |= new
-    if t is not None:
-        # A fixed row's breakpoints are on known sides of mu*: all later statistics keep that.
-        most = np.maximum(t * dual.lo, t * dual.hi)
-        lie_below = np.where(new, most - t * side_value(dual, decided), 0.0)
-        group = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
-        state.below += by_term(group, lie_below, len(state.below))
-    at_hi = np.count_nonzero(decided == AT_HI)
-    return np.array([at_hi, np.count_nonzero(new) - at_hi], dtype=np.float64)
-
-
-def quantiles(state: NewtonShard, message: dict[str, Any]) -> FloatArray:
-    """Weight of a group's breakpoints below each of a grid of candidates for its multiplier.
-
-    Returns [weight of lower ends at or below each candidate..., of upper ends..., the most that
-    ``sum t alpha`` can be, the total weight].
-    """
-    g, grid = message["group"], message["grid"]
-    lower, upper = intervals(state, message)
-    free = ~state.fixed if state.dual.group is None else ~state.fixed & (state.dual.group == g)
-    part = state.dual[free]
-    one, weights, _ = part.breakpoints(lower[free])
-    other, _, _ = part.breakpoints(upper[free])
-    sums = []
-    for ends in (np.minimum(one, other), np.maximum(one, other)):
-        first = np.searchsorted(grid, ends)
-        sums.append(np.cumsum(by_term(first, weights, len(grid) + 1)[:-1]) + state.below[g])
-    return np.concatenate([*sums, [state.most[g], float(np.sum(weights)) + state.below[g]]])
-
-
-def side_loss(state: NewtonShard, coefs: FloatArray, extras: FloatArray) -> FloatArray:
-    """Loss of the rows not visited, at both ends of a segment: ``H - <V, w>``, exact.
-
-    V and H cover all rows at a side; those among them that are visited are taken out again.
-    """
-    part = state.visited
-    bound = side_value(part, state.side[state.need])
-    visited = np.sum(part.linear(bound)) - (bound * part.sign) @ state.trial
-    v, width = state.side_sum.sum(axis=0), len(coefs)
-    return state.side_lin.sum() - (v[:width] @ coefs + v[width:] @ extras) - visited
 
 
 def tube_of(dual: Dual) -> FloatArray:
