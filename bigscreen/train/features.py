@@ -14,13 +14,13 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import Fitted
 from bigscreen.kernels.moved import Moved
-from bigscreen.model.model import Model
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train.job import Job, machine, records
+from bigscreen.train.job import Attempt, Job, Result
 from bigscreen.train.problems import Binary
+from bigscreen.train.records import machine
 from bigscreen.train.start import starting_point
 
 
@@ -35,11 +35,11 @@ class FeaturesJob(Job):
     def _prepare(self) -> None:
         options = self.options
         if options.kernel == "linear":
-            self.design = self._design(None)
+            self.design = self.design_of(None)
             return
         began = time.monotonic()
         self.report({"event": "phase", "phase": "landmarks"})
-        bare = self._design(self.kernel)
+        bare = self.design_of(self.kernel)
         assert bare.kernel is not None
         side, self.ids = nystrom.landmarks(
             bare.data, bare.kernel, options.landmarks, options.sampling, options.seed
@@ -53,6 +53,7 @@ class FeaturesJob(Job):
             self.design = nystrom.stored_features(
                 self.source, self.fleet, folder, self._feature_progress
             )
+        self.landmarks = {"rank": self.design.rank, "cutoff": self.factor.cutoff}
         self.seconds["features"] = time.monotonic() - began
 
     def _cutoff(self) -> float:
@@ -68,7 +69,7 @@ class FeaturesJob(Job):
             )
         return asked
 
-    def _provenance(self, results: list[dict[str, Any]]) -> dict[str, Any]:
+    def _provenance(self, results: list[Result]) -> dict[str, Any]:
         known = super()._provenance(results)
         return known if self.factor is None else {**known, "nystrom": self.factor.record()}
 
@@ -90,48 +91,28 @@ class FeaturesJob(Job):
                 f"the time budget ended with {done} of {total} parts of features written"
             )
 
-    def _result(self, binary: Binary) -> dict[str, Any]:
-        result = self._finished(binary)
-        if result is not None:
-            return result
+    def _attempt(self, binary: Binary) -> Attempt:
         start = starting_point(self, self.design, binary)
-        fitted = self._fit(self.design, binary, self._solver(), start.alpha, self.source)
-        result = {
-            **machine(fitted.point.coef, fitted, binary, self.data, self._offset(fitted)),
-            "start": start.record,
-            **records(fitted, binary.name, self.options.tol),
-        }
-        if self.factor is not None:
-            result["certificate"] |= {"rank": self.design.rank, "cutoff": self.factor.cutoff}
-        return self._finish(binary, result)
+        solver: Solver = CoordinateDescent(seed=self.options.seed)
+        if self.plan.solver == "newton":
+            solver = Newton(tol=self.options.tol)
+        elif self.plan.solver == "pairs":
+            solver = Pairs(cache=self.plan.cache_bytes)
+        return Attempt(self.design, solver, self.fleet, start, self.source)
 
-    def _offset(self, fitted: Fitted) -> float:
-        """The offset for rows where they are."""
+    def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
+        # The offset for rows where they are.
         offset, data = fitted.certificate.intercept, self.design.data
         if offset is None:
             offset = fitted.point.intercept
         if self.source is None and isinstance(data, Moved):
             offset -= data.shift(fitted.point.coef)
-        return offset
+        return machine(fitted.point.coef, fitted, binary, self.data, offset)
 
-    def _solver(self) -> Solver:
-        if self.plan.solver == "newton":
-            return Newton(tol=self.options.tol)
-        if self.plan.solver == "pairs":
-            return Pairs(cache=self.plan.cache_bytes)
-        return CoordinateDescent(seed=self.options.seed)
-
-    def _model(self, results: list[dict[str, Any]]) -> Model:
+    def _parts(self, results: list[Result]) -> dict[str, Any]:
         coefs = [np.asarray(result["coef"]) for result in results]
         # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
         if self.source is not None and self.source is not self.design:
             coefs = [self.source.coef(coef) for coef in coefs]
-        return Model(
-            kernel=self.kernel,
-            landmarks=None if self.source is None else self.data.rows(self.ids),
-            coef=np.stack(coefs),
-            intercept=np.array([result["intercept"] for result in results]),
-            preparation=self.data.preparation,
-            provenance=self._provenance(results),
-            **self._kind(),
-        )
+        landmarks = None if self.source is None else self.data.rows(self.ids)
+        return {"landmarks": landmarks, "coef": np.stack(coefs)}

@@ -17,6 +17,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import TimeOver
 from bigscreen.files.sealed import Arrays
 from bigscreen.fit.monitor import Report
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.file import packed
 from bigscreen.model.solved_path import SolvedPath
@@ -28,16 +29,19 @@ from bigscreen.problems.point import settled, worst
 from bigscreen.problems.recipes import NuSvc, OneClass, Problem, rows_weights
 from bigscreen.screening.sequential import make_path_rule
 from bigscreen.train.job import rely_on
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import PathOptions, make_folds, refuse_rules
-from bigscreen.train.path_stage import PreparedPath, make_stage
-from bigscreen.train.problems import check_rows, computed_with, problems, published
+from bigscreen.train.path_stage import make_stage
+from bigscreen.train.problems import check_rows, problems, published
+from bigscreen.train.records import decided, gathered, provenance, support_rows
+
+Point = tuple[list[dict[str, Any]], Arrays]
+"""Records of a point's machines, and what a model needs of them."""
 
 
 def train_path(
     data: Rows,
     options: PathOptions,
-    fleet: Any,
+    fleet: Fleet,
     report: Report | None = None,
     deadline: float | None = None,
 ) -> SolvedPath:
@@ -82,7 +86,7 @@ class PathJob:
         self,
         data: Rows,
         options: PathOptions,
-        fleet: Any,
+        fleet: Fleet,
         report: Report | None,
         deadline: float | None,
     ) -> None:
@@ -111,8 +115,8 @@ class PathJob:
         if self._end is None and self.fit.time_budget is not None:
             self._end = began + self.fit.time_budget
         self.report({"event": "phase", "phase": "features"})
-        self.setting: PreparedPath = make_stage(self.data, self.fit, self.fleet, self._prepared)
-        if not self.setting.definite:
+        self.prepared = make_stage(self.data, self.fit, self.fleet, self._prepared)
+        if not self.prepared.definite:
             refuse_rules(self.options.rules)
             # Where ||w||^2 may be negative no ball holds the optimum.
             self.rules, self.dynamic = (), False
@@ -140,8 +144,7 @@ class PathJob:
             "best": None if means is None else int(np.argmax(means)),
             "seconds": seconds,
         }
-        peak = self.fleet.peak_pss
-        path = path_of(solved, self.setting, self.data, self.fit, known, peak)
+        path = self._path(solved, known)
         if path.missed:
             warnings.warn(path.missed, ConvergenceWarning, stacklevel=4)
         return path
@@ -162,7 +165,7 @@ class PathJob:
     def _walk(self, fold: int | None) -> Iterator[Point]:
         """All points of one fold's rows, or of all rows: records of its machines, and its model."""
         weights = self.weights if fold is None else self.folds[fold].weights
-        manner = PathSettings(
+        settings = PathSettings(
             self.fit.tol,
             self.rules,
             self.dynamic,
@@ -170,9 +173,9 @@ class PathJob:
             self.options.alone and fold is None,
             self._deadline(fold),
         )
-        stage = self.setting.stage
+        stage = self.prepared.stage
         walks = [
-            Walk(stage, self._of_rows(one.problem, weights), self.y, weights, self.values, manner)
+            Walk(stage, self._of_rows(one.problem, weights), self.y, weights, self.values, settings)
             for one in self.binaries
         ]
         name = "all" if fold is None else f"fold-{fold}"
@@ -185,13 +188,13 @@ class PathJob:
             steps = [walk.step(k) for walk in walks]
             records = [step.record for step in steps]
             if fold is None:
-                arrays = machine(self.setting, steps, self.data, self.fit.exact)
+                arrays = self._arrays(steps)
             else:
                 arrays = {}
                 records[0]["score"] = self._judge(steps, fold)
             # What the time has cut short a later run solves, the end that rules asked for included.
             solved = [*records, *(walk.end.record for walk in walks if walk.end is not None)]
-            late = late or (manner.late and not all(map(self._met, solved)))
+            late = late or (settings.late and not all(map(self._met, solved)))
             if self.folder is not None and not late:
                 self.folder.put(name, k, records, arrays, state(walks))
             self._tell(fold, records)
@@ -263,99 +266,60 @@ class PathJob:
         weights = np.ones(len(rows)) if self.fit.problem == "one-class" else self.weights[rows]
         return judged(self.scoring, self.y[rows], scores, weights, self.fit.tau)
 
+    # -- what is made of the points ----------------------------------------------------------------
+    def _arrays(self, steps: list[Step]) -> Arrays:
+        """What a model needs of a point: coefficients of all machines, offsets, support rows."""
+        prepared, parts, intercepts = self.prepared, [], []
+        for step in steps:
+            one = prepared.stage.machine(step.dual, step.solved)
+            scale = published(step.problem, step.multiplier, self.data)
+            intercepts.append(scale * (one["constant"] + step.offset))
+            parts.append((one, scale))
+        arrays: Arrays = {"intercept": np.array(intercepts)}
+        if not self.fit.exact:
+            coefs = [scale * prepared.coef(one) for one, scale in parts]
+            return {**arrays, "coef": np.stack(coefs)}
+        rows, coef = gathered([(one["support"], scale * one["coef"]) for one, scale in parts])
+        return {**arrays, "coef": coef, "rows": rows}
 
-Point = tuple[list[dict[str, Any]], Arrays]
-"""Records of a point's machines, and what `machine` makes of them."""
-
-
-def machine(setting: PreparedPath, steps: list[Step], data: Rows, exact: bool) -> Arrays:
-    """What a model needs of a point: coefficients of all machines, offsets, support rows."""
-    parts, intercepts = [], []
-    for step in steps:
-        one = setting.stage.machine(step.dual, step.solved)
-        scale = published(step.problem, step.multiplier, data)
-        intercepts.append(scale * (one["constant"] + step.offset))
-        parts.append((one, scale))
-    arrays: Arrays = {"intercept": np.array(intercepts)}
-    if not exact:
-        return {**arrays, "coef": np.stack([scale * setting.coef(one) for one, scale in parts])}
-    rows = np.unique(np.concatenate([one["support"] for one, _ in parts])).astype(np.int64)
-    rows = rows if len(rows) else np.zeros(1, np.int64)
-    coef = np.zeros((len(parts), len(rows)))
-    for own, (one, scale) in zip(coef, parts, strict=True):
-        own[np.searchsorted(rows, one["support"])] = scale * one["coef"]
-    return {**arrays, "coef": coef, "rows": rows}
-
-
-def path_of(
-    solved: list[Point],
-    setting: PreparedPath,
-    data: Rows,
-    fit: TrainOptions,
-    known: dict[str, Any],
-    peak_bytes: int | None,
-) -> SolvedPath:
-    """The path in memory.
-
-    Parameters
-    ----------
-    solved : list of Point
-        In the order of the grid.
-    known : dict
-        The part of the record that is not about models: grid, names, folds, scores and so on.
-    peak_bytes : int or None
-    """
-    arrays: Arrays = {"intercept": np.stack([own["intercept"] for _, own in solved])}
-    landmarks = setting.landmarks
-    if fit.exact:
-        # A row that supports many points is kept once.
-        rows = np.unique(np.concatenate([own["rows"] for _, own in solved]))
-        landmarks = setting.rows(rows)
-        arrays["support"] = data.row_ids(0, data.n_rows)[rows]
-    for k, (_, own) in enumerate(solved):
-        arrays[f"coef-{k}"] = own["coef"]
+    def _path(self, solved: list[Point], known: dict[str, Any]) -> SolvedPath:
+        """The path in memory; ``known``: what its record says of grid, names, folds and scores."""
+        data, fit, prepared = self.data, self.fit, self.prepared
+        arrays: Arrays = {"intercept": np.stack([own["intercept"] for _, own in solved])}
+        landmarks = prepared.landmarks
         if fit.exact:
-            arrays[f"own-{k}"] = np.searchsorted(rows, own["rows"])
-    kind = "none"
-    if landmarks is not None:
-        kind, parts = packed("landmarks", landmarks)
-        arrays |= parts
-    record = {
-        **known,
-        "points": [records for records, _ in solved],
-        "kernel": setting.kernel.to_dict(),
-        **_kind(data, fit),
-        "preparation": data.preparation.to_dict(),
-        "n_features": data.n_features,
-        "landmarks": kind,
-        "exact": fit.exact,
-        "provenance": _provenance(setting, data, fit, peak_bytes),
-    }
-    return SolvedPath(record, arrays.__getitem__)
-
-
-def _kind(data: Rows, fit: TrainOptions) -> dict[str, Any]:
-    if fit.problem == "one-class":
-        return {"kind": "one-class", "labels": [-1, 1]}
-    if not fit.classifies:
-        return {"kind": "regressor", "labels": []}
-    return {"kind": "classifier", "labels": data.labels}
-
-
-def _provenance(
-    setting: PreparedPath, data: Rows, fit: TrainOptions, peak_bytes: int | None
-) -> dict[str, Any]:
-    stored = data.path is not None or fit.work is not None
-    return {
-        "versions": computed_with(setting.kernel, fit.exact, data),
-        # Hashing takes longer than a quick path: only what somebody can look up again.
-        "fingerprint": data.fingerprint if stored else None,
-        "index_base": getattr(data, "manifest", {}).get("extra", {}).get("index_base"),
-        "parameters": {**fit.record, "kernel": setting.kernel.to_dict()},
-        "solver": setting.name,
-        "features": "exact" if fit.exact else "stored",
-        "certified_in": "float64",
-        "rows": data.n_rows,
-        **({} if setting.factor is None else {"nystrom": setting.factor.record()}),
-        "peak_pss_bytes": peak_bytes,
-    }
+            # A row that supports many points is kept once.
+            rows = np.unique(np.concatenate([own["rows"] for _, own in solved]))
+            landmarks = support_rows(prepared.kernel, data, rows)
+            arrays["support"] = data.row_ids(0, data.n_rows)[rows]
+        for k, (_, own) in enumerate(solved):
+            arrays[f"coef-{k}"] = own["coef"]
+            if fit.exact:
+                arrays[f"own-{k}"] = np.searchsorted(rows, own["rows"])
+        kind = "none"
+        if landmarks is not None:
+            kind, parts = packed("landmarks", landmarks)
+            arrays |= parts
+        factor = prepared.factor
+        record = {
+            **known,
+            "points": [records for records, _ in solved],
+            "kernel": prepared.kernel.to_dict(),
+            **decided(data, fit),
+            "preparation": data.preparation.to_dict(),
+            "n_features": data.n_features,
+            "landmarks": kind,
+            "exact": fit.exact,
+            "provenance": provenance(
+                data,
+                fit,
+                prepared.kernel,
+                self.fleet,
+                False,
+                solver=prepared.name,
+                features="exact" if fit.exact else "stored",
+                certified_in="float64",
+                **({} if factor is None else {"nystrom": factor.record()}),
+            ),
+        }
+        return SolvedPath(record, arrays.__getitem__)

@@ -8,18 +8,16 @@ from typing import Any
 
 import numpy as np
 import psutil
-from scipy import sparse
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, in_units
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Report
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.definite import examined
-from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.moved import Moved, moved
-from bigscreen.kernels.standard import Linear, make_kernel
+from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit import ColumnsStage
 from bigscreen.path.gram import GramStage
@@ -27,9 +25,9 @@ from bigscreen.path.gram_matrix import Progress, bytes_needed
 from bigscreen.path.kernel import KernelStage
 from bigscreen.path.stage import Stage
 from bigscreen.solvers.block.solver import Block
+from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import BASE_BYTES, FEWEST, WORKER_BYTES, row_size
-from bigscreen.train.problems import named_gamma
 
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""
@@ -91,14 +89,8 @@ class PreparedPath:
         # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
         return coef if self.source is None else self.source.coef(coef)
 
-    def rows(self, ids: np.ndarray) -> Any:
-        """Support rows as a model has them."""
-        if isinstance(self.kernel, Precomputed):
-            return sparse.csr_array((len(ids), self.data.n_features), dtype=np.float32)
-        return self.data.rows(ids)
 
-
-def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) -> PreparedPath:
+def make_stage(data: Rows, options: TrainOptions, fleet: Fleet, report: Report) -> PreparedPath:
     """Prepare the rows once, for all points and folds.
 
     Raises
@@ -110,7 +102,12 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
     # The worker processes of a cluster take their part of what is allowed.
     others = fleet.workers * WORKER_BYTES if hasattr(fleet, "address") else 0
     room = allowed - BASE_BYTES - others - data.n_rows * PATH_ROW_BYTES
-    kernel = _kernel(data, options, fleet)
+    if callable(options.kernel):
+        raise InputError(
+            "a path takes kernels that have a name; compute the entries of your own, and give "
+            "them as a precomputed kernel"
+        )
+    kernel = chosen_kernel(data, options, fleet)
     constant = options.offset == "constant"
 
     def progress(phase: str, done: int, total: int) -> None:
@@ -154,32 +151,12 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Any, report: Report) ->
     return PreparedPath(stage, name, kernel, data, source, X, factor, ids)
 
 
-def _kernel(data: Rows, options: TrainOptions, fleet: Any) -> Kernel:
-    name, gamma = options.kernel, options.gamma
-    if callable(name):
-        raise InputError(
-            "a path takes kernels that have a name; compute the entries of your own, and give "
-            "them as a precomputed kernel"
-        )
-    if name == "precomputed" and data.n_rows != data.n_features:
-        raise InputError(
-            f"a precomputed kernel is a square matrix, one entry for every pair of rows, not "
-            f"{data.n_rows} by {data.n_features}"
-        )
-    if name in ("linear", "precomputed"):
-        gamma = 1.0
-    elif isinstance(gamma, str):
-        gamma = named_gamma(gamma, data, fleet)
-    made = make_kernel(name, float(gamma), options.degree, options.coef0)
-    return examined(made, data) if isinstance(made, Precomputed) else made
-
-
 def _exact(
     design: Design,
     constant: bool,
     room: float,
     options: TrainOptions,
-    fleet: Any,
+    fleet: Fleet,
     progress: Progress,
 ) -> tuple[Stage, str]:
     """The whole matrix where it fits; else its columns, as many as there is room for."""

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.metadata
-import platform
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, NamedTuple
 
@@ -15,9 +11,6 @@ import numpy as np
 from bigscreen.data.memory import Mirrored
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, is_number
-from bigscreen.features.design import row_ranges
-from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.standard import multiplied_by
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.recipes import (
     CSvc,
@@ -134,50 +127,6 @@ def _penalty(data: Rows, options: TrainOptions) -> float:
     return options.C if options.lam is None else 1.0 / (2.0 * data.n_rows * options.lam)
 
 
-CANCELLED = 2.0**-10
-"""Variance, as a part of the mean square, below which their difference has lost digits."""
-
-
-def named_gamma(name: str, data: Rows, fleet: Any) -> float:
-    """The gamma that "scale" or "auto" stands for."""
-    return gamma_scale(data, fleet) if name == "scale" else 1.0 / data.n_features
-
-
-def gamma_scale(data: Rows, fleet: Any) -> float:
-    """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
-    shards = range(data.n_shards)
-    squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in shards)
-    entries = float(data.n_rows) * data.n_features
-    mean = sum(fleet.each(_EntrySum(data), shards)) / entries
-    variance = squares / entries - mean**2
-    if variance < CANCELLED * squares / entries:
-        variance = sum(fleet.each(_EntrySum(data, mean), shards)) / entries
-    # Entries that are all the same differ from their mean by its rounding.
-    same = variance <= (2.0**-50 * mean) ** 2
-    return 1.0 if same else 1.0 / (data.n_features * variance)
-
-
-@dataclass(frozen=True)
-class _EntrySum:
-    """The sum of a shard's entries, or of their squared distances from the mean."""
-
-    data: Rows
-    mean: float | None = None
-
-    def __call__(self, shard: int) -> float:
-        total = 0.0
-        start, stop = self.data.shard(shard)
-        for a, b in row_ranges(stop - start, self.data.chunk_rows):
-            X = self.data.X(start + a, start + b)
-            if self.mean is None:
-                total += float(X.sum(dtype=np.float64))
-                continue
-            stored = X if isinstance(X, np.ndarray) else X.data
-            total += float(np.sum(np.square(stored.astype(np.float64) - self.mean)))
-            total += (X.shape[0] * X.shape[1] - stored.size) * self.mean**2
-        return total
-
-
 def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[float, ...]:
     """One weight per label code; "balanced" is ``total / (labels * total of the label)``.
 
@@ -218,21 +167,6 @@ def total_weight(data: Rows) -> float:
     if not data.has_weights:
         return float(data.n_rows)
     return float(sum(np.sum(data.weights(*data.chunk(k))) for k in range(data.n_chunks)))
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Versions that can change a result's last bits."""
-    names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
-    found = {name: importlib.metadata.version(name) for name in names}
-    return {**found, "python": platform.python_version()}
-
-
-def computed_with(kernel: Kernel, exact: bool, data: Rows) -> dict[str, str]:
-    """The same, and what computes products of rows."""
-    raw = kernel.name == "linear" and not exact  # w itself, and no entries
-    products = multiplied_by(None if raw else kernel, data.n_features, data.is_sparse)
-    return {**versions(), "products": products}
 
 
 def check_rows(data: Rows, problem: str, classifies: bool) -> None:

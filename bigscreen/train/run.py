@@ -11,7 +11,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.model import Model
-from bigscreen.train.exact import ExactJob
+from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import Plan, Request, outline, outline_exact
@@ -97,11 +97,14 @@ def train(
     TimeOver
         If ``deadline`` passes while features are written.
     """
-    kind = ExactJob if options.exact else FeaturesJob
+    kind = EarlyJob if options.early else ExactJob if options.exact else FeaturesJob
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
     # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
     # threads run just then.
     with blas_threads(1), kind(data, options, fleet, report, outlined, deadline) as job:
-        model = job.run()
+        job.begin()
+        for binary in job.turns():
+            job.solve(binary)
+        model = job.model()
     data.check_unchanged()
     return model

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train.job import Job
+from bigscreen.train.job import Job, Start
 from bigscreen.train.plan import COPIES, EXACT_ROW_BYTES, row_size
 from bigscreen.train.problems import Binary
 
@@ -45,18 +45,11 @@ LEAST_ROWS = 256
 """Rows that a part may always have."""
 
 
-class Start(NamedTuple):
-    """A feasible alpha (n,), None for 0, and what the model records of it."""
-
-    alpha: FloatArray | None
-    record: dict[str, Any] | None
-
-
 def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     """The start that a run's options ask for; read back where a run is resumed."""
     kind = job.options.start
     if kind in ("auto", "cold"):
-        return Start(None, None)
+        return Start()
     found = job.kept(binary, START)
     if found is not None:
         return Start(found[1]["alpha"], found[0])
@@ -121,7 +114,7 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
         m = min(data.n_rows // ROWS_A_LANDMARK, MOST_LANDMARKS)
     m = max(1, m)
     job.report({"event": "phase", "phase": f"start from {m} landmarks"})
-    bare = job._design(job.kernel)
+    bare = job.design_of(job.kernel)
     assert bare.kernel is not None
     side, _ = nystrom.landmarks(bare.data, bare.kernel, m, "uniform", options.seed)
     design = replace(bare, landmarks=side, factor=nystrom.factor(bare.kernel, side))

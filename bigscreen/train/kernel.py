@@ -1,0 +1,81 @@
+"""The kernel of a run: the one its options name, gamma as a number, or the one they bring along."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.features.design import row_ranges
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.definite import examined
+from bigscreen.kernels.given import Custom, Precomputed
+from bigscreen.kernels.standard import make_kernel
+from bigscreen.train.options import TrainOptions
+
+CANCELLED = 2.0**-10
+"""Variance, as a part of the mean square, below which their difference has lost digits."""
+
+
+def chosen_kernel(data: Rows, options: TrainOptions, fleet: Fleet) -> Kernel:
+    """The kernel that the options ask for; of one that is given, what the rows say of it.
+
+    Raises
+    ------
+    InputError
+        If a precomputed one is not a square matrix, or one that is given is not symmetric.
+    """
+    name, gamma = options.kernel, options.gamma
+    if callable(name):
+        return examined(Custom(name), data)
+    if name == "precomputed" and data.n_rows != data.n_features:
+        raise InputError(
+            f"a precomputed kernel is a square matrix, one entry for every pair of rows, not "
+            f"{data.n_rows} by {data.n_features}"
+        )
+    if name in ("linear", "precomputed"):
+        gamma = 1.0
+    elif gamma == "scale":
+        gamma = gamma_scale(data, fleet)
+    elif gamma == "auto":
+        gamma = 1.0 / data.n_features
+    made = make_kernel(name, float(gamma), options.degree, options.coef0)
+    return examined(made, data) if isinstance(made, Precomputed) else made
+
+
+def gamma_scale(data: Rows, fleet: Fleet) -> float:
+    """``1 / (n_features * X.var())`` over all entries, as scikit-learn defines "scale"."""
+    shards = range(data.n_shards)
+    squares = sum(float(np.sum(data.sqnorms(*data.shard(s)))) for s in shards)
+    entries = float(data.n_rows) * data.n_features
+    mean = sum(fleet.each(_EntrySum(data), shards)) / entries
+    variance = squares / entries - mean**2
+    if variance < CANCELLED * squares / entries:
+        variance = sum(fleet.each(_EntrySum(data, mean), shards)) / entries
+    # Entries that are all the same differ from their mean by its rounding.
+    same = variance <= (2.0**-50 * mean) ** 2
+    return 1.0 if same else 1.0 / (data.n_features * variance)
+
+
+@dataclass(frozen=True)
+class _EntrySum:
+    """The sum of a shard's entries, or of their squared distances from the mean."""
+
+    data: Rows
+    mean: float | None = None
+
+    def __call__(self, shard: int) -> float:
+        total = 0.0
+        start, stop = self.data.shard(shard)
+        for a, b in row_ranges(stop - start, self.data.chunk_rows):
+            X = self.data.X(start + a, start + b)
+            if self.mean is None:
+                total += float(X.sum(dtype=np.float64))
+                continue
+            stored = X if isinstance(X, np.ndarray) else X.data
+            total += float(np.sum(np.square(stored.astype(np.float64) - self.mean)))
+            total += (X.shape[0] * X.shape[1] - stored.size) * self.mean**2
+        return total

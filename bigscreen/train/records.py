@@ -1,0 +1,161 @@
+"""What a model records of its training run: versions, parameters, proofs, what hindered them."""
+
+from __future__ import annotations
+
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from bigscreen.data.rows import Rows
+from bigscreen.fit.loop import Fitted
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.given import Precomputed
+from bigscreen.kernels.standard import multiplied_by
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.recipes import NuSvc
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.problems import Binary, published
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions that can change a result's last bits."""
+    names = ("bigscreen", "numpy", "scipy", "numba", "zarr", "dask")
+    found = {name: importlib.metadata.version(name) for name in names}
+    return {**found, "python": platform.python_version()}
+
+
+def computed_with(kernel: Kernel, exact: bool, data: Rows) -> dict[str, str]:
+    """The same, and what computes products of rows."""
+    raw = kernel.name == "linear" and not exact  # w itself, and no entries
+    products = multiplied_by(None if raw else kernel, data.n_features, data.is_sparse)
+    return {**versions(), "products": products}
+
+
+def decided(data: Rows, options: TrainOptions) -> dict[str, Any]:
+    """Kind and labels of a model: what it decides between."""
+    if options.problem == "one-class":
+        return {"kind": "one-class", "labels": [-1, 1]}
+    if not options.classifies:
+        return {"kind": "regressor", "labels": []}
+    return {"kind": "classifier", "labels": data.labels}
+
+
+def provenance(
+    data: Rows, options: TrainOptions, kernel: Kernel, fleet: Fleet, known: bool, **own: Any
+) -> dict[str, Any]:
+    """Where a model or a path comes from.
+
+    Parameters
+    ----------
+    known : bool
+        Whether rows in memory are worth their fingerprint, too: hashing 60,000 images takes a tenth
+        of an exact fit.
+    own
+        What only models record, or only paths.
+    """
+    stored = known or data.path is not None or options.work is not None
+    return {
+        "versions": computed_with(kernel, options.exact, data),
+        "fingerprint": data.fingerprint if stored else None,
+        "index_base": getattr(data, "manifest", {}).get("extra", {}).get("index_base"),
+        "parameters": {**options.record, "kernel": kernel.to_dict()},
+        **own,
+        "rows": data.n_rows,
+        "peak_pss_bytes": fleet.peak_pss,
+    }
+
+
+def gathered(
+    parts: Sequence[tuple[NDArray[np.int64], FloatArray]],
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """The rows that support any of some machines, one at least, int64 ascending; and coefficients.
+
+    Parameters
+    ----------
+    parts : sequence of (int64, float64) arrays
+        Support rows of each machine, ascending, and their coefficients.
+
+    Returns
+    -------
+    rows : int64 (rows,)
+    coef : float64 (machines, rows)
+    """
+    rows = np.unique(np.concatenate([support for support, _ in parts])).astype(np.int64)
+    # A score of nothing but the offset is one, too.
+    rows = rows if len(rows) else np.zeros(1, np.int64)
+    coef = np.zeros((len(parts), len(rows)))
+    for own, (support, numbers) in zip(coef, parts, strict=True):
+        own[np.searchsorted(rows, support)] = numbers
+    return rows, coef
+
+
+def support_rows(kernel: Kernel, data: Rows, rows: NDArray[np.int64]) -> Any:
+    """Support rows as a model has them: of a precomputed kernel their numbers are all it needs."""
+    if isinstance(kernel, Precomputed):
+        return sparse.csr_array((len(rows), data.n_features), dtype=np.float32)
+    return data.rows(rows)
+
+
+def machine(
+    coef: FloatArray, fitted: Fitted, binary: Binary, data: Rows, offset: float
+) -> dict[str, Any]:
+    """A score's coefficients and offset, in the scale that LIBSVM has for the problem."""
+    scale = published(binary.problem, fitted.certificate.multiplier, data)
+    if fitted.ended == "nothing" and isinstance(binary.problem, NuSvc):
+        scale = 1.0  # no margin to divide by
+    return {"coef": scale * coef, "intercept": scale * offset}
+
+
+def hindrance(fitted: Fitted, tol: float) -> str | None:
+    """What more passes would not help against, if that is why a fit proves little."""
+    proved = fitted.certificate
+    if fitted.ended == "nothing":
+        return (
+            "the best w is 0 as far as float32 rows can tell (so large a part of the rows is free "
+            "that the classes, or the rows and the origin, overlap), and nothing can be relative "
+            "to its objective, which is 0; take a larger nu or another kernel"
+        )
+    if proved.psd and not proved.proved:
+        return (
+            "nothing is proved, as no bound on the rounding of the sums is a finite number; scale "
+            "the data, or take values nearer to 1"
+        )
+    if proved.proves(tol):
+        return None
+    if fitted.ended == "rounded" and proved.gap > proved.rounding_bound:
+        return (
+            f"the gap {proved.gap:.2g} is small enough, but rounding can have moved it by "
+            f"{proved.rounding_bound:.2g}; ask for a larger tol, or scale data and targets"
+        )
+    if proved.gap <= proved.rounding_bound:
+        return (
+            f"the gap {proved.gap:.2g} is no more than rounding can have made it "
+            f"({proved.rounding_bound:.2g}); ask for a larger tol, or scale data and targets"
+        )
+    if fitted.ended == "stalled":
+        return "rounding lets the solver come no closer; ask for a larger tol or scale the data"
+    return None
+
+
+def records(fitted: Fitted, name: Any, tol: float, landmarks: dict[str, Any]) -> dict[str, Any]:
+    """What the model records of one problem's fit."""
+    return {
+        "certificate": {
+            "label": name,
+            **fitted.certificate.to_dict(),
+            "hindrance": hindrance(fitted, tol),
+            "passes": fitted.passes,
+            **landmarks,
+        },
+        "ended": fitted.ended,
+        "history": [{**event, "class": name} for event in fitted.history],
+        "screening": {"label": name, **fitted.screening},
+    }
