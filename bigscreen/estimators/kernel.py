@@ -71,7 +71,7 @@ class KernelMachine(Machine):
         return self._shared_options(
             exact=self._landmarks is None,
             kernel=self.kernel,
-            gamma="scale" if self.gamma == "auto" else self.gamma,
+            gamma=self.gamma,
             degree=self.degree,
             coef0=self.coef0,
             sampling=self.sampling,
@@ -110,7 +110,7 @@ class KernelMachine(Machine):
         options = super()._suited(options, data)
         if self._things is not None:
             return replace(options, kernel="precomputed")
-        return replace(options, gamma=1.0 / data.n_features) if self.gamma == "auto" else options
+        return options
 
     def _columns(self, options: TrainOptions, data: Rows) -> int:
         return data.n_rows if options.exact else super()._columns(options, data)

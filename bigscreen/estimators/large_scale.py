@@ -1,14 +1,14 @@
-"""The scikit-learn door: support vector machines as estimators, and `NystroemSVC`.
+"""`NystroemSVC`: a kernel machine on Nystrom features, for more rows than fit in memory.
 
-Wherever they take X it may be an array, a scipy sparse array, a Dask array (read block by block), a
-data set, or the path of a stored one, which brings its own labels and weights: y is left out then.
+X may be an array, a scipy sparse array, a Dask array (read block by block), a data set, or the path
+of a stored one, which brings its own labels and weights: y is left out then.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from bigscreen.model.model import Model
 from bigscreen.train.options import TrainOptions
 
 
+@dataclass(eq=False, repr=False)
 class NystroemSVC(Classifier):
     """Kernel support vector machine on Nystrom features, for more rows than fit in memory.
 
@@ -113,56 +114,30 @@ class NystroemSVC(Classifier):
     True
     """
 
-    def __init__(
-        self,
-        kernel: str = "rbf",
-        *,
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        n_components: int = 1000,
-        sampling: str = "uniform",
-        truncation: float | None = None,
-        loss: str = "hinge",
-        C: float = 1.0,
-        tol: float = 1e-3,
-        fit_intercept: bool | str = "penalized",
-        class_weight: str | Mapping[Any, float] | None = None,
-        max_iter: int = 1000,
-        time_budget: float | None = None,
-        solver: str = "auto",
-        features: str = "auto",
-        screening: str = "gap",
-        random_state: Any = None,
-        memory: int | None = None,
-        n_jobs: int | None = None,
-        scheduler: str | None = None,
-        work: str | os.PathLike[str] | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.n_components = n_components
-        self.sampling = sampling
-        self.truncation = truncation
-        self.loss = loss
-        self.C = C
-        self.tol = tol
-        self.fit_intercept = fit_intercept
-        self.class_weight = class_weight
-        self.max_iter = max_iter
-        self.time_budget = time_budget
-        self.solver = solver
-        self.features = features
-        self.screening = screening
-        self.random_state = random_state
-        self.memory = memory
-        self.n_jobs = n_jobs
-        self.scheduler = scheduler
-        self.work = work
-        self.verbose = verbose
+    kernel: str = "rbf"
+    _: KW_ONLY
+    gamma: float | str = "scale"
+    degree: int = 3
+    coef0: float = 0.0
+    n_components: int = 1000
+    sampling: str = "uniform"
+    truncation: float | None = None
+    loss: str = "hinge"
+    C: float = 1.0
+    tol: float = 1e-3
+    fit_intercept: bool | str = "penalized"
+    class_weight: str | Mapping[Any, float] | None = None
+    max_iter: int = 1000
+    time_budget: float | None = None
+    solver: str = "auto"
+    features: str = "auto"
+    screening: str = "gap"
+    random_state: Any = None
+    memory: int | None = None
+    n_jobs: int | None = None
+    scheduler: str | None = None
+    work: str | os.PathLike[str] | None = None
+    verbose: int = 0
 
     def _options(self) -> TrainOptions:
         options = self._shared_options(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -39,6 +39,7 @@ LIBLINEAR = {
 """What LIBLINEAR has for a penalty and a loss: a solver of the dual, of the primal."""
 
 
+@dataclass(eq=False, repr=False)
 class LinearSVC(Classifier):
     """Linear support vector machine, a drop-in for `sklearn.svm.LinearSVC` on data of any size.
 
@@ -90,50 +91,26 @@ class LinearSVC(Classifier):
     >>> machine = LinearSVC(loss="hinge", C=10).fit(X, y)  # doctest: +SKIP
     """
 
-    _intercepts = INTERCEPTS
-
-    def __init__(
-        self,
-        penalty: str = "l2",
-        loss: str = "squared_hinge",
-        *,
-        dual: bool | str = "auto",
-        tol: float = 1e-4,
-        C: float = 1.0,
-        multi_class: str = "ovr",
-        fit_intercept: bool | str = True,
-        intercept_scaling: float = 1.0,
-        class_weight: str | Mapping[Any, float] | None = None,
-        verbose: int = 0,
-        random_state: Any = None,
-        max_iter: int = 1000,
-        time_budget: float | None = None,
-        solver: str = "auto",
-        screening: str = "gap",
-        memory: int | None = None,
-        n_jobs: int | None = None,
-        scheduler: str | None = None,
-        work: str | os.PathLike[str] | None = None,
-    ) -> None:
-        self.penalty = penalty
-        self.loss = loss
-        self.dual = dual
-        self.tol = tol
-        self.C = C
-        self.multi_class = multi_class
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.random_state = random_state
-        self.max_iter = max_iter
-        self.time_budget = time_budget
-        self.solver = solver
-        self.screening = screening
-        self.memory = memory
-        self.n_jobs = n_jobs
-        self.scheduler = scheduler
-        self.work = work
+    penalty: str = "l2"
+    loss: str = "squared_hinge"
+    _: KW_ONLY
+    dual: bool | str = "auto"
+    tol: float = 1e-4
+    C: float = 1.0
+    multi_class: str = "ovr"
+    fit_intercept: bool | str = True
+    intercept_scaling: float = 1.0
+    class_weight: str | Mapping[Any, float] | None = None
+    verbose: int = 0
+    random_state: Any = None
+    max_iter: int = 1000
+    time_budget: float | None = None
+    solver: str = "auto"
+    screening: str = "gap"
+    memory: int | None = None
+    n_jobs: int | None = None
+    scheduler: str | None = None
+    work: str | os.PathLike[str] | None = None
 
     def _options(self) -> TrainOptions:
         problem = problem_of(self.loss, HINGES)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
+from dataclasses import KW_ONLY, dataclass
 from pathlib import Path
 from typing import Any, Self
 
@@ -94,7 +95,7 @@ def svm_path(
     """
     if problem not in ("c-svc", "lad", "svr", "quantile"):
         raise InputError(f"svm_path solves c-svc, lad, svr and quantile, not {problem!r}")
-    return _path(X, y, Cs, problem, **how)
+    return _path(X, y, Cs, problem, _Parameters(**how))
 
 
 def nu_path(
@@ -117,60 +118,55 @@ def nu_path(
     """
     if problem not in ("nu-svc", "one-class"):
         raise InputError(f"nu_path solves nu-svc and one-class, not {problem!r}")
-    return _path(X, y, nus, problem, **how)
+    return _path(X, y, nus, problem, _Parameters(**how))
 
 
-def _path(
-    X: Any,
-    y: Any,
-    values: Any,
-    problem: str,
-    *,
-    sample_weight: Any = None,
-    class_weight: str | Mapping[Any, float] | None = None,
-    kernel: str = "linear",
-    gamma: float | str = "scale",
-    degree: int = 3,
-    coef0: float = 0.0,
-    n_components: int | None = None,
-    fit_intercept: bool | str = "penalized",
-    epsilon: float = 0.1,
-    tau: float = 0.5,
-    tol: float = 1e-3,
-    rules: Sequence[str] | None = None,
-    dynamic: bool = True,
-    warm: bool = True,
-    folds: int | Sequence[Any] | None = None,
-    random_state: int = 0,
-    time_budget: float | None = None,
-    memory: int | None = None,
-    n_jobs: int | None = None,
-    work: str | os.PathLike[str] | None = None,
-    resume: bool = False,
-    verbose: bool = False,
-) -> SolvedPath:
+@dataclass(frozen=True, kw_only=True)
+class _Parameters:
+    """What `svm_path` and `nu_path` take by name, as `svm_path` explains it."""
+
+    sample_weight: Any = None
+    class_weight: str | Mapping[Any, float] | None = None
+    kernel: str = "linear"
+    gamma: float | str = "scale"
+    degree: int = 3
+    coef0: float = 0.0
+    n_components: int | None = None
+    fit_intercept: bool | str = "penalized"
+    epsilon: float = 0.1
+    tau: float = 0.5
+    tol: float = 1e-3
+    rules: Sequence[str] | None = None
+    dynamic: bool = True
+    warm: bool = True
+    folds: int | Sequence[Any] | None = None
+    random_state: int = 0
+    time_budget: float | None = None
+    memory: int | None = None
+    n_jobs: int | None = None
+    work: str | os.PathLike[str] | None = None
+    resume: bool = False
+    verbose: bool = False
+
+
+AS_THEY_ARE = (
+    *("class_weight", "kernel", "gamma", "degree", "coef0", "n_components", "fit_intercept"),
+    *("epsilon", "tau", "tol", "time_budget", "memory", "resume"),
+)
+"""Parameters that `fit_options` takes under the same name."""
+
+
+def _path(X: Any, y: Any, values: Any, problem: str, how: _Parameters) -> SolvedPath:
     fit = fit_options(
         problem=problem,
-        class_weight=class_weight,
-        kernel=kernel,
-        gamma=gamma,
-        degree=degree,
-        coef0=coef0,
-        n_components=n_components,
-        fit_intercept=fit_intercept,
-        epsilon=epsilon,
-        tau=tau,
-        tol=tol,
-        seed=random_state,
-        time_budget=time_budget,
-        memory=memory,
-        work=None if work is None else Path(work),
-        resume=resume,
+        seed=how.random_state,
+        work=None if how.work is None else Path(how.work),
+        **{name: getattr(how, name) for name in AS_THEY_ARE},
     )
-    data, numbers = _data(X, y, sample_weight, problem, kernel == "precomputed")
-    folds = renumbered_folds(folds, data.n_rows if numbers is None else X.shape[0], numbers)
-    options = PathOptions(fit, values, folds, rules_of(rules), dynamic, warm)
-    path = solved(data, options, n_jobs, verbose)
+    data, numbers = _data(X, y, how.sample_weight, problem, how.kernel == "precomputed")
+    folds = renumbered_folds(how.folds, data.n_rows if numbers is None else X.shape[0], numbers)
+    options = PathOptions(fit, values, folds, rules_of(how.rules), how.dynamic, how.warm)
+    path = solved(data, options, how.n_jobs, how.verbose)
     return path if numbers is None else renumbered(path, numbers, X.shape[1])
 
 
@@ -250,6 +246,7 @@ def _data(
     return given.rows(np.inf, Path), numbers
 
 
+@dataclass(eq=False, repr=False)
 class SVCPathCV(Classifier):
     """Support vector classifier that chooses its C among a grid by cross-validation.
 
@@ -301,40 +298,22 @@ class SVCPathCV(Classifier):
     scheduler = None
     work = None
 
-    def __init__(
-        self,
-        Cs: Any = 10,
-        *,
-        cv: int | Sequence[Any] = 5,
-        kernel: str = "linear",
-        gamma: float | str = "scale",
-        degree: int = 3,
-        coef0: float = 0.0,
-        n_components: int | None = None,
-        tol: float = 1e-3,
-        class_weight: str | Mapping[Any, float] | None = None,
-        fit_intercept: bool | str = "penalized",
-        rules: Sequence[str] | None = None,
-        random_state: Any = 0,
-        memory: int | None = None,
-        n_jobs: int | None = None,
-        verbose: int = 0,
-    ) -> None:
-        self.Cs = Cs
-        self.cv = cv
-        self.kernel = kernel
-        self.gamma = gamma
-        self.degree = degree
-        self.coef0 = coef0
-        self.n_components = n_components
-        self.tol = tol
-        self.class_weight = class_weight
-        self.fit_intercept = fit_intercept
-        self.rules = rules
-        self.random_state = random_state
-        self.memory = memory
-        self.n_jobs = n_jobs
-        self.verbose = verbose
+    Cs: Any = 10
+    _: KW_ONLY
+    cv: int | Sequence[Any] = 5
+    kernel: str = "linear"
+    gamma: float | str = "scale"
+    degree: int = 3
+    coef0: float = 0.0
+    n_components: int | None = None
+    tol: float = 1e-3
+    class_weight: str | Mapping[Any, float] | None = None
+    fit_intercept: bool | str = "penalized"
+    rules: Sequence[str] | None = None
+    random_state: Any = 0
+    memory: int | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Solve the path of every fold and of all rows, and keep the best model.

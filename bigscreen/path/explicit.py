@@ -15,9 +15,15 @@ from numpy.typing import NDArray
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit_newton import ProxNewton
-from bigscreen.path.explicit_rows import ExplicitRows, Goal, Task, certificate
-from bigscreen.path.stage import PathPoint
-from bigscreen.problems.dual import FREE, Dual
+from bigscreen.path.explicit_rows import (
+    ExplicitRows,
+    Goal,
+    RowSum,
+    UndecidedRows,
+    certificate,
+)
+from bigscreen.path.stage import PathPoint, PointTask
+from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import enough
 from bigscreen.screening.regions import Scores
 from bigscreen.solvers.coordinate import epoch
@@ -38,10 +44,10 @@ class Engine(Protocol):
     h: float
     """What it keeps from solve to solve (0: nothing)."""
 
-    def begin(self, task: Task) -> None: ...
+    def begin(self, rows: UndecidedRows) -> None: ...
 
-    def run(self, task: Task, goal: Goal) -> bool:
-        """Move ``task``; False once there is nothing more that it can do."""
+    def run(self, rows: UndecidedRows, goal: Goal) -> bool:
+        """Move ``rows``; False once there is nothing more that it can do."""
 
 
 class ColumnsStage:
@@ -69,22 +75,14 @@ class ColumnsStage:
         # Of the last point: ``s alpha``, for alpha alone does not say which machine's w it is where
         # labels stand one against the rest; and its scores.
         self._coef = self._scored = np.zeros(rows)
-        self._w, self._error = np.zeros(self.columns.width), 0.0
+        self._sum = RowSum(np.zeros(self.columns.width), 0.0)
 
     @property
     def norms(self) -> FloatArray:
         """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
         return self.columns.norms
 
-    def solve(
-        self,
-        dual: Dual,
-        alpha: FloatArray,
-        decided: NDArray[np.int8],
-        tol: float,
-        deadline: float | None = None,
-        dynamic: bool = True,
-    ) -> PathPoint:
+    def solve(self, task: PointTask) -> PathPoint:
         """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
 
         Raises
@@ -92,70 +90,70 @@ class ColumnsStage:
         InputError
             If the problem has a coupling.
         """
-        if dual.coupling is not None:
+        if task.dual.coupling is not None:
             raise InputError(
                 "this problem has a coupling (an unpenalised offset, or nu), which single "
                 "variables cannot keep; use the newton, block or pairs solver"
             )
-        task = self._task(dual, alpha, np.flatnonzero((decided == FREE) & (dual.hi > dual.lo)))
-        goal = Goal(tol, deadline, dynamic)
-        self._engine.begin(task)
-        best, kept, tries = None, (self._w, self._error), 0
+        rows, goal = self._rows(task), Goal(task.tol, task.deadline, task.dynamic)
+        self._engine.begin(rows)
+        best, kept, tries = None, self._sum, 0
         while True:
-            able = self._engine.run(task, goal)
-            solved, w, error = self._certified(dual, task.full_alpha)
+            able = self._engine.run(rows, goal)
+            solved, total = self._certified(task.dual, rows.full_alpha)
             tries += 1
             if best is None or solved.gap < best.gap:
-                best, kept = solved, (w, error)
-            done = best.gap <= enough(best.rounding, best.primal, tol)
+                best, kept = solved, total
+            done = best.gap <= enough(best.rounding, best.primal, task.tol)
             if done or not able or goal.expired() or tries > TRIES:
                 break
             goal.sharpen()
-            task.renew(w, error)
-        best.counts.update(task.counts, certificates=tries)
-        self._last, (self._w, self._error) = best, kept
-        self._coef, self._scored = dual.sign * best.alpha, best.scores.values
+            rows.renew(total)
+        best.counts.update(rows.counts, certificates=tries)
+        self._last, self._sum = best, kept
+        self._coef, self._scored = task.dual.sign * best.alpha, best.scores.values
         return best
 
     def products(self, coef: FloatArray) -> Scores:
         """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
-        return self._scores(*self.columns.sum(coef))
+        return self._scores(self.columns.sum(coef))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
         """``coef`` of the columns, float64 (d,), and ``constant``, the offset's penalised part."""
         columns = self.columns
-        w = self._w if solved is self._last else columns.sum(dual.sign * solved.alpha)[0]
+        w = (self._sum if solved is self._last else columns.sum(dual.sign * solved.alpha)).w
         coef, constant = (w[:-1], float(w[-1])) if columns.constant else (w, 0.0)
         return {"coef": coef.copy(), "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
         """See ``path_stage.Stage``."""
-        numbers = np.array([self._error, self._engine.h])
-        return {"w": self._w, "coef": self._coef, "scores": self._scored, "numbers": numbers}
+        numbers = np.array([self._sum.error, self._engine.h])
+        return {"w": self._sum.w, "coef": self._coef, "scores": self._scored, "numbers": numbers}
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
         """See ``path_stage.Stage``."""
-        self._w, self._coef, self._scored = (memory[name] for name in ("w", "coef", "scores"))
-        self._error, self._engine.h = memory["numbers"].tolist()
+        error, self._engine.h = memory["numbers"].tolist()
+        self._sum = RowSum(memory["w"], error)
+        self._coef, self._scored = memory["coef"], memory["scores"]
 
     # -- where a solve starts --------------------------------------------------------------------
-    def _task(self, dual: Dual, alpha: FloatArray, rows: NDArray[np.int64]) -> Task:
-        """alpha and its w, and a w to start from with its scores."""
-        columns, coef = self.columns, dual.sign * alpha
+    def _rows(self, task: PointTask) -> UndecidedRows:
+        """The rows that may move, their alpha and its w, and a w to start from with its scores."""
+        columns, coef, rows = self.columns, task.dual.sign * task.alpha, task.live
+        given = columns, task.dual, task.alpha, rows
         factor = self._factor(coef[rows], self._coef[rows])
         if factor is None:
-            w, error = columns.sum(coef)
-            scores = columns.scores(w, rows)
-            return Task(columns, dual, alpha, rows, w, error, w.copy(), scores, ray=True)
-        w, error = factor * self._w, factor * self._error
+            total = columns.sum(coef)
+            scores = columns.scores(total.w, rows)
+            return UndecidedRows(*given, total, total.w.copy(), scores, ray=True)
+        total = RowSum(factor * self._sum.w, factor * self._sum.error)
         change = coef - factor * self._coef
         moved = np.flatnonzero(change)
-        columns.add(moved, change[moved], w)
+        columns.add(moved, change[moved], total.w)
         # Where the box grows by a factor the optimal w hardly moves: start at the last w itself.
-        scores = self._scored[rows]
-        task = Task(columns, dual, alpha, rows, w, error, self._w.copy(), scores, ray=False)
-        task.moves = len(moved) + 1
-        return task
+        found = UndecidedRows(*given, total, self._sum.w.copy(), self._scored[rows], ray=False)
+        found.moves = len(moved) + 1
+        return found
 
     @staticmethod
     def _factor(now: FloatArray, before: FloatArray) -> float | None:
@@ -173,20 +171,20 @@ class ColumnsStage:
         return factor if same else None
 
     # -- the pass over all rows ------------------------------------------------------------------
-    def _certified(self, dual: Dual, alpha: FloatArray) -> tuple[PathPoint, FloatArray, float]:
-        """The point at alpha with its scores and gap over all rows; its w, and the error of w."""
-        w, error = self.columns.sum(dual.sign * alpha)
-        scores, w_sq = self._scores(w, error), float(w @ w)
+    def _certified(self, dual: Dual, alpha: FloatArray) -> tuple[PathPoint, RowSum]:
+        """The point at alpha with its scores and gap over all rows; and its w."""
+        total = self.columns.sum(dual.sign * alpha)
+        scores, w_sq = self._scores(total), float(total.w @ total.w)
         gap, rounding, linear = certificate(
             dual, alpha, scores.values, float(scores.slack)
         ).tolist()
         value = linear - 0.5 * w_sq
-        return PathPoint(alpha, scores, w_sq, value + gap, value, 0.0, gap, rounding), w, error
+        return PathPoint(alpha, scores, w_sq, value + gap, value, 0.0, gap, rounding), total
 
-    def _scores(self, w: FloatArray, error: float) -> Scores:
-        """Scores of all rows of a w that is off by ``error``."""
-        columns = self.columns
-        return Scores(columns.scores(w), columns.score_error(w) + columns.largest * error)
+    def _scores(self, total: RowSum) -> Scores:
+        """Scores of all rows of a w."""
+        w, columns = total.w, self.columns
+        return Scores(columns.scores(w), columns.score_error(w) + columns.largest * total.error)
 
 
 EPOCHS = 5000
@@ -201,42 +199,42 @@ class Descent:
     def __init__(self, columns: ExplicitRows) -> None:
         self.columns = columns
 
-    def begin(self, task: Task) -> None:
-        """Take up a task."""
+    def begin(self, rows: UndecidedRows) -> None:
+        """Take up rows."""
         self._rng = np.random.default_rng(0)
-        whole = task.whole
+        whole = rows.whole
         tube = np.zeros(len(whole)) if whole.tube is None else whole.tube
         arrays = (whole.sign, whole.lin, whole.lo, whole.hi, tube)
         self._problem = tuple(map(np.ascontiguousarray, arrays))
 
-    def run(self, task: Task, goal: Goal) -> bool:
-        """Move ``task`` until the gap of its rows is as asked; False where no step helps."""
-        columns, alpha = self.columns, task.full_alpha
+    def run(self, rows: UndecidedRows, goal: Goal) -> bool:
+        """Move ``rows`` until their gap is as asked; False where no step helps."""
+        columns, alpha = self.columns, rows.full_alpha
         active = np.zeros(len(alpha), np.bool_)
         threshold, due, done = np.inf, 1, 0
-        active[task.rows] = True
-        while len(task.rows):
+        active[rows.ids] = True
+        while len(rows.ids):
             order = self._rng.permutation(np.flatnonzero(active))
-            moving = (*self._problem, alpha, task.w, order, columns.constant, threshold, active)
+            moving = (*self._problem, alpha, rows.w, order, columns.constant, threshold, active)
             visited, threshold = epoch(columns.X, columns.sqnorms, *moving)
-            task.moves += visited
-            task.counts["steps"] += 1
+            rows.moves += visited
+            rows.counts["steps"] += 1
             done += 1
             if done < due and threshold > 1e-14 and not goal.expired():
                 continue
             # Scores of all undecided rows cost about an epoch: look more rarely as time goes by.
             due = done + max(1, done // 4)
-            task.alpha[:] = alpha[task.rows]
-            task.point = task.w
-            task.scores = columns.scores(task.w, task.rows)
-            gap = task.dual.frank_wolfe_gap(task.alpha, task.scores)
-            if gap <= 0.9 * goal.tol * abs(task.value) or goal.expired():
+            rows.alpha[:] = alpha[rows.ids]
+            rows.point = rows.w
+            rows.scores = columns.scores(rows.w, rows.ids)
+            gap = rows.dual.frank_wolfe_gap(rows.alpha, rows.scores)
+            if gap <= 0.9 * goal.tol * abs(rows.value) or goal.expired():
                 return True
-            if done > EPOCHS or (threshold <= 1e-14 and active[task.rows].all()):
+            if done > EPOCHS or (threshold <= 1e-14 and active[rows.ids].all()):
                 return False
-            if goal.dynamic and task.screen(gap, 0.0) is not None:
-                alpha = task.full_alpha
+            if goal.dynamic and rows.screen(gap, 0.0) is not None:
+                alpha = rows.full_alpha
             active[:] = False
-            active[task.rows] = True
+            active[rows.ids] = True
             threshold = np.inf
         return True

@@ -13,12 +13,13 @@ the rows in the zone; at the next point of a path three or four of them do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
-from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, Task, slack
+from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows, slack
 
 MOST_STEPS = 500
 """Steps before the point is handed back whatever it is."""
@@ -40,6 +41,19 @@ LONG = 40
 """Steps of a round after which its zone is taken to be too narrow for a centre so far off."""
 
 
+class ProximalTerms(NamedTuple):
+    """The rows' dual and its proximal term: centre and width of the zone; alpha, which it moves."""
+
+    sign: FloatArray
+    lin: FloatArray
+    lo: FloatArray
+    hi: FloatArray
+    tube: FloatArray
+    centre: FloatArray
+    h: float
+    alpha: FloatArray
+
+
 class ProxNewton:
     """The engine; what it keeps from solve to solve is h, which suits neighbours on a path."""
 
@@ -47,38 +61,38 @@ class ProxNewton:
         self.columns = columns
         self.h = 0.0
 
-    def begin(self, task: Task) -> None:
-        """Take up a task: its alpha is the first centre."""
-        self.centre = task.alpha.copy()
+    def begin(self, rows: UndecidedRows) -> None:
+        """Take up rows: their alpha is the first centre."""
+        self.centre = rows.alpha.copy()
         self._worn = False
-        size = float(np.mean(np.abs(task.dual.gradient(task.scores)))) if len(task.rows) else 1.0
+        size = float(np.mean(np.abs(rows.dual.gradient(rows.scores)))) if len(rows.ids) else 1.0
         size = size if size > 0 else 1.0
         self.h = min(self.h, WIDEST * size) if self.h > 0 else ZONE * size
-        if task.ray and task.point.any():
-            self._shorten(task)
+        if rows.ray and rows.point.any():
+            self._shorten(rows)
 
-    def run(self, task: Task, goal: Goal) -> bool:
-        """Move ``task`` until the gap of its rows is as asked; False where no step helps."""
+    def run(self, rows: UndecidedRows, goal: Goal) -> bool:
+        """Move ``rows`` until their gap is as asked; False where no step helps."""
         rounds, idle, last, taken, value = 0, 0, np.inf, 0, -np.inf
         if self._worn:
             # The certificate found a wider gap, for alpha is as coarse as h is small.
             self.h *= 30.0
-            self.centre = task.alpha.copy()
+            self.centre = rows.alpha.copy()
             self._worn = False
         for _ in range(MOST_STEPS):
-            if not len(task.rows):
+            if not len(rows.ids):
                 return True
-            zone, slope, gap = self._respond(task)
-            target = 0.9 * goal.tol * abs(task.value)
-            gradient = task.point - task.w
+            zone, slope, gap = self._respond(rows)
+            target = 0.9 * goal.tol * abs(rows.value)
+            gradient = rows.point - rows.w
             if goal.dynamic:
-                stay = task.screen(gap, float(np.linalg.norm(gradient)))
+                stay = rows.screen(gap, float(np.linalg.norm(gradient)))
                 if stay is not None:
                     self.centre = self.centre[stay]
                     continue
-            step = self._direction(task.rows[zone], slope, gradient)
+            step = self._direction(rows.ids[zone], slope, gradient)
             decrease = -float(gradient @ step)
-            nothing = np.linalg.norm(step) <= 4 * SUM_UNIT * np.linalg.norm(task.point)
+            nothing = np.linalg.norm(step) <= 4 * SUM_UNIT * np.linalg.norm(rows.point)
             exact = nothing or decrease <= goal.sharpness * min(gap, target)
             if exact and gap <= target:
                 self._worn = nothing
@@ -94,7 +108,7 @@ class ProxNewton:
             over = exact or (decrease <= 0.01 * gap and rounds < ROUGH)
             if gap > target and over and (taken > 0 or nothing):
                 # Where D still rises the gap follows, if late.
-                rise, value = task.value - value, task.value
+                rise, value = rows.value - value, rows.value
                 idle = idle + 1 if exact and gap > 0.9 * last and rise <= SLOWEST * gap else 0
                 if idle == IDLE:
                     return False
@@ -102,41 +116,31 @@ class ProxNewton:
                     self.h *= max(0.2, min(0.7, 0.7 * np.sqrt(target / gap)))
                 if exact and gap > 0.9 * last:
                     # All of what is left may be far inside of the zone: exact fits leave so little.
-                    self.h = min(self.h, 10.0 * gap / task.room)
+                    self.h = min(self.h, 10.0 * gap / rows.room)
                 rounds, last, taken = rounds + 1, gap, 0
-                self.centre = task.alpha.copy()
+                self.centre = rows.alpha.copy()
                 continue
             if taken == LONG:
                 self.h, taken = 10.0 * self.h, 0
                 continue
-            self._move(task, gradient, step, decrease)
-            task.counts["steps"] += 1
+            self._move(rows, gradient, step, decrease)
+            rows.counts["steps"] += 1
             taken += 1
         return True
 
-    def _respond(self, task: Task) -> tuple[NDArray[np.int64], FloatArray, float]:
+    def _respond(self, rows: UndecidedRows) -> tuple[NDArray[np.int64], FloatArray, float]:
         """alpha at the scores of the point, and its w; rows in the zone, their slopes, the gap."""
-        zone, slope = np.empty(len(task.rows), np.int64), np.empty(len(task.rows))
-        dual, columns = task.dual, self.columns
-        found, moved, gap = _respond(
-            columns.X,
-            columns.constant,
-            task.rows,
-            task.scores,
-            dual.sign,
-            dual.lin,
-            dual.lo,
-            dual.hi,
-            task.tube,
-            self.centre,
-            self.h,
-            task.alpha,
-            task.w,
-            zone,
-            slope,
-        )
-        task.moves += moved
+        zone, slope = np.empty(len(rows.ids), np.int64), np.empty(len(rows.ids))
+        X, constant = self.columns.X, self.columns.constant
+        made = _respond(X, constant, rows.ids, rows.scores, self._terms(rows), rows.w, zone, slope)
+        found, moved, gap = made
+        rows.moves += moved
         return zone[:found], slope[:found], gap
+
+    def _terms(self, rows: UndecidedRows) -> ProximalTerms:
+        dual = rows.dual
+        of_rows = dual.sign, dual.lin, dual.lo, dual.hi, rows.tube
+        return ProximalTerms(*of_rows, self.centre, self.h, rows.alpha)
 
     def _direction(
         self, zone: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
@@ -155,10 +159,12 @@ class ProxNewton:
             H += B.T @ B
         return -_solve(H, gradient)
 
-    def _move(self, task: Task, gradient: FloatArray, step: FloatArray, decrease: float) -> None:
+    def _move(
+        self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, decrease: float
+    ) -> None:
         """Go along the step to about where the primal is least."""
-        change = self.columns.scores(step, task.rows)
-        along = self._along(task, gradient, step, change)
+        change = self.columns.scores(step, rows.ids)
+        along = self._along(rows, gradient, step, change)
         length, slope = 1.0, along(1.0)
         if slope > 0.3 * decrease:
             length = _root(along, 0.0, -decrease, 1.0, slope, 0.2 * decrease)
@@ -168,28 +174,27 @@ class ProxNewton:
             if slope > 0:
                 length *= 0.5
                 break
-        task.point += length * step
-        task.scores += length * change
+        rows.point += length * step
+        rows.scores += length * change
 
-    def _shorten(self, task: Task) -> None:
+    def _shorten(self, rows: UndecidedRows) -> None:
         """To the multiple of the point, between 0 and itself, where the primal is least."""
-        along = self._along(task, task.point - task.w, task.point, task.scores.copy())
+        along = self._along(rows, rows.point - rows.w, rows.point, rows.scores.copy())
         low, high = along(-1.0), along(0.0)
         if high > 0:
             length = _root(along, -1.0, low, 0.0, high, 0.05 * high) if low < 0 else -1.0
-            task.point *= 1.0 + length
-            task.scores *= 1.0 + length
+            rows.point *= 1.0 + length
+            rows.scores *= 1.0 + length
 
     def _along(
-        self, task: Task, gradient: FloatArray, step: FloatArray, change: FloatArray
+        self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, change: FloatArray
     ) -> Callable[[float], float]:
         """The primal's derivative along a step, as a function of its length."""
         linear, square = float(gradient @ step), float(step @ step)
-        dual = task.dual
-        part = (dual.sign, dual.lin, dual.lo, dual.hi, task.tube, self.centre, self.h, task.alpha)
+        terms, scores = self._terms(rows), rows.scores
 
         def along(length: float) -> float:
-            return linear + length * square - _turned(task.scores, change, length, *part)
+            return linear + length * square - _turned(scores, change, length, terms)
 
         return along
 
@@ -244,10 +249,12 @@ def _proximal(G, lo, hi, tube, centre, h):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _respond(  # type: ignore[no-untyped-def]
-    X, constant, rows, scores, sign, lin, lo, hi, tube, centre, h, alpha, w, zone, slopes
+    X, constant, ids, scores, terms, w, zone, slopes
 ):
+    """Move alpha to where the scores have it, and w along; zone, slopes, moves and the gap."""
+    sign, lin, lo, hi, tube, centre, h, alpha = terms
     found, moved, gap = 0, 0, 0.0
-    for k in range(len(rows)):
+    for k in range(len(ids)):
         G = lin[k] - sign[k] * scores[k]
         new, slope = _proximal(G, lo[k], hi[k], tube[k], centre[k], h)
         if slope > 0.0:
@@ -255,7 +262,7 @@ def _respond(  # type: ignore[no-untyped-def]
             found += 1
         if new != alpha[k]:
             step = sign[k] * (new - alpha[k])
-            row_axpy(X, rows[k], step, w)
+            row_axpy(X, ids[k], step, w)
             if constant:
                 w[-1] += step
             alpha[k] = new
@@ -265,10 +272,9 @@ def _respond(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _turned(  # type: ignore[no-untyped-def]
-    scores, change, length, sign, lin, lo, hi, tube, centre, h, alpha
-):
+def _turned(scores, change, length, terms):  # type: ignore[no-untyped-def]
     """``<w(alpha at scores + length change) - w(alpha), step>``."""
+    sign, lin, lo, hi, tube, centre, h, alpha = terms
     total = 0.0
     for k in range(len(scores)):
         G = lin[k] - sign[k] * (scores[k] + length * change[k])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,13 @@ from bigscreen.screening.regions import Ball
 SUM_UNIT = 2.0**-53
 SUMMED_ROWS = 32
 """Rows summed before their sum is added to the others': rounding grows with it, not with n."""
+
+
+class RowSum(NamedTuple):
+    """``sum coef_i phi_i`` (d,), and a bound on the length of its error."""
+
+    w: FloatArray
+    error: float
 
 
 class ExplicitRows:
@@ -58,14 +65,11 @@ class ExplicitRows:
         self._every = np.arange(self.n_rows)
         self._position = np.arange(X.shape[1])
 
-    def sum(self, coef: FloatArray) -> tuple[FloatArray, float]:
-        """``sum coef_i phi_i`` over all rows (d,), and a bound on the length of its error.
-
-        Rows whose coefficient is 0 cost nothing.
-        """
+    def sum(self, coef: FloatArray) -> RowSum:
+        """``sum coef_i phi_i`` over all rows; those whose coefficient is 0 cost nothing."""
         w = np.zeros(self.width)
         size = _sum(self.X, coef, self.norms, self.constant, self._tile, w)
-        return w, (self._tile + 4) * SUM_UNIT * size
+        return RowSum(w, (self._tile + 4) * SUM_UNIT * size)
 
     def add(self, rows: NDArray[np.int64], coef: FloatArray, w: FloatArray) -> None:
         """``w += sum coef_k phi_k`` over some rows."""
@@ -220,22 +224,20 @@ class Goal:
         return self.deadline is not None and time.monotonic() > self.deadline
 
 
-class Task:
-    """The undecided rows of one solve; arrays of the part have one entry for each of them.
+class UndecidedRows:
+    """The rows that one solve still moves; arrays of the part have one entry for each of them.
 
     Parameters
     ----------
-    columns : Columns
+    columns : ExplicitRows
     whole : Dual
         Of all rows.
     alpha : float64 (n,)
         Feasible.
-    rows : int64
-        Undecided rows, ascending.
-    w : float64 (d,)
+    ids : int64
+        Their numbers, ascending.
+    total : RowSum
         ``w(alpha)`` of all rows.
-    error : float
-        Bound on the length of the error of ``w``.
     point : float64 (d,)
         A w to start from.
     scores : float64
@@ -249,40 +251,39 @@ class Task:
         columns: ExplicitRows,
         whole: Dual,
         alpha: FloatArray,
-        rows: NDArray[np.int64],
-        w: FloatArray,
-        error: float,
+        ids: NDArray[np.int64],
+        total: RowSum,
         point: FloatArray,
         scores: FloatArray,
         ray: bool,
     ) -> None:
         self.columns, self.whole = columns, whole
-        self.w, self.point, self.scores, self.ray = w, point, scores, ray
+        self.w, self.point, self.scores, self.ray = total.w, point, scores, ray
         self.counts = {"steps": 0, "screened": 0}
         self.moves = 0
         """Rows that were moved, one at a time, since ``w`` was summed."""
         self._alpha = np.array(alpha)
-        self._error = error
+        self._error = total.error
         self._tried = np.inf
-        self._part(rows)
+        self._part(ids)
 
-    def _part(self, rows: NDArray[np.int64]) -> None:
-        self.rows, self.dual, self.alpha = rows, self.whole[rows], self._alpha[rows]
-        self.norms = self.columns.norms[rows]
+    def _part(self, ids: NDArray[np.int64]) -> None:
+        self.ids, self.dual, self.alpha = ids, self.whole[ids], self._alpha[ids]
+        self.norms = self.columns.norms[ids]
         box, tube = self.dual.hi - self.dual.lo, self.dual.tube
         self.room, self._widest = float(np.sum(box)), float(np.max(box, initial=0.0))
-        self.tube = np.zeros(len(rows)) if tube is None else tube
+        self.tube = np.zeros(len(ids)) if tube is None else tube
         # No sum over rows goes through BLAS, which starts threads for it.
         linear = self.whole.lin * self._alpha
         if self.whole.tube is not None:
             linear -= self.whole.tube * np.abs(self._alpha)
-        self._others = float(np.sum(linear)) - float(np.sum(linear[rows]))
+        self._others = float(np.sum(linear)) - float(np.sum(linear[ids]))
 
     @property
     def full_alpha(self) -> FloatArray:
         """alpha of all rows (n,), a copy."""
         alpha = self._alpha.copy()
-        alpha[self.rows] = self.alpha
+        alpha[self.ids] = self.alpha
         return alpha
 
     @property
@@ -293,13 +294,13 @@ class Task:
             linear -= float(np.sum(self.dual.tube * np.abs(self.alpha)))
         return self._others + linear - 0.5 * float(self.w @ self.w)
 
-    def renew(self, w: FloatArray, error: float) -> None:
+    def renew(self, total: RowSum) -> None:
         """Go on with w(alpha) as it was summed afresh.
 
         Rounding of many moves is what a wider gap than the engine had thought may come from.
         """
-        self.w, self._error, self.moves = w.copy(), error, 0
-        self.scores = self.columns.scores(self.point, self.rows)
+        self.w, self._error, self.moves = total.w.copy(), total.error, 0
+        self.scores = self.columns.scores(self.point, self.ids)
 
     def screen(self, gap: float, apart: float) -> NDArray[np.bool_] | None:
         """Leave out rows that a gap ball decides, alpha where it belongs.
@@ -314,7 +315,7 @@ class Task:
         Returns
         -------
         bool array or None
-            Which rows stay, for arrays beside those of the task; None: nothing has changed.
+            Which rows stay, for arrays beside these; None: nothing has changed.
         """
         columns = self.columns
         longest = float(np.linalg.norm(self.w)) + self._widest * columns.largest
@@ -337,9 +338,9 @@ class Task:
         settled = self.dual.settled(decided, self.alpha)
         change = self.dual.sign * (settled - self.alpha)
         moved = np.flatnonzero(change)
-        columns.add(self.rows[moved], change[moved], self.w)
-        self._alpha[self.rows] = settled
+        columns.add(self.ids[moved], change[moved], self.w)
+        self._alpha[self.ids] = settled
         self.counts["screened"] += int(len(stay) - np.count_nonzero(stay))
         self.scores = self.scores[stay]
-        self._part(self.rows[stay])
+        self._part(self.ids[stay])
         return stay

@@ -6,7 +6,6 @@ whose alpha has moved: points of a path are close to each other, so few have.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress, face_steps
-from bigscreen.path.stage import PathPoint
+from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import FREE, Dual, sensitivity
 from bigscreen.problems.point import enough
 from bigscreen.problems.violation import unit, violation
@@ -86,20 +85,12 @@ class GramStage:
         """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
         return self.gram.norms
 
-    def solve(
-        self,
-        dual: Dual,
-        alpha: FloatArray,
-        decided: NDArray[np.int8],
-        tol: float,
-        deadline: float | None = None,
-        dynamic: bool = True,
-    ) -> PathPoint:
+    def solve(self, task: PointTask) -> PathPoint:
         """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
 
         Where rounding keeps it from that, the best point is returned.
         """
-        live = np.flatnonzero((decided == FREE) & (dual.hi > dual.lo))
+        dual, alpha, live, tol = task.dual, task.alpha, task.live, task.tol
         counts = {"steps": 0, "newton": 0, "checks": 1, "screened": 0}
         counts["kernel_entries"], self.gram.entries = self.gram.entries, 0
         kept = self._kept
@@ -108,7 +99,7 @@ class GramStage:
         newton, sharper, still = self._slow, 1.0, 0
         psd = self.gram.psd
         while _left(best) > self._enough(tol, best) and len(live) and still < TRIES:
-            if deadline is not None and time.monotonic() > deadline:
+            if task.late:
                 break
             if newton and self.gram.wide and psd:
                 found = face_steps(self.gram.K, dual, now.alpha, now.scores.values, live)
@@ -134,7 +125,7 @@ class GramStage:
             rose |= not psd and _left(now) < 0.9 * _left(before)
             still = 0 if rose else still + 1
             newton = True
-            if dynamic and psd and best.gap > self._enough(tol, best):
+            if task.dynamic and psd and best.gap > self._enough(tol, best):
                 rows = len(live)
                 live = screened(dual, now, live, self.norms)
                 counts["screened"] += rows - len(live)

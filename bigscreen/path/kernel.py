@@ -19,7 +19,7 @@ from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram import near_last
-from bigscreen.path.stage import PathPoint
+from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import FREE, Dual, Mu
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.screening.dynamic import GapBall, Rule
@@ -73,27 +73,20 @@ class KernelStage:
             squares = np.array([kernel.bound(size, size) for size in sizes])
         return np.sqrt(np.maximum(squares, 0.0) + self.constant) * (1 + 1e-12)
 
-    def solve(
-        self,
-        dual: Dual,
-        alpha: FloatArray,
-        decided: NDArray[np.int8],
-        tol: float,
-        deadline: float | None = None,
-        dynamic: bool = True,
-    ) -> PathPoint:
+    def solve(self, task: PointTask) -> PathPoint:
         """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
 
         Where rounding keeps it from that, the best point is returned.
         """
         solve = self._solve
         entries = solve.kernel_entries
-        solve.retarget(dual, self._start(dual, alpha, decided), decided)
-        judge = _Judge(self.design, FixedDual(self._intercept, dual), self.fleet)
+        solve.retarget(task.dual, self._start(task), task.decided)
+        intercept = "constant" if self.constant else "none"
+        judge = _Judge(self.design, FixedDual(intercept, task.dual), self.fleet)
         monitor = Monitor(
             certify=judge,
-            limits=Limits(tol, MOST_ROUNDS, deadline),
-            rule=ThrottledGapBall() if dynamic and self.design.definite else None,
+            limits=Limits(task.tol, MOST_ROUNDS, task.deadline),
+            rule=ThrottledGapBall() if task.dynamic and self.design.definite else None,
             report=lambda event: None,
             definite=self.design.definite,
         )
@@ -135,16 +128,13 @@ class KernelStage:
             self._solve.begin(fine=True)
         self._solve.recall(memory["coef"], memory["scores"])
 
-    @property
-    def _intercept(self) -> str:
-        return "constant" if self.constant else "none"
-
-    def _start(self, dual: Dual, alpha: FloatArray, decided: NDArray[np.int8]) -> FloatArray | None:
+    def _start(self, task: PointTask) -> FloatArray | None:
         """The alpha given, or one near the last; None if it says nothing."""
-        live = np.flatnonzero((decided == FREE) & (dual.hi > dual.lo))
-        if np.all(decided == FREE) and np.array_equal(alpha, dual.feasible(np.zeros(len(dual)))):
+        dual, alpha = task.dual, task.alpha
+        free = np.all(task.decided == FREE)
+        if free and np.array_equal(alpha, dual.feasible(np.zeros(len(dual)))):
             return None
-        return near_last(dual, alpha, live, self._solve.coef, self._kept)
+        return near_last(dual, alpha, task.live, self._solve.coef, self._kept)
 
     def _kept(self) -> FloatArray:
         """Scores of the last point."""

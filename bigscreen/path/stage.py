@@ -7,6 +7,7 @@ and their scores, which every certificate has, are the fold's validation.
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.problems.dual import Dual, Mu
+from bigscreen.problems.dual import FREE, Dual, Mu
 from bigscreen.problems.point import relative
 from bigscreen.screening.regions import Scores
 
@@ -67,6 +68,45 @@ class PathPoint:
         return replace(self, primal=nan, gap=nan, violation=violation, rounding=rounding)
 
 
+@dataclass(frozen=True)
+class PointTask:
+    """A point of the path to solve: its dual, where to start, what rules have decided, and how far.
+
+    Parameters
+    ----------
+    dual : Dual
+        Of all rows of the stage.
+    alpha : float64 (n,)
+        Feasible; where the solve starts.
+    decided : int8 (n,)
+        ``FREE``, or where a safe rule has proved the optimum to be (``dual.AT_LO``, ...); decided
+        rows stand there in ``alpha`` already and are left out of the solve.
+    tol : float
+        Relative gap.
+    deadline : float or None
+        Value of ``time.monotonic()`` after which the best point so far is returned.
+    dynamic : bool
+        Screen with the gap ball during the solve.
+    """
+
+    dual: Dual
+    alpha: FloatArray
+    decided: NDArray[np.int8]
+    tol: float
+    deadline: float | None = None
+    dynamic: bool = True
+
+    @property
+    def live(self) -> NDArray[np.int64]:
+        """The rows that may move, ascending."""
+        return np.flatnonzero((self.decided == FREE) & (self.dual.hi > self.dual.lo))
+
+    @property
+    def late(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() > self.deadline
+
+
 class Stage(Protocol):
     """Rows, and the solver that suits them."""
 
@@ -74,37 +114,15 @@ class Stage(Protocol):
     def norms(self) -> FloatArray:
         """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""
 
-    def solve(
-        self,
-        dual: Dual,
-        alpha: FloatArray,
-        decided: NDArray[np.int8],
-        tol: float,
-        deadline: float | None = None,
-        dynamic: bool = True,
-    ) -> PathPoint:
+    def solve(self, task: PointTask) -> PathPoint:
         """Solve to a relative gap, proved over all rows.
 
-        Parameters
-        ----------
-        dual : Dual
-            Of all rows of the stage.
-        alpha : float64 (n,)
-            Feasible; where it starts. A stage recognises the multiple of the last alpha that it
-            returned, and does not compute its scores again.
-        decided : int8 (n,)
-            ``FREE``, or where a safe rule has proved the optimum to be (``dual.AT_LO``, ...);
-            decided rows stand there in ``alpha`` already and are left out of the solve.
-        tol : float
-            Relative gap.
-        deadline : float or None
-            Value of ``time.monotonic()`` after which the best point so far is returned.
-        dynamic : bool
-            Screen with the gap ball during the solve.
+        A stage recognises the multiple of the last alpha that it returned, and does not compute
+        its scores again.
         """
 
     def products(self, coef: FloatArray) -> Scores:
-        """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
+        """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
 
     def memory(self) -> dict[str, NDArray[Any]]:
         """Numbers that the next solve takes from those before it."""

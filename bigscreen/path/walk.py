@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from bigscreen.errors import InputError
 from bigscreen.fit.loop import BEYOND, arithmetic, check_box
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.stage import PathPoint, Stage
+from bigscreen.path.stage import PathPoint, PointTask, Stage
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.recipes import Problem, refuse_uncommon
 from bigscreen.screening.regions import Past
@@ -68,7 +68,7 @@ class Step:
     problem : Problem
     dual : Dual
         Of all rows.
-    solved : Solved
+    solved : PathPoint
     record : dict
         JSON-able: value, primal, dual, gap, relative_gap, rounding, rows (whose box is more than a
         point), left (of them, those the rules left to the solver), screened (for each rule, and
@@ -118,7 +118,7 @@ class Walk:
     weights : float64 (n,)
         0 for a row that is held out.
     values : float64 (points,), ascending
-    manner : Manner
+    settings : PathSettings
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class Walk:
         y: NDArray[Any],
         weights: FloatArray,
         values: FloatArray,
-        manner: PathSettings,
+        settings: PathSettings,
     ) -> None:
         refuse_uncommon(problem)
-        self.stage, self.problem, self.manner = stage, problem, manner
+        self.stage, self.problem, self.settings = stage, problem, settings
         self.y, self.weights, self.values = y, weights, values
         self.before: Step | None = None
         self.end: Step | None = None
@@ -144,7 +144,7 @@ class Walk:
     @property
     def ends(self) -> bool:
         """Whether a rule needs the last point beforehand."""
-        return any(rule.ends for rule in self.manner.rules) and len(self.values) > 1
+        return any(rule.ends for rule in self.settings.rules) and len(self.values) > 1
 
     def step(self, k: int) -> Step:
         """Solve point k; points are asked for in their order."""
@@ -156,15 +156,15 @@ class Walk:
         return self.before
 
     def _solve(self, k: int) -> Step:
-        value, manner, before = float(self.values[k]), self.manner, self.before
+        value, settings, before = float(self.values[k]), self.settings, self.before
         began = time.perf_counter()
         problem = self.problem.at(value)
         dual = problem.dual(self.y, self.weights)
         check_box(np.maximum(dual.hi, -dual.lo), partial(np.arange, len(dual)))
-        alpha = _start(problem, dual, before if manner.warm else None)
+        alpha = _start(problem, dual, before if settings.warm else None)
         decided, screened = np.full(len(dual), FREE), {}
         # Where no time is left for a solve, nothing is gained by leaving rows out of it.
-        if before is not None and manner.rules and not manner.late:
+        if before is not None and settings.rules and not settings.late:
             found = self._screen(dual, value, before)
             decided, screened = found.decided, found.counts
         if screened and any(screened["all"].values()):
@@ -172,9 +172,9 @@ class Walk:
         else:
             alpha = dual.feasible(alpha)
         ruled = time.perf_counter()
-        how = manner.tol, manner.deadline, manner.dynamic
+        task = PointTask(dual, alpha, decided, settings.tol, settings.deadline, settings.dynamic)
         with arithmetic():
-            solved = self.stage.solve(dual, alpha, decided, *how)
+            solved = self.stage.solve(task)
         ended = time.perf_counter()
         rows = int(np.count_nonzero(dual.hi > dual.lo))
         known = sum(screened["all"].values()) if screened else 0
@@ -193,7 +193,7 @@ class Walk:
 
     def _screen(self, dual: Dual, value: float, before: Step) -> Screened:
         past = [before.past] if self.end is None else [before.past, self.end.past]
-        rules, alone = self.manner.rules, self.manner.alone
+        rules, alone = self.settings.rules, self.settings.alone
         return screen(dual, value, rules, past, self.stage.products, self._norms, alone)
 
 

@@ -55,13 +55,13 @@ class CloseEnds(Walk):
         self.tol = tol
 
     def _solve(self, k: int) -> Step:
-        asked = self.manner
+        asked = self.settings
         if k in (0, len(self.values) - 1):
-            self.manner = replace(asked, tol=self.tol)
+            self.settings = replace(asked, tol=self.tol)
         try:
             return super()._solve(k)
         finally:
-            self.manner = asked
+            self.settings = asked
 
 
 def walked(
@@ -69,7 +69,7 @@ def walked(
     problem: Problem,
     y: np.ndarray,
     values: np.ndarray,
-    manner: PathSettings,
+    settings: PathSettings,
     ends: float | None = None,
 ) -> dict[str, Any]:
     """Walk a path; its points, and where its seconds went.
@@ -85,7 +85,7 @@ def walked(
     weights = np.ones(len(y))
     with threadpool_limits(1, "blas"):
         began = time.perf_counter()
-        given = stage, problem, y, weights, values, manner
+        given = stage, problem, y, weights, values, settings
         walk = Walk(*given) if ends is None else CloseEnds(*given, tol=ends)
         steps = [walk.step(k) for k in range(len(values))]
         total = time.perf_counter() - began

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.path.explicit import ColumnsStage
+from bigscreen.path.stage import PointTask
 from bigscreen.path.walk import PathSettings
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.sequential import Dvi, Essnsv, Ssnsv
@@ -32,8 +33,10 @@ RULES = {"SSNSV": Ssnsv(), "ESSNSV": Essnsv(), "DVI": Dvi()}
 def experiment(rows: Rows, problem: Problem, y: np.ndarray, rules: list[str]) -> dict[str, Any]:
     """All ways to walk the path of one data set, and what each rule alone identifies."""
     X = rows.X.astype(np.float32)
-    ColumnsStage(X[:64]).solve(  # compiles, so that no walk pays for it
-        problem.dual(y[:64], np.ones(64)), np.zeros(64), np.full(64, 2, np.int8), 1e-3
+    ColumnsStage(X[:64]).solve(
+        PointTask(  # compiles, so that no walk pays for it
+            problem.dual(y[:64], np.ones(64)), np.zeros(64), np.full(64, 2, np.int8), 1e-3
+        )
     )
     ways = {
         "cold": PathSettings(TOL, (), False, False),

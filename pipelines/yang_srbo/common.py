@@ -30,7 +30,7 @@ from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear, Rbf
 from bigscreen.path.gram import GramStage
-from bigscreen.path.stage import PathPoint
+from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.recipes import CSvc, NuSvc, OneClass, Problem
@@ -169,7 +169,7 @@ class Bench:
         n = len(self.codes)
         dual = self.problem.at(nu).dual(self.codes, np.ones(n))
         free = np.full(n, FREE)
-        return self.stage.solve(dual, dual.feasible(np.zeros(n)), free, tol, None, False)
+        return self.stage.solve(PointTask(dual, dual.feasible(np.zeros(n)), free, tol, None, False))
 
     @property
     def least(self) -> float:
@@ -218,7 +218,9 @@ class Bench:
         began, best = time.perf_counter(), 0.0
         for C in COSTS:
             dual = problem.at(C).dual(self.codes, np.ones(n))
-            solved = self.stage.solve(dual, np.zeros(n), np.full(n, FREE), TOL, None, False)
+            solved = self.stage.solve(
+                PointTask(dual, np.zeros(n), np.full(n, FREE), TOL, None, False)
+            )
             best = max(best, self.score(dual, solved.alpha))
         return {"seconds": (time.perf_counter() - began) / len(COSTS), "score": best}
 

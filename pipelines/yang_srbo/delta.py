@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bigscreen.path.stage import PointTask
 from bigscreen.path.walk import PathSettings
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.screening.sequential import make_path_rule
@@ -77,7 +78,7 @@ def compared(rows: data_sets.Rows, sigma: float | None, values: np.ndarray) -> d
     # The QPs have a stage of their own: a stage goes on from the scores of its last solve.
     def solve(dual: Dual, alpha: np.ndarray) -> np.ndarray:
         free = np.full(len(alpha), FREE)
-        return other.stage.solve(dual, alpha, free, ACCURACY, None, False).alpha
+        return other.stage.solve(PointTask(dual, alpha, free, ACCURACY, None, False)).alpha
 
     plain = bench.walked(values, common.WAYS["nu-SVM, warm"])
     runs = {}

@@ -13,6 +13,7 @@ from scipy import sparse
 from bigscreen.errors import InputError
 from bigscreen.path import explicit as path_columns
 from bigscreen.path.explicit import ColumnsStage
+from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
 
@@ -62,7 +63,7 @@ def stage_of(engine, X, constant, monkeypatch, csr=False):
 
 
 def cold(stage, dual, tol=1e-8, **more):
-    return stage.solve(dual, dual.feasible(np.zeros(len(dual))), free(dual), tol, **more)
+    return stage.solve(PointTask(dual, dual.feasible(np.zeros(len(dual))), free(dual), tol, **more))
 
 
 def free(dual):
@@ -154,12 +155,12 @@ def test_decided_rows_stay_and_the_objective_is_the_same(name, engine, monkeypat
     ).astype(np.int8)
     assert 0 < np.sum(held == FREE) < len(X)
     start = dual.settled(held, dual.feasible(np.zeros(len(X))))
-    again = stage.solve(dual, start, held, 1e-8)
+    again = stage.solve(PointTask(dual, start, held, 1e-8))
     assert_true(stage, q, dual, again)
     assert np.array_equal(again.alpha, dual.settled(held, again.alpha))
     assert again.dual == pytest.approx(best.dual, rel=1e-7)
     # All decided: nothing to solve, and the certificate says how far it is.
-    done = stage.solve(dual, best.alpha, np.full(len(X), AT_LO), 1e-8)
+    done = stage.solve(PointTask(dual, best.alpha, np.full(len(X), AT_LO), 1e-8))
     np.testing.assert_array_equal(done.alpha, best.alpha)
 
 
@@ -171,7 +172,7 @@ def test_a_wrong_decision_shows_in_the_certificate(monkeypatch):
         stage = stage_of(engine, X, False, monkeypatch)
         wrong = free(dual)
         wrong[np.argmax(best.alpha)] = AT_LO
-        solved = stage.solve(dual, np.zeros(len(X)), wrong, 1e-6)
+        solved = stage.solve(PointTask(dual, np.zeros(len(X)), wrong, 1e-6))
         assert_true(stage, oracle(X, False, dual), dual, solved)
         assert solved.relative_gap > 1e-4
 
@@ -187,7 +188,7 @@ def test_a_multiple_of_the_last_alpha_is_not_scored_again(name, monkeypatch):
     monkeypatch.setattr(
         type(stage.columns), "sum", lambda self, coef: counted.append(1) or whole(self, coef)
     )
-    warm = stage.solve(dual, 1.1 * first.alpha, free(dual), 1e-8)
+    warm = stage.solve(PointTask(dual, 1.1 * first.alpha, free(dual), 1e-8))
     assert len(counted) == warm.counts["certificates"] == 1
     assert_true(stage, oracle(X, True, dual), dual, warm)
     assert warm.relative_gap <= 1e-8
@@ -195,7 +196,7 @@ def test_a_multiple_of_the_last_alpha_is_not_scored_again(name, monkeypatch):
     other = dual.feasible(1.1 * warm.alpha)
     other[0] = 0.5 * (dual.lo[0] + dual.hi[0])
     counted.clear()
-    moved = stage.solve(dual, other, free(dual), 1e-8)
+    moved = stage.solve(PointTask(dual, other, free(dual), 1e-8))
     assert len(counted) == 1 + moved.counts["certificates"]
     assert moved.dual == pytest.approx(warm.dual, rel=1e-7)
 
@@ -207,7 +208,7 @@ def test_the_same_alpha_with_other_signs_is_another_w(engine, monkeypatch):
     dual = dual_at()
     first = cold(stage, dual, 1e-8)
     flipped = replace(dual, sign=np.where(np.arange(len(dual)) % 3 == 0, -1.0, 1.0))
-    found = stage.solve(flipped, first.alpha, free(dual), 1e-6)
+    found = stage.solve(PointTask(flipped, first.alpha, free(dual), 1e-6))
     assert found.relative_gap <= 1e-6
     assert_true(stage, oracle(X, True, flipped), flipped, found)
 
@@ -222,7 +223,7 @@ def test_a_path_of_both_directions_with_decided_multiples(engine, monkeypatch):
         alpha = dual.feasible(factor / before * last.alpha)
         gap = reference.solve(oracle(X, False, dual)).gradient
         decided = np.select([gap > 0.3, gap < -0.3], [AT_HI, AT_LO], FREE).astype(np.int8)
-        last = stage.solve(dual, dual.settled(decided, alpha), decided, 1e-6)
+        last = stage.solve(PointTask(dual, dual.settled(decided, alpha), decided, 1e-6))
         assert last.relative_gap <= 1e-6
         assert_true(stage, oracle(X, False, dual), dual, last)
         before = factor
@@ -298,4 +299,4 @@ def test_couplings_are_refused_in_a_sentence():
     for problem in (CSvc(1.0, 1, (), "true"), NuSvc(0.3, 1, 4.0), OneClass(0.3, 4.0)):
         dual = problem.dual(codes, one)
         with pytest.raises(InputError, match="coupling.*newton, block or pairs"):
-            stage.solve(dual, np.zeros(4), free(dual), 1e-3)
+            stage.solve(PointTask(dual, np.zeros(4), free(dual), 1e-3))

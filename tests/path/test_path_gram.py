@@ -18,6 +18,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.path.gram import GramStage
 from bigscreen.path.gram_matrix import face_steps
+from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
 
@@ -71,7 +72,7 @@ def stage(X, kernel="rbf", constant=False, **how):
 
 def cold(one, dual, tol=1e-10, **how):
     start = dual.feasible(np.zeros(len(dual)))
-    return one.solve(dual, start, np.full(len(dual), FREE), tol, **how)
+    return one.solve(PointTask(dual, start, np.full(len(dual), FREE), tol, **how))
 
 
 def oracle(one, dual):
@@ -147,7 +148,7 @@ def test_a_path_ends_where_cold_solves_do(seed, kind, sizes):
         decided = np.where(gradient > tube, AT_HI, np.where(gradient < -tube, AT_LO, AT_ZERO))
         decided = np.where(certain, decided, FREE).astype(np.int8)
         alpha = dual.feasible(dual.settled(decided, alpha), decided != FREE)
-        last = one.solve(dual, alpha, decided, 1e-10)
+        last = one.solve(PointTask(dual, alpha, decided, 1e-10))
         before = problem
         is_true(one, dual, last)
         np.testing.assert_array_equal(last.alpha, dual.settled(decided, last.alpha))
@@ -198,7 +199,7 @@ def test_scores_follow_scaling_and_small_moves():
         now = problem.at(1.003**k)
         dual = now.dual(codes, ones)
         alpha = dual.feasible(1.003 * solved.alpha)
-        solved = one.solve(dual, alpha, free, 1e-6)
+        solved = one.solve(PointTask(dual, alpha, free, 1e-6))
     is_true(one, dual, solved)
     assert np.max(solved.scores.slack) < 1e-9 * np.max(np.abs(solved.scores.values))
 
@@ -209,7 +210,7 @@ def test_a_warm_point_takes_few_steps():
     one = stage(X)
     first = cold(one, problem.dual(codes, ones), 1e-6)
     dual = problem.at(0.303).dual(codes, ones)
-    warm = one.solve(dual, dual.feasible(first.alpha), free, 1e-6)
+    warm = one.solve(PointTask(dual, dual.feasible(first.alpha), free, 1e-6))
     fresh = cold(stage(X), dual, 1e-6)
     assert warm.counts["steps"] < 0.5 * fresh.counts["steps"]
     np.testing.assert_allclose(warm.dual, fresh.dual, rtol=1e-5)
@@ -278,7 +279,7 @@ def test_nothing_to_solve():
     X, codes, _, _ = rows(7)
     one, problem = stage(X), CSvc(1.0, 1)
     dual = problem.dual(codes, np.ones(60))
-    solved = one.solve(dual, dual.hi.copy(), np.full(60, AT_HI), 1e-3)
+    solved = one.solve(PointTask(dual, dual.hi.copy(), np.full(60, AT_HI), 1e-3))
     is_true(one, dual, solved)
     np.testing.assert_array_equal(solved.alpha, dual.hi)
     solved = cold(one, problem.dual(codes, np.zeros(60)))

@@ -16,6 +16,7 @@ from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.path.kernel import KernelStage
+from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, OneClass
 from bigscreen.solvers.block import sequence as block_path
@@ -98,7 +99,7 @@ def test_every_problem_along_a_grid(name, sparse_rows, fleet):
         dual = problem.dual(y, weights)
         factor = problem.factor(before)
         start = cold(dual) if alpha is None else dual.feasible((factor or 1.0) * alpha)
-        found = stage.solve(dual, start, free(dual), 1e-6)
+        found = stage.solve(PointTask(dual, start, free(dual), 1e-6))
         law(w, dual, found, 1e-6)
         alpha = found.alpha
     made = stage.machine(dual, found)
@@ -127,7 +128,7 @@ def test_any_sequence_of_problems(seed, name, Cs, columns, dynamic):
             problem = w.problem.at(min(C / 30 + 0.1, 1.0) if name == "one-class" else C)
             dual = problem.dual(data.y(0, 60), data.weights(0, 60))
             start = cold(dual) if alpha is None else dual.feasible(alpha)
-            found = stage.solve(dual, start, free(dual), 1e-4, dynamic=dynamic)
+            found = stage.solve(PointTask(dual, start, free(dual), 1e-4, dynamic=dynamic))
             law(w, dual, found, 1e-4)
             alpha = found.alpha
 
@@ -153,7 +154,7 @@ def test_decided_rows_stay_and_are_certified_too(name, part, fleet):
     assert np.count_nonzero(decided != FREE) > 20
     stage = stage_of(w, fleet)
     alpha = dual.feasible(dual.settled(decided, cold(dual)), decided != FREE)
-    found = stage.solve(dual, alpha, decided, 1e-6)
+    found = stage.solve(PointTask(dual, alpha, decided, 1e-6))
     law(w, dual, found, 1e-6)
     fixed = decided != FREE
     np.testing.assert_array_equal(found.alpha[fixed], dual.settled(decided, found.alpha)[fixed])
@@ -166,12 +167,12 @@ def test_a_multiple_costs_no_column(intercept, fleet):
     w = AnyWorld(Design(data, make_kernel("rbf", 1e-4)), CSvc(1e-4, 1, (), intercept))
     stage = stage_of(w, fleet)
     problem = w.problem
-    found = stage.solve(w.dual, cold(w.dual), free(w.dual), 1e-3)
+    found = stage.solve(PointTask(w.dual, cold(w.dual), free(w.dual), 1e-3))
     for C in (2e-4, 3e-4):
         before, problem = problem, problem.at(C)
         dual = problem.dual(data.y(0, 120), data.weights(0, 120))
         start = dual.feasible(problem.factor(before) * found.alpha)
-        found = stage.solve(dual, start, free(dual), 1e-3)
+        found = stage.solve(PointTask(dual, start, free(dual), 1e-3))
         law(w, dual, found, 1e-3)
         assert found.counts["kernel_entries"] == 0 and found.counts["rounds"] == 1
 
@@ -184,7 +185,7 @@ def test_columns_are_kept_from_point_to_point(fleet):
         alpha, entries = cold(w.dual), 0
         for C in (1.0, 1.3, 1.6, 2.0):
             dual = w.problem.at(C).dual(w.data.y(0, 150), w.data.weights(0, 150))
-            found = stage.solve(dual, dual.feasible(alpha), free(dual), 1e-6)
+            found = stage.solve(PointTask(dual, dual.feasible(alpha), free(dual), 1e-6))
             alpha, entries = found.alpha, entries + found.counts["kernel_entries"]
         counts[columns] = entries
     assert counts[150] < 0.6 * counts[0]
@@ -194,7 +195,7 @@ def test_columns_are_kept_from_point_to_point(fleet):
 def test_products_of_any_coefficients(constant, fleet):
     w = any_world("svr-constant" if constant else "svr", n=150, **GRID)
     stage = stage_of(w, fleet)
-    found = stage.solve(w.dual, cold(w.dual), free(w.dual), 1e-6)
+    found = stage.solve(PointTask(w.dual, cold(w.dual), free(w.dual), 1e-6))
     rng = np.random.default_rng(0)
     near = 1.5 * found.alpha
     near[:5] += 1.0
@@ -204,7 +205,7 @@ def test_products_of_any_coefficients(constant, fleet):
         assert np.all(np.abs(scores.values - want) <= scores.slack + 1e-9)
         assert np.all(scores.slack <= 1e-4 * (1 + np.abs(coef).sum()))
     # They have moved nothing.
-    again = stage.solve(w.dual, found.alpha, free(w.dual), 1e-6)
+    again = stage.solve(PointTask(w.dual, found.alpha, free(w.dual), 1e-6))
     np.testing.assert_array_equal(again.alpha, found.alpha)
     np.testing.assert_array_equal(w.oracle.phi.shape[0], len(stage.norms))
     assert np.all(stage.norms >= np.linalg.norm(w.oracle.phi, axis=1) - 1e-9)
@@ -218,7 +219,7 @@ def test_where_float32_cannot_prove_the_gap(intercept, fleet):
     alpha = cold(w.dual)
     for C in (1e5, 2e5):
         dual = w.problem.at(C).dual(data.y(0, 100), data.weights(0, 100))
-        found = stage.solve(dual, dual.feasible(alpha), free(dual), 1e-5)
+        found = stage.solve(PointTask(dual, dual.feasible(alpha), free(dual), 1e-5))
         law(w, dual, found, 1e-5)
         alpha = found.alpha
     assert stage._solve.fine
@@ -234,7 +235,7 @@ def walked(w, fleet, resumed=False, options=SMALL):
             stage = stage_of(w, fleet, options)
             stage.recall(kept)
         dual = w.problem.at(C).dual(w.data.y(0, n), w.data.weights(0, n))
-        found = stage.solve(dual, dual.feasible(alpha), free(dual), 1e-6)
+        found = stage.solve(PointTask(dual, dual.feasible(alpha), free(dual), 1e-6))
         alpha, kept = found.alpha, stage.memory()
         ends.append(found)
     return ends
@@ -270,7 +271,7 @@ def test_a_grid_of_nu_does_not_spread_over_all_rows(fleet):
     stage, alpha, support = stage_of(w, fleet), cold(w.dual), []
     for nu in (0.1, 0.11, 0.12):
         dual = w.problem.at(nu).dual(data.y(0, 400), data.weights(0, 400))
-        found = stage.solve(dual, dual.feasible(alpha), free(dual), 1e-5)
+        found = stage.solve(PointTask(dual, dual.feasible(alpha), free(dual), 1e-5))
         law(w, dual, found, 1e-5)
         alpha = found.alpha
         support.append(np.count_nonzero(alpha))

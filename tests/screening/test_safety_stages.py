@@ -17,6 +17,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.path.explicit import ColumnsStage
 from bigscreen.path.gram import GramStage
+from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import FREE
 from bigscreen.screening.regions import Past
 
@@ -48,7 +49,7 @@ class StageCase(Case):
         # Where w* = 0 there is no relative gap to be reached.
         deadline = time.monotonic() + 0.3
         free = np.full(len(dual), FREE)
-        return value, dual, self.stage.solve(dual, start, free, tol, deadline)
+        return value, dual, self.stage.solve(PointTask(dual, start, free, tol, deadline))
 
     @property
     def pasts(self):

@@ -24,7 +24,8 @@ class NaiveStage:
     def norms(self):
         return np.linalg.norm(self.phi, axis=1) * (1 + 1e-12)
 
-    def solve(self, dual, alpha, decided, tol, deadline=None, dynamic=True):
+    def solve(self, task):
+        dual, alpha, decided, tol = task.dual, task.alpha, task.decided, task.tol
         assert np.array_equal(dual.settled(decided, alpha), alpha), "decided rows stand there"
         assert np.array_equal(np.clip(alpha, dual.lo, dual.hi), alpha)
         self.calls.append((dual, alpha.copy(), decided.copy()))

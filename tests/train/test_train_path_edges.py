@@ -16,6 +16,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Rbf
 from bigscreen.path.gram import GramStage
+from bigscreen.path.stage import PointTask
 from bigscreen.problems.recipes import CSvc
 from bigscreen.train.path import train_path
 
@@ -157,9 +158,9 @@ def test_a_matrix_of_other_entries_does_not_take_over_their_scores():
     narrow, wide = GramStage(design, budget=8 * 300**2), GramStage(design)
     dual = CSvc(1.0, 1).dual(y, np.ones(300))
     start, free = np.zeros(300), np.full(300, 2, np.int8)
-    solved = narrow.solve(dual, start, free, 1e-3)
+    solved = narrow.solve(PointTask(dual, start, free, 1e-3))
     wide.recall(narrow.memory())
-    again = wide.solve(dual, solved.alpha, free, 1e-3)
+    again = wide.solve(PointTask(dual, solved.alpha, free, 1e-3))
     entries = Rbf(0.5).block(X, Operand(X, EVERY), dtype=np.float64)
     truth = entries @ (dual.sign * again.alpha)
     assert np.all(np.abs(again.scores.values - truth) <= again.scores.slack + 1e-13)
