@@ -53,7 +53,7 @@ DASK_SHARE = 0.4
 """Part of the memory that the rows of a Dask array may take; above, they go to disk."""
 
 
-class Machine(BaseEstimator):
+class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """What all estimators do; they differ in their parameters and in what they publish."""
 
     _problem = "c-svc"
@@ -137,7 +137,8 @@ class Machine(BaseEstimator):
         if is_chunked(X):
             self.n_features_in_ = int(X.shape[1])
             return X, column_or_1d(np.asarray(y), warn=True)
-        return validate_data(self, X, y, accept_sparse="csr", **how)
+        checked: tuple[Any, Any] = validate_data(self, X, y, accept_sparse="csr", **how)
+        return checked
 
     def _alone(self, y: Any, sample_weight: Any) -> None:
         """Refuse what a data set has already."""
@@ -288,7 +289,7 @@ def _score(model: Model, X: Any) -> NDArray[np.float64]:
     return model.scores(features, prepared=True)
 
 
-class Classifier(ClassifierMixin, Machine):
+class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types
     """Machines that tell labels apart."""
 
     def decision_function(self, X: Any) -> NDArray[np.float64]:
@@ -309,8 +310,8 @@ class Classifier(ClassifierMixin, Machine):
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
-        scores = self._scores(X)
-        return self.classes_[self.model_.decide(scores)]
+        labels: NDArray[Any] = self.classes_[self.model_.decide(self._scores(X))]
+        return labels
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Accuracy; X as in ``fit`` (every labelled row of a data set counts once)."""
@@ -344,7 +345,7 @@ class Classifier(ClassifierMixin, Machine):
         return super()._suited(options, data)
 
 
-class Regressor(RegressorMixin, Machine):
+class Regressor(RegressorMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types
     """Machines that predict numbers."""
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:

@@ -56,9 +56,11 @@ class _Voting(Probable, Classifier, KernelMachine):
         if self.break_ties and self.decision_function_shape == "ovo":
             raise InputError("break_ties must be False when decision_function_shape is 'ovo'")
         scores = self._scores(X)
+        codes = self.model_.decide(scores)
         if self.break_ties and scores.shape[1] > 1:
-            return self.classes_[np.argmax(self.model_.decision_values(scores), axis=1)]
-        return self.classes_[self.model_.decide(scores)]
+            codes = np.argmax(self.model_.decision_values(scores), axis=1)
+        labels: NDArray[Any] = self.classes_[codes]
+        return labels
 
     def _own(self) -> dict[str, Any]:
         if self.decision_function_shape not in ("ovr", "ovo"):

@@ -112,6 +112,8 @@ class LinearSVC(Classifier):
     scheduler: str | None = None
     work: str | os.PathLike[str] | None = None
 
+    _intercepts = INTERCEPTS
+
     def _options(self) -> TrainOptions:
         problem = problem_of(self.loss, HINGES)
         if self.multi_class not in ("ovr", "crammer_singer"):

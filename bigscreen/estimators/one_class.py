@@ -16,7 +16,7 @@ from bigscreen.model.model import Model
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class OneClassSVM(OutlierMixin, KernelMachine):
+class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-learn has no types
     """Tells rows like those it was fitted on from others; a drop-in for `sklearn.svm.OneClassSVM`.
 
     Minimises ``1/2 ||w||^2 - rho + 1 / nu sum_i c_i max(0, rho - <w, phi(x_i)>)``, ``c`` the rows'

@@ -7,7 +7,7 @@ asks for it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from typing import Any
 
@@ -47,6 +47,9 @@ class Probable:
 
     probability: bool | str
     random_state: Any
+    classes_: NDArray[Any]
+    _gamma: float
+    _scores: Callable[[Any], FloatArray]
 
     def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
         self._probA = self._probB = np.empty(0)
@@ -63,7 +66,7 @@ class Probable:
         if self.probability:
             self._fit_sigmoids(X, y, sample_weight)
 
-    @available_if(_asked)
+    @available_if(_asked)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_proba(self, X: Any) -> FloatArray:
         """Probabilities of classes, float64 array of shape (n_samples, n_classes).
 
@@ -75,22 +78,23 @@ class Probable:
             raise NotFittedError(
                 "predict_proba is not available when fitted with probability=False"
             )
-        scores = -self._scores(X)  # type: ignore[attr-defined]
+        scores = -self._scores(X)
         first = expit(-(self._probA * scores + self._probB)).clip(LEAST, 1 - LEAST)
-        return coupled(first, len(self.classes_))  # type: ignore[attr-defined]
+        return coupled(first, len(self.classes_))
 
-    @available_if(_asked)
+    @available_if(_asked)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_log_proba(self, X: Any) -> FloatArray:
         """Logarithms of `predict_proba`."""
-        return np.log(self.predict_proba(X))
+        logs: FloatArray = np.log(self.predict_proba(X))
+        return logs
 
-    @deprecated(GONE.format("probA_"))  # type: ignore[prop-decorator]
+    @deprecated(GONE.format("probA_"))  # type: ignore[prop-decorator, untyped-decorator]  # as above
     @property
     def probA_(self) -> FloatArray:
         """Slopes of the sigmoids of all pairs; empty without ``probability``."""
         return self._probA
 
-    @deprecated(GONE.format("probB_"))  # type: ignore[prop-decorator]
+    @deprecated(GONE.format("probB_"))  # type: ignore[prop-decorator, untyped-decorator]  # as above
     @property
     def probB_(self) -> FloatArray:
         """Offsets of the sigmoids of all pairs; empty without ``probability``."""
@@ -102,17 +106,17 @@ class Probable:
                 "probability=True fits on parts of the rows and needs them in memory; use "
                 "CalibratedClassifierCV on arrays"
             )
-        machine: Any = clone(self)  # type: ignore[type-var]
+        machine: Any = clone(self)
         machine.set_params(probability="deprecated")
         if not callable(machine.kernel) and machine.kernel != "precomputed":
-            machine.set_params(gamma=self._gamma or "scale")  # type: ignore[attr-defined]
+            machine.set_params(gamma=self._gamma or "scale")
         square = machine.kernel == "precomputed"
         X, y = sparse.csr_array(X) if sparse.issparse(X) else np.asarray(X), np.asarray(y)
         weights = None if sample_weight is None else np.asarray(sample_weight, np.float64)
         rows = np.flatnonzero(np.ones(len(y)) if weights is None else weights > 0)
-        codes: Any = np.searchsorted(self.classes_, y[rows])  # type: ignore[attr-defined]
+        codes: Any = np.searchsorted(self.classes_, y[rows])
         random = check_random_state(0 if self.random_state is None else self.random_state)
-        pairs = list(combinations(range(len(self.classes_)), 2))  # type: ignore[attr-defined]
+        pairs = list(combinations(range(len(self.classes_)), 2))
         scores = np.empty((len(rows), len(pairs)))
         fold = _folds(codes, random)
         for held in (fold == k for k in range(FOLDS)):
@@ -207,4 +211,5 @@ def coupled(first: FloatArray, classes: int) -> FloatArray:
     right = np.zeros((len(first), classes + 1, 1))
     right[:, classes] = 1.0
     found = np.linalg.solve(system, right)[:, :classes, 0].clip(0.0)
-    return found / np.sum(found, axis=1, keepdims=True)
+    probabilities: FloatArray = found / np.sum(found, axis=1, keepdims=True)
+    return probabilities

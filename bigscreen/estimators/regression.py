@@ -151,7 +151,7 @@ class NuSVR(_KernelRegressor):
         """Both sides of a row are one support row."""
         assert model.support is not None and model.landmarks is not None
         rows, first, back = np.unique(model.support, return_index=True, return_inverse=True)
-        coef = np.bincount(back, model.coef[0], len(rows))[None]
+        coef = np.bincount(back, model.coef[0], len(rows))[None].astype(np.float64, copy=False)
         self.model_ = replace(model, support=rows, landmarks=model.landmarks[first], coef=coef)
         super()._publish_support(self.model_)
 

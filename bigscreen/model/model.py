@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
-from scipy.sparse import csr_array
+from numpy.typing import NDArray
 
 from bigscreen.data.layout import Features, sqnorms
 from bigscreen.data.preparation import Preparation
@@ -18,13 +18,22 @@ from bigscreen.kernels.moved import Move, move_for
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled, geometry, kernel_from_dict
-from bigscreen.model import model as model_votes
-from bigscreen.model.file import SCHEMA, opened, packed, unpacked, write
+from bigscreen.model.file import opened, packed, unpacked, write
+from bigscreen.numerics.rows import FloatArray
 
 NO_CERTIFICATE = (
     "no global certificate: every part of the rows was solved by itself, and the whole never was"
 )
 """What the provenance of a gated model says as ``no_certificate``; its ``certificates`` is None."""
+
+KINDS = ("classifier", "regressor", "one-class")
+OUTLIER, INLIER = -1, 1
+
+ACCURATE = 2.0**-12
+"""Part of a row's largest score that float32 entries may have moved any of its scores by; the
+scores of other rows come from float64 entries."""
+
+_LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
 
 
 @dataclass(eq=False)
@@ -46,9 +55,9 @@ class Gate:
     """
 
     landmarks: Features
-    coef: np.ndarray
-    offset: np.ndarray
-    ids: np.ndarray | None = None
+    coef: FloatArray
+    offset: FloatArray
+    ids: NDArray[np.int64] | None = None
 
     def __post_init__(self) -> None:
         self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
@@ -72,32 +81,21 @@ class Gate:
     def side(self) -> Operand:
         return Operand(self.landmarks, self.ids)
 
-    def nearest(self, kernel: Kernel, rows: Features) -> np.ndarray:
+    def nearest(self, kernel: Kernel, rows: Features) -> NDArray[np.int64]:
         """The part of every row, (rows,) int64."""
-        distance = self.offset - 2.0 * kernel.dots(rows, self.side, self.coef)
+        distance: FloatArray = self.offset - 2.0 * kernel.dots(rows, self.side, self.coef)
         return np.argmin(distance, axis=1).astype(np.int64)
 
 
-def row_numbers(given: np.ndarray, size: int, what: str) -> np.ndarray:
+def row_numbers(given: NDArray[Any], size: int, what: str) -> NDArray[np.int64]:
     """`given` as int64 of shape (size,), not negative; ValueError if it is something else."""
     given = np.asarray(given)
     if given.shape != (size,) or not np.issubdtype(given.dtype, np.integer):
         raise ValueError(f"{what} must be {size} whole numbers")
     if size and given.min() < 0:
         raise ValueError(f"{what} must not be negative")
-    return np.ascontiguousarray(given, dtype=np.int64)
-
-
-__all__ = ["INLIER", "OUTLIER", "SCHEMA", "Gate", "Model"]
-
-KINDS = ("classifier", "regressor", "one-class")
-OUTLIER, INLIER = -1, 1
-
-ACCURATE = 2.0**-12
-"""Part of a row's largest score that float32 entries may have moved any of its scores by; the
-scores of other rows come from float64 entries."""
-
-_LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
+    numbers: NDArray[np.int64] = np.ascontiguousarray(given, dtype=np.int64)
+    return numbers
 
 
 class _Machine:
@@ -107,8 +105,8 @@ class _Machine:
         self,
         kernel: Kernel,
         side: Operand,
-        coef: np.ndarray,
-        intercept: np.ndarray,
+        coef: FloatArray,
+        intercept: FloatArray,
         move: Move | None = None,
         single: bool = True,
     ) -> None:
@@ -126,7 +124,7 @@ class _Machine:
         weights = [spread(each, group) for each in self.coef.T] if single else []
         self.spread = np.max(weights, axis=0) if single else np.zeros(0)
 
-    def scores(self, X: np.ndarray | csr_array) -> np.ndarray:
+    def scores(self, X: Features) -> FloatArray:
         """(rows, k), offset included."""
         X = X if self.move is None else self.move(X)
         if self.entries is np.float64:
@@ -150,8 +148,33 @@ class _Machine:
             scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
         return scores
 
-    def _dots(self, X: np.ndarray | csr_array, columns: np.ndarray, entries: type) -> np.ndarray:
+    def _dots(self, X: Features, columns: FloatArray, entries: type) -> FloatArray:
         return self.kernel.dots(X, self.side, columns, entries)
+
+
+def _votes(seconds: NDArray[np.bool_], n_labels: int) -> NDArray[np.int64]:
+    """Votes for every label, (rows, n_labels) int64; ``seconds``, (rows, pairs): for the second."""
+    first, second = np.triu_indices(n_labels, 1)
+    out = np.zeros((len(seconds), n_labels), dtype=np.int64)
+    for pair, won in enumerate(seconds.T):
+        out[:, second[pair]] += won
+        out[:, first[pair]] += ~won
+    return out
+
+
+def _vote_values(scores: FloatArray, n_labels: int) -> FloatArray:
+    """One decision value a label, (rows, n_labels): votes, and less than half a vote of scores.
+
+    A label's pair scores are summed and squashed, so that they decide only between labels of as
+    many votes: what scikit-learn's SVC calls the shape "ovr".
+    """
+    first, second = np.triu_indices(n_labels, 1)
+    total = np.zeros((len(scores), n_labels))
+    for pair, score in enumerate(scores.T):
+        total[:, second[pair]] += score
+        total[:, first[pair]] -= score
+    values: FloatArray = _votes(scores > 0, n_labels) + total / (3 * (np.abs(total) + 1))
+    return values
 
 
 @dataclass(eq=False)
@@ -180,7 +203,7 @@ class Model:
     provenance : dict
         Versions, data fingerprint, parameters, certificates, history: JSON-able.
     strategy : {"rest", "one"}
-        Every label against the rest, or one against one, in the order of `model_votes`.
+        Every label against the rest, or one against one, pairs in the order of their codes.
     support : (m,) int64 ndarray or None
         Numbers of the landmarks' rows in the training data.
     gate : Gate or None
@@ -191,16 +214,16 @@ class Model:
     """
 
     kernel: Kernel
-    landmarks: np.ndarray | csr_array | None
-    coef: np.ndarray
-    intercept: np.ndarray
+    landmarks: Features | None
+    coef: FloatArray
+    intercept: FloatArray
     labels: list[Any]
     preparation: Preparation
     provenance: dict[str, Any] = field(default_factory=dict)
     strategy: str = "rest"
-    support: np.ndarray | None = None
+    support: NDArray[np.int64] | None = None
     gate: Gate | None = None
-    part: np.ndarray | None = None
+    part: NDArray[np.int64] | None = None
     kind: str = "classifier"
 
     def __post_init__(self) -> None:
@@ -228,7 +251,7 @@ class Model:
         labels = len(self.labels)
         if self.labels != _LABELS.get(self.kind, self.labels):
             raise ValueError(f"the labels of a {self.kind} model must be {_LABELS[self.kind]}")
-        scorers = labels if self.strategy == "rest" else model_votes.n_pairs(labels)
+        scorers = labels if self.strategy == "rest" else labels * (labels - 1) // 2
         if labels == 2 or self.kind == "regressor":
             scorers = 1
         if (self.kind == "classifier" and labels < 2) or len(self.coef) != scorers:
@@ -278,7 +301,7 @@ class Model:
             machines.append(_Machine(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
         return machines
 
-    def scores(self, X: Rows | np.ndarray | csr_array, *, prepared: bool = False) -> np.ndarray:
+    def scores(self, X: Rows | Features, *, prepared: bool = False) -> FloatArray:
         """Scores of rows that are prepared as those were that the model was fitted on.
 
         Parameters
@@ -311,7 +334,7 @@ class Model:
             )
         return self._scores(X)
 
-    def _scores(self, X: np.ndarray | csr_array) -> np.ndarray:
+    def _scores(self, X: Features) -> FloatArray:
         if X.shape[1] != self.n_features:
             raise InputError(
                 f"the rows have {X.shape[1]} features and the model was fitted on "
@@ -329,7 +352,7 @@ class Model:
                 out[rows] = machine.scores(X[rows])
         return out
 
-    def decide(self, scores: np.ndarray) -> np.ndarray:
+    def decide(self, scores: FloatArray) -> NDArray[Any]:
         """Label codes, (rows,) int64, that follow from `scores`, (rows, k).
 
         Of labels with as many votes, or as high a score, the first is taken; a pair's score of 0
@@ -338,21 +361,21 @@ class Model:
         if self.kind == "regressor":
             return scores[:, 0]
         if self.strategy == "one":
-            return model_votes.decide(scores, len(self.labels))
+            return np.argmax(_votes(scores >= 0, len(self.labels)), axis=1).astype(np.int64)
         if scores.shape[1] == 1:
             return (scores[:, 0] > 0).astype(np.int64)
         return np.argmax(scores, axis=1).astype(np.int64)
 
-    def decision_values(self, scores: np.ndarray) -> np.ndarray:
+    def decision_values(self, scores: FloatArray) -> FloatArray:
         """One value for every label, (rows, labels), of `scores`, (rows, k); (rows, 1) of two.
 
-        One against one: the votes, and scores that tell equal ones apart (`model_votes.values`).
+        One against one: the votes, and scores that tell equal ones apart.
         """
         if self.strategy == "one" and len(self.labels) > 2:
-            return model_votes.values(scores, len(self.labels))
+            return _vote_values(scores, len(self.labels))
         return scores
 
-    def predict(self, X: Rows | np.ndarray | csr_array, *, prepared: bool = False) -> np.ndarray:
+    def predict(self, X: Rows | Features, *, prepared: bool = False) -> NDArray[Any]:
         """Label codes, (rows,) int64, or predictions, (rows,) float64; X as `scores` takes it."""
         return self.decide(self.scores(X, prepared=prepared))
 
@@ -369,7 +392,7 @@ class Model:
                 "a model with a kernel function of your own cannot be written to a file; "
                 "use a kernel that has a name, or precomputed entries"
             )
-        arrays = {"coef": self.coef, "intercept": self.intercept}
+        arrays: dict[str, NDArray[Any]] = {"coef": self.coef, "intercept": self.intercept}
         kind, gate = "none", None
         if self.landmarks is not None:
             kind, rows = packed("landmarks", self.landmarks)
@@ -470,36 +493,3 @@ def in_present_words(provenance: dict[str, Any]) -> dict[str, Any]:
     if asked.get("intercept") != "constant":
         return provenance
     return {**provenance, "parameters": {**asked, "intercept": "penalized"}}
-
-
-def n_pairs(n_labels: int) -> int:
-    return n_labels * (n_labels - 1) // 2
-
-
-def votes(seconds: np.ndarray, n_labels: int) -> np.ndarray:
-    """Votes for every label, (rows, n_labels) int64; ``seconds``, (rows, pairs): for the second."""
-    first, second = np.triu_indices(n_labels, 1)
-    out = np.zeros((len(seconds), n_labels), dtype=np.int64)
-    for pair, won in enumerate(seconds.T):
-        out[:, second[pair]] += won
-        out[:, first[pair]] += ~won
-    return out
-
-
-def decide(scores: np.ndarray, n_labels: int) -> np.ndarray:
-    """The label that each row is given, (rows,) int64: the first of those with most votes."""
-    return np.argmax(votes(scores >= 0, n_labels), axis=1).astype(np.int64)
-
-
-def values(scores: np.ndarray, n_labels: int) -> np.ndarray:
-    """One decision value a label, (rows, n_labels): votes, and less than half a vote of scores.
-
-    A label's pair scores are summed and squashed, so that they decide only between labels of as
-    many votes: what scikit-learn's SVC calls the shape "ovr".
-    """
-    first, second = np.triu_indices(n_labels, 1)
-    total = np.zeros((len(scores), n_labels))
-    for pair, score in enumerate(scores.T):
-        total[:, second[pair]] += score
-        total[:, first[pair]] -= score
-    return votes(scores > 0, n_labels) + total / (3 * (np.abs(total) + 1))

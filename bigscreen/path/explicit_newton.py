@@ -13,7 +13,7 @@ the rows in the zone; at the next point of a path three or four of them do.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,7 +232,9 @@ def _root(
 
 
 @njit(nogil=True, cache=True)
-def _proximal(G, lo, hi, tube, centre, h):  # type: ignore[no-untyped-def]
+def _proximal(
+    G: float, lo: float, hi: float, tube: float, centre: float, h: float
+) -> tuple[float, float]:
     """A row's alpha at its gradient, and the slope of it: 0 at a bound and at the tube's 0."""
     slope = (hi - lo) / (2 * h)
     # delta c + G, in units of the gradient.
@@ -248,9 +250,16 @@ def _proximal(G, lo, hi, tube, centre, h):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _respond(  # type: ignore[no-untyped-def]
-    X, constant, ids, scores, terms, w, zone, slopes
-):
+def _respond(
+    X: Any,
+    constant: bool,
+    ids: NDArray[np.int64],
+    scores: FloatArray,
+    terms: ProximalTerms,
+    w: FloatArray,
+    zone: NDArray[np.int64],
+    slopes: FloatArray,
+) -> tuple[int, int, float]:
     """Move alpha to where the scores have it, and w along; zone, slopes, moves and the gap."""
     sign, lin, lo, hi, tube, centre, h, alpha = terms
     found, moved, gap = 0, 0, 0.0
@@ -272,7 +281,7 @@ def _respond(  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _turned(scores, change, length, terms):  # type: ignore[no-untyped-def]
+def _turned(scores: FloatArray, change: FloatArray, length: float, terms: ProximalTerms) -> float:
     """``<w(alpha at scores + length change) - w(alpha), step>``."""
     sign, lin, lo, hi, tube, centre, h, alpha = terms
     total = 0.0

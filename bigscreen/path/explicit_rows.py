@@ -55,10 +55,10 @@ class ExplicitRows:
         """Length of phi and w."""
         self.entries = X.size / max(1, self.n_rows)
         """Entries of a row that are stored."""
-        self.sqnorms = np.empty(self.n_rows)
+        self.sqnorms: FloatArray = np.empty(self.n_rows)
         _sqnorms(self.X, self.sqnorms)
         self.sqnorms += constant
-        self.norms = np.sqrt(self.sqnorms) * (1 + (self.width + 4) * SUM_UNIT)
+        self.norms: FloatArray = np.sqrt(self.sqnorms) * (1 + (self.width + 4) * SUM_UNIT)
         self.largest = float(np.max(self.norms, initial=0.0))
         # A tile costs as much as d entries: as many rows that this is an eighth of it.
         self._tile = max(SUMMED_ROWS, int(8 * self.width / max(1.0, self.entries)))
@@ -90,17 +90,19 @@ class ExplicitRows:
 
     def score_error(self, w: FloatArray) -> float:
         """Bound on the rounding error of any score of this w."""
-        return (self.width + 2) * SUM_UNIT * self.largest * float(np.linalg.norm(w))
+        return float((self.width + 2) * SUM_UNIT * self.largest * np.linalg.norm(w))
 
 
 @njit(nogil=True, cache=True)
-def _sqnorms(X, out):  # type: ignore[no-untyped-def]
+def _sqnorms(X: Any, out: FloatArray) -> None:
     for i in range(len(out)):
         out[i] = row_sqnorm(X, i)
 
 
 @njit(nogil=True, cache=True)
-def _sum(X, coef, norms, constant, tile, w):  # type: ignore[no-untyped-def]
+def _sum(
+    X: Any, coef: FloatArray, norms: FloatArray, constant: bool, tile: int, w: FloatArray
+) -> float:
     part, lost = np.empty_like(w), np.zeros_like(w)
     size = 0.0
     for start in range(0, len(coef), tile):
@@ -121,7 +123,7 @@ def _sum(X, coef, norms, constant, tile, w):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _add(X, rows, coef, constant, w):  # type: ignore[no-untyped-def]
+def _add(X: Any, rows: NDArray[np.int64], coef: FloatArray, constant: bool, w: FloatArray) -> None:
     for k in range(len(rows)):
         row_axpy(X, rows[k], coef[k], w)
         if constant:
@@ -129,7 +131,7 @@ def _add(X, rows, coef, constant, w):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _dots(X, rows, w, constant, out):  # type: ignore[no-untyped-def]
+def _dots(X: Any, rows: NDArray[np.int64], w: FloatArray, constant: bool, out: FloatArray) -> None:
     for k in range(len(rows)):
         out[k] = row_dot(X, rows[k], w)
         if constant:
@@ -137,7 +139,14 @@ def _dots(X, rows, w, constant, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _load(X, rows, scale, position, constant, out):  # type: ignore[no-untyped-def]
+def _load(
+    X: Any,
+    rows: NDArray[np.int64],
+    scale: FloatArray,
+    position: NDArray[np.int64],
+    constant: bool,
+    out: FloatArray,
+) -> None:
     origin = np.zeros(out.shape[1])
     for k in range(len(rows)):
         row_load(X, rows[k], position, origin, out[k])
@@ -164,7 +173,7 @@ def certificate(dual: Dual, alpha: FloatArray, scores: FloatArray, error: float)
 
 
 @njit(nogil=True, cache=True)
-def slack(G, lo, hi, tube, alpha):  # type: ignore[no-untyped-def]
+def slack(G: float, lo: float, hi: float, tube: float, alpha: float) -> float:
     """A row's part of the gap (see ``Dual.slacks``)."""
     if tube == 0.0:
         return G * (hi - alpha) if G > 0 else -G * (alpha - lo)
@@ -174,7 +183,13 @@ def slack(G, lo, hi, tube, alpha):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _certificate(problem, alpha, scores, error, out):  # type: ignore[no-untyped-def]
+def _certificate(
+    problem: tuple[FloatArray, ...],
+    alpha: FloatArray,
+    scores: FloatArray,
+    error: float,
+    out: FloatArray,
+) -> None:
     sign, lin, lo, hi, tube = problem
     for i in range(len(alpha)):
         G = lin[i] - sign[i] * scores[i]
@@ -331,7 +346,7 @@ class UndecidedRows:
             return None
         self._tried = radius
         decided = self.dual.decide(*Ball(float(radius)).intervals(self.scores, self.norms, slack))
-        stay = decided == FREE
+        stay: NDArray[np.bool_] = decided == FREE
         # Smaller arrays have to pay for their making.
         if np.count_nonzero(stay) > 0.8 * len(stay):
             return None

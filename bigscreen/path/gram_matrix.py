@@ -11,7 +11,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
-from bigscreen.kernels.base import FLOAT64
+from bigscreen.kernels.base import FLOAT64, Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray, njit
@@ -133,12 +133,14 @@ def bytes_needed(n: int, dtype: type) -> int:
     return 2 * n * n * np.dtype(dtype).itemsize
 
 
-def _bounds(kernel, side: Operand) -> FloatArray:  # type: ignore[no-untyped-def]
+def _bounds(kernel: Kernel, side: Operand) -> FloatArray:
     return np.array([kernel.bound(size, size) for size in side.sqnorms])
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _add_rows(K, rows, coef, scores):  # type: ignore[no-untyped-def]
+def _add_rows(
+    K: NDArray[np.floating], rows: NDArray[np.int64], coef: FloatArray, scores: FloatArray
+) -> None:
     """Four rows in a pass: the scores are read and written a quarter as often."""
     whole = len(rows) - len(rows) % 4
     for k in range(0, whole, 4):

@@ -17,6 +17,7 @@ from bigscreen.certify.exact import ExactSums, bands, summed
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Limits, Monitor
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram import near_last
 from bigscreen.path.stage import PathPoint, PointTask
@@ -53,7 +54,7 @@ class KernelStage:
     """
 
     def __init__(
-        self, design: Design, fleet: Any, constant: bool = False, options: Block | None = None
+        self, design: Design, fleet: Fleet, constant: bool = False, options: Block | None = None
     ) -> None:
         if not design.exact:
             raise InputError("a stage of kernel columns needs an exact kernel")
@@ -71,7 +72,8 @@ class KernelStage:
             squares = np.concatenate([kernel.diag(data.X(*part)) for part in parts])
         else:
             squares = np.array([kernel.bound(size, size) for size in sizes])
-        return np.sqrt(np.maximum(squares, 0.0) + self.constant) * (1 + 1e-12)
+        norms: FloatArray = np.sqrt(np.maximum(squares, 0.0) + self.constant) * (1 + 1e-12)
+        return norms
 
     def solve(self, task: PointTask) -> PathPoint:
         """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
@@ -149,7 +151,7 @@ class _Judge:
 
     design: Design
     problem: FixedDual
-    fleet: Any
+    fleet: Fleet
     calls: int = 0
     best: ExactSums | None = None
     left: float = np.inf

@@ -185,7 +185,7 @@ def row_size(data: Rows) -> float:
     if not data.is_sparse:
         return 4.0 * data.n_features
     sample: Any = data.X(*data.shard(0))
-    return 8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0
+    return float(8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0)
 
 
 def entry_cost(data: Rows) -> float:
