@@ -25,7 +25,7 @@ from bigscreen.files.work import in_use
 
 if TYPE_CHECKING:
     from bigscreen.fleet.protocol import Fleet
-    from bigscreen.train.options import Number as NumberValues
+    from bigscreen.train import option
 
 BAD_INPUT = 2
 _BYTES = {"": 1, "b": 1}
@@ -139,7 +139,7 @@ class Number(click.ParamType):  # type: ignore[type-arg] # not generic in click 
 
     name = "number"
 
-    def __init__(self, values: "NumberValues") -> None:
+    def __init__(self, values: "option.Number") -> None:
         self.values = values
 
     def convert(self, value: Any, param: Any, ctx: Any) -> float | str:

@@ -17,7 +17,7 @@ from bigscreen.cli.common import (
 from bigscreen.cli.info import describe_store, store_facts
 from bigscreen.cli.signals import INTERRUPTED
 from bigscreen.files.printable import printable
-from bigscreen.train.options import POSITIVE
+from bigscreen.train.option import POSITIVE
 
 
 @click.command(short_help="Read files into a STORE.")

@@ -9,7 +9,7 @@ import click
 
 from bigscreen.cli.common import Bytes, Number, Seconds, threads_option
 from bigscreen.errors import InputError
-from bigscreen.train import options
+from bigscreen.train import option, options
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
@@ -20,17 +20,17 @@ OWN_DEFAULTS = {"class_weight": "none", "work": None}
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def _kind(values: options.Values) -> Any:
+def _kind(values: option.Values) -> Any:
     """What reads the text of such a value."""
-    if isinstance(values, options.Bytes):
+    if isinstance(values, option.Bytes):
         return Bytes()
-    if isinstance(values, options.Seconds):
+    if isinstance(values, option.Seconds):
         return Seconds()
-    if isinstance(values, options.Number):
+    if isinstance(values, option.Number):
         return Number(values)
-    if isinstance(values, options.Count):
+    if isinstance(values, option.Count):
         return click.IntRange(min=values.least)
-    if isinstance(values, options.Words):
+    if isinstance(values, option.Words):
         return click.Choice([word for word in values.words if word not in values.inside])
     words = getattr(values, "words", ())
     return click.Choice(words) if words else str
@@ -39,14 +39,14 @@ def _kind(values: options.Values) -> Any:
 def _option(name: str) -> Any:
     """The click option of an option of the options."""
     own = options.OPTIONS[name]
-    if own.values is options.FLAG:
+    if own.values is option.FLAG:
         return click.option(options.flag(name), name, is_flag=True, help=own.help)
     default = OWN_DEFAULTS.get(name, options.DEFAULTS[name])
     return click.option(
         options.flag(name),
         name,
         type=_kind(own.values),
-        metavar=own.metavar or None,
+        metavar=own.metavar or own.values.metavar or None,
         default=default,
         show_default=default is not None and not own.otherwise,
         help=own.help + (f"  [default: {own.otherwise}]" if own.otherwise else ""),
@@ -90,8 +90,8 @@ def fit_options(names: Sequence[str] = tuple(OPTIONS)) -> Callable[[Command], Co
     wanted = [OPTIONS[name] for name in OPTIONS if name in names]
 
     def add(command: Command) -> Command:
-        for option in reversed([*wanted, *WHERE_IT_RUNS.values()]):
-            command = option(command)
+        for decorate in reversed([*wanted, *WHERE_IT_RUNS.values()]):
+            command = decorate(command)
         return command
 
     return add
@@ -155,5 +155,5 @@ def _given(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 
-def _useless(option: str, where: str) -> InputError:
-    return InputError(f"{option} has no meaning {where}; leave it out")
+def _useless(flag: str, where: str) -> InputError:
+    return InputError(f"{flag} has no meaning {where}; leave it out")

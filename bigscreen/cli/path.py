@@ -24,7 +24,8 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.options import fit_options, train_options
 from bigscreen.errors import InputError
-from bigscreen.train.options import POSITIVE, PROBLEMS, SHARE
+from bigscreen.train.option import POSITIVE, SHARE
+from bigscreen.train.options import PROBLEMS
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset

@@ -10,12 +10,28 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field, fields
-from numbers import Integral
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
-from bigscreen.errors import InputError, is_number
+from bigscreen.errors import InputError
+from bigscreen.train.option import (
+    DURATION,
+    FLAG,
+    FOLDER,
+    INSIDE,
+    NOT_NEGATIVE,
+    POSITIVE,
+    SHARE,
+    SIZE,
+    Count,
+    Number,
+    Option,
+    Other,
+    Scope,
+    Words,
+    option,
+)
 
 __all__ = ["OPTIONS", "PROBLEMS", "TrainOptions", "coupled"]
 
@@ -68,27 +84,18 @@ RECIPE_OFFSETS = {"true": "true", "penalized": "constant", "none": "none"}
 """The same as `bigscreen.problems.recipes` calls it."""
 
 
-# -- what an option is ---------------------------------------------------------------------------
-class Scope(NamedTuple):
-    """The machines that have a use for an option, and what is said of it where it has none."""
-
-    fits: Callable[[Any], bool]
-    """Of options, as attributes."""
-    where: str
-    """On the command line, behind "has no meaning"."""
-    refusal: str = ""
-    """The sentence for Python; empty: the value is not looked at there, whatever it is."""
-
-
-def parameter_of_problem(name: str, refusal: str = "") -> Scope:
+def of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
     """The problems that are functions of this parameter."""
-    fits = lambda o: name in PROBLEMS[o.problem].parameters  # noqa: E731
-    return Scope(fits, "with --problem {problem}", refusal)
+
+    def fits(options: Any) -> bool:
+        return parameter in PROBLEMS[options.problem].parameters
+
+    return (Scope(fits, "with --problem {problem}", refusal),)
 
 
-def parameter_of_kernel(name: str) -> Scope:
+def of_kernels(parameter: str) -> tuple[Scope]:
     """The kernels that have this parameter."""
-    return Scope(lambda o: name in KERNELS[o.kernel], "with --kernel {kernel}")
+    return (Scope(lambda o: parameter in KERNELS[o.kernel], "with --kernel {kernel}"),)
 
 
 ANY_OFFSET = Scope(lambda o: not PROBLEMS[o.problem].own_offset, "with --problem {problem}")
@@ -114,9 +121,9 @@ INEXACT = Scope(
 CURVED = Scope(lambda o: o.kernel != "linear", "with --kernel linear", NO_LANDMARKS)
 
 
-def screened_by(name: str) -> Scope:
+def of_rule(name: str) -> tuple[Scope]:
     """Fits that screen by this rule."""
-    return Scope(lambda o: o.screening == name, f"but with --screening {name}")
+    return (Scope(lambda o: o.screening == name, f"but with --screening {name}"),)
 
 
 def unsaid(*scopes: Scope) -> tuple[Scope, ...]:
@@ -124,141 +131,6 @@ def unsaid(*scopes: Scope) -> tuple[Scope, ...]:
     return tuple(scope._replace(refusal="") for scope in scopes)
 
 
-class Values(Protocol):
-    """The values that an option can have."""
-
-    @property
-    def must(self) -> str:
-        """What a value has to do, in a sentence."""
-
-    def accept(self, value: Any) -> bool:
-        """Whether a value does."""
-
-
-@dataclass(frozen=True)
-class Words:
-    """Some words.
-
-    Parameters
-    ----------
-    words : tuple of str
-    only : dict
-        Which machines a word is for, where it is not for all.
-    inside : tuple of str
-        Words that the command line does not have.
-    """
-
-    words: tuple[str, ...]
-    only: Mapping[str, Scope] = field(default_factory=dict)
-    inside: tuple[str, ...] = ()
-
-    @property
-    def must(self) -> str:
-        """What a value has to do."""
-        return f"be one of {', '.join(self.words)}"
-
-    def accept(self, value: Any) -> bool:
-        """Whether it is one of the words."""
-        return isinstance(value, str) and value in self.words
-
-
-@dataclass(frozen=True)
-class Count:
-    """Whole numbers from ``least`` on."""
-
-    least: int = 1
-
-    @property
-    def must(self) -> str:
-        """What a value has to do."""
-        return f"be a whole number, at least {self.least}"
-
-    def accept(self, value: Any) -> bool:
-        """Whether it is such a number, of whatever type."""
-        whole = isinstance(value, Integral) and not isinstance(value, bool)
-        return whole and value >= self.least
-
-
-@dataclass(frozen=True)
-class Number:
-    """Finite numbers that pass a test, or words in their place."""
-
-    must: str = "be a finite number"
-    test: Callable[[float], bool] = lambda value: True
-    words: tuple[str, ...] = ()
-
-    def accept(self, value: Any) -> bool:
-        """Whether it is one of the words, or a number that passes."""
-        if isinstance(value, str):
-            return value in self.words
-        return is_number(value) and self.test(value)
-
-
-class Bytes(Number):
-    """Sizes of memory."""
-
-
-class Seconds(Number):
-    """Times."""
-
-
-@dataclass(frozen=True)
-class Other:
-    """Whatever passes a test; ``words`` are those that the command line has for it, if any."""
-
-    must: str = ""
-    accept: Callable[[Any], bool] = lambda value: True
-    words: tuple[str, ...] = ()
-
-
-POSITIVE = Number("be a positive finite number", lambda value: value > 0)
-INSIDE = Number("lie strictly between 0 and 1", lambda value: 0 < value < 1)
-SHARE = Number("lie in (0, 1]", lambda value: 0 < value <= 1)
-NOT_NEGATIVE = Number("be a finite number, 0 or more", lambda value: value >= 0)
-SIZE = Bytes("be a number of bytes, at least 1", lambda value: value >= 1)
-DURATION = Seconds("be a positive number of seconds", lambda value: value > 0)
-FLAG = Other()
-FOLDER = Other()
-
-
-class Option(NamedTuple):
-    """All that there is to say of an option.
-
-    Parameters
-    ----------
-    values : Values
-    help : str
-        What it does, in the words of the command line.
-    scopes : tuple of Scope
-        The machines that have a use for it; empty: all.
-    detail : str
-        What only Python's users need to know.
-    metavar : str
-        What help calls a value.
-    otherwise : str
-        How help says what happens without it, where the default itself does not say it.
-    called : str
-        What sentences call it; empty: its name.
-    flag : str or None
-        Its name on the command line; empty: made of its name; None: it is not there.
-    """
-
-    values: Values
-    help: str = ""
-    scopes: tuple[Scope, ...] = ()
-    detail: str = ""
-    metavar: str = ""
-    otherwise: str = ""
-    called: str = ""
-    flag: str | None = ""
-
-
-def option(default: Any, *args: Any, **kwargs: Any) -> Any:
-    """A field of `TrainOptions`: its default, and an `Option`."""
-    return field(default=default, metadata={"option": Option(*args, **kwargs)})
-
-
-# -- the table -----------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class TrainOptions:
     """Everything a fit can be asked for."""
@@ -278,7 +150,7 @@ class TrainOptions:
         SHARE,
         "Of nu-svc and one-class, in place of --C: the part of the rows that may be on the "
         "wrong side, at most 1.",
-        (parameter_of_problem("nu"),),
+        of_problems("nu"),
         "It is also the least part of the rows' weight that supports the margin.",
         "NU",
     )
@@ -286,14 +158,14 @@ class TrainOptions:
         0.1,
         NOT_NEGATIVE,
         "Of svr and squared-svr: errors up to this size cost nothing.",
-        (parameter_of_problem("epsilon"),),
+        of_problems("epsilon"),
         metavar="E",
     )
     tau: float = option(
         0.5,
         INSIDE,
         "Of quantile: the part of the rows that is to lie below.",
-        (parameter_of_problem("tau"),),
+        of_problems("tau"),
         metavar="T",
         called="the quantile tau",
     )
@@ -314,22 +186,15 @@ class TrainOptions:
         Number(POSITIVE.must, POSITIVE.test, ("scale", "auto")),
         "How quickly likeness falls with distance: larger bends more. "
         "scale: 1 / (columns x variance of the values); auto: 1 / columns.",
-        (parameter_of_kernel("gamma"),),
+        of_kernels("gamma"),
         metavar="G|scale|auto",
     )
-    degree: int = option(
-        3,
-        Count(),
-        "Power of the polynomial kernel.",
-        (parameter_of_kernel("degree"),),
-        metavar="N",
-    )
+    degree: int = option(3, Count(), "Power of the polynomial kernel.", of_kernels("degree"))
     coef0: float = option(
         0.0,
         Number(),
         "Number added inside the polynomial and sigmoid kernels.",
-        (parameter_of_kernel("coef0"),),
-        metavar="X",
+        of_kernels("coef0"),
     )
     exact: bool = option(
         False,
@@ -357,20 +222,16 @@ class TrainOptions:
         INSIDE,
         "Drop directions of the landmarks below this part of the largest.",
         (INEXACT, CURVED),
-        metavar="X",
         otherwise="1e-12, 1e-6 with recomputed features, whose precision carries no more",
     )
     seed: int = option(
-        0,
-        Count(0),
-        "Seed of every random choice: the same seed gives the same model.",
-        metavar="N",
+        0, Count(0), "Seed of every random choice: the same seed gives the same model."
     )
     C: float = option(
         1.0,
         POSITIVE,
         "What a mistake on one row costs: larger fits the training rows harder.",
-        (parameter_of_problem("C"),),
+        of_problems("C"),
         metavar="C",
         flag="--C",
     )
@@ -378,7 +239,7 @@ class TrainOptions:
         None,
         POSITIVE,
         "The same choice per row instead of in total: C = 1 / (2 x rows x lambda).",
-        (parameter_of_problem("C", "lambda stands for C, which {problem} has not; use nu"),),
+        of_problems("C", "lambda stands for C, which {problem} has not; use nu"),
         metavar="L",
         called="lambda",
         flag="--lambda",
@@ -407,13 +268,11 @@ class TrainOptions:
         "that is not positive semidefinite (sigmoid) nothing is proved: X is the KKT violation.",
         detail="Such kernels are sigmoid, polynomial with coef0 below 0, and a matrix or function "
         "that shows it; their tol is LIBSVM's eps.",
-        metavar="X",
     )
     max_iter: int = option(
         1000,
         Count(),
         "Most passes over the data; then the best model so far is kept, with its gap.",
-        metavar="N",
     )
     time_budget: float | None = option(
         None,
@@ -421,14 +280,12 @@ class TrainOptions:
         "Most time to take, such as 90s, 10m, 2h, the waiting for workers included; then the "
         "same, or a sentence if there is no model yet.",
         detail="A number of seconds.",
-        metavar="TIME",
     )
     memory: int | None = option(
         None,
         SIZE,
         "Memory to stay within, all processes together, such as 4GiB.",
         detail="A number of bytes; None: 0.8 of the machine's.",
-        metavar="SIZE",
     )
     cache: int | None = option(
         None,
@@ -436,8 +293,7 @@ class TrainOptions:
         "Memory for comparisons between rows that --exact may need again, such as 1GiB.",
         (PAIRED,),
         "A number of bytes, or less where less is left or needed. No result depends on it.",
-        "SIZE",
-        "0.3 of --memory at most",
+        otherwise="0.3 of --memory at most",
     )
     intercept: bool | str = option(
         "penalized",
@@ -487,16 +343,14 @@ class TrainOptions:
         0.1,
         INSIDE,
         "How bold f-safe screening is: smaller leaves out more.",
-        (screened_by("f-safe"),),
-        metavar="X",
+        of_rule("f-safe"),
         flag="--f",
     )
     patience: int = option(
         3,
         Count(),
         "Looks at a row in which it has to seem decided, for joachims screening.",
-        (screened_by("joachims"),),
-        metavar="N",
+        of_rule("joachims"),
     )
     start: str = option(
         "auto",
@@ -509,15 +363,10 @@ class TrainOptions:
         Count(),
         "Parts to divide the rows into.",
         (DIVIDED,),
-        metavar="N",
         otherwise="about 5000 rows each",
     )
     levels: int = option(
-        1,
-        Count(),
-        "Times to divide the rows: each time into a quarter as many parts.",
-        (DIVIDED,),
-        metavar="N",
+        1, Count(), "Times to divide the rows: each time into a quarter as many parts.", (DIVIDED,)
     )
     early: bool = option(
         False,
@@ -535,7 +384,6 @@ class TrainOptions:
         None,
         FOLDER,
         "Where stored features and checkpoints go.",
-        metavar="FOLDER",
         otherwise="MODEL.work, removed at the end",
     )
     resume: bool = option(False, FLAG, "Go on from the checkpoints in ``work``.", flag=None)
