@@ -227,7 +227,8 @@ def close(
     b_alpha = float(v[exact.width]) if frame.constant else 0.0
     size = float(np.dot(theta, total[5:]))
     constant = point.intercept if frame.constant else 0.0
-    primal = loss + 0.5 * float(point.w @ point.w)
+    half_w_sq, half_alpha_sq = 0.5 * float(point.w @ point.w), 0.5 * float(w_alpha @ w_alpha)
+    primal = loss + half_w_sq
     if frame.constant:
         primal += 0.5 * (constant / frame.constant) ** 2
     primal += float(np.dot(frame.total, multiplier))
@@ -236,7 +237,7 @@ def close(
         joined = Kinks.joined(kinks[g] for kinks in near)
         best[g], change, weight = joined.best(multiplier[g], total_g, sample.far)
         primal, passed = primal + change, passed + weight
-    dual = lin - 0.5 * float(w_alpha @ w_alpha) - 0.5 * b_alpha**2
+    dual = lin - half_alpha_sq - 0.5 * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
     largest, eps = frame.largest(exact.column_bound), 2.0**-53
     terms, rows_summed = exact.width + exact.rank, data.shard_rows + data.n_shards
@@ -244,10 +245,10 @@ def close(
     error = eps * terms * largest * (exact.coef_size(point.w) + offsets)
     own = (box + 0.5 * bend * error) * error
     # What cancels in P (a nu-SVC's rho) was rounded by itself.
-    summed = abs(loss) + 0.5 * float(point.w @ point.w) + float(frame.total @ np.abs(multiplier))
+    summed = abs(loss) + half_w_sq + float(frame.total @ np.abs(multiplier))
     own += eps * rows_summed * (abs(primal) + summed + box)
     other = eps * (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
-    summed = abs(lin) + 0.5 * float(w_alpha @ w_alpha)
+    summed = abs(lin) + half_alpha_sq
     other += eps * rows_summed * (abs(dual) + summed + size)
     gap = float(primal - dual)
     # What was summed are float32 numbers; the machine that is published has float64 ones.

@@ -48,6 +48,8 @@ UNEVEN = 2.0
 """No part has more than so many times the average: the largest takes longest."""
 PASSES = 1000
 """Passes of the solver in a part at most."""
+BLOCK = 8192
+"""Support rows whose kernel entries to as many others are one task."""
 
 
 @dataclass(frozen=True)
@@ -74,37 +76,12 @@ class Divided:
     record: dict[str, Any]
 
 
-def divide(
-    design: Design,
-    problem: Problem,
-    fleet: Any,
-    solver: Solver,
-    local: Callable[[int], AbstractContextManager[Any]],
-    *,
-    parts: int | None = None,
-    levels: int = 1,
-    largest: int | None = None,
-    refine: int | None = None,
-    early: bool = False,
-    tol: float = 1e-2,
-    rule: Rule | None = None,
-    seed: int = 0,
-    deadline: float | None = None,
-    report: Report = lambda event: None,
-) -> Divided:
-    """Solve parts of the rows by themselves.
+@dataclass(frozen=True)
+class Division:
+    """How the rows are divided, and how far each part is solved.
 
     Parameters
     ----------
-    design, problem
-        What is to be solved: any design, the exact kernel machine too.
-    fleet : fleet.Fleet
-        Where parts are solved, one item each. The result does not depend on its workers.
-    solver : Solver
-        Of parts and support rows; one that holds alpha.
-    local : callable
-        The fleet of a part's solver where the part is, for a number of threads: ``fleet.Inline``.
-        Picklable.
     parts : int or None
         Of the first level; None: about 5,000 rows a part.
     levels : int
@@ -125,6 +102,42 @@ def divide(
         Value of ``time.monotonic()`` after which solves end where they are.
     report : callable
         Receives phases and progress.
+    """
+
+    parts: int | None = None
+    levels: int = 1
+    largest: int | None = None
+    refine: int | None = None
+    early: bool = False
+    tol: float = 1e-2
+    rule: Rule | None = None
+    seed: int = 0
+    deadline: float | None = None
+    report: Report = lambda event: None
+
+
+def divide(
+    design: Design,
+    problem: Problem,
+    fleet: Fleet,
+    solver: Solver,
+    local: Callable[[int], AbstractContextManager[Fleet]],
+    division: Division,
+) -> Divided:
+    """Solve parts of the rows by themselves.
+
+    Parameters
+    ----------
+    design, problem
+        What is to be solved: any design, the exact kernel machine too.
+    fleet : Fleet
+        Where parts are solved, one item each. The result does not depend on its workers.
+    solver : Solver
+        Of parts and support rows; one that holds alpha.
+    local : callable
+        The fleet of a part's solver where the part is, for a number of threads: ``Inline``.
+        Picklable.
+    division : Division
 
     Returns
     -------
@@ -135,15 +148,15 @@ def divide(
     InputError
         More parts than rows, or parts that cannot be as small as ``largest``.
     """
-    counts = _counts(design.data.n_rows, parts, levels, largest)
-    job = _Job(design, problem, fleet, solver, tol, rule, deadline, report)
+    counts = _counts(design.data.n_rows, division.parts, division.levels, division.largest)
+    levels = _Levels(design, problem, fleet, solver, division)
     for count in counts:
-        job.level(count, largest, local, seed)
-    if not early:
-        job.scale()
-        if refine != 0:
-            job.refine(refine)
-    return Divided(job.alpha, job.partition, job.intercepts, job.record)
+        levels.solve(count, local)
+    if not division.early:
+        levels.scale()
+        if division.refine != 0:
+            levels.refine()
+    return Divided(levels.alpha, levels.partition, levels.intercepts, levels.record)
 
 
 def _counts(n: int, parts: int | None, levels: int, largest: int | None) -> list[int]:
@@ -171,23 +184,15 @@ def _shares(dual: Dual, rows: list[NDArray[np.int64]]) -> list[FloatArray]:
     return list(sums / np.where(sums.any(axis=0), sums.sum(axis=0), 1.0))
 
 
-class _Job:
+class _Levels:
     """alpha as it goes through the levels."""
 
     def __init__(
-        self,
-        design: Design,
-        problem: Problem,
-        fleet: Any,
-        solver: Solver,
-        tol: float,
-        rule: Rule | None,
-        deadline: float | None,
-        report: Report,
+        self, design: Design, problem: Problem, fleet: Fleet, solver: Solver, division: Division
     ) -> None:
         data = design.data
         self.design, self.problem, self.fleet, self.solver = design, problem, fleet, solver
-        self.tol, self.rule, self.deadline, self.report = tol, rule, deadline, report
+        self.division, self.report = division, division.report
         self.codes, self.weights = data.y(0, data.n_rows), data.weights(0, data.n_rows)
         self.dual = problem.dual(self.codes, self.weights)
         self.alpha = np.zeros(data.n_rows)
@@ -195,11 +200,11 @@ class _Job:
         self.partition: Partition
         self.intercepts: FloatArray
 
-    def level(self, parts: int, largest: int | None, local: Any, seed: int) -> None:
+    def solve(self, parts: int, local: Callable[[int], AbstractContextManager[Fleet]]) -> None:
         """Partition the rows, solve every part from the alpha that there is."""
         began = time.monotonic()
         self.report({"event": "phase", "phase": "partition"})
-        n = len(self.alpha)
+        n, largest = len(self.alpha), self.division.largest
         even = math.ceil(UNEVEN * n / max(1, parts))
         pool = np.flatnonzero(self.alpha)
         self.partition = partition(
@@ -207,7 +212,7 @@ class _Job:
             self.fleet,
             parts,
             largest=even if largest is None else min(even, largest),
-            seed=seed,
+            seed=self.division.seed,
             pool=pool if len(pool) else None,
         )
         clustered = time.monotonic()
@@ -222,7 +227,9 @@ class _Job:
         # The largest first: with the last ones small all workers end together.
         turn = [p for p in np.argsort(-sizes, kind="stable").tolist() if len(rows[p])]
         threads = max(1, self.fleet.workers // max(1, len(turn)))
-        task = PartFleet(self.design, self.problem, self.solver, local, self.tol, PASSES, self.rule)
+        division = self.division
+        how = division.tol, PASSES, division.rule
+        task = PartFleet(self.design, self.problem, self.solver, local, *how)
         shares = _shares(self.dual, rows)
         items = (
             Part(
@@ -284,15 +291,17 @@ class _Job:
             "dual": t * lin - 0.5 * t * t * w_sq,
         }
 
-    def refine(self, most: int | None) -> None:
+    def refine(self) -> None:
         """Solve on the support rows alone, if they are not too many."""
         support = np.flatnonzero(self.alpha)
-        n = len(self.alpha)
+        n, most = len(self.alpha), self.division.refine
         if not 0 < len(support) < (n if most is None else min(n, most + 1)):
             return
         began = time.monotonic()
         self.report({"event": "phase", "phase": "refine"})
-        check = StartCheck(self.tol, PASSES, self.rule, self.deadline, self.design.definite)
+        division = self.division
+        limits = division.tol, PASSES, division.rule, division.deadline
+        check = StartCheck(*limits, self.design.definite)
         found = solved(
             pick(self.design, support, self.codes[support], self.weights[support]),
             self.problem,
@@ -312,11 +321,8 @@ class _Job:
 
     def _seconds(self) -> float | None:
         """What is left of the time: clocks of other machines do not agree with ours."""
-        return None if self.deadline is None else max(0.0, self.deadline - time.monotonic())
-
-
-BLOCK = 8192
-"""Support rows whose kernel entries to as many others are one task."""
+        end = self.division.deadline
+        return None if end is None else max(0.0, end - time.monotonic())
 
 
 class Part(NamedTuple):
@@ -391,7 +397,7 @@ class PartFleet:
     design: Design
     problem: Problem
     solver: Solver
-    fleet: Callable[[int], AbstractContextManager[Any]]
+    fleet: Callable[[int], AbstractContextManager[Fleet]]
     tol: float
     most: int
     rule: Rule | None
@@ -455,7 +461,7 @@ def solved(
     design: Design,
     problem: Problem,
     solver: Solver,
-    fleet: Any,
+    fleet: Fleet,
     check: StartCheck,
     alpha: FloatArray,
 ) -> PartSolution:

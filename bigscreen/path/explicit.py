@@ -26,7 +26,7 @@ from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import enough
 from bigscreen.screening.regions import Scores
-from bigscreen.solvers.coordinate import epoch
+from bigscreen.solvers.coordinate import EpochRows, epoch
 
 NEWTON_WIDTH = 1500
 """Columns, or rows, up to which Newton steps, with matrices of that size, beat epochs."""
@@ -215,8 +215,9 @@ class Descent:
         active[rows.ids] = True
         while len(rows.ids):
             order = self._rng.permutation(np.flatnonzero(active))
-            moving = (*self._problem, alpha, rows.w, order, columns.constant, threshold, active)
-            visited, threshold = epoch(columns.X, columns.sqnorms, *moving)
+            given = EpochRows(columns.X, columns.sqnorms, *self._problem)
+            moving = (alpha, rows.w, order, columns.constant, threshold, active)
+            visited, threshold = epoch(given, *moving)
             rows.moves += visited
             rows.counts["steps"] += 1
             done += 1

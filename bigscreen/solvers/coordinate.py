@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,7 @@ class _Descent:
 
     def __init__(self, run: Run) -> None:
         problem, data = run.problem, run.design.data
-        self.design, self.data, self.box = run.design, data, run.reach.total
+        self.design, self.box = run.design, run.reach.total
         self.constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
         self.shards = [data.shard(s) for s in range(data.n_shards)]
         self.duals = [problem.dual(data.y(a, b), data.weights(a, b)) for a, b in self.shards]
@@ -111,7 +111,7 @@ class _Descent:
     def begin(self, alpha: FloatArray) -> None:
         """Start at this alpha, or what of it is within the box: one pass for its w."""
         self.alpha = np.array(alpha, dtype=np.float64)
-        self.w = np.zeros(self.data.n_features + (self.constant != 0))
+        self.w = np.zeros(self.design.data.n_features + (self.constant != 0))
         for s, (a, b) in enumerate(self.shards):
             dual = self.duals[s]
             self.alpha[a:b] = dual.feasible(self.alpha[a:b])
@@ -136,21 +136,15 @@ class _Descent:
             if len(free):
                 dual = self.duals[s]
                 tube = constant(0.0, b - a) if dual.tube is None else dual.tube
+                box = dual.sign, dual.lin, dual.lo, dual.hi, tube, dual.curve
                 _, violation = epoch(
-                    as_rows(self._rows(s)),
-                    self.sqnorms[s],
-                    dual.sign,
-                    dual.lin,
-                    dual.lo,
-                    dual.hi,
-                    tube,
+                    EpochRows(as_rows(self._rows(s)), self.sqnorms[s], *box),
                     self.alpha[a:b],
                     self.w,
                     rng.permutation(free),
                     self.constant,
                     threshold,
                     self.active[a:b],
-                    dual.curve,
                 )
                 self.violation = max(self.violation, violation)
         self.epochs += 1
@@ -158,7 +152,7 @@ class _Descent:
     def point(self) -> Point:
         """The point with its Frank-Wolfe gap over the free rows (fixed rows have none)."""
         gap = value = 0.0
-        error = self.design.score_error(self.w[: self.data.n_features])
+        error = self.design.score_error(self.w[: self.design.data.n_features])
         box = self.box * error if self.curved else self.box
         self._count(~self.fixed)
         for s, (a, b) in enumerate(self.shards):
@@ -177,7 +171,7 @@ class _Descent:
                     box += max(wanted, np.abs(self.alpha[a + free]).sum())
         self.active[:] = ~self.fixed
         value -= 0.5 * float(self.w @ self.w)
-        w = self.w[: self.data.n_features].copy()
+        w = self.w[: self.design.data.n_features].copy()
         return Point(
             w,
             w,
@@ -214,7 +208,7 @@ class _Descent:
 
     def screen(self, region: Ball) -> None:
         """Fix rows that are where the region proves the optimum's to be."""
-        slack = self.design.score_error(self.w[: self.data.n_features])
+        slack = self.design.score_error(self.w[: self.design.data.n_features])
         high = low = 0
         for s, (a, b) in enumerate(self.shards):
             dual, alpha, fixed = self.duals[s], self.alpha[a:b], self.fixed[a:b]
@@ -264,14 +258,38 @@ class _Descent:
         return self.constant * float(self.w[-1]) if self.constant else 0.0
 
     def _rows(self, s: int) -> Any:
-        return self.X[s] if self.X is not None else self.data.X(*self.shards[s])
+        return self.X[s] if self.X is not None else self.design.data.X(*self.shards[s])
+
+
+class EpochRows(NamedTuple):
+    """Rows and their part of a dual without a coupling, for compiled loops.
+
+    ``X``: ndarray (n, d) or CSR triple (`rows.as_rows`), float32 or float64; ``sqnorms``:
+    ``||phi_i||^2``, with the constant's 1 if there is one; then s, p, the box, e and q of the dual
+    (n,), all float64. No curve: all 0.
+    """
+
+    X: Any
+    sqnorms: FloatArray
+    sign: FloatArray
+    lin: FloatArray
+    lo: FloatArray
+    hi: FloatArray
+    tube: FloatArray
+    curve: FloatArray | None = None
 
 
 @njit(nogil=True, cache=True)
 def epoch(
-    X, sqnorms, sign, lin, lo, hi, tube, alpha, w, order, constant, threshold, active, curve=None
-):
-    """One exact step on every row of `order`, of the dual that `dual` describes, uncoupled.
+    rows: EpochRows,
+    alpha: FloatArray,
+    w: FloatArray,
+    order: NDArray[np.int64],
+    constant: float,
+    threshold: float,
+    active: NDArray[np.bool_],
+) -> tuple[int, float]:
+    """One exact step on every row of `order`, of a dual without a coupling.
 
     Hsieh et al. 2008, algorithm 1, for any box, sign and tube: with the reduced gradient
     ``G_i = p_i - q_i alpha_i - s_i <w, phi_i>`` and ``k_i = ||phi_i||^2 + q_i``,
@@ -281,9 +299,7 @@ def epoch(
 
     Parameters
     ----------
-    X : ndarray (n, d) or CSR triple (`rows.as_rows`), float32
-    sqnorms : float64 (n,), ||phi_i||^2, with the constant's 1 if there is one
-    sign, lin, lo, hi, tube : float64 (n,), the s, p, box and e of the dual
+    rows : EpochRows
     alpha : float64 (n,), within the box; updated
     w : float64 (d,) or (d + 1,), sum_i s_i alpha_i phi_i; updated
     order : int64, rows to visit
@@ -294,8 +310,6 @@ def epoch(
         inactive.
     active : bool (n,)
         Rows worth a visit; updated.
-    curve : float64 (n,) or None
-        The q of the dual; None: all 0.
 
     Returns
     -------
@@ -303,6 +317,7 @@ def epoch(
     violation : float
         Largest |projected gradient| met (before the step of its row), 0 for no rows.
     """
+    X, sqnorms, sign, lin, lo, hi, tube, curve = rows
     violation = 0.0
     last = len(w) - 1
     for i in order:
@@ -310,10 +325,7 @@ def epoch(
         if constant:
             score += constant * w[last]
         old, width, square = alpha[i], tube[i], sqnorms[i]
-        gradient = lin[i] - sign[i] * score
-        if curve is not None:
-            square += curve[i]
-            gradient -= curve[i] * old
+        square, gradient = bent(square, lin[i] - sign[i] * score, curve, i, old)
         # The slope of the objective on the side of 0 that the row is on, or is drawn to.
         if old > 0.0 or (old == 0.0 and gradient > width):
             slope = gradient - width
@@ -351,7 +363,19 @@ def epoch(
 
 
 @njit(nogil=True, cache=True)
-def row_scores(X, w, rows, constant, out):
+def bent(
+    square: float, gradient: float, curve: FloatArray | None, i: int, alpha: float
+) -> tuple[float, float]:
+    """The curvature and the gradient of a row with what the curve adds to them."""
+    if curve is None:
+        return square, gradient
+    return square + curve[i], gradient - curve[i] * alpha
+
+
+@njit(nogil=True, cache=True)
+def row_scores(
+    X: Any, w: FloatArray, rows: NDArray[np.int64], constant: float, out: FloatArray
+) -> None:
     """Scores of some rows, ``<w, phi_i>`` in float64."""
     for k in range(len(rows)):
         out[k] = row_dot(X, rows[k], w)
@@ -360,7 +384,9 @@ def row_scores(X, w, rows, constant, out):
 
 
 @njit(nogil=True, cache=True)
-def row_add(X, rows, coef, constant, w):
+def row_add(
+    X: Any, rows: NDArray[np.int64], coef: FloatArray, constant: float, w: FloatArray
+) -> None:
     """``w += sum coef_i phi_i`` over some rows."""
     for i in rows:
         row_axpy(X, i, coef[i], w)

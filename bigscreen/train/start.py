@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.divide.divide import Divided, divide
+from bigscreen.divide.divide import Divided, Division, divide
 from bigscreen.errors import InputError
 from bigscreen.features import design as design_sums
 from bigscreen.features import nystrom
@@ -71,12 +71,7 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
     options = job.options
     if design.landmarks is not None:
         raise InputError("start divide needs features that are stored; ask for features stored")
-    return divide(
-        design,
-        problem,
-        job.fleet,
-        _part_solver(job, design),
-        Inline,
+    division = Division(
         parts=options.parts,
         largest=max(
             LEAST_ROWS, int(_share(job) // (COPIES * row_size(job.data) + EXACT_ROW_BYTES))
@@ -89,6 +84,7 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
         deadline=job.until,
         report=job.report,
     )
+    return divide(design, problem, job.fleet, _part_solver(job, design), Inline, division)
 
 
 def _part_solver(job: Job, design: Design) -> Solver:

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from bigscreen.certify.explicit import close
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.divide.divide import _counts, divide, longest_step, squared_norm
+from bigscreen.divide.divide import Division, _counts, divide, longest_step, squared_norm
 from bigscreen.divide.subset import Picked, load, pick
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -48,7 +48,8 @@ def world(seed=0, n=150, kernel="rbf", C=1.0, intercept="none", gamma=0.3, **how
 
 
 def divided(w, fleet, parts=5, solver=None, **how):
-    return divide(w.design, w.problem, fleet, solver or Pairs(), Inline, parts=parts, **how)
+    division = Division(parts=parts, **how)
+    return divide(w.design, w.problem, fleet, solver or Pairs(), Inline, division)
 
 
 def is_feasible(w, alpha):

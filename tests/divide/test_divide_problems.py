@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from problem_cases import NAMES, case
 
-from bigscreen.divide.divide import Shared, divide
+from bigscreen.divide.divide import Division, Shared, divide
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
@@ -45,7 +45,8 @@ def test_starts_are_feasible_and_worth_something(name, parts, fleet):
     K, design = kernel_matrix(one), Design(one.data, KERNEL)
     values = []
     for how in ({"early": True}, {"refine": 0}, {}):
-        found = divide(design, one.problem, fleet, Pairs(), Inline, parts=parts, tol=1e-4, **how)
+        division = Division(parts=parts, tol=1e-4, **how)
+        found = divide(design, one.problem, fleet, Pairs(), Inline, division)
         is_feasible(one, found.alpha)
         values.append(one.dual(K, one.split(found.alpha)))
     scale = found.record["scale"]
@@ -70,7 +71,8 @@ def test_parts_by_coordinates(name, fleet):
     """Rows as they are, variables that move alone."""
     one = case(name, 3, n=120)
     solver, design = CoordinateDescent(), Design(one.data)
-    start = divide(design, one.problem, fleet, solver, Inline, parts=4, tol=1e-3).alpha
+    division = Division(parts=4, tol=1e-3)
+    start = divide(design, one.problem, fleet, solver, Inline, division).alpha
     is_feasible(one, start)
     ends = [
         fit(Run(design, one.problem, fleet, start=begin), solver, Limits(1e-6, 20_000)).certificate

@@ -8,7 +8,7 @@ from scipy import sparse
 from scipy.optimize import minimize
 
 from bigscreen.numerics.rows import as_rows
-from bigscreen.solvers.coordinate import epoch
+from bigscreen.solvers.coordinate import EpochRows, epoch
 
 
 def problem(seed, n, d, density=1.0):
@@ -36,13 +36,7 @@ def run(X, sign, lin, lo, hi, constant, epochs, tolerance=1e-9, alpha=None):
     for _ in range(epochs):
         order = rng.permutation(len(X))
         visited, violation = epoch(
-            as_rows(X),
-            sqnorms,
-            sign,
-            lin,
-            lo,
-            hi,
-            np.zeros(len(alpha)),
+            EpochRows(as_rows(X), sqnorms, sign, lin, lo, hi, np.zeros(len(alpha))),
             alpha,
             w,
             order,
@@ -96,13 +90,7 @@ def test_csr_takes_the_same_steps_as_dense():
         alpha = np.clip(0.0, lo, hi)
         w = np.append(X.T.astype(float) @ (sign * alpha), sign @ alpha)
         counted = epoch(
-            as_rows(form),
-            sqnorms,
-            sign,
-            lin,
-            lo,
-            hi,
-            np.zeros(len(alpha)),
+            EpochRows(as_rows(form), sqnorms, sign, lin, lo, hi, np.zeros(len(alpha))),
             alpha,
             w,
             order,
@@ -126,13 +114,7 @@ def test_only_ordered_rows_move():
     order = np.array([3, 7])
     assert (
         epoch(
-            as_rows(X),
-            sqnorms,
-            sign,
-            lin,
-            lo,
-            hi,
-            np.zeros(len(alpha)),
+            EpochRows(as_rows(X), sqnorms, sign, lin, lo, hi, np.zeros(len(alpha))),
             alpha,
             w,
             order,
@@ -144,13 +126,7 @@ def test_only_ordered_rows_move():
     )
     assert set(np.flatnonzero(alpha != before)) == {3, 7}
     assert epoch(
-        as_rows(X),
-        sqnorms,
-        sign,
-        lin,
-        lo,
-        hi,
-        np.zeros(len(alpha)),
+        EpochRows(as_rows(X), sqnorms, sign, lin, lo, hi, np.zeros(len(alpha))),
         alpha,
         w,
         order[:0],
@@ -165,13 +141,7 @@ def test_rows_of_zeros_go_to_the_bound_their_linear_term_asks_for():
     lin, lo, hi = np.array([1.0, -1.0, 0.0]), np.full(3, -2.0), np.full(3, 3.0)
     alpha, w = np.zeros(3), np.zeros(2)
     epoch(
-        as_rows(X),
-        np.zeros(3),
-        np.ones(3),
-        lin,
-        lo,
-        hi,
-        np.zeros(len(alpha)),
+        EpochRows(as_rows(X), np.zeros(3), np.ones(3), lin, lo, hi, np.zeros(len(alpha))),
         alpha,
         w,
         np.arange(3),
@@ -193,13 +163,7 @@ def test_violation_is_the_largest_projected_gradient():
     expected = abs(gradient) if gradient > 0 or alpha[0] > lo[0] else 0.0
     order = np.array([0])
     seen = epoch(
-        as_rows(X),
-        sqnorms,
-        sign,
-        lin,
-        lo,
-        hi,
-        np.zeros(len(alpha)),
+        EpochRows(as_rows(X), sqnorms, sign, lin, lo, hi, np.zeros(len(alpha))),
         alpha,
         w,
         order,

@@ -13,7 +13,7 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.numerics.rows import as_rows
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.coordinate import CoordinateDescent, epoch
+from bigscreen.solvers.coordinate import CoordinateDescent, EpochRows, epoch
 from bigscreen.solvers.protocol import Run, Verdict
 
 PROBLEMS = ("c-svc", "lad", "svr", "quantile", "sublinear")
@@ -151,13 +151,7 @@ def test_one_step_in_a_tube_is_the_best_of_its_row(seed, width, zeros):
     everywhere = np.linspace(lo[0], hi[0], 2001)
     start = alpha[0]
     epoch(
-        as_rows(X),
-        np.array([x @ x]),
-        np.ones(1),
-        lin,
-        lo,
-        hi,
-        tube,
+        EpochRows(as_rows(X), np.array([x @ x]), np.ones(1), lin, lo, hi, tube),
         alpha,
         w,
         np.array([0]),
