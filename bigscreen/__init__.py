@@ -84,7 +84,7 @@ __all__ = [
     "svm_path",
 ]
 
-_HOMES = {
+_MODULES = {
     "Dataset": "data.dataset",
     "InputError": "errors",
     "Inline": "fleet.inline",
@@ -113,9 +113,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'bigscreen' has no attribute {name!r}")
-    value = getattr(import_module(f"bigscreen.{_HOMES[name]}"), name)
+    value = getattr(import_module(f"bigscreen.{_MODULES[name]}"), name)
     globals()[name] = value
     return value
 

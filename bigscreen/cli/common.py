@@ -66,7 +66,7 @@ class Commands(click.Group):
         except (InputError, TimeOver) as error:
             _stop(str(error), BAD_INPUT)
         except BrokenPipeError:
-            # The reader of our output (`| head`) went away: nothing to tell anybody.
+            # The reader of our output (`| head`) went away: nobody is left to say anything to.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             sys.exit(1)
         except OSError as error:
@@ -265,7 +265,7 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
 
 
 def being_made(path: str) -> AbstractContextManager[None]:
-    """Hold an output that takes long to make: who comes second is told so."""
+    """Hold an output that takes long to make: who comes second hears of it."""
     return held(path, f"another process is making {path}: wait for it, or choose another name")
 
 

@@ -23,7 +23,7 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.cli.common import open_fleet
-from bigscreen.data import synthetic as standins
+from bigscreen.data import synthetic
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.intake.ingest import ingest
@@ -106,7 +106,7 @@ class _Demo:
     def run(self) -> dict[str, Any]:
         began = time.monotonic()
         report.note(
-            f"{report.count(self.rows)} rows x {standins.SUSY_FEATURES} features: {STANDIN}."
+            f"{report.count(self.rows)} rows x {synthetic.SUSY_FEATURES} features: {STANDIN}."
         )
         made = self._timed("ingest", self._ingest)
         self.store, self.holdout = made.store, made.holdout
@@ -121,7 +121,7 @@ class _Demo:
         error = {
             "curved": self._timed("evaluate", lambda: self._error(curved)),
             "straight": self._timed("evaluate", lambda: self._error(straight)),
-            "bayes": standins.bayes_error(),
+            "bayes": synthetic.bayes_error(),
         }
         self.seconds["total"] = time.monotonic() - began
         record = {
@@ -149,7 +149,7 @@ class _Demo:
                 bar({**event, "bytes": event["rows"], "bytes_total": self.rows})
 
             return ingest(
-                standins.susy_like(self.rows, self.seed),
+                synthetic.susy_like(self.rows, self.seed),
                 self.folder / "susy.store",
                 holdout=HOLDOUT,
                 scale="standard",
@@ -241,7 +241,7 @@ def _folder(keep: str | Path | None) -> Iterator[Path]:
 
 def _check_disk(folder: Path, rows: int, landmarks: int) -> None:
     # Rows are spilled and then stored; features are stored beside them.
-    wanted = int(rows * 4 * (3 * standins.SUSY_FEATURES + landmarks))
+    wanted = int(rows * 4 * (3 * synthetic.SUSY_FEATURES + landmarks))
     free = shutil.disk_usage(folder).free
     if wanted > free:
         raise InputError(

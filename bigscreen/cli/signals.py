@@ -17,7 +17,7 @@ CLOSING_SECONDS = 10.0
 
 
 class _Signals:
-    """What this process has been told."""
+    """The signals that this process has had, and what it does with further ones."""
 
     terminated = False
     waits = False
@@ -25,7 +25,7 @@ class _Signals:
     closing: float | None = None  # since when
 
 
-_told = _Signals()
+_signals = _Signals()
 
 
 @contextmanager
@@ -40,7 +40,7 @@ def orderly(last: bool) -> Iterator[None]:
     if not main or before not in (signal.default_int_handler, signal.SIG_IGN):
         yield  # somebody else's business
         return
-    _told.terminated, _told.held, _told.closing = False, False, None
+    _signals.terminated, _signals.held, _signals.closing = False, False, None
     term = signal.signal(signal.SIGTERM, _terminate)
     if before is not signal.SIG_IGN:  # of a command in the background of a shell
         signal.signal(signal.SIGINT, _interrupt)
@@ -54,8 +54,8 @@ def orderly(last: bool) -> Iterator[None]:
 
 def closing() -> None:
     """Say that the command ends: signals are passed by from now on."""
-    if _told.closing is None:
-        _told.closing = time.monotonic()
+    if _signals.closing is None:
+        _signals.closing = time.monotonic()
 
 
 @contextmanager
@@ -65,36 +65,36 @@ def inherited_ignore() -> Iterator[None]:
     It reaches every process of a terminal, and is for the first of them alone. A SIGTERM waits.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _told.waits = True
+    _signals.waits = True
     try:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
-        _told.waits = False
-    if _told.held:
-        _told.held = False
+        _signals.waits = False
+    if _signals.held:
+        _signals.held = False
         _terminate(signal.SIGTERM, None)
 
 
 def exit_code(code: int) -> int:
     """The code to end with: that of an interruption tells the two signals apart."""
-    return TERMINATED if code == INTERRUPTED and _told.terminated else code
+    return TERMINATED if code == INTERRUPTED and _signals.terminated else code
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    if _told.closing is None:
-        _told.closing = time.monotonic()
+    if _signals.closing is None:
+        _signals.closing = time.monotonic()
         raise KeyboardInterrupt
-    if time.monotonic() - _told.closing > CLOSING_SECONDS:
+    if time.monotonic() - _signals.closing > CLOSING_SECONDS:
         sys.stderr.write("interrupted\n")
         os._exit(exit_code(INTERRUPTED))  # worker processes end when their parent is gone
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:
-    _told.terminated = True
+    _signals.terminated = True
     handler = signal.getsignal(signal.SIGINT)
-    if _told.waits:
-        _told.held = True
+    if _signals.waits:
+        _signals.held = True
     elif callable(handler):
         handler(number, frame)
     else:

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -99,6 +100,13 @@ def test_help_has_an_example(command: list[str]) -> None:
     assert f"bigscreen {command[0] if command else 'demo'}" in shown
     if command:
         assert "Example" in shown and "--json FILE" in shown
+
+
+def test_help_waits_for_nothing_that_is_slow_to_import() -> None:
+    slow = "{'numba', 'scipy', 'sklearn', 'rich', 'dask', 'zarr'}"
+    code = f"import sys, bigscreen.cli; print(*{slow} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
 
 
 def test_processes_give_the_same_model(world: World, tmp_path: Path) -> None:
