@@ -15,13 +15,15 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
 from numba.extending import intrinsic
+from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import njit
 
@@ -68,9 +70,9 @@ class Packed(NamedTuple):
     scale: float32 (rows,), what a row's numbers are to be multiplied with.
     """
 
-    tiles: np.ndarray
-    most: np.ndarray
-    scale: np.ndarray
+    tiles: NDArray[Any]
+    most: NDArray[Any]
+    scale: NDArray[Any]
 
 
 def shape(n_rows: int, d: int, parts: int = PARTS) -> tuple[int, ...]:
@@ -83,12 +85,12 @@ def row_bytes(d: int) -> int:
     return 2 * PARTS * CHUNK * -(-d // CHUNK)
 
 
-def packed(tiles: np.ndarray, n_rows: int) -> Packed:
-    """Room for that many rows in these tiles, which begin where a cache line does."""
+def packed(tiles: NDArray[Any], n_rows: int) -> Packed:
+    """Space for that many rows in these tiles, which begin where a cache line does."""
     return Packed(tiles, np.empty(tiles.shape[:2], np.uint8), np.empty(n_rows, np.float32))
 
 
-def pack(rows: np.ndarray, into: Packed, first: int, right: bool) -> bool:
+def pack(rows: NDArray[Any], into: Packed, first: int, right: bool) -> bool:
     """Put rows where a product reads them; returns whether they have no more parts than it has.
 
     Parameters
@@ -104,8 +106,31 @@ def pack(rows: np.ndarray, into: Packed, first: int, right: bool) -> bool:
     return bool(_pack(rows, into.tiles[here], into.most[here], scale, right))
 
 
+def _instruction(function: Callable[..., Any]) -> Callable[..., None]:
+    """`numba.extending.intrinsic`, typed as compiled code calls it: without the typing context."""
+    return cast("Callable[..., None]", intrinsic(function))
+
+
+@_instruction
+def wide(typing: Any) -> Any:
+    """Lets the loops of the function that calls it use vectors of 512 bits.
+
+    LLVM keeps to 256 by itself, for processors that slow down with wider ones; those with the
+    matrix unit do not.
+    """
+
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        # llvmlite knows no attributes with values, and writes down what the set holds. (Should that
+        # change, loops are as they would be without.)
+        if isinstance(builder.function.attributes, set):
+            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
+        return context.get_dummy_value()
+
+    return types.void(), emit
+
+
 @njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})
-def _levels(rows, i, k, end):  # type: ignore[no-untyped-def]
+def _levels(rows: NDArray[Any], i: int, k: int, end: int) -> bool:
     """Whether numbers k to end of a row are multiples of 1 / LEVELS, of 8 bits and rounded."""
     wrong = 0
     for j in range(k, end):
@@ -118,7 +143,7 @@ def _levels(rows, i, k, end):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _read(rows, i, out):  # type: ignore[no-untyped-def]
+def _read(rows: NDArray[Any], i: int, out: NDArray[Any]) -> np.float32:
     """out = a row, or the integers it stands for; returns what to multiply them with."""
     wide()
     d, few = rows.shape[1], np.uint32(0)
@@ -136,7 +161,7 @@ def _read(rows, i, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _split(x, high, p):  # type: ignore[no-untyped-def]
+def _split(x: NDArray[Any], high: NDArray[Any], p: int) -> bool:
     """high[p] = the bfloat16 numbers next to x, as bits; x = what they leave of it, exactly.
 
     Returns whether they leave anything.
@@ -152,22 +177,24 @@ def _split(x, high, p):  # type: ignore[no-untyped-def]
         x[k] = rest
         some |= rest.view(np.uint32) << np.uint32(1)  # a zero may have a sign
         high[p, k] = near.view(np.uint32) >> np.uint32(16)
-    return some != 0
+    return bool(some != 0)
 
 
 @njit(nogil=True, cache=True)
-def _copy(words, p, first, numbers, place):  # type: ignore[no-untyped-def]
+def _copy(words: NDArray[Any], p: int, first: int, numbers: NDArray[Any], place: int) -> bool:
     """Copy a chunk of a part; returns whether it is not all 0."""
     some = np.uint64(0)
     for k in range(WORDS):
         word = words[p, np.uint64(first + k)]
         numbers[np.uint64(place + k)] = word
         some |= word
-    return some != 0
+    return bool(some != 0)
 
 
 @njit(nogil=True, cache=True)
-def _pack(rows, tiles, most, scale, right):  # type: ignore[no-untyped-def]
+def _pack(
+    rows: NDArray[Any], tiles: NDArray[Any], most: NDArray[Any], scale: NDArray[Any], right: bool
+) -> bool:
     n, d = rows.shape
     chunks, parts = tiles.shape[1], tiles.shape[2]
     x = np.zeros(CHUNK * chunks, np.float32)
@@ -198,7 +225,7 @@ def _pack(rows, tiles, most, scale, right):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _transpose(tiles):  # type: ignore[no-untyped-def]
+def _transpose(tiles: NDArray[Any]) -> None:
     """Every tile turned, pairs of columns staying together."""
     pairs = tiles.view(np.uint32)
     for k in range(len(pairs)):
@@ -213,7 +240,7 @@ def _assembly(text: str, count: int) -> Any:
     words = ir.IntType(64)
     clobbered = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
 
-    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+    def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function = ir.FunctionType(ir.VoidType(), [words] * count)
         constraints = ",".join(["r"] * count + clobbered)
         builder.asm(function, text, constraints, arguments, side_effect=True)
@@ -222,32 +249,32 @@ def _assembly(text: str, count: int) -> Any:
     return types.void(*[types.int64] * count), emit
 
 
-@intrinsic
-def configure(typing, address):  # type: ignore[no-untyped-def]
+@_instruction
+def configure(typing: Any, address: Any) -> Any:
     """Set the shapes of all tiles from the 64 bytes at this address."""
     return _assembly("ldtilecfg ($0)", 1)
 
 
-@intrinsic
-def release(typing):  # type: ignore[no-untyped-def]
+@_instruction
+def release(typing: Any) -> Any:
     """Give the unit back: its state need not be saved at the next switch of threads."""
     return _assembly("tilerelease", 0)
 
 
-@intrinsic
-def clear_sums(typing):  # type: ignore[no-untyped-def]
+@_instruction
+def clear_sums(typing: Any) -> Any:
     """Zero the four tiles that products are added to."""
     return _assembly("\n".join(f"tilezero %tmm{k}" for k in range(4)), 0)
 
 
-@intrinsic
-def load_left(typing, address, stride):  # type: ignore[no-untyped-def]
+@_instruction
+def load_left(typing: Any, address: Any, stride: Any) -> Any:
     """Load two tiles, one after the other, for the left side of products."""
     return _assembly(_pair(4, 5), 2)
 
 
-@intrinsic
-def load_right(typing, address, stride):  # type: ignore[no-untyped-def]
+@_instruction
+def load_right(typing: Any, address: Any, stride: Any) -> Any:
     """The same for the right side."""
     return _assembly(_pair(6, 7), 2)
 
@@ -257,42 +284,24 @@ def _pair(first: int, second: int) -> str:
     return "\n".join(loads)
 
 
-@intrinsic
-def step(typing):  # type: ignore[no-untyped-def]
+@_instruction
+def step(typing: Any) -> Any:
     """Add the four products of two tiles on the left and two on the right to four sums."""
     pairs = ((6, 4), (7, 4), (6, 5), (7, 5))
     lines = (f"tdpbf16ps %tmm{b}, %tmm{a}, %tmm{k}" for k, (b, a) in enumerate(pairs))
     return _assembly("\n".join(lines), 0)
 
 
-@intrinsic
-def store_sums(typing, upper, lower, stride):  # type: ignore[no-untyped-def]
+@_instruction
+def store_sums(typing: Any, upper: Any, lower: Any, stride: Any) -> Any:
     """The four sums as PANEL rows, the lower half of which begins at ``lower``."""
     return _assembly("\n".join(f"tilestored %tmm{k}, {at}" for k, at in enumerate(_SUMS)), 3)
 
 
-@intrinsic
-def load_sums(typing, upper, lower, stride):  # type: ignore[no-untyped-def]
+@_instruction
+def load_sums(typing: Any, upper: Any, lower: Any, stride: Any) -> Any:
     """The four sums from where `store_sums` put them."""
     return _assembly("\n".join(f"tileloadd {at}, %tmm{k}" for k, at in enumerate(_SUMS)), 3)
 
 
 _SUMS = ("($0,$2,1)", "64($0,$2,1)", "($1,$2,1)", "64($1,$2,1)")
-
-
-@intrinsic
-def wide(typing):  # type: ignore[no-untyped-def]
-    """Lets the loops of the function that calls it use vectors of 512 bits.
-
-    LLVM keeps to 256 by itself, for processors that slow down with wider ones; those with the
-    matrix unit do not.
-    """
-
-    def emit(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        # llvmlite knows no attributes with values, and writes down what the set holds. (Should that
-        # change, loops are as they would be without.)
-        if isinstance(builder.function.attributes, set):
-            set.add(builder.function.attributes, '"prefer-vector-width"="512"')
-        return context.get_dummy_value()
-
-    return types.void(), emit

@@ -7,9 +7,10 @@ with vectors at once.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.kernels.amx import (
     CHUNK,
@@ -26,7 +27,7 @@ from bigscreen.kernels.amx import (
     wide,
 )
 from bigscreen.kernels.entries import entry
-from bigscreen.numerics.rows import CACHE_LINE, aligned, njit
+from bigscreen.numerics.rows import CACHE_LINE, FloatArray, aligned, njit
 
 TILE_NUMBERS = 16 * CHUNK
 """Numbers of one of the unit's tiles."""
@@ -46,44 +47,45 @@ STRIPS = 2
 """As many of them where sums wait."""
 
 
-def multiply(
-    terms: Any,
-    left: Packed,
-    right: Packed,
-    half_a: np.ndarray,
-    half_b: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """Kernel entries between two sides.
+class Sides(NamedTuple):
+    """What is multiplied: packed rows, and half their squared norms (which `entry` wants), float32.
+
+    left, half_a: len left; right, half_b: len right.
+    """
+
+    left: Packed
+    right: Packed
+    half_a: NDArray[np.float32]
+    half_b: NDArray[np.float32]
+
+
+class Part(NamedTuple):
+    """A panel on the left and a strip on the right: scales of their rows, half squared norms."""
+
+    scale_a: NDArray[np.float32]
+    half_a: NDArray[np.float32]
+    scale_b: NDArray[np.float32]
+    half_b: NDArray[np.float32]
+
+
+def multiply(terms: NamedTuple, sides: Sides, VT: FloatArray | None, out: NDArray[Any]) -> None:
+    """Kernel entries between two sides, or their products with vectors.
 
     Parameters
     ----------
     terms : a kernel's constants (see `entries`)
-    left, right : Packed
-    half_a, half_b : float32 (len left,), (len right,)
-        Half squared norms: what `entries.entry` wants.
-    out : float32 (len left, len right), C-contiguous
-        Overwritten.
+    sides : Sides
+    VT : None or float64 (k, len right)
+    out : C-contiguous
+        Without VT float32 (len left, len right), overwritten; with it float64 (len left, k), and
+        ``K VT'`` is added, summed in float64.
     """
-    _run(_LAYOUT, terms, left, right, half_a, half_b, None, out)
+    _run(_LAYOUT, terms, sides, VT, out)
 
 
-def dots(
-    terms: Any,
-    left: Packed,
-    right: Packed,
-    half_a: np.ndarray,
-    half_b: np.ndarray,
-    VT: np.ndarray,
-    out: np.ndarray,
-) -> None:
-    """``out += K VT'`` of these entries: float64 (len left, k), VT (k, len right), float64 sums."""
-    _run(_LAYOUT, terms, left, right, half_a, half_b, VT, out)
-
-
-def _layout() -> np.ndarray:
+def _layout() -> NDArray[np.uint8]:
     """What the unit is configured with: eight tiles of 16 rows of 64 bytes."""
-    layout = aligned((64,), np.uint8)
+    layout: NDArray[np.uint8] = aligned((64,), np.uint8)
     layout[:] = 0
     layout[0] = 1
     layout[16:32:2] = 64
@@ -95,8 +97,8 @@ _LAYOUT = _layout()
 
 
 @njit(nogil=True, cache=True)
-def _room(n):  # type: ignore[no-untyped-def]
-    """Room for n strips of sums, beginning where a cache line does."""
+def _room(n: int) -> NDArray[np.float32]:
+    """Space for n strips of sums, beginning where a cache line does."""
     size = n * PANEL * PITCH
     room = np.empty(size + CACHE_LINE // 4, np.float32)
     first = -room.ctypes.data % CACHE_LINE // 4
@@ -104,9 +106,16 @@ def _room(n):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _run(layout, terms, left, right, half_a, half_b, VT, out):  # type: ignore[no-untyped-def]
+def _run(
+    layout: NDArray[np.uint8],
+    terms: NamedTuple,
+    sides: Sides,
+    VT: FloatArray | None,
+    out: NDArray[Any],
+) -> None:
     """Entries into ``out``, or added to it their products with VT if that is not None."""
     configure(layout.ctypes.data)
+    left, right, half_a, half_b = sides
     chunks, parts = left.tiles.shape[1], max(left.tiles.shape[2], right.tiles.shape[2])
     deep = max(1, -(-chunks * parts // DEEP))
     panels, strips = -(-len(half_a) // PANEL), -(-len(half_b) // STRIP)
@@ -120,27 +129,28 @@ def _run(layout, terms, left, right, half_a, half_b, VT, out):  # type: ignore[n
                 for j in range(first, min(first + width, strips)):
                     for i in range(top, min(top + height, panels)):
                         strip = sums[0 if deep == 1 else (j - first) * height + i - top]
-                        _add(left, i, right, j, start, stop, len(half_b), strip)
+                        _add(sides, i, j, start, stop, strip)
                         if k == deep - 1:
-                            _finish(terms, left, i, right, j, half_a, half_b, strip, VT, out)
+                            _finish(terms, sides, i, j, strip, VT, out)
     release()
 
 
 @njit(nogil=True, cache=True)
-def _add(left, i, right, j, start, stop, n, strip):  # type: ignore[no-untyped-def]
+def _add(sides: Sides, i: int, j: int, start: int, stop: int, strip: NDArray[np.float32]) -> None:
     """strip += products of a panel's chunks with those of up to STRIP rows; from chunk 0 on, =."""
     panel = j * (STRIP // PANEL)
-    for place in range(0, min(STRIP, n - STRIP * j), PANEL):
-        _add_panel(left, i, right, panel, start, stop, strip.ctypes.data + 4 * place)
+    for place in range(0, min(STRIP, len(sides.half_b) - STRIP * j), PANEL):
+        upper = strip.ctypes.data + 4 * place
+        _add_panel(sides.left, i, sides.right, panel, start, stop, upper)
         panel += 1
 
 
 @njit(nogil=True, cache=True)
-def _add_panel(left, i, right, j, start, stop, upper):  # type: ignore[no-untyped-def]
-    stride, right_stride = (
-        4 * TILE_NUMBERS * left.tiles.shape[2],
-        4 * TILE_NUMBERS * right.tiles.shape[2],
-    )
+def _add_panel(
+    left: Packed, i: int, right: Packed, j: int, start: int, stop: int, upper: int
+) -> None:
+    stride = 4 * TILE_NUMBERS * left.tiles.shape[2]
+    right_stride = 4 * TILE_NUMBERS * right.tiles.shape[2]
     x = left.tiles.ctypes.data + (i * left.tiles.shape[1] + start) * stride
     y = right.tiles.ctypes.data + (j * left.tiles.shape[1] + start) * right_stride
     lower = upper + 4 * PITCH * 16
@@ -175,21 +185,33 @@ def _add_panel(left, i, right, j, start, stop, upper):  # type: ignore[no-untype
 
 
 @njit(nogil=True, cache=True)
-def _finish(terms, left, i, right, j, half_a, half_b, strip, VT, out):  # type: ignore[no-untyped-def]
+def _finish(
+    terms: NamedTuple,
+    sides: Sides,
+    i: int,
+    j: int,
+    strip: NDArray[np.float32],
+    VT: FloatArray | None,
+    out: NDArray[Any],
+) -> None:
+    left, right, half_a, half_b = sides
     a, b = PANEL * i, STRIP * j
     low, end = min(a + PANEL, len(half_a)), min(b + STRIP, len(half_b))
-    s, h, scale, half = left.scale[a:low], half_a[a:low], right.scale[b:end], half_b[b:end]
+    part = Part(left.scale[a:low], half_a[a:low], right.scale[b:end], half_b[b:end])
     if VT is None:
-        _write(terms, strip, s, h, scale, half, out, a, b)
+        _write(terms, strip, part, out, a, b)
     else:
-        _entries(terms, strip, s, h, scale, half)
+        _entries(terms, strip, part)
         _dots(strip, VT, b, end, out, a, low)
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _write(terms, strip, s, h, scale, half, out, a, b):  # type: ignore[no-untyped-def]
+def _write(
+    terms: NamedTuple, strip: NDArray[np.float32], part: Part, out: NDArray[Any], a: int, b: int
+) -> None:
     """Kernel entries from products, from ``out[a, b]`` on."""
     wide()
+    s, h, scale, half = part
     for r in range(len(h)):
         row, to, si, hi = strip[r], out[a + r, b : b + len(half)], s[r], h[r]
         for k in range(len(half)):
@@ -197,9 +219,10 @@ def _write(terms, strip, s, h, scale, half, out, a, b):  # type: ignore[no-untyp
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _entries(terms, strip, s, h, scale, half):  # type: ignore[no-untyped-def]
+def _entries(terms: NamedTuple, strip: NDArray[np.float32], part: Part) -> None:
     """The same in place (one loop for both would have to expect that ``to`` is ``row``)."""
     wide()
+    s, h, scale, half = part
     for r in range(len(h)):
         row, si, hi = strip[r], s[r], h[r]
         for k in range(len(half)):
@@ -207,7 +230,15 @@ def _entries(terms, strip, s, h, scale, half):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
-def _dots(strip, VT, first, end, out, a, low):  # type: ignore[no-untyped-def]
+def _dots(
+    strip: NDArray[np.float32],
+    VT: FloatArray,
+    first: int,
+    end: int,
+    out: FloatArray,
+    a: int,
+    low: int,
+) -> None:
     """``out[a:low] += strip VT[:, first:end]'``."""
     wide()
     for c in range(len(VT)):

@@ -1,19 +1,19 @@
 """Float32 kernel entries by the matrix unit, finished while they are in the first-level cache.
 
-For rows without an inverted index; the others, and other precisions, go through `tiles`.
+For rows without an inverted index; the others, and other precisions, go through `entries.tiles`.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
-from bigscreen.kernels import amx
-from bigscreen.kernels import amx_entries as amx_products
+from bigscreen.kernels import amx, amx_entries
 from bigscreen.kernels.entries import checked
-from bigscreen.kernels.operand import Operand, load, scratch, sqnorms
-from bigscreen.numerics.rows import as_rows
+from bigscreen.kernels.operand import AnyRows, Operand, load, scratch
+from bigscreen.numerics.rows import FloatArray, as_rows, sqnorms
 
 LOADED_ENTRIES = 1 << 18
 """Of the left side at once: of narrow rows many, since every piece takes its turn at Python."""
@@ -39,41 +39,38 @@ def worth_it(pairing: str, d: int, written: bool) -> bool:
     return multiplies(pairing) and not (written and d < NARROW)
 
 
-def serves(side: Operand, pairing: str, dtype: Any, written: bool) -> bool:
+def serves(side: Operand, pairing: str, dtype: DTypeLike, written: bool) -> bool:
     """Whether the unit computes entries to this right side."""
     d = side.X.shape[1]
     return dtype == np.float32 and worth_it(pairing, d, written) and side.rare is None
 
 
-def block(terms: Any, A: Any, side: Operand, pairing: str, out: np.ndarray) -> None:
-    """Kernel entries between A and ``side`` into ``out``, float32 (len A, len side)."""
-    halves = _halves(side, pairing)
+def multiply(
+    terms: NamedTuple,
+    A: AnyRows,
+    side: Operand,
+    pairing: str,
+    VT: FloatArray | None,
+    out: NDArray[Any],
+) -> None:
+    """Kernel entries between A and ``side``, or products with vectors; see `amx_entries.multiply`.
+
+    ``out`` is (len A, len side), or (len A, k) where VT (k, len side) is given.
+    """
+    halves = _single(side.halves if pairing == "distance" else np.zeros(len(side)))
     for r, left, half in _lefts(A, side, pairing):
-        amx_products.multiply(
-            terms, left, side.packed(pairing), half, halves, out[r : r + len(half)]
-        )
+        sides = amx_entries.Sides(left, side.packed(pairing), half, halves)
+        amx_entries.multiply(terms, sides, VT, out[r : r + len(half)])
 
 
-def dots(terms: Any, A: Any, side: Operand, pairing: str, VT: np.ndarray, out: np.ndarray) -> None:
-    """``out += K(A, side) VT'``: float64 (len A, k), VT (k, len side)."""
-    halves = _halves(side, pairing)
-    for r, left, half in _lefts(A, side, pairing):
-        amx_products.dots(
-            terms, left, side.packed(pairing), half, halves, VT, out[r : r + len(half)]
-        )
-
-
-def _halves(side: Operand, pairing: str) -> np.ndarray:
-    halves = side.halves if pairing == "distance" else np.zeros(len(side))
-    return _single(halves)
-
-
-def _single(halves: np.ndarray) -> np.ndarray:
+def _single(halves: FloatArray) -> NDArray[np.float32]:
     with np.errstate(over="ignore"):  # so far away that no entry is left
         return halves.astype(np.float32)
 
 
-def _lefts(A: Any, side: Operand, pairing: str) -> Iterator[tuple[int, amx.Packed, np.ndarray]]:
+def _lefts(
+    A: AnyRows, side: Operand, pairing: str
+) -> Iterator[tuple[int, amx.Packed, NDArray[np.float32]]]:
     """Rows of A, some at a time: the first of them, packed, and their half squared norms."""
     origin, X = side.moved(pairing), checked(A, side)
     as_they_are = not (sparse.issparse(X) or sparse.issparse(side.X) or origin.any())

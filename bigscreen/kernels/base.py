@@ -10,9 +10,11 @@ from dataclasses import asdict
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.kernels.entries import TILE_ENTRIES
-from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.operand import AnyRows, Operand
+from bigscreen.numerics.rows import FloatArray
 
 U32 = 2.0**-24
 """Unit roundoff of float32."""
@@ -21,7 +23,7 @@ SMALLEST = 2.0**-126
 """The least float32 that no unit takes for 0."""
 
 FLOAT64 = 2.0**-28
-"""Error of a float64 entry as a part of that of a float32 one, with room."""
+"""Error of a float64 entry as a part of that of a float32 one, with space to spare."""
 
 FEW = 512
 """Rows with which entries are computed in float64 because that costs nothing beside the rest: then
@@ -39,8 +41,8 @@ overflows that its error bound does not know of."""
 class Kernel:
     """k(a, b) of two rows; the subclasses are frozen dataclasses of its parameters.
 
-    Rows on the left are a Side, an ndarray or a CSR array (float64, or taken as float32), on the
-    right a Side.
+    Rows on the left are an Operand, an ndarray or a CSR array (float64, or taken as float32), on
+    the right an Operand.
 
     Attributes
     ----------
@@ -57,7 +59,7 @@ class Kernel:
     nonnegative: ClassVar[bool] = False
     storable: ClassVar[bool] = True
 
-    def diag(self, A) -> np.ndarray:
+    def diag(self, A: AnyRows) -> FloatArray:
         """k(a, a) for every row of A: float64 (len A,)."""
         return np.ones(count(A))
 
@@ -65,7 +67,7 @@ class Kernel:
         """Upper bound of |k(a, b)| over rows of at most these squared norms."""
         return 1.0
 
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         """Six standard deviations of the error of one float32 entry, calibrated in the tests.
 
         Roundings in a sum of d terms are taken as random (Higham and Mary 2019: sqrt(d), not d).
@@ -85,7 +87,7 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         """The same as a part of |k(a, b)|; None where the error does not shrink with the entry."""
 
     def precision(self, max_sqnorm: float, d: int) -> type:
@@ -95,13 +97,15 @@ class Kernel:
         held = max_sqnorm == 0 or (LEAST <= max_sqnorm <= MOST and LEAST <= bound <= MOST)
         return np.float32 if held and error <= COARSE * bound else np.float64
 
-    def block(self, A, B: Operand, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
+    def block(
+        self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
         """Kernel entries between the rows of A and of B.
 
         Parameters
         ----------
-        A : Side, ndarray or CSR array, (a, d)
-        B : Side of b rows
+        A : Operand, ndarray or CSR array, (a, d)
+        B : Operand of b rows
         out : ndarray (a, b), C-contiguous, of `dtype`, optional
             Overwritten and returned; a reused one saves 1 ns an entry.
         dtype : float32 (fast) or float64 (accurate: float64 products and formulas)
@@ -117,13 +121,15 @@ class Kernel:
         """
         raise NotImplementedError
 
-    def dots(self, A, B: Operand, V: np.ndarray, dtype=np.float32) -> np.ndarray:
+    def dots(
+        self, A: AnyRows, B: Operand, V: FloatArray, dtype: DTypeLike = np.float32
+    ) -> FloatArray:
         """K(A, B) @ V, holding one tile of K at a time.
 
         Parameters
         ----------
-        A : Side, ndarray or CSR array, (a, d)
-        B : Side of b rows
+        A : Operand, ndarray or CSR array, (a, d)
+        B : Operand of b rows
         V : float64 (b, k)
         dtype : type of the entries; products with V and sums are float64 always
 
@@ -153,17 +159,17 @@ class Kernel:
         return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
 
 
-def as_side(A) -> Operand:
+def as_side(A: AnyRows) -> Operand:
     """The rows as an operand."""
     return A if isinstance(A, Operand) else Operand(A)
 
 
-def count(A) -> int:
+def count(A: AnyRows) -> int:
     """The number of rows of an operand or an array."""
     return len(A) if isinstance(A, Operand) else A.shape[0]
 
 
-def room(A, B: Operand, out: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
+def room(A: AnyRows, B: Operand, out: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The array that a block goes to: `out` if it fits, a new one if there is none."""
     shape = (count(A), len(B))
     if out is None:
@@ -173,13 +179,13 @@ def room(A, B: Operand, out: np.ndarray | None, dtype: np.dtype) -> np.ndarray:
     return out
 
 
-def check_vectors(V: np.ndarray, B: Operand) -> None:
+def check_vectors(V: FloatArray, B: Operand) -> None:
     """Refuse vectors V that are not (len(B), k)."""
     if V.ndim != 2 or len(V) != len(B):
         raise ValueError(f"V must have shape ({len(B)}, k), not {V.shape}")
 
 
-def product_error(sqnorm_a, max_sqnorm_b: float, d: int):
+def product_error(sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
     """Error of a float32 inner product of d terms: random walk of d roundings, six sigma.
 
     No bound, but an estimate: Higham's, d for 2 sqrt(d), is 13 times as wide at 784 columns. The

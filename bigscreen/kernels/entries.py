@@ -4,15 +4,21 @@ The constants of a kernel travel as a named tuple whose type chooses the functio
 `entry`), so the loops exist once and are specialised, vectorised and cached for every kernel.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.kernels.operand import Operand, float_rows, load, scratch
-from bigscreen.numerics.rows import as_rows, exp2_negative, njit, overload, tanh
+from bigscreen.kernels.operand import AnyRows, Operand, float_rows, load, scratch
+from bigscreen.numerics.rows import F, FloatArray, as_rows, exp2_negative, njit, overload, tanh
+
+# 4 MB of float32: measured flat from there on, 4-15 % slower below.
+TILE_ROWS = 1024
+TILE_ENTRIES = 1024 * 1024
+LOADED_ENTRIES = 4 << 20  # left rows made dense at once
 
 
 class LinearTerms(NamedTuple):
@@ -46,15 +52,16 @@ class SigmoidTerms(NamedTuple):
     shift: float
 
 
-def entry(terms, value, half_a, half_b):
-    """One kernel entry from the value of a pair of rows (see `tiles.tiles`)."""
+def entry(terms: Any, value: float, half_a: float, half_b: float) -> float:
+    """One kernel entry from the value of a pair of rows (see `tiles`), in compiled code."""
+    raise NotImplementedError
 
 
-def _entry_for(constants: type):
+def _entry_for(constants: type) -> Callable[[F], F]:
     """Register a compiled function as `entry` for these constants."""
 
-    def register(function):
-        def choose(terms, value, half_a, half_b):
+    def register(function: F) -> F:
+        def choose(terms: Any, value: Any, half_a: Any, half_b: Any) -> F | None:
             return function if getattr(terms, "instance_class", None) is constants else None
 
         overload(entry, jit_options={"fastmath": {"contract"}})(choose)
@@ -64,18 +71,18 @@ def _entry_for(constants: type):
 
 
 @_entry_for(LinearTerms)
-def _linear(terms, value, half_a, half_b):
+def _linear(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     return value
 
 
 @_entry_for(RbfTerms)
-def _rbf(terms, value, half_a, half_b):
+def _rbf(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     # value - half_a - half_b = -||a - b||^2 / 2; exp2_negative clips what rounding made positive.
     return exp2_negative(terms.scale * ((value - half_b) - half_a))
 
 
 @_entry_for(PolynomialTerms)
-def _polynomial(terms, value, half_a, half_b):
+def _polynomial(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     x = terms.scale * value + terms.shift
     power = x
     for _ in range(len(terms.factors)):
@@ -84,52 +91,13 @@ def _polynomial(terms, value, half_a, half_b):
 
 
 @_entry_for(LaplacianTerms)
-def _laplacian(terms, value, half_a, half_b):
+def _laplacian(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     return exp2_negative(terms.scale * value)
 
 
 @_entry_for(SigmoidTerms)
-def _sigmoid(terms, value, half_a, half_b):
+def _sigmoid(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     return tanh(terms.scale * value + terms.shift)
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _finish_row(terms, row, half_a, half_b):
-    for j in range(len(row)):
-        row[j] = entry(terms, row[j], half_a, half_b[j])
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def finish(terms, values, first, half_a, half_b):
-    """Values to kernel entries, in place."""
-    for i in range(len(values)):
-        _finish_row(terms, values[i, first : first + len(half_b)], half_a[i], half_b)
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
-def dot(row, v):
-    """float32 entries, float64 products and sum: 0.04 ns an entry over float32 sums, worth it."""
-    total = 0.0
-    for j in range(len(row)):
-        total += np.float64(row[j]) * v[j]
-    return total
-
-
-@njit(nogil=True, cache=True)
-def finish_dots(terms, values, first, half_a, half_b, VT, column, out):
-    """out += entries @ V, each row of entries read back while it is in the first-level cache."""
-    width = len(half_b)
-    for i in range(len(values)):
-        row = values[i, first : first + width]
-        _finish_row(terms, row, half_a[i], half_b)
-        for c in range(len(VT)):
-            out[i, c] += dot(row, VT[c, column : column + width])
-
-
-# 4 MB of float32: measured flat from there on, 4-15 % slower below.
-TILE_ROWS = 1024
-TILE_ENTRIES = 1024 * 1024
-LOADED_ENTRIES = 4 << 20  # left rows made dense at once
 
 
 class Tile(NamedTuple):
@@ -138,15 +106,52 @@ class Tile(NamedTuple):
     half_a and half_b: half squared norms (zeros unless distances are wanted), typed as the values.
     """
 
-    values: np.ndarray
+    values: NDArray[Any]
     first: int
     row: int
     column: int
-    half_a: np.ndarray
-    half_b: np.ndarray
+    half_a: NDArray[Any]
+    half_b: NDArray[Any]
 
 
-def tiles(A, side: Operand, pairing: str, dtype, out: np.ndarray | None = None) -> Iterator[Tile]:
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _finish_row(terms: NamedTuple, row: NDArray[Any], half_a: float, half_b: NDArray[Any]) -> None:
+    for j in range(len(row)):
+        row[j] = entry(terms, row[j], half_a, half_b[j])
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def finish(terms: NamedTuple, tile: Tile) -> None:
+    """Values to kernel entries, in place."""
+    values, first, _, _, half_a, half_b = tile
+    for i in range(len(values)):
+        _finish_row(terms, values[i, first : first + len(half_b)], half_a[i], half_b)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def dot(row: NDArray[Any], v: FloatArray) -> float:
+    """float32 entries, float64 products and sum: 0.04 ns an entry over float32 sums, worth it."""
+    total = 0.0
+    for j in range(len(row)):
+        total += np.float64(row[j]) * v[j]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def finish_dots(terms: NamedTuple, tile: Tile, VT: FloatArray, out: FloatArray) -> None:
+    """out += entries @ V, each row of entries read back while it is in the first-level cache."""
+    values, first, row_number, column, half_a, half_b = tile
+    width = len(half_b)
+    for i in range(len(values)):
+        row = values[i, first : first + width]
+        _finish_row(terms, row, half_a[i], half_b)
+        for c in range(len(VT)):
+            out[row_number + i, c] += dot(row, VT[c, column : column + width])
+
+
+def tiles(
+    A: AnyRows, side: Operand, pairing: str, dtype: DTypeLike, out: NDArray[Any] | None = None
+) -> Iterator[Tile]:
     """Values between the rows of A and of `side`, in a fixed order of tiles.
 
     pairing: "product" <a, b>; "distance" <a, b> of rows moved to side.origin, to be reduced by
@@ -198,7 +203,7 @@ def tiles(A, side: Operand, pairing: str, dtype, out: np.ndarray | None = None) 
             yield Tile(values, first, r, c, half_a.astype(dtype), half_b.astype(dtype))
 
 
-def checked(A, side: Operand):
+def checked(A: AnyRows, side: Operand) -> Any:
     """The rows of A as floats; InputError if they are of another width."""
     A = A.X if isinstance(A, Operand) else float_rows(A)
     if A.shape[1] != side.X.shape[1]:
@@ -210,7 +215,9 @@ def checked(A, side: Operand):
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _manhattan(A, BT, c, w, out, first):
+def _manhattan(
+    A: NDArray[Any], BT: NDArray[Any], c: int, w: int, out: NDArray[Any], first: int
+) -> None:
     """out[i, first + j] = ||A_i - B_(c + j)||_1, four features a sweep to save stores."""
     d = A.shape[1]
     for i in range(len(A)):
@@ -230,7 +237,9 @@ def _manhattan(A, BT, c, w, out, first):
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _apart(A, BT, c, w, out, first):
+def _apart(
+    A: NDArray[Any], BT: NDArray[Any], c: int, w: int, out: NDArray[Any], first: int
+) -> None:
     """out[i, first + j] = -||A_i - B_(c + j)||^2 / 2."""
     for i in range(len(A)):
         row = out[i, first : first + w]
@@ -242,7 +251,14 @@ def _apart(A, BT, c, w, out, first):
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def _add_shared(A, position, index, manhattan, l1_norms, out):
+def _add_shared(
+    A: Any,
+    position: NDArray[np.int32],
+    index: Any,
+    manhattan: bool,
+    l1_norms: FloatArray,
+    out: NDArray[Any],
+) -> None:
     """out += inner products or L1 distances over the rare columns, summed in float64.
 
     ||a - b||_1 = ||a||_1 + ||b||_1 + sum over shared columns of |a - b| - |a| - |b|.

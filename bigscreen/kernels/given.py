@@ -1,7 +1,7 @@
 """Kernels whose entries are given: a matrix computed beforehand, or a function of the user's own.
 
 Whether they are positive semidefinite, which every gap and every screening rule needs, only their
-entries can tell: `kernels_definite` looks at them, and what it finds stands in the fields.
+entries can tell: `kernels.definite` looks at them, and what it finds stands in the fields.
 """
 
 import math
@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
 from bigscreen.kernels.base import LEAST, MOST, U32, Kernel, as_side, room
-from bigscreen.kernels.operand import Operand, float_rows
+from bigscreen.kernels.operand import AnyRows, Operand, float_rows
+from bigscreen.numerics.rows import FloatArray
 
 UNKNOWN = "trusted to be positive semidefinite"
 
@@ -25,8 +27,8 @@ _DIAGONAL_ROWS = 32  # rows whose square block is computed for the sake of its d
 class Precomputed(Kernel):
     """k(a, b) is column b of row a: the features of a row are its entries to all training rows.
 
-    A Side on the right needs `ids`, and nothing else: its rows may be empty. The given numbers are
-    the kernel; float64 ones are rounded where float32 entries are asked for.
+    An Operand on the right needs `ids`, and nothing else: its rows may be empty. The given numbers
+    are the kernel; float64 ones are rounded where float32 entries are asked for.
 
     Parameters
     ----------
@@ -43,7 +45,7 @@ class Precomputed(Kernel):
     largest: float = math.inf
     name: ClassVar[str] = "precomputed"
 
-    def diag(self, A) -> np.ndarray:
+    def diag(self, A: AnyRows) -> FloatArray:
         side = as_side(A)
         ids = _ids(side)
         rows = np.arange(len(side))
@@ -51,23 +53,25 @@ class Precomputed(Kernel):
             # One entry a row: its product with the row that has a 1 there.
             chosen = sparse.csr_array((np.ones(len(ids)), (rows, ids)), shape=side.X.shape)
             return np.asarray(side.X.multiply(chosen).sum(axis=1), dtype=np.float64)
-        return side.X[rows, ids].astype(np.float64)
+        return np.asarray(side.X[rows, ids], dtype=np.float64)
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
         # An entry is one of the features of a row.
         return math.sqrt(max(max_sqnorm_a, max_sqnorm_b))
 
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         return U32 * np.sqrt(np.maximum(sqnorm_a, max_sqnorm_b))
 
-    def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         return U32 + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
         held = max_sqnorm == 0 or LEAST <= max_sqnorm <= MOST
         return np.float32 if held else np.float64
 
-    def block(self, A, B: Operand, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
+    def block(
+        self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
         X = A.X if isinstance(A, Operand) else float_rows(A)
         if X.shape[1] != B.X.shape[1]:
             raise InputError(
@@ -84,7 +88,7 @@ class Precomputed(Kernel):
         return {"name": self.name}
 
 
-def _ids(side: Operand) -> np.ndarray:
+def _ids(side: Operand) -> NDArray[Any]:
     if side.ids is None:
         raise ValueError("a precomputed kernel needs the ids of its rows")
     return side.ids
@@ -111,7 +115,7 @@ class Custom(Kernel):
     name: ClassVar[str] = "callable"
     storable: ClassVar[bool] = False
 
-    def diag(self, A) -> np.ndarray:
+    def diag(self, A: AnyRows) -> FloatArray:
         X = A.X if isinstance(A, Operand) else float_rows(A)
         parts = [np.empty(0)]
         for start in range(0, X.shape[0], _DIAGONAL_ROWS):
@@ -124,17 +128,19 @@ class Custom(Kernel):
         # entries of a positive semidefinite one; of another those that were seen have to do.
         return self.largest
 
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         return U32 * self.largest + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
         return np.float32
 
-    def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # The function's float64 is trusted: its entries are the kernel, here rounded to float32.
         return U32 + 0.0 * sqnorm_a
 
-    def block(self, A, B: Operand, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
+    def block(
+        self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
         X = A.X if isinstance(A, Operand) else float_rows(A)
         if X.shape[1] != B.X.shape[1]:
             raise InputError(

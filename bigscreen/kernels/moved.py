@@ -123,7 +123,7 @@ class Moved(Rows):
         return 0.0 if self.move.origin is None else float(w @ self.move.origin)
 
     @cached_property
-    def max_sqnorm(self) -> float:  # type: ignore[override]
+    def max_sqnorm(self) -> float:
         chunks = (self.chunk(k) for k in range(self.n_chunks))
         return max(float(np.max(self.sqnorms(start, stop))) for start, stop in chunks)
 

@@ -4,14 +4,24 @@ import math
 import threading
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, Union
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import amx
-from bigscreen.numerics.rows import aligned, as_rows, njit, row_count, row_load, row_sqnorm
+from bigscreen.numerics.rows import (
+    FloatArray,
+    RowArrays,
+    aligned,
+    as_rows,
+    njit,
+    row_load,
+    row_sqnorm,
+    sqnorms,
+)
 
 PIECE_ENTRIES = 1 << 18  # rows made dense at once, to be packed
 
@@ -24,9 +34,9 @@ class _Scratch(threading.local):
     """Buffers of one thread by name, kept between calls: fresh pages cost 1 ns an entry."""
 
     def __init__(self) -> None:
-        self.buffers: dict[str, np.ndarray] = {}
+        self.buffers: dict[str, NDArray[Any]] = {}
 
-    def __call__(self, name: str, shape: tuple[int, ...], dtype) -> np.ndarray:
+    def __call__(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
         size = math.prod(shape) * np.dtype(dtype).itemsize
         buffer = self.buffers.get(name)
         if buffer is None or buffer.nbytes < size:
@@ -37,7 +47,7 @@ class _Scratch(threading.local):
 scratch = _Scratch()
 
 
-def float_rows(X) -> Any:
+def float_rows(X: Any) -> Any:
     """X as float64 where it is that, else as float32; C-contiguous or CSR, not copied if it is."""
     dtype = np.float64 if getattr(X, "dtype", None) == np.float64 else np.float32
     if sparse.issparse(X):
@@ -72,7 +82,7 @@ class Operand:
     index of the others; of float64 rows one rounded to float32.
     """
 
-    def __init__(self, X, ids: np.ndarray | None = None) -> None:
+    def __init__(self, X: Any, ids: NDArray[np.int64] | None = None) -> None:
         self.X = float_rows(X)
         self.ids = ids
         self.sqnorms = sqnorms(as_rows(self.X))
@@ -80,7 +90,7 @@ class Operand:
         self._parts: dict[bytes, Operand] = {}
 
     def __len__(self) -> int:
-        return self.X.shape[0]
+        return int(self.X.shape[0])
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be made again, but for where products are measured from."""
@@ -88,11 +98,11 @@ class Operand:
         known = {name: vars(self)[name] for name in names if name in vars(self)}
         return {**known, "_packed": {}, "_parts": {}}
 
-    def part(self, places: np.ndarray) -> "Operand":
+    def part(self, places: NDArray[np.int64]) -> "Operand":
         """Rows at these places (int64), with their ids."""
         return Operand(self.X[places], None if self.ids is None else self.ids[places])
 
-    def shared_part(self, places: np.ndarray) -> "Operand":
+    def shared_part(self, places: NDArray[np.int64]) -> "Operand":
         """The same, made once and kept with these rows: for what every shard asks for."""
         key = places.tobytes()
         if key not in self._parts:
@@ -100,7 +110,7 @@ class Operand:
         return self._parts[key]
 
     @cached_property
-    def position(self) -> np.ndarray:
+    def position(self) -> NDArray[np.int32]:
         """int32 (d,): place of a frequent column in `dense`, -1 for a rare one.
 
         A column that a share p of these rows has, and presumably of those on the left, costs
@@ -114,22 +124,22 @@ class Operand:
         return np.where(frequent, np.cumsum(frequent) - 1, -1).astype(np.int32)
 
     @cached_property
-    def dense(self) -> np.ndarray:
+    def dense(self) -> NDArray[Any]:
         """The frequent columns: (rows, frequent) of X's type, X itself if that is dense."""
         if not sparse.issparse(self.X):
-            return self.X
+            return np.asarray(self.X)
         return np.ascontiguousarray(self.X[:, self.position >= 0].toarray())
 
-    def transposed(self, dtype) -> np.ndarray:
+    def transposed(self, dtype: DTypeLike) -> NDArray[Any]:
         """Columns of `dense`, moved, as rows, for entries of this type."""
         return self._wide_columns if dtype == self.X.dtype == np.float64 else self._columns
 
     @cached_property
-    def _columns(self) -> np.ndarray:
+    def _columns(self) -> NDArray[Any]:
         return np.ascontiguousarray(self.rounded("manhattan").T)
 
     @cached_property
-    def _wide_columns(self) -> np.ndarray:
+    def _wide_columns(self) -> NDArray[Any]:
         return np.ascontiguousarray((self.dense - self.origin).T)
 
     @cached_property
@@ -143,18 +153,18 @@ class Operand:
         return rest
 
     @cached_property
-    def index(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def index(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
         """The inverted index: for every rare column the rows that have it."""
         columns = self.rare.tocsc()
         # Unsigned: no check for indices from the end in the loop that uses them.
         return columns.data, columns.indices.astype(np.uint32), columns.indptr.astype(np.uint64)
 
     @cached_property
-    def rare_l1(self) -> np.ndarray:
+    def rare_l1(self) -> FloatArray:
         return np.asarray(abs(self.rare.astype(np.float64)).sum(axis=1))
 
     @cached_property
-    def origin(self) -> np.ndarray:
+    def origin(self) -> NDArray[Any]:
         """Where distances are measured from: (frequent,), the mean of `dense` or zeros.
 
         Half a squared distance is computed as a difference of norms and products; with the mean
@@ -169,21 +179,21 @@ class Operand:
         return mean.astype(self.X.dtype)
 
     @cached_property
-    def single(self) -> np.ndarray:
+    def single(self) -> NDArray[Any]:
         """`dense` as float32."""
         return _single(self.dense)
 
     @cached_property
-    def centred(self) -> np.ndarray:
+    def centred(self) -> NDArray[Any]:
         """`dense` minus the origin, as float32."""
         return _single(self.dense, self.origin) if self.origin.any() else self.single
 
-    def rounded(self, pairing: str) -> np.ndarray:
+    def rounded(self, pairing: str) -> NDArray[Any]:
         """`dense`, moved as this kind of values wants it, as float32."""
         return self.centred if self.moved(pairing).any() else self.single
 
     @cached_property
-    def halves(self) -> np.ndarray:
+    def halves(self) -> FloatArray:
         """Half the squared norms of whole rows, moved to the origin: float64 (rows,)."""
         if not self.origin.any():
             return 0.5 * self.sqnorms
@@ -219,7 +229,7 @@ class Operand:
             amx.pack(rows, into, first, False)
         return into
 
-    def moved(self, pairing: str) -> np.ndarray:
+    def moved(self, pairing: str) -> NDArray[Any]:
         """What to take off rows before values between them are computed: (frequent,)."""
         # Differences need it of rows that are still to be rounded.
         rounds = pairing in ("manhattan", "apart") and self.X.dtype == np.float64
@@ -227,7 +237,9 @@ class Operand:
             return self.origin
         return np.zeros(self.dense.shape[1], self.X.dtype)
 
-    def _pieces(self, dtype, origin, halves=None) -> Iterator[tuple[int, np.ndarray]]:
+    def _pieces(
+        self, dtype: DTypeLike, origin: NDArray[Any], halves: FloatArray | None = None
+    ) -> Iterator[tuple[int, NDArray[Any]]]:
         """Dense columns of some rows after the other, moved, and the number of the first."""
         as_it_is = self.dense is self.X and self.X.dtype == dtype
         if as_it_is and halves is None and not origin.any():
@@ -241,7 +253,7 @@ class Operand:
             load(X, first, self.position, origin, rows, halves[first:])
             yield first, rows
 
-    def columns(self, pairing: str, c: int, w: int, dtype) -> np.ndarray:
+    def columns(self, pairing: str, c: int, w: int, dtype: DTypeLike) -> NDArray[Any]:
         """Rows [c, c + w) for a dense product by BLAS."""
         if dtype == np.float32:
             return self.rounded(pairing)[c : c + w]
@@ -252,24 +264,26 @@ class Operand:
         return rows
 
 
-@njit(nogil=True, cache=True)
-def sqnorms(X):
-    """Squared norms, float64 sums, of rows as `as_rows` gives them."""
-    out = np.empty(row_count(X))
-    for i in range(len(out)):
-        out[i] = row_sqnorm(X, i)
-    return out
+AnyRows = Union[Operand, NDArray[Any], sparse.csr_array]  # noqa: UP007 (of an untyped class)
+"""Rows on the left of a kernel: prepared, or as they are."""
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
-def load(X, start, position, origin, out, half):
+def load(
+    X: RowArrays,
+    start: int,
+    position: NDArray[np.int32],
+    origin: NDArray[Any],
+    out: NDArray[Any],
+    half: FloatArray,
+) -> None:
     """out = dense columns of X[start:] - origin, half = ||whole row, so moved||^2 / 2."""
     for i in range(len(out)):
         rest = row_load(X, start + i, position, origin, out[i])
         half[i] = 0.5 * (row_sqnorm(out, i) + rest)
 
 
-def _single(rows: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
+def _single(rows: NDArray[Any], origin: NDArray[Any] | None = None) -> NDArray[Any]:
     """Rows, less the origin, as float32; what is too large for that is infinite."""
     if origin is None and rows.dtype == np.float32:
         return rows
@@ -283,7 +297,7 @@ def _single(rows: np.ndarray, origin: np.ndarray | None = None) -> np.ndarray:
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})
-def _on_grid(rows, steps):
+def _on_grid(rows: NDArray[Any], steps: float) -> bool:
     """Whether all values are multiples of 1 / steps, as float32 has them."""
     for i in range(len(rows)):
         row, off = rows[i], 0

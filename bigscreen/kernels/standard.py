@@ -11,14 +11,15 @@ from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import amx_unit as unit
-from bigscreen.kernels import entries
+from bigscreen.kernels import amx_unit, entries
 from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, product_error, room
 from bigscreen.kernels.entries import tiles
 from bigscreen.kernels.given import Custom, Precomputed
-from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.operand import AnyRows, Operand
+from bigscreen.numerics.rows import FloatArray
 
 _LOG2E = math.log2(math.e)
 
@@ -29,47 +30,49 @@ TOLD = 2.0**-36
 class Compiled(Kernel):
     """A kernel whose entry is a compiled function of one number a pair of rows.
 
-    `pairing` names what `tiles.tiles` computes for a pair.
+    `pairing` names what `entries.tiles` computes for a pair.
     """
 
     pairing: ClassVar[str] = "product"
 
-    def terms(self, dtype: np.dtype) -> NamedTuple:
+    def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         """Constants of the compiled `entries.entry`, in the type of the entries."""
         raise NotImplementedError
 
-    def values(self, side: Operand, dtype: np.dtype) -> str:
+    def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
         """What is computed for a pair of rows where entries are of this type."""
         return self.pairing
 
     def prepare(self, side: Operand) -> None:
-        if unit.serves(side, self.pairing, np.float32, written=True):
+        if amx_unit.serves(side, self.pairing, np.float32, written=True):
             side.packed(self.pairing)
         else:
             _ = side.transposed(np.float32) if self.pairing == "manhattan" else side.centred
 
-    def block(self, A, B: Operand, out: np.ndarray | None = None, dtype=np.float32) -> np.ndarray:
+    def block(
+        self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
+    ) -> NDArray[Any]:
         dtype = np.dtype(dtype)
         out, terms = room(A, B, out, dtype), self.terms(dtype)
-        if unit.serves(B, self.pairing, dtype, written=True):
-            unit.block(terms, A, B, self.pairing, out)
+        if amx_unit.serves(B, self.pairing, dtype, written=True):
+            amx_unit.multiply(terms, A, B, self.pairing, None, out)
             return out
         for tile in tiles(A, B, self.values(B, dtype), dtype, out):
-            entries.finish(terms, tile.values, tile.first, tile.half_a, tile.half_b)
+            entries.finish(terms, tile)
         return out
 
-    def dots(self, A, B: Operand, V: np.ndarray, dtype=np.float32) -> np.ndarray:
+    def dots(
+        self, A: AnyRows, B: Operand, V: FloatArray, dtype: DTypeLike = np.float32
+    ) -> FloatArray:
         dtype = np.dtype(dtype)
         check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
         out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
-        if unit.serves(B, self.pairing, dtype, written=False):
-            unit.dots(terms, A, B, self.pairing, VT, out)
+        if amx_unit.serves(B, self.pairing, dtype, written=False):
+            amx_unit.multiply(terms, A, B, self.pairing, VT, out)
             return out
-        found = tiles(A, B, self.values(B, dtype), dtype)
-        for values, first, row, column, half_a, half_b in found:
-            part = out[row : row + len(values)]
-            entries.finish_dots(terms, values, first, half_a, half_b, VT, column, part)
+        for tile in tiles(A, B, self.values(B, dtype), dtype):
+            entries.finish_dots(terms, tile, VT, out)
         return out
 
 
@@ -79,16 +82,16 @@ class Linear(Compiled):
 
     name: ClassVar[str] = "linear"
 
-    def terms(self, dtype) -> NamedTuple:
+    def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         return entries.LinearTerms()
 
-    def diag(self, A) -> np.ndarray:
+    def diag(self, A: AnyRows) -> FloatArray:
         return as_side(A).sqnorms
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
         return math.sqrt(max_sqnorm_a * max_sqnorm_b)
 
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         return product_error(sqnorm_a, max_sqnorm_b, d)
 
 
@@ -101,30 +104,30 @@ class Rbf(Compiled):
     pairing: ClassVar[str] = "distance"
     nonnegative: ClassVar[bool] = True
 
-    def terms(self, dtype) -> NamedTuple:
+    def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         return entries.RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
 
-    def values(self, side: Operand, dtype: np.dtype) -> str:
+    def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
         dense = dtype == np.float64 and side.rare is None
         return "apart" if dense and self.coarse(side.halves) else self.pairing
 
-    def coarse(self, halves: np.ndarray) -> bool:
+    def coarse(self, halves: FloatArray) -> bool:
         """Whether differences of these half squared norms and products would tell in float64.
 
         They do where one column is huge beside what the kernel looks at.
         """
         return 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0)) > TOLD
 
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # A row longer than every row of B is at least this far from all of them.
         apart = np.maximum(np.sqrt(sqnorm_a) - math.sqrt(max_sqnorm_b), 0.0)
         exponent = self._exponent_error(sqnorm_a, max_sqnorm_b, d)
         return exponent * np.exp(-self.gamma * apart**2) + 4 * U32
 
-    def relative_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         return self._exponent_error(sqnorm_a, max_sqnorm_b, d) + 4 * U32
 
-    def _exponent_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def _exponent_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         half = product_error(sqnorm_a, max_sqnorm_b, d) + U32 * (sqnorm_a + max_sqnorm_b)
         return 2 * self.gamma * half
 
@@ -142,20 +145,20 @@ class Polynomial(Compiled):
     def psd(self) -> bool:  # type: ignore[override]
         return self.coef0 >= 0
 
-    def terms(self, dtype) -> NamedTuple:
+    def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         factors = (0,) * (self.degree - 1)
         return entries.PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
 
-    def diag(self, A) -> np.ndarray:
+    def diag(self, A: AnyRows) -> FloatArray:
         return (self.gamma * as_side(A).sqnorms + self.coef0) ** self.degree
 
     def bound(self, max_sqnorm_a: float, max_sqnorm_b: float) -> float:
-        return self._base(max_sqnorm_a, max_sqnorm_b) ** self.degree
+        return float(self._base(max_sqnorm_a, max_sqnorm_b) ** self.degree)
 
-    def _base(self, sqnorm_a, max_sqnorm_b: float):
+    def _base(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float) -> Any:
         return self.gamma * np.sqrt(sqnorm_a * max_sqnorm_b) + abs(self.coef0)
 
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         base = self._base(sqnorm_a, max_sqnorm_b)
         step = self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 3 * U32 * base
         return self.degree * base ** (self.degree - 1) * step
@@ -170,10 +173,10 @@ class Laplacian(Compiled):
     pairing: ClassVar[str] = "manhattan"
     nonnegative: ClassVar[bool] = True
 
-    def terms(self, dtype) -> NamedTuple:
+    def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         return entries.LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
 
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e;
         # but float64 rows are rounded before the terms are.
         rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
@@ -189,13 +192,13 @@ class Sigmoid(Compiled):
     name: ClassVar[str] = "sigmoid"
     psd: ClassVar[bool] = False
 
-    def terms(self, dtype) -> NamedTuple:
+    def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         return entries.SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
 
-    def diag(self, A) -> np.ndarray:
+    def diag(self, A: AnyRows) -> FloatArray:
         return np.tanh(self.gamma * as_side(A).sqnorms + self.coef0)
 
-    def entry_error(self, sqnorm_a, max_sqnorm_b: float, d: int):
+    def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # Slope at most 1; a relative error of the argument x costs x (1 - tanh(x)^2) < 1/2.
         return self.gamma * product_error(sqnorm_a, max_sqnorm_b, d) + 5 * U32
 
@@ -247,7 +250,7 @@ def on_matrix_unit(name: str, d: int, written: bool = True) -> bool:
     kind = _KINDS.get(name)
     if kind is None or not issubclass(kind, Compiled):
         return False
-    return unit.worth_it(kind.pairing, d, written)
+    return amx_unit.worth_it(kind.pairing, d, written)
 
 
 def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
@@ -261,7 +264,9 @@ def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
     if is_sparse:
         return "matrix unit, or BLAS where columns are rare"
     if not on_matrix_unit(kernel.name, d):
-        return f"matrix unit, or BLAS for entries written down (fewer than {unit.NARROW} columns)"
+        return (
+            f"matrix unit, or BLAS for entries written down (fewer than {amx_unit.NARROW} columns)"
+        )
     return "matrix unit"
 
 

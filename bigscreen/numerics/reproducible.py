@@ -50,6 +50,6 @@ def read(totals: Totals, name: str, bound: float) -> NDArray[np.float64]:
 
 
 @njit(cache=True, nogil=True)
-def _add(values, scale, total):  # type: ignore[no-untyped-def]
+def _add(values: NDArray[Any], scale: float, total: NDArray[np.int64]) -> None:
     for i in range(len(values)):
         total[i] += np.int64(np.rint(values[i] * scale))

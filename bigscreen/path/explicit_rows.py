@@ -9,15 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.numerics.rows import (
-    FloatArray,
-    as_rows,
-    njit,
-    row_axpy,
-    row_dot,
-    row_load,
-    row_sqnorm,
-)
+from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot, row_load, sqnorms
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.screening.regions import Ball
 
@@ -55,9 +47,7 @@ class ExplicitRows:
         """Length of phi and w."""
         self.entries = X.size / max(1, self.n_rows)
         """Entries of a row that are stored."""
-        self.sqnorms: FloatArray = np.empty(self.n_rows)
-        _sqnorms(self.X, self.sqnorms)
-        self.sqnorms += constant
+        self.sqnorms = sqnorms(self.X) + constant
         self.norms: FloatArray = np.sqrt(self.sqnorms) * (1 + (self.width + 4) * SUM_UNIT)
         self.largest = float(np.max(self.norms, initial=0.0))
         # A tile costs as much as d entries: as many rows that this is an eighth of it.
@@ -91,12 +81,6 @@ class ExplicitRows:
     def score_error(self, w: FloatArray) -> float:
         """Bound on the rounding error of any score of this w."""
         return float((self.width + 2) * SUM_UNIT * self.largest * np.linalg.norm(w))
-
-
-@njit(nogil=True, cache=True)
-def _sqnorms(X: Any, out: FloatArray) -> None:
-    for i in range(len(out)):
-        out[i] = row_sqnorm(X, i)
 
 
 @njit(nogil=True, cache=True)

@@ -10,9 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigscreen.kernels import amx
-from bigscreen.kernels import amx_unit as matrix_unit
-from bigscreen.kernels import operand as sides
+from bigscreen.kernels import amx, amx_unit, operand
 from bigscreen.kernels.base import product_error
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
@@ -85,7 +83,7 @@ def test_bits_do_not_depend_on_the_company(kind, kernel, monkeypatch):
     few = Operand(B[50:])
     few.origin = side.origin
     np.testing.assert_array_equal(kernel.block(A, few), together[:, 50:])
-    monkeypatch.setattr(sides, "PIECE_ENTRIES", 1)
+    monkeypatch.setattr(operand, "PIECE_ENTRIES", 1)
     np.testing.assert_array_equal(kernel.block(A, Operand(B)), together)
 
 
@@ -241,8 +239,11 @@ def served(monkeypatch, kernel, d):
     """What of a kernel's entries between rows of d columns a unit would be handed, if there was."""
     calls = []
     monkeypatch.setattr(amx, "available", lambda: True)
-    monkeypatch.setattr(matrix_unit, "block", lambda *_: calls.append("written"))
-    monkeypatch.setattr(matrix_unit, "dots", lambda *_: calls.append("summed"))
+
+    def multiply(terms, A, side, pairing, VT, out):
+        calls.append("written" if VT is None else "summed")
+
+    monkeypatch.setattr(amx_unit, "multiply", multiply)
     side = Operand(rows("floats", 40, d, 5))
     kernel.block(side, side)
     kernel.dots(side, side, np.ones((40, 1)))

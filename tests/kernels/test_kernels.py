@@ -13,7 +13,7 @@ from sklearn.metrics.pairwise import pairwise_kernels
 from threadpoolctl import threadpool_limits
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import entries as tiles
+from bigscreen.kernels import entries
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import (
     Laplacian,
@@ -119,8 +119,8 @@ def test_many_tiles_give_what_one_gives(kernel, csr, monkeypatch):
     A, B = as_form(random_rows(3, 150, 30, 0.3), csr), as_form(random_rows(4, 70, 30, 0.3), csr)
     V = np.random.default_rng(5).standard_normal((70, 2))
     whole, dots = kernel.block(A, Operand(B)), kernel.dots(A, Operand(B), V)
-    monkeypatch.setattr(tiles, "TILE_ROWS", 32)
-    monkeypatch.setattr(tiles, "TILE_ENTRIES", 32 * 16)
+    monkeypatch.setattr(entries, "TILE_ROWS", 32)
+    monkeypatch.setattr(entries, "TILE_ENTRIES", 32 * 16)
     error = allowed(kernel, random_rows(3, 150, 30, 0.3), random_rows(4, 70, 30, 0.3))
     np.testing.assert_allclose(kernel.block(A, Operand(B)), whole, rtol=0, atol=error)
     np.testing.assert_allclose(kernel.dots(A, Operand(B), V), dots, rtol=0, atol=70 * 3 * error)

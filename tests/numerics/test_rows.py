@@ -12,43 +12,34 @@ from bigscreen.numerics.rows import (
     exp2_negative,
     njit,
     row_axpy,
-    row_count,
     row_dot,
     row_load,
-    row_sqnorm,
+    sqnorms,
     tanh,
 )
 
 
-@njit
+@njit()
 def dot(X, i, w):
     return row_dot(X, i, w)
 
 
-@njit
+@njit()
 def axpy(X, i, a, w):
     row_axpy(X, i, a, w)
 
 
-@njit
-def sqnorms(X):
-    out = np.empty(row_count(X))
-    for i in range(len(out)):
-        out[i] = row_sqnorm(X, i)
-    return out
-
-
-@njit
+@njit()
 def load(X, i, position, out):
     return row_load(X, i, position, np.zeros(len(out), np.float32), out)
 
 
-@njit
+@njit()
 def exp2_all(t):
     return np.array([exp2_negative(x) for x in t])
 
 
-@njit
+@njit()
 def tanh_all(x):
     return np.array([tanh(v) for v in x])
 
