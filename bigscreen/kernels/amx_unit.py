@@ -26,9 +26,14 @@ are written down go through BLAS: with the unit an exact fit took no less time (
 Nystrom: 13.4 s with it, 15.7 s without)."""
 
 
+def is_product(pairing: str) -> bool:
+    """Whether values of this kind are products, which BLAS and the unit compute."""
+    return pairing != "manhattan"
+
+
 def multiplies(pairing: str) -> bool:
     """Whether this process has the unit, and values of this kind are products."""
-    return pairing != "manhattan" and amx.available()
+    return is_product(pairing) and amx.available()
 
 
 def worth_it(pairing: str, d: int, written: bool) -> bool:

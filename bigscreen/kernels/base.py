@@ -50,6 +50,8 @@ class Kernel:
         The kernel is positive semidefinite for all data.
     nonnegative : bool
         No entry is below 0.
+    invariant : bool
+        Entries depend on the distance of two rows alone, not on where the origin is.
     storable : bool
         A model with this kernel can be written to a file.
     """
@@ -57,6 +59,7 @@ class Kernel:
     name: ClassVar[str]
     psd: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = False
+    invariant: ClassVar[bool] = False
     storable: ClassVar[bool] = True
 
     def diag(self, A: AnyRows) -> FloatArray:

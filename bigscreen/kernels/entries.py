@@ -1,7 +1,8 @@
-"""Kernel entries, compiled: one scalar function per kernel, and the loops that apply it to a tile.
+"""What kernel entries are made of: products and distances of pairs of rows, tile by tile.
 
-The constants of a kernel travel as a named tuple whose type chooses the function (an overload of
-`entry`), so the loops exist once and are specialised, vectorised and cached for every kernel.
+The constants of a kernel travel as a named tuple whose type chooses the function that makes an
+entry of such a value (an overload of `entry`), so the loops exist once and are specialised,
+vectorised and cached for every kernel.
 """
 
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ from scipy import sparse
 
 from bigscreen.errors import InputError
 from bigscreen.kernels.operand import AnyRows, Operand, float_rows, load, scratch
-from bigscreen.numerics.rows import F, FloatArray, as_rows, exp2_negative, njit, overload, tanh
+from bigscreen.numerics.rows import F, FloatArray, as_rows, njit, overload
 
 # 4 MB of float32: measured flat from there on, 4-15 % slower below.
 TILE_ROWS = 1024
@@ -21,44 +22,13 @@ TILE_ENTRIES = 1024 * 1024
 LOADED_ENTRIES = 4 << 20  # left rows made dense at once
 
 
-class LinearTerms(NamedTuple):
-    """Constants of a linear kernel: none."""
-
-
-class RbfTerms(NamedTuple):
-    """Constants of an RBF kernel: what a squared distance is multiplied with."""
-
-    scale: float
-
-
-class PolynomialTerms(NamedTuple):
-    """Constants of a polynomial kernel."""
-
-    scale: float
-    shift: float
-    factors: tuple[int, ...]  # its LENGTH is degree - 1: a constant of the compiled type
-
-
-class LaplacianTerms(NamedTuple):
-    """Constants of a Laplacian kernel: what a distance is multiplied with."""
-
-    scale: float
-
-
-class SigmoidTerms(NamedTuple):
-    """Constants of a sigmoid kernel."""
-
-    scale: float
-    shift: float
-
-
 def entry(terms: Any, value: float, half_a: float, half_b: float) -> float:
     """One kernel entry from the value of a pair of rows (see `tiles`), in compiled code."""
     raise NotImplementedError
 
 
-def _entry_for(constants: type) -> Callable[[F], F]:
-    """Register a compiled function as `entry` for these constants."""
+def entry_of(constants: type) -> Callable[[F], F]:
+    """Register a function, to be compiled, as `entry` for these constants."""
 
     def register(function: F) -> F:
         def choose(terms: Any, value: Any, half_a: Any, half_b: Any) -> F | None:
@@ -68,36 +38,6 @@ def _entry_for(constants: type) -> Callable[[F], F]:
         return function
 
     return register
-
-
-@_entry_for(LinearTerms)
-def _linear(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
-    return value
-
-
-@_entry_for(RbfTerms)
-def _rbf(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
-    # value - half_a - half_b = -||a - b||^2 / 2; exp2_negative clips what rounding made positive.
-    return exp2_negative(terms.scale * ((value - half_b) - half_a))
-
-
-@_entry_for(PolynomialTerms)
-def _polynomial(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
-    x = terms.scale * value + terms.shift
-    power = x
-    for _ in range(len(terms.factors)):
-        power *= x
-    return power
-
-
-@_entry_for(LaplacianTerms)
-def _laplacian(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
-    return exp2_negative(terms.scale * value)
-
-
-@_entry_for(SigmoidTerms)
-def _sigmoid(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
-    return tanh(terms.scale * value + terms.shift)
 
 
 class Tile(NamedTuple):
@@ -112,41 +52,6 @@ class Tile(NamedTuple):
     column: int
     half_a: NDArray[Any]
     half_b: NDArray[Any]
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def _finish_row(terms: NamedTuple, row: NDArray[Any], half_a: float, half_b: NDArray[Any]) -> None:
-    for j in range(len(row)):
-        row[j] = entry(terms, row[j], half_a, half_b[j])
-
-
-@njit(nogil=True, cache=True, fastmath={"contract"})
-def finish(terms: NamedTuple, tile: Tile) -> None:
-    """Values to kernel entries, in place."""
-    values, first, _, _, half_a, half_b = tile
-    for i in range(len(values)):
-        _finish_row(terms, values[i, first : first + len(half_b)], half_a[i], half_b)
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
-def dot(row: NDArray[Any], v: FloatArray) -> float:
-    """float32 entries, float64 products and sum: 0.04 ns an entry over float32 sums, worth it."""
-    total = 0.0
-    for j in range(len(row)):
-        total += np.float64(row[j]) * v[j]
-    return total
-
-
-@njit(nogil=True, cache=True)
-def finish_dots(terms: NamedTuple, tile: Tile, VT: FloatArray, out: FloatArray) -> None:
-    """out += entries @ V, each row of entries read back while it is in the first-level cache."""
-    values, first, row_number, column, half_a, half_b = tile
-    width = len(half_b)
-    for i in range(len(values)):
-        row = values[i, first : first + width]
-        _finish_row(terms, row, half_a[i], half_b)
-        for c in range(len(VT)):
-            out[row_number + i, c] += dot(row, VT[c, column : column + width])
 
 
 def tiles(

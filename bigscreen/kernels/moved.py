@@ -17,7 +17,7 @@ from scipy.sparse import csr_array, issparse
 from bigscreen.data.layout import Features, csr, sqnorms
 from bigscreen.data.rows import Rows
 from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid
+from bigscreen.kernels.standard import Linear
 
 SAMPLE = 4096
 """Rows that say where an origin is."""
@@ -50,9 +50,11 @@ class Move:
         """The kernel with the same entries between moved rows."""
         if not self.exponent:
             return kernel
-        assert isinstance(kernel, (Rbf, Laplacian, Polynomial, Sigmoid))
-        power = 1 if isinstance(kernel, Laplacian) else 2
-        return replace(kernel, gamma=float(np.ldexp(kernel.gamma, -power * self.exponent)))
+        scaled: Any = kernel  # one that has a gamma, see `move_for`
+        power = 1 if scaled.pairing == "manhattan" else 2
+        gamma = float(np.ldexp(scaled.gamma, -power * self.exponent))
+        moved: Kernel = replace(scaled, gamma=gamma)
+        return moved
 
 
 def move_for(kernel: Kernel | None, sample: Any, longest: float, balanced: bool) -> Move | None:
@@ -70,17 +72,16 @@ def move_for(kernel: Kernel | None, sample: Any, longest: float, balanced: bool)
         Coefficients add up to 0, so that an inner product may be taken from any origin.
     """
     origin = None
-    invariant = isinstance(kernel, (Rbf, Laplacian))
-    invariant |= balanced and (kernel is None or isinstance(kernel, Linear))
+    linear = kernel is None or isinstance(kernel, Linear)
+    invariant = (kernel is not None and kernel.invariant) or (balanced and linear)
     # float32 rows hold their numbers: nothing is lost on the way to what sees their distances.
     if invariant and sample.dtype == np.float64 and not issparse(sample):
         mean = sample.mean(axis=0)
         if float(mean @ mean) > FAR * float(np.mean(sqnorms(sample))):
             origin = mean
             longest = float(np.max(sqnorms(sample - mean)))
-    scales = isinstance(kernel, (Rbf, Laplacian, Polynomial, Sigmoid))
     exponent = 0
-    if scales and 0 < longest < np.inf and not SMALL <= longest <= LARGE:
+    if hasattr(kernel, "gamma") and 0 < longest < np.inf and not SMALL <= longest <= LARGE:
         exponent = -int(np.rint(0.5 * np.log2(longest)))
     return None if origin is None and not exponent else Move(origin, exponent)
 

@@ -1,9 +1,10 @@
 """Kernels: blocks of entries and products with vectors, dense or CSR rows on either side.
 
-A kernel is a frozen record plus one compiled scalar function (`entries.entry`, chosen by the
-type of its constants): adding a kernel opens nothing else. float32 is the fast path (BLAS, a fused
-pass, a polynomial exponential; error: `Kernel.entry_error`), float64 the accurate one. Everything
-runs without the GIL, one buffer per thread; BLAS threads are limited by the caller.
+A kernel is a frozen record plus one compiled scalar function (an overload of `entries.entry`,
+chosen by the type of its constants), both here: to add one opens nothing else but the table of
+names in `train.options`. float32 is the fast path (BLAS, a fused pass, a polynomial exponential;
+error: `Kernel.entry_error`), float64 the accurate one. Everything runs without the GIL, one buffer
+per thread; BLAS threads are limited by the caller.
 """
 
 import math
@@ -14,17 +15,52 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import amx_unit, entries
+from bigscreen.kernels import amx_unit
 from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, product_error, room
-from bigscreen.kernels.entries import tiles
+from bigscreen.kernels.entries import Tile, entry, entry_of, tiles
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import AnyRows, Operand
-from bigscreen.numerics.rows import FloatArray
+from bigscreen.numerics.rows import FloatArray, exp2_negative, njit, tanh
 
 _LOG2E = math.log2(math.e)
 
-TOLD = 2.0**-36
+ROUNDED = 2.0**-36
 """Error of a float64 exponent from which distances are summed column by column."""
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _finish_row(terms: NamedTuple, row: NDArray[Any], half_a: float, half_b: NDArray[Any]) -> None:
+    for j in range(len(row)):
+        row[j] = entry(terms, row[j], half_a, half_b[j])
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _finish(terms: NamedTuple, tile: Tile) -> None:
+    """Values to kernel entries, in place."""
+    values, first, _, _, half_a, half_b = tile
+    for i in range(len(values)):
+        _finish_row(terms, values[i, first : first + len(half_b)], half_a[i], half_b)
+
+
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract", "nsz"})
+def _dot(row: NDArray[Any], v: FloatArray) -> float:
+    """float32 entries, float64 products and sum: 0.04 ns an entry over float32 sums, worth it."""
+    total = 0.0
+    for j in range(len(row)):
+        total += np.float64(row[j]) * v[j]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _finish_dots(terms: NamedTuple, tile: Tile, VT: FloatArray, out: FloatArray) -> None:
+    """out += entries @ V, each row of entries read back while it is in the first-level cache."""
+    values, first, row_number, column, half_a, half_b = tile
+    width = len(half_b)
+    for i in range(len(values)):
+        row = values[i, first : first + width]
+        _finish_row(terms, row, half_a[i], half_b)
+        for c in range(len(VT)):
+            out[row_number + i, c] += _dot(row, VT[c, column : column + width])
 
 
 class Compiled(Kernel):
@@ -58,7 +94,7 @@ class Compiled(Kernel):
             amx_unit.multiply(terms, A, B, self.pairing, None, out)
             return out
         for tile in tiles(A, B, self.values(B, dtype), dtype, out):
-            entries.finish(terms, tile)
+            _finish(terms, tile)
         return out
 
     def dots(
@@ -72,8 +108,17 @@ class Compiled(Kernel):
             amx_unit.multiply(terms, A, B, self.pairing, VT, out)
             return out
         for tile in tiles(A, B, self.values(B, dtype), dtype):
-            entries.finish_dots(terms, tile, VT, out)
+            _finish_dots(terms, tile, VT, out)
         return out
+
+
+class LinearTerms(NamedTuple):
+    """Constants of a linear kernel: none."""
+
+
+@entry_of(LinearTerms)
+def _linear(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    return value
 
 
 @dataclass(frozen=True)
@@ -83,7 +128,7 @@ class Linear(Compiled):
     name: ClassVar[str] = "linear"
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
-        return entries.LinearTerms()
+        return LinearTerms()
 
     def diag(self, A: AnyRows) -> FloatArray:
         return as_side(A).sqnorms
@@ -95,6 +140,18 @@ class Linear(Compiled):
         return product_error(sqnorm_a, max_sqnorm_b, d)
 
 
+class RbfTerms(NamedTuple):
+    """Constants of an RBF kernel: what a squared distance is multiplied with."""
+
+    scale: float
+
+
+@entry_of(RbfTerms)
+def _rbf(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    # value - half_a - half_b = -||a - b||^2 / 2; exp2_negative clips what rounding made positive.
+    return exp2_negative(terms.scale * ((value - half_b) - half_a))
+
+
 @dataclass(frozen=True)
 class Rbf(Compiled):
     """Entries exp(-gamma ||a - b||^2)."""
@@ -102,10 +159,11 @@ class Rbf(Compiled):
     gamma: float
     name: ClassVar[str] = "rbf"
     pairing: ClassVar[str] = "distance"
+    invariant: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = True
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
-        return entries.RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
+        return RbfTerms(dtype.type(2 * self.gamma * _LOG2E))
 
     def values(self, side: Operand, dtype: np.dtype[Any]) -> str:
         dense = dtype == np.float64 and side.rare is None
@@ -116,7 +174,7 @@ class Rbf(Compiled):
 
         They do where one column is huge beside what the kernel looks at.
         """
-        return 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0)) > TOLD
+        return 2 * self.gamma * 2.0**-50 * float(np.max(halves, initial=0.0)) > ROUNDED
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # A row longer than every row of B is at least this far from all of them.
@@ -130,6 +188,23 @@ class Rbf(Compiled):
     def _exponent_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         half = product_error(sqnorm_a, max_sqnorm_b, d) + U32 * (sqnorm_a + max_sqnorm_b)
         return 2 * self.gamma * half
+
+
+class PolynomialTerms(NamedTuple):
+    """Constants of a polynomial kernel."""
+
+    scale: float
+    shift: float
+    factors: tuple[int, ...]  # its LENGTH is degree - 1: a constant of the compiled type
+
+
+@entry_of(PolynomialTerms)
+def _polynomial(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    x = terms.scale * value + terms.shift
+    power = x
+    for _ in range(len(terms.factors)):
+        power *= x
+    return power
 
 
 @dataclass(frozen=True)
@@ -147,7 +222,7 @@ class Polynomial(Compiled):
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
         factors = (0,) * (self.degree - 1)
-        return entries.PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
+        return PolynomialTerms(dtype.type(self.gamma), dtype.type(self.coef0), factors)
 
     def diag(self, A: AnyRows) -> FloatArray:
         return (self.gamma * as_side(A).sqnorms + self.coef0) ** self.degree
@@ -164,6 +239,17 @@ class Polynomial(Compiled):
         return self.degree * base ** (self.degree - 1) * step
 
 
+class LaplacianTerms(NamedTuple):
+    """Constants of a Laplacian kernel: what a distance is multiplied with."""
+
+    scale: float
+
+
+@entry_of(LaplacianTerms)
+def _laplacian(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    return exp2_negative(terms.scale * value)
+
+
 @dataclass(frozen=True)
 class Laplacian(Compiled):
     """Entries exp(-gamma ||a - b||_1)."""
@@ -171,16 +257,29 @@ class Laplacian(Compiled):
     gamma: float
     name: ClassVar[str] = "laplacian"
     pairing: ClassVar[str] = "manhattan"
+    invariant: ClassVar[bool] = True
     nonnegative: ClassVar[bool] = True
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
-        return entries.LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
+        return LaplacianTerms(dtype.type(-self.gamma * _LOG2E))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # All terms of the distance are positive, so its error is relative, and x exp(-x) <= 1/e;
         # but float64 rows are rounded before the terms are.
         rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
         return U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0 + rows)
+
+
+class SigmoidTerms(NamedTuple):
+    """Constants of a sigmoid kernel."""
+
+    scale: float
+    shift: float
+
+
+@entry_of(SigmoidTerms)
+def _sigmoid(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
+    return tanh(terms.scale * value + terms.shift)
 
 
 @dataclass(frozen=True)
@@ -193,7 +292,7 @@ class Sigmoid(Compiled):
     psd: ClassVar[bool] = False
 
     def terms(self, dtype: np.dtype[Any]) -> NamedTuple:
-        return entries.SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
+        return SigmoidTerms(dtype.type(self.gamma), dtype.type(self.coef0))
 
     def diag(self, A: AnyRows) -> FloatArray:
         return np.tanh(self.gamma * as_side(A).sqnorms + self.coef0)
@@ -257,7 +356,7 @@ def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
     """What computes the products of rows in float32 entries; None: a machine without a kernel."""
     if isinstance(kernel, (Custom, Precomputed)):
         return "the kernel given"
-    if kernel is None or isinstance(kernel, Laplacian):
+    if not isinstance(kernel, Compiled) or not amx_unit.is_product(kernel.pairing):
         return "compiled loops"
     if not on_matrix_unit(kernel.name, d, written=False):
         return "BLAS"
@@ -284,4 +383,4 @@ def geometry(kernel: Kernel | None) -> Kernel:
     (covtype, 16 parts of at most 1,500: 0.99 against 0.89; ijcnn1, 10 parts: 0.88 either way). It
     also costs one product a part, not one kernel entry a sample row.
     """
-    return Linear() if kernel is None or isinstance(kernel, (Rbf, Laplacian)) else kernel
+    return Linear() if kernel is None or kernel.invariant else kernel
