@@ -22,6 +22,37 @@ TILE_ENTRIES = 1024 * 1024
 LOADED_ENTRIES = 4 << 20  # left rows made dense at once
 
 
+class LinearTerms(NamedTuple):
+    """Constants of a linear kernel: none."""
+
+
+class RbfTerms(NamedTuple):
+    """Constants of an RBF kernel: what a squared distance is multiplied with."""
+
+    scale: float
+
+
+class PolynomialTerms(NamedTuple):
+    """Constants of a polynomial kernel."""
+
+    scale: float
+    shift: float
+    factors: tuple[int, ...]  # its LENGTH is degree - 1: a constant of the compiled type
+
+
+class LaplacianTerms(NamedTuple):
+    """Constants of a Laplacian kernel: what a distance is multiplied with."""
+
+    scale: float
+
+
+class SigmoidTerms(NamedTuple):
+    """Constants of a sigmoid kernel."""
+
+    scale: float
+    shift: float
+
+
 def entry(terms: Any, value: float, half_a: float, half_b: float) -> float:
     """One kernel entry from the value of a pair of rows (see `tiles`), in compiled code."""
     raise NotImplementedError

@@ -2,9 +2,10 @@
 
 A kernel is a frozen record plus one compiled scalar function (an overload of `entries.entry`,
 chosen by the type of its constants), both here: to add one opens nothing else but the table of
-names in `train.options`. float32 is the fast path (BLAS, a fused pass, a polynomial exponential;
-error: `Kernel.entry_error`), float64 the accurate one. Everything runs without the GIL, one buffer
-per thread; BLAS threads are limited by the caller.
+names in `train.options`. (Its constants may stand here too. Those of `entries` stay there: numba's
+caches on disk know them by that name.) float32 is the fast path (BLAS, a fused pass, a polynomial
+exponential; error: `Kernel.entry_error`), float64 the accurate one. Everything runs without the
+GIL, one buffer per thread; BLAS threads are limited by the caller.
 """
 
 import math
@@ -17,7 +18,17 @@ from numpy.typing import DTypeLike, NDArray
 from bigscreen.errors import InputError
 from bigscreen.kernels import amx_unit
 from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, product_error, room
-from bigscreen.kernels.entries import Tile, entry, entry_of, tiles
+from bigscreen.kernels.entries import (
+    LaplacianTerms,
+    LinearTerms,
+    PolynomialTerms,
+    RbfTerms,
+    SigmoidTerms,
+    Tile,
+    entry,
+    entry_of,
+    tiles,
+)
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import AnyRows, Operand
 from bigscreen.numerics.rows import FloatArray, exp2_negative, njit, tanh
@@ -112,10 +123,6 @@ class Compiled(Kernel):
         return out
 
 
-class LinearTerms(NamedTuple):
-    """Constants of a linear kernel: none."""
-
-
 @entry_of(LinearTerms)
 def _linear(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     return value
@@ -138,12 +145,6 @@ class Linear(Compiled):
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         return product_error(sqnorm_a, max_sqnorm_b, d)
-
-
-class RbfTerms(NamedTuple):
-    """Constants of an RBF kernel: what a squared distance is multiplied with."""
-
-    scale: float
 
 
 @entry_of(RbfTerms)
@@ -190,14 +191,6 @@ class Rbf(Compiled):
         return 2 * self.gamma * half
 
 
-class PolynomialTerms(NamedTuple):
-    """Constants of a polynomial kernel."""
-
-    scale: float
-    shift: float
-    factors: tuple[int, ...]  # its LENGTH is degree - 1: a constant of the compiled type
-
-
 @entry_of(PolynomialTerms)
 def _polynomial(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     x = terms.scale * value + terms.shift
@@ -239,12 +232,6 @@ class Polynomial(Compiled):
         return self.degree * base ** (self.degree - 1) * step
 
 
-class LaplacianTerms(NamedTuple):
-    """Constants of a Laplacian kernel: what a distance is multiplied with."""
-
-    scale: float
-
-
 @entry_of(LaplacianTerms)
 def _laplacian(terms: Any, value: Any, half_a: Any, half_b: Any) -> Any:
     return exp2_negative(terms.scale * value)
@@ -268,13 +255,6 @@ class Laplacian(Compiled):
         # but float64 rows are rounded before the terms are.
         rows = self.gamma * math.sqrt(d) * (np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
         return U32 * ((2.0 * math.sqrt(d) + 4.0) / math.e + 4.0 + rows)
-
-
-class SigmoidTerms(NamedTuple):
-    """Constants of a sigmoid kernel."""
-
-    scale: float
-    shift: float
 
 
 @entry_of(SigmoidTerms)
