@@ -30,6 +30,7 @@ import numpy as np
 from scipy.sparse import random_array
 
 from bigscreen.data.dataset import Dataset
+from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
@@ -77,10 +78,19 @@ def stored(path: Path, seed: int, kind: str) -> Path:
     """A store; ``kind``: dense, sparse, compressed or targets."""
     X, y, weight = rows(seed, kind == "sparse")
     writer = DatasetWriter(
-        path, n_rows=len(y), n_features=6, sparse=kind == "sparse",
-        labels=None if kind == "targets" else LABELS, weights=True, preparation=None,
-        chunk_rows=64, shard_rows=64, compress=kind == "compressed",
-    )  # fmt: skip
+        path,
+        Layout.of(
+            n_rows=len(y),
+            n_features=6,
+            sparse=kind == "sparse",
+            labels=None if kind == "targets" else LABELS,
+            weights=True,
+            chunk_rows=64,
+            shard_rows=64,
+        ),
+        None,
+        compress=kind == "compressed",
+    )
     ids = np.random.default_rng(seed).permutation(len(y))
     for k in range(writer.n_chunks):
         a, b = writer.chunk(k)

@@ -185,11 +185,11 @@ class Dataset(Rows):
                     "fingerprint stands for; make the dataset again from its source"
                 )
 
-    def _read(self, name: str, start: int, stop: int) -> NDArray:
+    def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         self.layout.check_range(start, stop)
         return self._checked(self._arrays[name], start, stop)
 
-    def _checked(self, array: StoredArray, start: int, stop: int) -> NDArray:
+    def _checked(self, array: StoredArray, start: int, stop: int) -> NDArray[Any]:
         try:
             return array.read(start, stop)
         except InputError as error:

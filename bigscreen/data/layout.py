@@ -79,6 +79,20 @@ class Layout:
     ) -> "Layout":
         """The layout for these sizes, on the grid of `row_grid` unless one is given.
 
+        Parameters
+        ----------
+        n_rows, n_features : int
+        sparse : bool
+            Whether X comes and is stored as CSR.
+        labels : sequence of str, int or float, or None
+            The label of every code; None: rows have the targets of a regression.
+        weights : bool
+            Whether rows have weights.
+        shard_rows, chunk_rows : int, optional
+            The grid; that of `row_grid` if not given, with sparse rows taken to hold 128 nonzeros.
+        wide : bool
+            Store features as float64; else they are rounded to float32.
+
         Raises
         ------
         InputError
@@ -176,7 +190,9 @@ class Layout:
         return state.hexdigest()
 
 
-def csr(data: NDArray, indices: NDArray, indptr: NDArray, n_features: int) -> csr_array:
+def csr(
+    data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], n_features: int
+) -> csr_array:
     """A CSR array with int32 indices, and int32 indptr up to 2**31 nonzeros.
 
     Both of one type: scipy widens the narrower one at every slice otherwise, twice the memory that
@@ -230,7 +246,8 @@ def sqnorms(X: Features) -> NDArray[np.float64]:
         squares = np.square(X.data, dtype=np.float64)
         # Without a nonzero at all bincount gives integers.
         return np.bincount(row, squares, minlength=X.shape[0]).astype(np.float64, copy=False)
-    return np.einsum("ij,ij->i", X, X, dtype=np.float64)
+    norms: NDArray[np.float64] = np.einsum("ij,ij->i", X, X, dtype=np.float64)
+    return norms
 
 
 def chunk_digest(

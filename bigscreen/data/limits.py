@@ -127,7 +127,7 @@ def npy_bytes(header: Header) -> int:
     return math.prod(header[0]) * header[2].itemsize
 
 
-def read_npy(stream: IO[bytes], size: int) -> NDArray:
+def read_npy(stream: IO[bytes], size: int) -> NDArray[Any]:
     """Read a whole array in NPY format out of a stream of `size` bytes.
 
     Raises
@@ -146,7 +146,7 @@ def read_npy(stream: IO[bytes], size: int) -> NDArray:
     return array
 
 
-def read_values(stream: IO[bytes], header: Header) -> NDArray:
+def read_values(stream: IO[bytes], header: Header) -> NDArray[Any]:
     """Read the values of an array whose header was read, and whose size was checked.
 
     Raises

@@ -101,7 +101,7 @@ class MemoryDataset(Rows):
         return np.concatenate([sqnorms(self.X(start, stop)) for start, stop in chunks])
 
     @cached_property
-    def fingerprint(self) -> str:  # type: ignore[override]
+    def fingerprint(self) -> str:
         """Hash of content, layout and preparation: that of a stored dataset of the same rows."""
         digests = []
         for k in range(self.n_chunks):

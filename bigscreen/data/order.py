@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-LARGEST_KEY = 2**64 - 1
 _SLICE = 1 << 20
 _TOP_BITS = 16
 

@@ -105,16 +105,6 @@ class Preparation:
         categories[self.places[self.numeric]] = False
         return bool(self.offset[categories].any())
 
-    def feature_names(self) -> list[str] | None:
-        """Names of the features after `expand`: "colour=red" for a category; None if unnamed."""
-        if self.names is None:
-            return None
-        out: list[str] = []
-        for column, name in enumerate(self.names):
-            values = self.categories.get(column)
-            out += [name] if values is None else [f"{name}={value}" for value in values]
-        return out
-
     def expand(self, X: ArrayLike | csr_array) -> Features:
         """One feature for every numeric column and for every category of a categorical one.
 
@@ -236,45 +226,6 @@ class Preparation:
         d = X.shape[1] if self.n_features is None else self.n_features
         return csr(narrow[kept], columns[kept], np.concatenate([[0], ends]), d)
 
-    def encode_labels(self, y: ArrayLike | None, n_rows: int | None = None) -> NDArray[np.int32]:
-        """Codes of labels: indices into `labels`, -1 where there is none.
-
-        Parameters
-        ----------
-        y : array of shape (rows,) or None
-            Labels as read; None, NaN and the empty text mean "no label". Numbers and texts that
-            spell the same number are the same label.
-        n_rows : int, optional
-            Rows to answer for when `y` is None.
-
-        Raises
-        ------
-        InputError
-            If a label is not one of `labels`.
-        """
-        if y is None:
-            return np.full(n_rows or 0, -1, dtype=np.int32)
-        source = np.asarray(y)
-        if source.ndim != 1:
-            raise InputError(f"labels must be one for every row, got shape {source.shape}")
-        labels = self.labels or []
-        exact: dict[Any, int] = {label: code for code, label in enumerate(labels)}
-        spelled: dict[Any, int] = {}
-        for code, label in enumerate(labels):
-            spelled.setdefault(_number(label), code)
-        # Texts and numbers are looked up once for each distinct value; objects do not sort.
-        distinct = source.dtype != object
-        values, inverse = np.unique(source, return_inverse=True) if distinct else (source, None)
-        codes = np.empty(len(values), dtype=np.int32)
-        for i, value in enumerate(values.tolist()):
-            number = _number(value)
-            known = None if number is None else exact.get(value, spelled.get(number))
-            if number is not None and known is None:
-                some = ", ".join(map(str, labels[:10]))
-                raise InputError(f"the label {value!r} is not one of the known labels {some}")
-            codes[i] = -1 if known is None else known
-        return codes if inverse is None else codes[inverse]
-
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON values; `from_dict` gives the same preparation back, bit for bit."""
         record = dict(self.__dict__)
@@ -326,26 +277,15 @@ def _hash(record: dict[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _floats(values: NDArray, wide: bool) -> NDArray[np.floating[Any]]:
+def _floats(values: NDArray[Any], wide: bool) -> NDArray[np.floating[Any]]:
     """Values as float64 if ``wide``, else as float32."""
     # A value beyond float32 becomes inf here and is refused, with its row, where rows are stored.
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, dtype=np.float64 if wide else np.float32)
 
 
-def _is_wide(values: NDArray) -> bool:
+def _is_wide(values: NDArray[Any]) -> bool:
     return values.dtype == np.float64
-
-
-def _number(label: Any) -> Any:
-    """The number a label spells, the label itself if none, None for "no label"."""
-    if label is None or label == "":
-        return None
-    try:
-        value = float(label)
-    except ValueError:
-        return label
-    return None if np.isnan(value) else value
 
 
 def divisor(scale: str) -> float | None:
@@ -410,7 +350,7 @@ class Moments:
         counts = np.full(len(mean), float(len(wide)))
         self._merge(counts, mean, np.einsum("ij,ij->j", wide, wide))
 
-    def _merge(self, counts: NDArray, mean: NDArray, deviation: NDArray) -> None:
+    def _merge(self, counts: NDArray[Any], mean: NDArray[Any], deviation: NDArray[Any]) -> None:
         total = self.counts + counts
         share = counts / np.maximum(total, 1)
         delta = mean - self.mean
@@ -418,7 +358,7 @@ class Moments:
         self.mean += delta * share
         self.counts = total
 
-    def scaling(self, scale: str, shift: bool) -> tuple[NDArray | None, NDArray]:
+    def scaling(self, scale: str, shift: bool) -> tuple[NDArray[Any] | None, NDArray[Any]]:
         """Return offset and factor of a feature's (x - offset) * factor, float64 (n_features,).
 
         Parameters

@@ -43,24 +43,15 @@ class DatasetWriter:
     ----------
     path : path
         The dataset to make. If `<path>.wip` is there with the same plan, it is gone on with.
-    n_rows, n_features : int
-    sparse : bool
-        Whether X comes and is stored as CSR.
-    labels : sequence of str, int or float, or None
-        The label of every code; None: rows have the targets of a regression.
-    weights : bool
-        Whether rows have weights.
+    layout : Layout
+        Sizes, the grid, labels and types; see `Layout.of`.
     preparation : Preparation or None
-    shard_rows, chunk_rows : int, optional
-        The grid; that of `row_grid` if not given, with sparse rows taken to hold 128 nonzeros.
     extra : dict, optional
         JSON values to keep in the manifest.
     compress : bool
         Compress X without loss (lz4 after a byte shuffle; a block that does not shrink stays raw).
     overwrite : bool
         Replace an existing dataset, when `finish` is called and not before.
-    wide : bool
-        Store features as float64; else they are rounded to float32.
 
     Raises
     ------
@@ -71,31 +62,15 @@ class DatasetWriter:
     def __init__(
         self,
         path: str | os.PathLike[str],
-        *,
-        n_rows: int,
-        n_features: int,
-        sparse: bool,
-        labels: Any,
-        weights: bool,
+        layout: Layout,
         preparation: Preparation | None,
-        shard_rows: int | None = None,
-        chunk_rows: int | None = None,
+        *,
         extra: dict[str, Any] | None = None,
         compress: bool = False,
         overwrite: bool = False,
-        wide: bool = False,
     ) -> None:
         self.path = store_path(path)
-        self.layout = Layout.of(
-            n_rows=n_rows,
-            n_features=n_features,
-            sparse=sparse,
-            labels=labels,
-            weights=weights,
-            shard_rows=shard_rows,
-            chunk_rows=chunk_rows,
-            wide=wide,
-        )
+        self.layout = layout
         self.preparation = preparation or Preparation.none()
         self.extra = extra or {}
         self.compress = compress
@@ -232,10 +207,6 @@ class DatasetWriter:
         shutil.rmtree(self.path / RECORDS)
         (self.path / PLAN).unlink()
         return Dataset(self.path)
-
-    def abort(self) -> None:
-        """Delete what was written; an existing dataset of that name stays."""
-        shutil.rmtree(unfinished(self.path), ignore_errors=True)
 
     def _plan(self) -> dict[str, Any]:
         return {

@@ -56,7 +56,7 @@ class StoredArray:
             fill_value=self._fill_value(),
         )
 
-    def write(self, start: int, values: NDArray) -> list[int]:
+    def write(self, start: int, values: NDArray[Any]) -> list[int]:
         """Write rows from `start`, the first row of a chunk, on; each file appears whole.
 
         Returns
@@ -87,7 +87,7 @@ class StoredArray:
             os.replace(fresh, file)
         return checksums
 
-    def read(self, start: int, stop: int) -> NDArray:
+    def read(self, start: int, stop: int) -> NDArray[Any]:
         """Rows start..stop as a new array.
 
         Raises
@@ -132,7 +132,7 @@ class StoredArray:
     def _chunk_bytes(self) -> int:
         return self.chunk_rows * math.prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
 
-    def _read_chunk(self, k: int, out: NDArray) -> None:
+    def _read_chunk(self, k: int, out: NDArray[Any]) -> None:
         file = self._file(k)
         flat = out.reshape(-1).view(np.uint8)
         try:

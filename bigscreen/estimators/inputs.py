@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigscreen.data.dataset import Dataset
+from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
@@ -121,13 +122,15 @@ class Given:
     def _stored(self, path: Path, parts: Iterator[Any], is_sparse: bool, wide: bool) -> Dataset:
         writer = DatasetWriter(
             path,
-            n_rows=self.n_kept,
-            n_features=self.X.shape[1],
-            sparse=is_sparse,
-            labels=self.labels,
-            weights=self.weights is not None,
-            preparation=Preparation.none(),
-            wide=wide,
+            Layout.of(
+                n_rows=self.n_kept,
+                n_features=self.X.shape[1],
+                sparse=is_sparse,
+                labels=self.labels,
+                weights=self.weights is not None,
+                wide=wide,
+            ),
+            Preparation.none(),
         )
         for k, X in enumerate(_regrid(parts, writer.layout.chunk_rows)):
             rows = slice(*writer.chunk(k))

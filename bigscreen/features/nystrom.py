@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy import linalg
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.layout import row_grid
+from bigscreen.data.layout import Layout, row_grid
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.writer import DatasetWriter
@@ -290,14 +290,16 @@ def stored_features(
     folder.mkdir(parents=True, exist_ok=True)
     writer = DatasetWriter(
         path,
-        n_rows=data.n_rows,
-        n_features=design.rank,
-        sparse=False,
-        labels=data.layout.labels,
-        weights=True,
-        preparation=data.preparation,
-        shard_rows=shard_rows,
-        chunk_rows=chunk_rows,
+        Layout.of(
+            n_rows=data.n_rows,
+            n_features=design.rank,
+            sparse=False,
+            labels=data.layout.labels,
+            weights=True,
+            shard_rows=shard_rows,
+            chunk_rows=chunk_rows,
+        ),
+        data.preparation,
         extra={"features_of": fingerprint},
     )
     for done, _ in enumerate(fleet.each(_Block(design, writer), bounds)):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.folder import unfinished
-from bigscreen.data.layout import Label, row_grid
+from bigscreen.data.layout import Label, Layout, row_grid
 from bigscreen.data.order import Holdout
 from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.data.writer import DatasetWriter
@@ -287,21 +287,23 @@ class Build:
         shard_rows, chunk_rows = row_grid(rows, planned // self.found.rows)
         return DatasetWriter(
             path,
-            n_rows=rows,
-            n_features=transform.n_features,
-            sparse=transform.sparse,
-            labels=transform.preparation.labels,
-            weights=self.shape.weighted,
-            preparation=transform.preparation,
-            shard_rows=shard_rows,
-            chunk_rows=chunk_rows,
+            Layout.of(
+                n_rows=rows,
+                n_features=transform.n_features,
+                sparse=transform.sparse,
+                labels=transform.preparation.labels,
+                weights=self.shape.weighted,
+                shard_rows=shard_rows,
+                chunk_rows=chunk_rows,
+                wide=self._wide(transform.preparation),
+            ),
+            transform.preparation,
             extra={
                 **self.wanted.extra,
                 "index_base": self.found.index_base,
                 "bytes_planned": self.planned,
             },
             overwrite=self.wanted.overwrite,
-            wide=self._wide(transform.preparation),
         )
 
     def _wide(self, preparation: Preparation) -> bool:
@@ -326,8 +328,8 @@ class Build:
 
 
 def _of_all(
-    preparation: Preparation, offset: NDArray | None, factor: NDArray
-) -> tuple[NDArray | None, NDArray]:
+    preparation: Preparation, offset: NDArray[Any] | None, factor: NDArray[Any]
+) -> tuple[NDArray[Any] | None, NDArray[Any]]:
     """Offset and factor of all features, from those of the numeric columns."""
     at = preparation.places[preparation.numeric]
     every = np.ones(preparation.n_features or 0)

@@ -129,7 +129,12 @@ class Intake:
         self._tables = {}
 
     def admit(
-        self, X: Features, y: NDArray | None, weight: NDArray | None, reader: Reader, where: Where
+        self,
+        X: Features,
+        y: NDArray[Any] | None,
+        weight: NDArray[Any] | None,
+        reader: Reader,
+        where: Where,
     ) -> tuple[Features, NDArray[Any]]:
         """Return the block with lasting category codes, and its raw label codes or its targets.
 
@@ -146,7 +151,9 @@ class Intake:
             self._check_missing(missing, where)
         return X, y
 
-    def _check(self, X: Features, weight: NDArray | None, reader: Reader, where: Where) -> None:
+    def _check(
+        self, X: Features, weight: NDArray[Any] | None, reader: Reader, where: Where
+    ) -> None:
         """Refuse a block that does not fit the ones before, or the store it is to be like."""
         shape, like = self.shape, self.like
         if issparse(X) != shape.sparse:
@@ -236,7 +243,9 @@ class Intake:
             "names rows, or allow more (max-kinds)."
         )
 
-    def _outcome(self, y: NDArray | None, rows: int, where: Where) -> tuple[NDArray, NDArray]:
+    def _outcome(
+        self, y: NDArray[Any] | None, rows: int, where: Where
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
         """What is to be predicted of every row, and where it is missing."""
         if not self.regression:
             codes = self._labels.encode(y, rows, where)
@@ -257,7 +266,7 @@ class Intake:
                 f"one, so correct or remove it; only a store made like another{ask} may do without."
             )
 
-    def _check_known(self, codes: NDArray, missing: NDArray[np.bool_], where: Where) -> None:
+    def _check_known(self, codes: NDArray[Any], missing: NDArray[np.bool_], where: Where) -> None:
         """Refuse labels that the store to be like does not have, if it has any."""
         like = self.like
         if like is None or not like.labels:
@@ -293,7 +302,9 @@ class RawLabels:
         self.values: list[Label] = [] if values is None else values
         self._codes: dict[Any, int] = {value: code for code, value in enumerate(self.values)}
 
-    def encode(self, y: NDArray | None, rows: int, where: Callable[[int], str]) -> NDArray:
+    def encode(
+        self, y: NDArray[Any] | None, rows: int, where: Callable[[int], str]
+    ) -> NDArray[Any]:
         """Return raw codes, int32 (rows,); -1 for a missing label.
 
         Raises
@@ -335,7 +346,7 @@ class RawLabels:
         return code
 
 
-def known_codes(values: list[Label], labels: list[Label], positive: Label | None) -> NDArray:
+def known_codes(values: list[Label], labels: list[Label], positive: Label | None) -> NDArray[Any]:
     """Map raw labels to the codes of an earlier store; int32 (raw codes,), -1 if it has none.
 
     Parameters
@@ -365,7 +376,7 @@ def settle(
         If there are fewer than `least` labels, or `positive` is not among them.
     """
     texts = any(isinstance(value, str) for value in values)
-    labels = sorted([str(v) for v in values] if texts else values)  # type: ignore[type-var]
+    labels = sorted([str(v) for v in values] if texts else values)
     if len(labels) < least:
         raise InputError(
             f"every row has the label {labels[0] if labels else None!r}: a classifier needs at "

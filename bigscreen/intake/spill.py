@@ -105,7 +105,7 @@ class Spill:
         self.lengths = dict(lengths or {})
         self.pending = 0
         self._checked: set[int] = set()
-        self._waiting: dict[int, list[tuple[NDArray, NDArray]]] = defaultdict(list)
+        self._waiting: dict[int, list[tuple[NDArray[Any], NDArray[Any]]]] = defaultdict(list)
         folder.mkdir(parents=True, exist_ok=True)
         self._cut()
 
@@ -240,7 +240,7 @@ class Spill:
                 )
             os.truncate(file, length)
 
-    def _values(self, X: Features, start: int, stop: int) -> NDArray:
+    def _values(self, X: Features, start: int, stop: int) -> NDArray[Any]:
         if not isinstance(X, csr_array):
             return X[start:stop].astype(self.real, copy=False)
         first, last = int(X.indptr[start]), int(X.indptr[stop])
@@ -252,11 +252,11 @@ class Spill:
 def stack(parts: list[Features]) -> Features:
     """Return the rows of all parts, one below the other."""
     if isinstance(parts[0], csr_array):
-        return csr_stack(parts, parts[0].shape[1])  # type: ignore[arg-type]
+        return csr_stack(parts, parts[0].shape[1])
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _summed(crc: int, pieces: list[NDArray]) -> int:
+def _summed(crc: int, pieces: list[NDArray[Any]]) -> int:
     """The checksum of a file that these pieces were appended to."""
     for piece in pieces:
         data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
@@ -264,7 +264,7 @@ def _summed(crc: int, pieces: list[NDArray]) -> int:
     return crc
 
 
-def _extend(path: Path, length: int, pieces: list[NDArray]) -> int:
+def _extend(path: Path, length: int, pieces: list[NDArray[Any]]) -> int:
     """Append to a file that is `length` bytes long; returns its new length, once that is safe."""
     with open(path, "ab", buffering=0) as file:
         # A flush that failed half way (a full disk) may have left more than was counted.

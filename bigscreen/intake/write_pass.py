@@ -183,7 +183,9 @@ class _Target:
         self._held = 0
         self._writing: Future[None] | None = None
 
-    def add(self, first: int, X: Features, y: NDArray, weight: NDArray, ids: NDArray) -> None:
+    def add(
+        self, first: int, X: Features, y: NDArray[Any], weight: NDArray[Any], ids: NDArray[Any]
+    ) -> None:
         """Take the dataset's rows from number `first` on; those already stored are passed over."""
         at = self.at - first
         while at < X.shape[0]:

@@ -22,13 +22,6 @@ def test_preparation_expands_categories():
     found = preparation.expand(X)
     assert found.dtype == X.dtype and preparation.n_features == 5
     np.testing.assert_array_equal(found, expected)
-    assert preparation.feature_names() == [
-        "age",
-        "colour=red",
-        "colour=green",
-        "colour=blue",
-        "size",
-    ]
     for wrong in (3, -2, 0.5, np.nan):
         X[1, 1] = wrong
         with pytest.raises(InputError, match="row 1, column 2"):
@@ -78,22 +71,6 @@ def test_preparation_survives_json(values, labels):
     np.testing.assert_array_equal(again.offset, preparation.offset)
     again.scaling = "minmax"
     assert again != preparation and again.fingerprint != preparation.fingerprint
-
-
-def test_labels_become_codes():
-    preparation = Preparation(labels=[-1, 1])
-    for y in ([1, -1, 1], [1.0, -1.0, 1.0], ["+1", "-1", "1.0"], np.array(["1", -1, 1.0], object)):
-        np.testing.assert_array_equal(preparation.encode_labels(y), [1, 0, 1])
-    missing = np.array([None, "", np.nan, 1], dtype=object)
-    np.testing.assert_array_equal(preparation.encode_labels(missing), [-1, -1, -1, 1])
-    np.testing.assert_array_equal(preparation.encode_labels([np.nan, -1.0]), [-1, 0])
-    np.testing.assert_array_equal(preparation.encode_labels(None, 2), [-1, -1])
-    with pytest.raises(InputError, match="label 2 is not one of the known labels -1, 1"):
-        preparation.encode_labels([1, 2])
-    texts = Preparation(labels=["cat", "dog", "1", "1.0"])
-    found = texts.encode_labels(["dog", "1.0", "1", "cat"])
-    np.testing.assert_array_equal(found, [1, 3, 2, 0])
-    assert found.dtype == np.int32
 
 
 def test_preparation_refuses_what_cannot_be():

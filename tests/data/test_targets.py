@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from store_tables import table
 
 from bigscreen.data.dataset import Dataset
+from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_targets, describe, together
@@ -17,18 +18,16 @@ from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 
 
-def write(path, X, y, labels=None, **options):
-    writer = DatasetWriter(
-        path,
+def write(path, X, y, labels=None, compress=False):
+    layout = Layout.of(
         n_rows=len(X),
         n_features=X.shape[1],
         sparse=False,
         labels=labels,
         weights=False,
-        preparation=Preparation(labels=labels),
         chunk_rows=64,
-        **options,
     )
+    writer = DatasetWriter(path, layout, Preparation(labels=labels), compress=compress)
     for k in range(writer.n_chunks):
         rows = slice(*writer.chunk(k))
         writer.write(k, X[rows], None if y is None else y[rows])
@@ -147,9 +146,16 @@ def test_what_is_none(y, said):
 
 def test_nothing_is_written_of_a_bad_target(tmp_path):
     writer = DatasetWriter(
-        tmp_path / "a", n_rows=2, n_features=1, sparse=False, labels=None, weights=False,
-        preparation=None,
-    )  # fmt: skip
+        tmp_path / "a",
+        Layout.of(
+            n_rows=2,
+            n_features=1,
+            sparse=False,
+            labels=None,
+            weights=False,
+        ),
+        None,
+    )
     with pytest.raises(InputError, match="row 1: the target inf"):
         writer.write(0, np.zeros((2, 1)), [0.0, np.inf])
     assert not writer.done(0)

@@ -20,6 +20,7 @@ from sklearn_checks import EXPECTED_FAILURES
 
 import bigscreen
 from bigscreen import SVC, Dataset, InputError, LinearSVC, MemoryDataset, Model, NystroemSVC
+from bigscreen.data.layout import Layout
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.estimators.inputs import Labelled
@@ -243,12 +244,14 @@ def shuffled(tmp_path):
     names = np.array(["a", "b", "c"])
     writer = DatasetWriter(
         tmp_path / "store",
-        n_rows=600,
-        n_features=8,
-        sparse=False,
-        labels=names.tolist(),
-        weights=False,
-        preparation=Preparation(n_raw=8, scaling="minmax", factor=np.full(8, 0.5)),
+        Layout.of(
+            n_rows=600,
+            n_features=8,
+            sparse=False,
+            labels=names.tolist(),
+            weights=False,
+        ),
+        Preparation(n_raw=8, scaling="minmax", factor=np.full(8, 0.5)),
     )
     for k in range(writer.n_chunks):
         part = order[slice(*writer.chunk(k))]

@@ -16,6 +16,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV
 
 from bigscreen import SVC, Dataset, InputError, MemoryDataset, Model
+from bigscreen.data.layout import Layout
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.writer import DatasetWriter
 
@@ -308,12 +309,14 @@ def test_a_store_is_its_arrays(tmp_path):
     order = np.random.default_rng(0).permutation(600)
     writer = DatasetWriter(
         tmp_path / "store",
-        n_rows=600,
-        n_features=6,
-        sparse=False,
-        labels=names.tolist(),
-        weights=False,
-        preparation=Preparation(n_raw=6, scaling="minmax", factor=np.full(6, 0.5)),
+        Layout.of(
+            n_rows=600,
+            n_features=6,
+            sparse=False,
+            labels=names.tolist(),
+            weights=False,
+        ),
+        Preparation(n_raw=6, scaling="minmax", factor=np.full(6, 0.5)),
     )
     for k in range(writer.n_chunks):
         part = order[slice(*writer.chunk(k))]

@@ -9,6 +9,7 @@ import pytest
 from sklearn import metrics
 
 from bigscreen.data.dataset import Dataset
+from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.writer import DatasetWriter
@@ -51,14 +52,16 @@ def store(
 ) -> Dataset:
     writer = DatasetWriter(
         path,
-        n_rows=len(X),
-        n_features=X.shape[1],
-        sparse=False,
-        labels=labels,
-        weights=False,
-        preparation=Preparation.none(),
-        shard_rows=256,
-        chunk_rows=64,
+        Layout.of(
+            n_rows=len(X),
+            n_features=X.shape[1],
+            sparse=False,
+            labels=labels,
+            weights=False,
+            shard_rows=256,
+            chunk_rows=64,
+        ),
+        Preparation.none(),
     )
     for k in range(writer.n_chunks):
         rows = slice(*writer.chunk(k))

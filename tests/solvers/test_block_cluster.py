@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from block_world import quiet, same_end, solved, steady, world
 
+from bigscreen.data.layout import Layout
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.cluster import local_cluster
@@ -30,14 +31,16 @@ def written(folder, sparse_rows):
     data = contracts.rows(3, N, 8, 1.0, sparse_rows)
     writer = DatasetWriter(
         folder / "rows.store",
-        n_rows=N,
-        n_features=data.n_features,
-        sparse=sparse_rows,
-        labels=data.labels,
-        weights=True,
-        preparation=None,
-        shard_rows=256,
-        chunk_rows=128,
+        Layout.of(
+            n_rows=N,
+            n_features=data.n_features,
+            sparse=sparse_rows,
+            labels=data.labels,
+            weights=True,
+            shard_rows=256,
+            chunk_rows=128,
+        ),
+        None,
     )
     for k in range(writer.n_chunks):
         a, b = writer.chunk(k)

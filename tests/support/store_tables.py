@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.sparse import issparse, random_array
 
+from bigscreen.data.layout import Layout
 from bigscreen.data.writer import DatasetWriter
 
 LABELS = ["no", "yes", "maybe"]
@@ -18,17 +19,20 @@ def table(n_rows=600, n_features=7, sparse=False, weights=True, seed=0):
     return X, rng.integers(-1, 3, n_rows), weight, rng.permutation(n_rows)
 
 
-def begin(path, X, weight, **options):
-    options = {"preparation": None, "chunk_rows": 64} | options
-    return DatasetWriter(
-        path,
+GRID = ("chunk_rows", "shard_rows", "wide")
+
+
+def begin(path, X, weight, preparation=None, **options):
+    grid = {name: options.pop(name) for name in GRID if name in options}
+    layout = Layout.of(
         n_rows=X.shape[0],
         n_features=X.shape[1],
         sparse=issparse(X),
         labels=LABELS,
         weights=weight is not None,
-        **options,
+        **{"chunk_rows": 64} | grid,
     )
+    return DatasetWriter(path, layout, preparation, **options)
 
 
 def fill(writer, X, y, weight, ids, chunks=None):

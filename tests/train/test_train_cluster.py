@@ -7,6 +7,7 @@ import contracts
 import numpy as np
 import pytest
 
+from bigscreen.data.layout import Layout
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
@@ -32,14 +33,16 @@ def targets(tmp_path_factory):
 def stored(folder, X, y, labels):
     writer = DatasetWriter(
         folder / "rows.store",
-        n_rows=len(X),
-        n_features=X.shape[1],
-        sparse=False,
-        labels=labels,
-        weights=False,
-        preparation=None,
-        shard_rows=256,
-        chunk_rows=256,
+        Layout.of(
+            n_rows=len(X),
+            n_features=X.shape[1],
+            sparse=False,
+            labels=labels,
+            weights=False,
+            shard_rows=256,
+            chunk_rows=256,
+        ),
+        None,
     )
     for k in range(writer.n_chunks):
         a, b = writer.chunk(k)

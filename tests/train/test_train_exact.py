@@ -9,6 +9,7 @@ from scipy import sparse
 from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning
 
+from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
@@ -275,13 +276,15 @@ def test_workers_change_nothing(start, tmp_path):
     data = rows(n=1500)
     writer = DatasetWriter(
         tmp_path / "store",
-        n_rows=1500,
-        n_features=6,
-        sparse=False,
-        labels=data.labels,
-        weights=False,
-        preparation=None,
-        **GRID,
+        Layout.of(
+            n_rows=1500,
+            n_features=6,
+            sparse=False,
+            labels=data.labels,
+            weights=False,
+            **GRID,
+        ),
+        None,
     )
     for k in range(writer.n_chunks):
         a, b = writer.chunk(k)
@@ -372,9 +375,16 @@ def test_given_kernels_need_rows_in_memory(fleet, tmp_path):
     with pytest.raises(InputError, match="a square matrix"):
         trained(data, fleet, kernel="precomputed")
     writer = DatasetWriter(
-        tmp_path / "store", n_rows=300, n_features=300, sparse=False, labels=data.labels,
-        weights=False, preparation=None,
-    )  # fmt: skip
+        tmp_path / "store",
+        Layout.of(
+            n_rows=300,
+            n_features=300,
+            sparse=False,
+            labels=data.labels,
+            weights=False,
+        ),
+        None,
+    )
     for k in range(writer.n_chunks):
         a, b = writer.chunk(k)
         writer.write(k, square.X(a, b), square.y(a, b))

@@ -16,7 +16,7 @@ from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
 from bigscreen.intake.readers.categories import MAX_CATEGORIES, label_value
 from bigscreen.intake.readers.table import Column, DelimitedReader, TableColumns, check_weights
-from bigscreen.intake.readers.text import Layout, finite_number
+from bigscreen.intake.readers.text import Layout, Marks, finite_number
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_TEXT}|[^\s{{]+)\s*(.*)", re.IGNORECASE)
@@ -171,10 +171,12 @@ class ArffReader(DelimitedReader):
         layout = Layout(
             columns=count,
             names=names,
-            delimiter=ord("," if header.comma or count == 1 else " "),
-            quotes=(ord("'"), ord('"')),
-            escape=ord("\\"),
-            comment=ord("%"),
+            marks=Marks(
+                delimiter=ord("," if header.comma or count == 1 else " "),
+                quotes=(ord("'"), ord('"')),
+                escape=ord("\\"),
+                comment=ord("%"),
+            ),
             body_start=header.start,
             body_line=header.line,
         )

@@ -9,7 +9,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,7 +55,7 @@ class Block:
     """
 
     X: NDArray[np.floating] | csr_array
-    y: NDArray | None
+    y: NDArray[Any] | None
     weight: NDArray[np.float64] | None
     first_row: int
     where: Callable[[int], str]

@@ -49,7 +49,7 @@ class StreamRows:
         self.row_bytes = math.prod(shape[1:]) * self._dtype.itemsize
         self._at = 0
 
-    def read(self, start: int, stop: int) -> NDArray:
+    def read(self, start: int, stop: int) -> NDArray[Any]:
         """Return rows start..stop-1; `start` must not be below the last `stop`."""
         missing = (start - self._at) * self.row_bytes
         while missing > 0:
@@ -60,7 +60,7 @@ class StreamRows:
         return values.astype(self._dtype.newbyteorder("="), copy=False)
 
     def _bytes(self, size: int) -> bytes:
-        data = self.stream.read(size)
+        data: bytes = self.stream.read(size)
         if len(data) < size:
             raise InputError(
                 f"{self._path} ends too early: it promises {self.shape[0]} rows; fetch it again."
@@ -168,7 +168,7 @@ def open_npz(
 
         def rows(key: str) -> StreamRows | ArrayRows:
             info = archive.getinfo(key + ".npy")
-            stream: Any = io.BufferedReader(archive.open(info))  # type: ignore[arg-type]
+            stream: Any = io.BufferedReader(archive.open(info))
             return npy_rows(stream, path, info.file_size, most_memory(memory))
 
         size = archive.getinfo(x_key + ".npy").file_size
@@ -333,7 +333,7 @@ class RowSource(Protocol):
     shape: tuple[int, ...]
     row_bytes: int
 
-    def read(self, start: int, stop: int) -> NDArray | csr_array:
+    def read(self, start: int, stop: int) -> NDArray[Any] | csr_array:
         """Return rows start..stop-1."""
         ...
 
@@ -488,11 +488,11 @@ def _places(name: str, first: int) -> Callable[[int], str]:
     return lambda i: f"{name}, row {first + i}" if name else f"row {first + i}"
 
 
-def _flat(values: Any) -> NDArray:
+def _flat(values: Any) -> NDArray[Any]:
     return np.asarray(values).reshape(-1)
 
 
-def _numeric(values: NDArray, where: Callable[[int], str]) -> NDArray:
+def _numeric(values: NDArray[Any], where: Callable[[int], str]) -> NDArray[Any]:
     """Return float32 or float64 values; whole numbers of 8 or 16 bits fit float32 exactly."""
     values = np.asarray(values)
     if values.dtype in (np.float32, np.float64):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +18,18 @@ MAX_TEXT_BYTES = 64 << 20
 """Of all different texts of a column together."""
 
 
+class Texts(NamedTuple):
+    """Different texts: their bytes one after the other, where each ends, and a hash table."""
+
+    flat: NDArray[np.uint8]
+    bounds: NDArray[np.int64]
+    slots: NDArray[np.int32]
+
+
 @njit(cache=True, nogil=True)
-def _slot(buf, start, stop, flat, bounds, slots):
+def _slot(buf: NDArray[np.uint8], start: int, stop: int, texts: Texts) -> int:
     """Return the hash slot that holds the token, or the empty one where it belongs."""
+    flat, bounds, slots = texts
     h = np.uint64(14695981039346656037)
     for i in range(start, stop):
         h = (h ^ np.uint64(buf[i])) * np.uint64(1099511628211)
@@ -36,14 +46,23 @@ def _slot(buf, start, stop, flat, bounds, slots):
             if k == stop - start:
                 break
         at = (at + 1) & mask
-    return at
+    return int(at)
 
 
 @njit(cache=True, nogil=True)
-def _encode(buf, starts, ends, row, codes, count, flat, bounds, slots):
+def _encode(
+    buf: NDArray[np.uint8],
+    starts: NDArray[Any],
+    ends: NDArray[Any],
+    row: int,
+    codes: NDArray[np.int32],
+    count: int,
+    texts: Texts,
+) -> tuple[int, int]:
     """Write codes from `row` on; returns the row at which the tables are full, and the count."""
+    flat, bounds, slots = texts
     for r in range(row, len(starts)):
-        at = _slot(buf, starts[r], ends[r], flat, bounds, slots)
+        at = _slot(buf, starts[r], ends[r], texts)
         code = slots[at]
         if code < 0:
             size = ends[r] - starts[r]
@@ -65,41 +84,41 @@ class Encoder:
 
     def __init__(self) -> None:
         self.count = 0
-        self._flat = np.zeros(0, np.uint8)
-        self._bounds = np.zeros(0, np.int64)
-        self._slots = np.zeros(0, np.int32)
+        self._texts = Texts(np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32))
         self._resize(16, 256)
 
     def _resize(self, categories: int, size: int) -> None:
         flat = np.zeros(size, np.uint8)
         bounds = np.zeros(categories + 1, np.int64)
         slots = np.full(4 * categories, -1, np.int32)
+        old, self._texts = self._texts, Texts(flat, bounds, slots)
         if self.count:
-            flat[: len(self._flat)] = self._flat
-            bounds[: len(self._bounds)] = self._bounds
+            flat[: len(old.flat)] = old.flat
+            bounds[: len(old.bounds)] = old.bounds
             for code in range(self.count):
-                slots[_slot(flat, bounds[code], bounds[code + 1], flat, bounds, slots)] = code
-        self._flat, self._bounds, self._slots = flat, bounds, slots
+                slots[_slot(flat, bounds[code], bounds[code + 1], self._texts)] = code
 
-    def encode(self, buf: NDArray, starts: NDArray, ends: NDArray) -> NDArray[np.int32]:
+    def encode(
+        self, buf: NDArray[np.uint8], starts: NDArray[Any], ends: NDArray[Any]
+    ) -> NDArray[np.int32]:
         """Return the codes of the tokens; InputError if there are too many, or too long ones."""
         codes = np.empty(len(starts), np.int32)
         row = 0
         while True:
-            tables = self._flat, self._bounds, self._slots
-            row, self.count = _encode(buf, starts, ends, row, codes, self.count, *tables)
+            flat, bounds, _ = self._texts
+            row, self.count = _encode(buf, starts, ends, row, codes, self.count, self._texts)
             if self.count > MAX_CATEGORIES:
                 raise InputError(f"there are more than {MAX_CATEGORIES} different texts")
             if row == len(starts):
                 return codes
-            need = int(self._bounds[self.count] + ends[row] - starts[row])
+            need = int(bounds[self.count] + ends[row] - starts[row])
             if need > MAX_TEXT_BYTES:
                 raise InputError(f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts")
-            self._resize(2 * (len(self._bounds) - 1), max(2 * need, len(self._flat)))
+            self._resize(2 * (len(bounds) - 1), max(2 * need, len(flat)))
 
     def texts(self, start: int = 0) -> list[str]:
         """Return the texts from code `start` on."""
-        flat, bounds = self._flat.tobytes(), self._bounds
+        flat, bounds = self._texts.flat.tobytes(), self._texts.bounds
         return [decode(flat[bounds[c] : bounds[c + 1]]) for c in range(start, self.count)]
 
 
@@ -124,7 +143,11 @@ class Categories:
         self._map = np.empty(0, np.int32)
 
     def encode(
-        self, buf: NDArray, starts: NDArray, ends: NDArray, where: Callable[[int], str]
+        self,
+        buf: NDArray[Any],
+        starts: NDArray[Any],
+        ends: NDArray[Any],
+        where: Callable[[int], str],
     ) -> NDArray[np.int32]:
         """Return the codes of the tokens; `where(i)` names the i-th one's place in an error."""
         try:
@@ -170,8 +193,12 @@ class Labels:
         self._encoder = Encoder()
 
     def read(
-        self, buf: NDArray, starts: NDArray, ends: NDArray, where: Callable[[int], str]
-    ) -> NDArray:
+        self,
+        buf: NDArray[Any],
+        starts: NDArray[Any],
+        ends: NDArray[Any],
+        where: Callable[[int], str],
+    ) -> NDArray[Any]:
         """Return the labels: float64 if all are numbers, else an object array of float and str.
 
         Only tokens that are no plain number go through the encoder: a text is decoded once.

@@ -138,13 +138,15 @@ class ParquetReader:
         types = self._arrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
-        return types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+        return bool(
+            types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+        )
 
     def _is_number(self, kind: Any) -> bool:
         types = self._arrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
-        return (
+        return bool(
             types.is_integer(kind)
             or types.is_floating(kind)
             or types.is_boolean(kind)
@@ -195,7 +197,8 @@ class ParquetReader:
             values = column(f)
             if self._arrow.types.is_dictionary(values.type):
                 values = values.dictionary_decode()
-            return values.cast(self._arrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+            cast = values.cast(self._arrow.float64(), safe=False)
+            return np.asarray(cast.to_numpy(zero_copy_only=False))
 
         X = np.empty((len(batch), len(self._columns.features)))
         for j, f in enumerate(self._columns.features):
@@ -228,7 +231,9 @@ class ParquetReader:
                 table[text] = len(names)
                 names.append(text)
             codes.append(table.get(text, -1))
-        out = np.array(codes, np.int32)[values.indices.to_numpy(zero_copy_only=False)]
+        out: NDArray[np.int32] = np.array(codes, np.int32)[
+            values.indices.to_numpy(zero_copy_only=False)
+        ]
         if j in self.unseen:
             self.unseen[j] += int(np.count_nonzero(out < 0))
         return out

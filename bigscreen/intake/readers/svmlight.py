@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,23 +27,35 @@ _POSITION, _LINE, _ROW, _ENTRIES, _LOWEST, _HIGHEST = range(6)
 
 
 @njit(cache=True, nogil=True)
-def _blank(byte):
+def _blank(byte: int) -> bool:
     """Whether the byte is white space within a line, as bytes.split() has it."""
     return byte == 32 or (byte >= 9 and byte <= 13 and byte != 10)
 
 
 @njit(cache=True, nogil=True)
-def _ends(byte):
+def _ends(byte: int) -> bool:
     """Whether the byte ends a token: white space, the line's end or a comment."""
     return _blank(byte) or byte == 10 or byte == 35
 
 
+class Lines(NamedTuple):
+    """What lines hold: where labels start and end, and the line, of every row; the rows as CSR."""
+
+    starts: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    lines: NDArray[np.int64]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    data: NDArray[np.float64]
+
+
 @njit(cache=True, nogil=True)
-def _parse(buf, state, smallest, starts, ends, lines, indptr, indices, data):
+def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out: Lines) -> bool:
     """Parse whole lines until the end (True) or a line that is not plain (False: at its start).
 
     `state` holds the position, line number, row, entries, and the smallest and largest index.
     """
+    starts, ends, lines, indptr, indices, data = out
     n = len(buf)
     i, line, row, entries = state[0], state[1], state[2], state[3]
     lowest, highest = state[4], state[5]
@@ -70,7 +82,7 @@ def _parse(buf, state, smallest, starts, ends, lines, indptr, indices, data):
                     while not _ends(buf[i]):
                         i += 1
                     continue
-                index = np.int64(0)
+                index: Any = np.int64(0)
                 start = i
                 while buf[i] >= 48 and buf[i] <= 57 and i < start + 11:
                     index = index * 10 + buf[i] - 48
@@ -186,37 +198,30 @@ class SvmlightReader:
     def _parse(self, text: bytes, first_row: int, line: int, labels: Labels) -> tuple[Block, int]:
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
-        starts, ends = np.empty(most_rows, np.int32), np.empty(most_rows, np.int32)
-        lines = np.empty(most_rows, np.int64)
-        indptr = np.zeros(most_rows + 1, np.int64)
-        indices, data = np.empty(most_entries, np.int32), np.empty(most_entries)
+        out = Lines(
+            starts=np.empty(most_rows, np.int32),
+            ends=np.empty(most_rows, np.int32),
+            lines=np.empty(most_rows, np.int64),
+            indptr=np.zeros(most_rows + 1, np.int64),
+            indices=np.empty(most_entries, np.int32),
+            data=np.empty(most_entries),
+        )
         smallest = 1 if self.zero_based is False else 0
         state = np.array([0, line, 0, 0, self.min_index, self.max_index], np.int64)
-        arrays = starts, ends, lines, indptr, indices, data
-        while not _parse(buf, state, smallest, *arrays):
-            self._parse_line(text, state, smallest, *arrays)
+        while not _parse(buf, state, smallest, out):
+            self._parse_line(text, state, smallest, out)
         rows, entries = int(state[_ROW]), int(state[_ENTRIES])
         self.min_index, self.max_index = int(state[_LOWEST]), int(state[_HIGHEST])
-        where = line_places(self.path, lines[:rows])
+        where = line_places(self.path, out.lines[:rows])
         X = csr_array(
-            (data[:entries], indices[:entries], indptr[: rows + 1]),
+            (out.data[:entries], out.indices[:entries], out.indptr[: rows + 1]),
             shape=(rows, self.max_index + 1),
         )
-        y = labels.read(buf, starts[:rows], ends[:rows], where)
+        starts, ends = out.starts[:rows], out.ends[:rows]
+        y = labels.read(buf, starts, ends, where)
         return Block(X, y, None, first_row, where), int(state[_LINE])
 
-    def _parse_line(
-        self,
-        text: bytes,
-        state: NDArray[np.int64],
-        smallest: int,
-        starts: NDArray,
-        ends: NDArray,
-        lines: NDArray,
-        indptr: NDArray,
-        indices: NDArray,
-        data: NDArray,
-    ) -> None:
+    def _parse_line(self, text: bytes, state: NDArray[np.int64], smallest: int, out: Lines) -> None:
         """Parse the line at `state` exactly, or say what is wrong with it."""
         begin, line, row, entries = (int(v) for v in state[:4])
         stop = text.index(b"\n", begin)
@@ -231,9 +236,9 @@ class SvmlightReader:
             raise InputError(
                 f"{place}: {label[:40]!r} is several labels; give every row exactly one."
             )
-        starts[row] = text.index(first, begin)
-        ends[row] = starts[row] + len(first)
-        lines[row] = line
+        out.starts[row] = text.index(first, begin)
+        out.ends[row] = out.starts[row] + len(first)
+        out.lines[row] = line
         previous = smallest - 1
         for token in map(decode, tokens):
             index_text, colon, value_text = token.partition(":")
@@ -251,12 +256,12 @@ class SvmlightReader:
                     f"{place}: index {index} follows index {previous}; the indices of a row must "
                     "ascend without duplicates."
                 )
-            indices[entries] = previous = index
-            data[entries] = finite_number(value_text, f"{place}, index {index}")
+            out.indices[entries] = previous = index
+            out.data[entries] = finite_number(value_text, f"{place}, index {index}")
             entries += 1
             state[_LOWEST] = min(state[_LOWEST], index)
             state[_HIGHEST] = max(state[_HIGHEST], index)
-        indptr[row + 1] = entries
+        out.indptr[row + 1] = entries
         state[:4] = stop + 1, line + 1, row + 1, entries
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +22,16 @@ from bigscreen.intake.readers.text import (
     MISSING,
     Fields,
     Layout,
+    Marks,
     exact_number,
     fill_numbers,
     finite_number,
     mark_numbers,
     read_fields,
 )
+
+if TYPE_CHECKING:
+    import _csv
 
 LABEL_NAMES = ("label", "class", "target", "y")
 _DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
@@ -378,7 +382,7 @@ def find_layout(
         if twice:
             raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
     start = sum(len(line) + 1 for line in lines[:first])
-    return Layout(columns, names, ord(delimiter), body_start=start, body_line=first + 1)
+    return Layout(columns, names, Marks(ord(delimiter)), body_start=start, body_line=first + 1)
 
 
 def _first_lines(path: str | Path) -> list[bytes]:
@@ -395,7 +399,7 @@ def _first_lines(path: str | Path) -> list[bytes]:
     return head.split(b"\n")[:-1]
 
 
-def _reader(lines: list[str], delimiter: str):
+def _reader(lines: list[str], delimiter: str) -> _csv.Reader:
     if delimiter == " ":
         lines = [line.replace("\t", " ").strip() for line in lines]
     return csv.reader((line + "\n" for line in lines), delimiter=delimiter, skipinitialspace=True)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,15 +20,36 @@ TAB, NEWLINE, RETURN, SPACE = 9, 10, 13, 32
 WHOLE, RAGGED, BAD_QUOTE = 0, 1, 2
 
 
+class Marks(NamedTuple):
+    """The bytes that a dialect sets fields apart with; a comment of -1 is none."""
+
+    delimiter: int
+    quotes: tuple[int, int] = (34, 34)
+    escape: int = 34
+    comment: int = -1
+
+
+class Places(NamedTuple):
+    """Where fields are: their starts and ends (rows, columns), and the line of each row."""
+
+    starts: NDArray[np.int32]
+    ends: NDArray[np.int32]
+    lines: NDArray[np.int64]
+
+
 @njit(cache=True, nogil=True)
-def split_rows(buf, delimiter, quotes, escape, comment, starts, ends, lines, line):
-    """Find the fields of all whole records in `buf`: starts, ends (rows, columns), lines (rows,).
+def split_rows(
+    buf: NDArray[np.uint8], marks: Marks, out: Places, line: int
+) -> tuple[int, int, int, int, int, bool]:
+    """Find the fields of all whole records in `buf`.
 
     A field that holds escapes has its end negated. Blank lines and lines that begin with
     `comment` are passed over; SPACE as delimiter stands for any run of spaces and tabs. White
     space around a field is no part of it, unless quoted. `line` is the number of the first line.
     Returns rows, bytes consumed, next line, status, fields in the record at fault, any escapes.
     """
+    delimiter, quotes, escape, comment = marks
+    starts, ends, lines = out
     n = len(buf)
     blanks = delimiter == SPACE
     skip_tabs = delimiter != TAB
@@ -120,7 +142,9 @@ def split_rows(buf, delimiter, quotes, escape, comment, starts, ends, lines, lin
 
 
 @njit(cache=True, nogil=True)
-def unescape(buf, starts, ends, escape):
+def unescape(
+    buf: NDArray[np.uint8], starts: NDArray[np.int32], ends: NDArray[np.int32], escape: int
+) -> None:
     """Drop the escape bytes of the fields whose end is negated, in place."""
     for r in range(starts.shape[0]):
         for f in range(starts.shape[1]):
@@ -160,10 +184,7 @@ class Layout:
 
     columns: int
     names: list[str] | None
-    delimiter: int
-    quotes: tuple[int, int] = (34, 34)
-    escape: int = 34
-    comment: int = -1
+    marks: Marks
     body_start: int = 0
     body_line: int = 1
 
@@ -216,11 +237,8 @@ def read_fields(source: Source, layout: Layout) -> Iterator[Fields]:
         most = min(int(np.count_nonzero(buf == NEWLINE)), len(buf) // layout.columns) + 1
         starts = np.empty((most, layout.columns), np.int32)
         ends = np.empty((most, layout.columns), np.int32)
-        lines = np.empty(most, np.int64)
-        arrays = starts, ends, lines
-        rows, used, line, status, found, escapes = split_rows(
-            buf, layout.delimiter, layout.quotes, layout.escape, layout.comment, *arrays, line
-        )
+        places = Places(starts, ends, np.empty(most, np.int64))
+        rows, used, line, status, found, escapes = split_rows(buf, layout.marks, places, line)
         if status == RAGGED:
             raise InputError(
                 f"{path}, line {line}: {found} fields where {layout.columns} are expected; mend "
@@ -236,8 +254,8 @@ def read_fields(source: Source, layout: Layout) -> Iterator[Fields]:
             raise too_long(path, line)
         if rows:
             if escapes:
-                unescape(buf, starts[:rows], ends[:rows], layout.escape)
-            yield Fields(path, layout, buf, starts[:rows], ends[:rows], lines[:rows])
+                unescape(buf, starts[:rows], ends[:rows], layout.marks.escape)
+            yield Fields(path, layout, buf, starts[:rows], ends[:rows], places.lines[:rows])
     if rest.strip():
         raise InputError(f"{path}, line {line}: a quoted field is opened and never closed.")
 
@@ -267,7 +285,7 @@ def finite_number(text: str, place: str) -> float:
 
 
 @njit(cache=True, nogil=True)
-def scan_number(buf, start):
+def scan_number(buf: NDArray[np.uint8], start: int) -> tuple[float, int]:
     """Read a decimal number at `start`; the byte after it must not be one of a number.
 
     Returns the value and the position after it, or `start` itself where no plain number stands
@@ -341,7 +359,15 @@ def scan_number(buf, start):
 
 
 @njit(cache=True, nogil=True)
-def fill_numbers(buf, starts, ends, columns, out, row, column):
+def fill_numbers(
+    buf: NDArray[np.uint8],
+    starts: NDArray[np.int32],
+    ends: NDArray[np.int32],
+    columns: NDArray[np.int64],
+    out: NDArray[Any],
+    row: int,
+    column: int,
+) -> tuple[int, int]:
     """Parse fields into out[:, j] from field columns[j] (-1: leave out), from (row, column) on.
 
     Returns the row and column of the first field that is no plain number, or (len(out), 0).
@@ -359,7 +385,13 @@ def fill_numbers(buf, starts, ends, columns, out, row, column):
 
 
 @njit(cache=True, nogil=True)
-def mark_numbers(buf, starts, ends, out, plain):
+def mark_numbers(
+    buf: NDArray[np.uint8],
+    starts: NDArray[Any],
+    ends: NDArray[Any],
+    out: NDArray[np.float64],
+    plain: NDArray[np.bool_],
+) -> None:
     """Parse the tokens that are plain numbers into `out`; `plain` says which are."""
     for r in range(len(starts)):
         value, stop = scan_number(buf, starts[r])
