@@ -199,7 +199,7 @@ def sqnorms(X: RowArrays) -> FloatArray:
 
 
 def row_load(
-    X: RowArrays, i: int, position: NDArray[np.int32], origin: NDArray[Any], out: NDArray[Any]
+    X: RowArrays, i: int, position: NDArray[Any], origin: NDArray[Any], out: NDArray[Any]
 ) -> float:
     """out[position[j]] = X_ij - origin[position[j]] for the columns of position >= 0, else -origin.
 
