@@ -39,8 +39,7 @@ class AnyWorld(ExactWorld):
     def oracle(self):
         data = self.design.data
         dual = self.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-        values, vectors = np.linalg.eigh(self.gram)
-        phi = vectors * np.sqrt(np.maximum(values, 0))
+        phi = reference.features(self.gram)
         if self.problem.intercept == "constant":
             phi = np.hstack([phi, np.ones((len(phi), 1))])
         couplings = dual.coupling, dual.total, dual.group

@@ -49,6 +49,13 @@ class Optimum:
     dual: float
 
 
+def features(gram: np.ndarray) -> np.ndarray:
+    """Rows (n, n) whose inner products are the entries of a kernel matrix."""
+    with _BLAS.limit(limits=1):
+        values, vectors = np.linalg.eigh(gram)
+    return vectors * np.sqrt(np.maximum(values, 0.0))
+
+
 def c_svc(phi, codes, hi, intercept="none") -> Problem:
     """The C-SVC of features phi; code 1 is class +1; ``hi`` is the box, one number a row."""
     s = np.where(codes == 1, 1.0, -1.0)
@@ -174,7 +181,8 @@ def solve(q: Problem, rounds: int = 200) -> Optimum:
     any optimum does so in this one.
     """
     if q.curve is not None:
-        alpha, mu = _curved(q, rounds)
+        with _BLAS.limit(limits=1):
+            alpha, mu = _curved(q, rounds)
     elif q.tube is not None:
         both = solve(split(q), rounds)
         n = len(q.s)
