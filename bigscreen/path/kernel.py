@@ -27,7 +27,7 @@ from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.screening.regions import Ball, Scores
 from bigscreen.solvers.block.messages import FixedDual
 from bigscreen.solvers.block.sequence import PathSolve
-from bigscreen.solvers.block.solver import Block, driven
+from bigscreen.solvers.block.solver import Block
 
 MOST_ROUNDS = 10_000
 """Blocks after which a point is left as it is."""
@@ -92,7 +92,7 @@ class KernelStage:
             report=lambda event: None,
             definite=self.design.definite,
         )
-        driven(solve, monitor)
+        solve.run(monitor)
         assert judge.best is not None and monitor.certificate is not None
         found = judge.solved(monitor.certificate)
         found.counts.update(
@@ -140,7 +140,7 @@ class KernelStage:
 
     def _kept(self) -> FloatArray:
         """Scores of the last point."""
-        scores = self._solve.scores(self._solve.moves)
+        scores = self._solve.scores(self._solve.effort.moves)
         assert scores is not None
         return scores
 

@@ -19,8 +19,8 @@ from bigscreen.path.kernel import KernelStage
 from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, OneClass
+from bigscreen.solvers.block import coordinator as block_open
 from bigscreen.solvers.block import sequence as block_path
-from bigscreen.solvers.block import solver as block_open
 from bigscreen.solvers.block.solver import Block
 
 SMALL = Block(size=16)

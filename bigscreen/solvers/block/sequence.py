@@ -18,19 +18,18 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
-from bigscreen.solvers.block.coordinator import LARGEST, BlockRun
+from bigscreen.solvers.block.coordinator import LARGEST, START_ROWS, BlockRun, NextBlock
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import KernelColumns
 from bigscreen.solvers.block.messages import FixedDual, nearest, packed, scaled, unpacked
-from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, look, padded, solid
-from bigscreen.solvers.block.solver import START_ROWS, open_at, open_cold
+from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, padded, solid
 
 
 class PathProgram(BlockProgram):
     """What every shard runs."""
 
     def open(self, shard: int) -> BlockShard:
-        """The state at alpha = 0, before any problem is told."""
+        """The state at alpha = 0, before any problem."""
         state = super().open(shard)
         ids = np.arange(state.start, state.start + len(state.alpha), dtype=np.int64)
         state.columns = self._columns(Operand(state.X, ids))
@@ -40,8 +39,8 @@ class PathProgram(BlockProgram):
         """Take over a problem, at a multiple of the present w; fields left out are the last's."""
         rows = slice(state.start, state.start + len(state.alpha))
         coef = message["factor"] * state.dual.sign * state.alpha
-        told = unpacked(message["dual"], rows)
-        state.dual = solid(Dual(**{**vars(state.dual), **told, "total": message["total"]}))
+        fields = unpacked(message["dual"], rows)
+        state.dual = solid(Dual(**{**vars(state.dual), **fields, "total": message["total"]}))
         state.alpha = scaled(state.dual, coef)
         state.scores = message["factor"] * state.scores
         decided = message["decided"][rows]
@@ -53,7 +52,7 @@ class PathProgram(BlockProgram):
         return np.array([float(len(state.alive))])
 
     def _recall(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Take a w and its scores over; a problem is told next."""
+        """Take a w and its scores over; a problem follows."""
         rows = slice(state.start, state.start + len(state.alpha))
         state.alpha = state.dual.sign * message["coef"][rows]
         state.scores = message["scores"][rows].copy()
@@ -84,8 +83,7 @@ class PathProgram(BlockProgram):
         answer = super()._survey(state, message)
         rest = np.ones(len(state.alpha), np.bool_)
         rest[state.alive] = False
-        at = message["mu"], message["offset"], message["spread"]
-        sums, _, _ = look(state, np.flatnonzero(rest), *at)
+        sums, _, _ = state.look(np.flatnonzero(rest), message)
         answer[: len(sums)] += sums
         answer[len(sums)] = len(state.alpha)
         return answer
@@ -117,10 +115,10 @@ class PathSolve(BlockRun):
         self._first = self.size
         self._known = self.problem.dual(self.alpha, self.alpha)
         if self.decided is not None:
-            self._tell(0.0)
+            self._hand_out(0.0)
 
-    def _program(self) -> PathProgram:
-        return PathProgram(self.design, self.problem, self.slots.capacity, self.named, self.fine)
+    def _program(self, fine: bool) -> PathProgram:
+        return PathProgram(self.design, self.problem, self.slots.capacity, self.named, fine)
 
     @property
     def coef(self) -> FloatArray:
@@ -137,18 +135,17 @@ class PathSolve(BlockRun):
         factor, moved = nearest(self.coef, dual.sign * alpha)
         start = scaled(dual, factor * self.coef)
         self.dual, self.decided, self.alpha = dual, decided, start.copy()
-        self.groups = int(np.size(dual.total))
         self.mu = np.zeros(self.groups)
         self.offset = float(self.coef.sum()) if self.constant else 0.0
-        self._tell(factor)
+        self._hand_out(factor)
         if cold:
-            open_cold(self)
+            self.open_cold()
             return
         start[moved] = alpha[moved]
-        open_at(self, start)
+        self.open_at(start)
 
-    def _tell(self, factor: float) -> None:
-        """Tell the shards the problem, and forget the block."""
+    def _hand_out(self, factor: float) -> None:
+        """Hand the shards the problem, and forget the block."""
         stack, _ = self.fleet.round(
             {
                 "kind": "retarget",
@@ -159,15 +156,14 @@ class PathSolve(BlockRun):
             }
         )
         self._known, self.open = self.dual, int(stack.sum())
-        self.screenings, self.counts, self.still = [], (0, 0), False
-        self.fixed, self._whole = 0, np.empty(0, np.int64)
+        self.screening.clear()
+        self.still, self._whole = False, np.empty(0, np.int64)
         kernel = self.design.kernel
         assert kernel is not None
         entries = self.gram.entries
         self.gram = BlockGram(kernel, self.constant, self.gram.threads, self.gram.dtype)
         self.gram.entries = entries
-        self.stay, self.new = np.empty(0, np.int64), np.empty(0, np.int64)
-        self.v = np.empty(0)
+        self.next = NextBlock()
         self.size = self._first
 
     def look(self) -> None:
@@ -176,28 +172,28 @@ class PathSolve(BlockRun):
 
     def _refresh(self) -> None:
         """Know all rows that are open, as soon as a block holds them."""
-        left = self.open - self.fixed
+        left = self.open - self.screening.fixed
         if left > LARGEST or len(self._whole) == left:
             return
         stack, _ = self.fleet.round({"kind": "open"})
         self._whole = np.sort(stack[stack >= 0].astype(np.int64))
-        self.stay = self.stay[np.isin(self.gram.ids[self.stay], self._whole)]
+        self.next.stay = self.next.stay[np.isin(self.gram.ids[self.next.stay], self._whole)]
 
     def choose(self) -> None:
         """The next block: all rows that are open, where one holds them."""
-        left = self.open - self.fixed
+        left = self.open - self.screening.fixed
         if left > LARGEST:
             super().choose()
             return
         self._refresh()
-        held = self.gram.ids[self.stay]
+        held = self.gram.ids[self.next.stay]
         if len(held) < left:
-            self.new = np.setdiff1d(self._whole, held)
-            none, ids = np.empty(0, np.int64), np.concatenate([held, self.new])
+            self.next.new = np.setdiff1d(self._whole, held)
+            none, ids = np.empty(0, np.int64), np.concatenate([held, self.next.new])
             self.move(none, np.empty(0), self.data.X(0, 0), ids)
         else:
-            self.new = np.empty(0, np.int64)
-        self.v = self.watched
+            self.next.new = np.empty(0, np.int64)
+        self.next.v = self.survey.watched
 
     def products(self, coef: FloatArray) -> FloatArray:
         """Scores (n,) of ``sum_j coef_j phi_j``, the constant's part included."""
@@ -220,7 +216,7 @@ class PathSolve(BlockRun):
 
     def scores(self, moves: int) -> FloatArray | None:
         """Scores of all rows without the constant, if they are still those after so many moves."""
-        if moves != self.moves:
+        if moves != self.effort.moves:
             return None
         stack, _ = self.fleet.round({"kind": "scores"})
         return stack.ravel()[: len(self.dual)]

@@ -12,8 +12,9 @@ A state is a pure fold over the messages, so a lost shard is rebuilt by replayin
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +27,9 @@ from bigscreen.problems.dual import AT_HI, AT_LO, FREE, Dual
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block.kernel_columns import KernelColumns
+
+Handler = Callable[["BlockShard", dict[str, Any]], FloatArray]
+"""What answers messages of one kind."""
 
 NOTES = ("w_sq", "gap", "rounding", "alive", "entries")
 """What a shard's answer begins with: its rows' parts of ||w||^2 and of the Frank-Wolfe gap at the
@@ -99,7 +103,8 @@ class BlockProgram:
 
     def step(self, state: BlockShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Run one message: see the methods of these names."""
-        return getattr(self, "_" + message["kind"])(state, message)
+        answer: Handler = getattr(self, "_" + message["kind"])
+        return answer(state, message)
 
     # -- moves and violators -------------------------------------------------------------------
     def _move(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
@@ -123,8 +128,7 @@ class BlockProgram:
 
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         alive = state.alive
-        at = message["mu"], message["offset"], message["spread"]
-        sums, ends, (v, over, under) = look(state, alive, *at)
+        sums, ends, (v, over, under) = state.look(alive, message)
         named = [
             padded(x, self.named)
             for k in (furthest(over, self.named), furthest(under, self.named))
@@ -170,7 +174,7 @@ class BlockProgram:
         return ball.intervals(scores + message["offset"], state.norms[alive], slack)
 
     def _bounds(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
-        """Intervals (lower, upper) of the scores of all rows; see ``block_screen``."""
+        """Intervals (lower, upper) of the scores of all rows; see ``BlockRun.screen``."""
         n = self.design.data.shard_rows
         lower, upper = np.zeros(n), np.zeros(n)
         lower[state.alive], upper[state.alive] = self._intervals(state, message)
@@ -277,6 +281,44 @@ class BlockProgram:
         return state
 
 
+class Terms(NamedTuple):
+    """The dual of a shard's rows, as compiled code takes it; group and tube may be None."""
+
+    sign: FloatArray
+    lin: FloatArray
+    lo: FloatArray
+    hi: FloatArray
+    t: FloatArray
+    coupled: bool
+
+
+class At(NamedTuple):
+    """Where the rows, the multipliers and the offset stand."""
+
+    alpha: FloatArray
+    scores: FloatArray
+    mu: FloatArray
+    offset: float
+
+
+class Errors(NamedTuple):
+    """What a score may be off by (see ``BlockShard``)."""
+
+    relative: FloatArray
+    errors: FloatArray
+    spread: float
+
+
+class Found(NamedTuple):
+    """Where a survey writes: v, how far it is beyond mu, and its extremes in every group."""
+
+    v: FloatArray
+    over: FloatArray
+    under: FloatArray
+    highest: FloatArray
+    lowest: FloatArray
+
+
 @dataclass
 class Frozen:
     """Rows that a screening round fixed at a bound, or at 0, and the round's number."""
@@ -315,6 +357,33 @@ class BlockShard:
     places: NDArray[np.int64]
     frozen: list[Frozen] = field(default_factory=list)
 
+    def look(
+        self, rows: NDArray[np.int64], message: dict[str, Any]
+    ) -> tuple[tuple[float, float, float], FloatArray, FloatArray]:
+        """What there is to say of some rows at a message's multipliers.
+
+        Returns
+        -------
+        sums : their parts of ``||w||^2``, of the Frank-Wolfe gap, and of what rounding can have
+            moved it by
+        ends : float64 (2, groups), the extremes of v over rows that can move up and down
+        about : float64 (3, rows): v, and how far it is beyond mu where a row can move up, and down
+        """
+        dual, mu = self.dual, message["mu"]
+        about, ends = np.empty((3, len(rows))), np.empty((2, len(mu)))
+        coupled = dual.coupling is not None
+        t = dual.coupling if dual.coupling is not None else dual.sign
+        sums = _survey(
+            rows,
+            Terms(dual.sign, dual.lin, dual.lo, dual.hi, t, coupled),
+            dual.group,
+            dual.tube,
+            At(self.alpha, self.scores, mu, message["offset"]),
+            Errors(self.relative, self.errors, message["spread"]),
+            Found(about[0], about[1], about[2], ends[0], ends[1]),
+        )
+        return sums, ends, about
+
 
 def solid(dual: Dual) -> Dual:
     """The same with arrays that lie in memory: compiled code then has one kind to be made for."""
@@ -352,56 +421,20 @@ def padded(values: NDArray[Any], length: int) -> FloatArray:
     return out
 
 
-def look(
-    state: BlockShard,
-    rows: NDArray[np.int64],
-    mu: FloatArray,
-    offset: float,
-    spread: float,
-) -> tuple[tuple[float, float, float], FloatArray, FloatArray]:
-    """What there is to say of some rows at this multiplier.
-
-    Returns
-    -------
-    sums : their parts of ``||w||^2``, of the Frank-Wolfe gap, and of what rounding can have moved
-        it by
-    ends : float64 (2, groups), the extremes of v over rows that can move up and down
-    about : float64 (3, rows): v, and how far it is beyond mu where a row can move up, and down
-    """
-    dual = state.dual
-    about, ends = np.empty((3, len(rows))), np.empty((2, len(mu)))
-    t = dual.sign if dual.coupling is None else dual.coupling
-    box = dual.sign, dual.lin, dual.lo, dual.hi, t, dual.coupling is not None
-    errors = state.relative, state.errors, spread
-    terms = dual.group, dual.tube, state.alpha, state.scores, mu, offset
-    sums = _survey(rows, *box, *terms, *errors, about[0], about[1], about[2], ends[0], ends[1])
-    return sums, ends, about
-
-
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def _survey(
-    rows,
-    sign,
-    lin,
-    lo,
-    hi,
-    t,
-    coupled,
-    group,
-    tube,
-    alpha,
-    scores,
-    mu,
-    offset,
-    relative,
-    errors,
-    spread,
-    v,
-    over,
-    under,
-    highest,
-    lowest,
-):  # type: ignore[no-untyped-def]
+    rows: NDArray[np.int64],
+    terms: Terms,
+    group: NDArray[np.int8] | None,
+    tube: FloatArray | None,
+    at: At,
+    off: Errors,
+    found: Found,
+) -> tuple[float, float, float]:
+    sign, lin, lo, hi, t, coupled = terms
+    alpha, scores, mu, offset = at
+    relative, errors, spread = off
+    v, over, under, highest, lowest = found
     w_sq, gap, rounding = 0.0, 0.0, 0.0
     highest[:], lowest[:] = -np.inf, np.inf
     for k in range(len(rows)):

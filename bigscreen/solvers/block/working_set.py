@@ -18,6 +18,11 @@ class Violators(NamedTuple):
     ids: NDArray[np.int64]
     v: FloatArray
 
+    @classmethod
+    def none(cls) -> Violators:
+        """No rows."""
+        return cls(np.empty(0, np.int64), np.empty(0))
+
     def without(self, others: NDArray[np.int64]) -> Violators:
         """Those that are none of these."""
         keep = ~np.isin(self.ids, others)
@@ -26,6 +31,14 @@ class Violators(NamedTuple):
     def at(self, places: NDArray[np.int64]) -> Violators:
         """Some of them."""
         return Violators(self.ids[places], self.v[places])
+
+
+class Standing(NamedTuple):
+    """Where a solve stands: the dual, alpha of all rows, and the multipliers."""
+
+    dual: Dual
+    alpha: FloatArray
+    mu: FloatArray
 
 
 def free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:
@@ -37,22 +50,19 @@ def free(dual: Dual, alpha: FloatArray) -> NDArray[np.bool_]:
 def merged(
     ids: NDArray[np.float64],
     values: NDArray[np.float64],
-    dual: Dual,
-    alpha: FloatArray,
-    mu: FloatArray,
+    at: Standing,
 ) -> Violators:
     """The shards' lists (shards, named) as one; ties take turns between shards."""
     flat, v = ids.T.ravel(), values.T.ravel()
     there = np.flatnonzero(flat >= 0)
     rows, v = flat[there].astype(np.int64), v[there]
-    order = np.argsort(-apart(dual, rows, alpha, v, mu), kind="stable")
+    order = np.argsort(-apart(at, rows, v), kind="stable")
     return Violators(rows[order], v[order])
 
 
-def apart(
-    dual: Dual, rows: NDArray[np.int64], alpha: FloatArray, v: FloatArray, mu: FloatArray
-) -> FloatArray:
-    """How far these rows are from mu on the way to it; dual and alpha are those of all rows."""
+def apart(at: Standing, rows: NDArray[np.int64], v: FloatArray) -> FloatArray:
+    """How far these rows, whose v are given, are from mu on the way to it."""
+    dual, alpha, mu = at
     own = mu[0] if dual.group is None else mu[dual.group[rows]]
     if dual.tube is None:
         return np.abs(v - own)
@@ -61,16 +71,13 @@ def apart(
 
 
 def chosen(
-    dual: Dual,
-    alpha: FloatArray,
-    mu: FloatArray,
+    at: Standing,
     held: Violators,
     inside: NDArray[np.bool_],
     ups: Violators,
     downs: Violators,
     size: int,
     whole: int,
-    groups: int,
 ) -> tuple[NDArray[np.int64], Violators]:
     """The next block: rows of the last one that stay, and violators that join them.
 
@@ -85,10 +92,10 @@ def chosen(
     if len(stay) > size // 2:
         if size < len(stay) + len(up.ids) + len(down.ids) <= whole:
             return stay, _joined([up, down])
-        far = apart(dual, held.ids[stay], alpha, held.v[stay], mu)
+        far = apart(at, held.ids[stay], held.v[stay])
         stay = np.sort(stay[np.argsort(-far, kind="stable")[: size // 2]])
         up, down = (named.without(held.ids[stay]) for named in (ups, downs))
-    return stay, _joined([*balanced(up, down, size - len(stay), dual.group, groups)])
+    return stay, _joined([*balanced(up, down, size - len(stay), at.dual.group, len(at.mu))])
 
 
 def balanced(
@@ -98,10 +105,10 @@ def balanced(
     if group is None:
         kinds = [(up, down)]
     else:
-        kinds = [
-            tuple(each.at(np.flatnonzero(group[each.ids] == g)) for each in (up, down))  # type: ignore[misc]
-            for g in range(groups)
-        ]
+        kinds = []
+        for g in range(groups):
+            own = (each.at(np.flatnonzero(group[each.ids] == g)) for each in (up, down))
+            kinds.append((next(own), next(own)))
         kinds.sort(key=lambda pair: len(pair[0].ids) + len(pair[1].ids))
     ups, downs = [], []
     for left, (more, less) in zip(range(len(kinds), 0, -1), kinds, strict=True):

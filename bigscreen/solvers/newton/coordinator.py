@@ -390,7 +390,7 @@ class NewtonRun:
         place.zone.rows = int(min(1.0, share) * self.design.data.n_rows)
         return h
 
-    # -- rows nearby ------------------------------------------------------------------------
+    # -- rows nearby ---------------------------------------------------------------------------
     def approach(self, place: Place) -> bool:
         """Minimise over the rows nearby, taking in those that every pass finds to have moved.
 
@@ -473,7 +473,7 @@ class NewtonRun:
         stack = self._ask("gather", coef=coef, extras=extras, most=int(counts.max()))
         return NearbyRows.unpacked(stack, counts, self.algebra.size)
 
-    # -- screening --------------------------------------------------------------------------
+    # -- screening -----------------------------------------------------------------------------
     def screen(self, place: Place, region: Ball) -> tuple[int, int]:
         """Let every shard fix what the region proves; w, and so every score, stays as it is.
 

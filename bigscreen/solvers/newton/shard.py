@@ -348,7 +348,7 @@ class NewtonProgram:
             border = self.frame.border(part[a:b])
             self.add_moment(totals, message, columns, border, weight[a:b])
 
-    # -- rows near their kink --------------------------------------------------------------------
+    # -- rows near their kink ------------------------------------------------------------------
     def _within(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """How many rows are within each of some distances from their kink, at step t of a trial."""
         scores, t = state.scores, message["t"]

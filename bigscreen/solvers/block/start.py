@@ -1,0 +1,91 @@
+"""The alpha that a block solve begins at: read off a subsample's scores, or at its bounds."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual
+from bigscreen.problems.point import read_off
+from bigscreen.problems.violation import edges, extremes
+from bigscreen.solvers.block.working_set import between, free
+
+BOUNDED = 0.5
+"""Part of a subsample's support at its bound from which its solution says something of all rows."""
+
+SMOOTHING = 0.05
+"""Half-width h of the reading, in units of the margin."""
+
+
+def balanced(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatArray:
+    """A reading at the multipliers that make it meet the totals."""
+    assert dual.coupling is not None
+    gradient, alpha = dual.gradient(scores), np.zeros(len(dual))
+    for g, total in enumerate(np.atleast_1d(np.asarray(dual.total, np.float64)).tolist()):
+        own = np.arange(len(dual)) if dual.group is None else np.flatnonzero(dual.group == g)
+        part, t, G = dual[own], dual.coupling[own], gradient[own]
+        # The sum falls as the multiplier grows.
+        ends = [float(f(G / t)) + sign * h for f, sign in ((np.min, -1), (np.max, 1))]
+        for _ in range(100):
+            at = 0.5 * (ends[0] + ends[1])
+            read = read_off(part, G - t * at, h)
+            ends[int(float(t @ read) < total)] = at
+        alpha[own] = read
+    return dual.feasible(alpha, alpha == 0)
+
+
+def multipliers(part: Dual, alpha: FloatArray, G: FloatArray, groups: int) -> FloatArray:
+    """Those of a solved part: what its free rows agree on."""
+    if part.coupling is None:
+        return np.zeros(groups)
+    v = G / part.coupling
+    highest, lowest = extremes(part, alpha, v, groups)
+    mu = between(lowest, highest, np.zeros(groups))
+    inside = free(part, alpha)
+    edge, _ = edges(part, alpha, v)
+    for g in range(groups):
+        own = inside if part.group is None else inside & (part.group == g)
+        if np.any(own):
+            mu[g] = np.mean(edge[own])
+    return mu
+
+
+def margin(dual: Dual, mu: FloatArray) -> float:
+    """What a margin of 1 is to this problem: its linear terms, or with none the multipliers."""
+    return float(np.mean(np.abs(dual.lin))) or float(abs(np.mean(mu))) or 1.0
+
+
+def ratio(every: FloatArray, some: FloatArray) -> float:
+    """How many times as much all is as some of it; 0 of nothing."""
+    return float(np.sum(every) / np.sum(some)) if len(some) else 0.0
+
+
+def feasible_at_0(dual: Dual) -> bool:
+    """Whether alpha = 0 is feasible."""
+    return bool(np.all(dual.lo <= 0) and np.all(dual.hi >= 0)) and not np.any(dual.total)
+
+
+def filled(dual: Dual, gain: FloatArray) -> FloatArray:
+    """The feasible alpha with the largest ``gain . alpha``: at its bounds but for a row a group.
+
+    Raises
+    ------
+    ValueError
+        If no alpha is feasible.
+    """
+    if dual.coupling is None:
+        return np.where(gain > 0, dual.hi, dual.lo)
+    t = dual.coupling
+    low, high = np.minimum(t * dual.lo, t * dual.hi), np.maximum(t * dual.lo, t * dual.hi)
+    x = low.copy()
+    order = np.argsort(-gain * t, kind="stable")
+    totals = np.atleast_1d(np.asarray(dual.total, dtype=np.float64))
+    for g, total in enumerate(totals.tolist()):
+        own: NDArray[np.int64] = order if dual.group is None else order[dual.group[order] == g]
+        room = (high - low)[own]
+        left = total - float(np.sum(low[own]))
+        if not -1e-9 * abs(total) <= left <= float(np.sum(room)) + 1e-9 * abs(total):
+            raise ValueError("no alpha within the box has the coupling's total")
+        x[own] += np.clip(left - (np.cumsum(room) - room), 0.0, room)
+    return t * x
