@@ -25,6 +25,7 @@ from uuid import uuid4
 import dask
 import numpy as np
 from distributed import Client, Future, LocalCluster, Security, WorkerPlugin
+from distributed.comm.core import CommClosedError
 from distributed.protocol.pickle import dumps
 
 from bigscreen.errors import InputError
@@ -433,6 +434,9 @@ def local_cluster(
         # Dask gives a nanny up whose worker is away at one moment, 15 s after a death: it may just
         # have died again
         owned.enter_context(dask.config.set({"distributed.deploy.lost-worker-timeout": "1 day"}))
+        log, unheard = logging.getLogger("asyncio"), _Unheard()
+        log.addFilter(unheard)
+        owned.callback(log.removeFilter, unheard)
         # Dask's own place for the files of workers and scheduler outlives them
         folder = owned.enter_context(scratch("bigscreen-workers-"))
         cluster = _started(workers, memory_limit, folder)
@@ -443,6 +447,17 @@ def local_cluster(
     except BaseException:
         owned.close()
         raise
+
+
+class _Unheard(logging.Filter):
+    """Keeps from asyncio's log that the connection to a second worker ended, too.
+
+    Of workers that die at once Dask's scheduler, which runs in this process, raises the first
+    one's error, which is handled; the others' asyncio would print with their tracebacks.
+    """
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], CommClosedError))
 
 
 def _started(workers: int, memory_limit: int | str | None, folder: str) -> LocalCluster:

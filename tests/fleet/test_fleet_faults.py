@@ -1,5 +1,7 @@
 """What goes wrong on a cluster besides death: workers that freeze, differ, or see nothing."""
 
+import asyncio
+import gc
 import os
 import shutil
 import signal
@@ -15,6 +17,7 @@ import psutil
 import pytest
 from cluster_processes import processes
 from distributed import Client
+from distributed.comm.core import CommClosedError
 from fleet_programs import FEATURES, Gradient, Murderous, descend, kill_self, same, slow_square
 
 import bigscreen
@@ -80,6 +83,23 @@ def test_a_worker_that_only_takes_long_is_not_frozen(monkeypatch, reference):
         before = fleet._client.run(os.getpid)
         fleet.round({"w": np.zeros(FEATURES), "sleep": 6.0})
         assert fleet._client.run(os.getpid) == before
+
+
+def test_connections_that_end_are_no_news(caplog):
+    """Of two workers that die at once, Dask leaves the second one's error to asyncio's log."""
+
+    def unheard(error):
+        future = asyncio.new_event_loop().create_future()
+        future.set_exception(error)
+        del future
+        gc.collect()
+        return [record for record in caplog.records if record.name == "asyncio"]
+
+    with local_cluster(1):
+        assert not unheard(CommClosedError("Stream is closed"))
+        assert len(unheard(ValueError("a mistake"))) == 1
+    caplog.clear()
+    assert len(unheard(CommClosedError("somebody else's"))) == 1
 
 
 # ---------------------------------------------------------------- steps that kill
