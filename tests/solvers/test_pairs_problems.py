@@ -40,8 +40,7 @@ class AnyWorld(ExactWorld):
     @cached_property
     def oracle(self):
         dual, gram = self.dual, self.gram + float(self.problem.intercept == "constant")
-        values, vectors = np.linalg.eigh(gram)
-        phi = vectors * np.sqrt(np.maximum(values, 0))
+        phi = reference.features(gram)
         arrays = (dual.sign, dual.lin, dual.lo, dual.hi, dual.coupling)
         return reference.Problem(phi, *arrays, dual.total, dual.group, dual.tube)
 

@@ -61,8 +61,7 @@ def oracle(K, s, t, lo, hi, start, p, second):
     if t.any():
         return reference.smo(K, s, p, lo, hi, t, start, 1e-11, second)[0]
     # Features of this very matrix: the oracle descends on them.
-    values, vectors = np.linalg.eigh(K)
-    phi = vectors * np.sqrt(np.maximum(values, 0))
+    phi = reference.features(K)
     return reference.coordinate_descent(phi, s, p, lo, hi, 1e-13)
 
 
