@@ -25,6 +25,7 @@ from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled, Linear
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual, Mu
+from bigscreen.problems.dual_sums import GRADIENT_ERROR
 from bigscreen.problems.point import Certificate, Point, relative
 from bigscreen.problems.recipes import Problem
 from bigscreen.problems.violation import unit, violation
@@ -37,6 +38,16 @@ MOVED_PART = 1.0
 
 SUM_ERROR = 64 * 2.0**-53
 """Relative error of numpy's pairwise float64 sums of up to 2^55 numbers, and of their terms."""
+
+SCORE_ERROR = 2.0**-51
+"""What the float64 sum of a score is off, as a part of its terms' size times their number's root:
+partial sums err at random."""
+
+PART = 1024
+"""Support rows that one task computes with all that come after them."""
+
+CROSSED_ROWS = 2 * PART
+"""Support rows from which the entries saved tell."""
 
 
 def close_exact(
@@ -184,7 +195,7 @@ class ExactSums:
         if self.problem.intercept == "constant":
             constant = program.coef.sum()
             # Of large coefficients that cancel, the sum has fewer digits than they.
-            rough = 2.0**-51 * float(np.sqrt(len(program.coef)) * np.abs(program.coef).sum())
+            rough = SCORE_ERROR * float(np.sqrt(len(program.coef)) * np.abs(program.coef).sum())
         support = program.support.ids
         assert support is not None
         own = np.flatnonzero(np.isin(support, ids))
@@ -258,7 +269,7 @@ class ExactSums:
         # A row certainly at its bound moves P and D alike; any other moves the gap by its slack.
         gradient = dual.gradient(scores, mu)
         at = np.abs(dual.spread_mu(mu))
-        band = self.band + 2.0**-51 * (np.abs(dual.lin) + np.abs(scores) + at)
+        band = self.band + GRADIENT_ERROR * (np.abs(dual.lin) + np.abs(scores) + at)
         ends = (_at(dual, gradient - band) - alpha, _at(dual, gradient + band) - alpha)
         doubt = np.maximum(*np.abs(ends)) * band
         # dP / du = alpha / 2 less what is best, dD / du = alpha / 2.
@@ -363,7 +374,7 @@ class ScoreProgram:
         if self.dtype is np.float64:
             band = FLOAT64 * band
         # The float64 sum itself, whose partial sums err at random.
-        return band + 2.0**-51 * np.sqrt(len(self.coef)) * norms * noise.size
+        return band + SCORE_ERROR * np.sqrt(len(self.coef)) * norms * noise.size
 
     def kept_bands(self, scores: FloatArray, sqnorms: FloatArray, farthest: float) -> FloatArray:
         """The same of scores that are there already; ``farthest``: no feature is longer."""
@@ -378,15 +389,9 @@ class ScoreProgram:
 def phi_norms(kernel: Kernel, rows: Operand) -> FloatArray:
     """At least the root of the largest entry that a row can have with another of its length."""
     if kernel.psd:
-        return np.sqrt(np.maximum(kernel.diag(rows), 0.0))  # a given one may break its word
+        norms: FloatArray = np.sqrt(np.maximum(kernel.diag(rows), 0.0))  # (one may break its word)
+        return norms
     return np.array([np.sqrt(kernel.bound(size, size)) for size in rows.sqnorms])
-
-
-PART = 1024
-"""Support rows that one task computes with all that come after them."""
-
-CROSSED_ROWS = 2 * PART
-"""Support rows from which the entries saved tell."""
 
 
 @dataclass(frozen=True)
@@ -445,7 +450,13 @@ class Crossed:
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
-def add(tile, own, there, sums, back):  # type: ignore[no-untyped-def]
+def add(
+    tile: NDArray[Any],
+    own: FloatArray,
+    there: FloatArray,
+    sums: FloatArray,
+    back: FloatArray | None,
+) -> None:
     """``sums += there tile'``, and ``back += own tile`` if there is a back; two rows each."""
     for i in range(len(tile)):
         row, one, two = tile[i], 0.0, 0.0

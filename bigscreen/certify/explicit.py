@@ -25,6 +25,9 @@ from bigscreen.problems.recipes import Problem
 ROUNDING_PART = 0.5
 """Part of the gap that float32 columns may have moved it by; else they become float64."""
 
+UNIT_ROUNDOFF = 2.0**-53
+"""What a float64 operation rounds its result by at most, as a part of it."""
+
 COLUMN_ROWS = 1024
 """Rows whose columns are held at once: a tile and its columns stay in cache."""
 
@@ -239,17 +242,17 @@ def close(
         primal, passed = primal + change, passed + weight
     dual = lin - half_alpha_sq - 0.5 * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
-    largest, eps = frame.largest(exact.column_bound), 2.0**-53
+    largest = frame.largest(exact.column_bound)
     terms, rows_summed = exact.width + exact.rank, data.shard_rows + data.n_shards
     offsets = abs(constant) + float(np.max(np.abs([*multiplier, *best]), initial=0.0))
-    error = eps * terms * largest * (exact.coef_size(point.w) + offsets)
+    error = UNIT_ROUNDOFF * terms * largest * (exact.coef_size(point.w) + offsets)
     own = (box + 0.5 * bend * error) * error
     # What cancels in P (a nu-SVC's rho) was rounded by itself.
     summed = abs(loss) + half_w_sq + float(frame.total @ np.abs(multiplier))
-    own += eps * rows_summed * (abs(primal) + summed + box)
-    other = eps * (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
+    own += UNIT_ROUNDOFF * rows_summed * (abs(primal) + summed + box)
+    other = UNIT_ROUNDOFF * (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
     summed = abs(lin) + half_alpha_sq
-    other += eps * rows_summed * (abs(dual) + summed + size)
+    other += UNIT_ROUNDOFF * rows_summed * (abs(dual) + summed + size)
     gap = float(primal - dual)
     # What was summed are float32 numbers; the machine that is published has float64 ones.
     seen_primal, seen_dual = sample.bounds(data.n_rows, gap)
@@ -277,6 +280,7 @@ def close(
 
 
 @njit(cache=True, nogil=True)
-def _scores(columns, coef, intercept, out):  # type: ignore[no-untyped-def]
+def _scores(columns: Any, coef: FloatArray, intercept: float, out: FloatArray) -> None:
+    """Scores of rows by their columns."""
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef) + intercept

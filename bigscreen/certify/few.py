@@ -30,6 +30,9 @@ from bigscreen.problems.dual_sums import Arrays, Proof, arrays, covers, prove
 from bigscreen.problems.point import Certificate, Point, relative
 from bigscreen.problems.recipes import Problem
 
+PLAIN_SUM_ERROR = 2.0**-52
+"""Relative error of a float64 sum that is taken term by term, for each of them."""
+
 
 def close_few(
     design: Design, problem: Problem, point: Point, fleet: Fleet, certify: str = "float32"
@@ -114,7 +117,7 @@ class Few(ExactSums):
         primal = 0.5 * found.w_sq + float(np.sum(mu * parts.total)) + found.losses
         value = found.linear - 0.5 * found.w_sq
         gap = primal - value
-        rounded = max(SUM_ERROR, 2.0**-52 * n) * found.terms
+        rounded = max(SUM_ERROR, PLAIN_SUM_ERROR * n) * found.terms
         certificate = Certificate(
             primal=primal,
             dual=value,

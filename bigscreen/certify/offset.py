@@ -25,7 +25,7 @@ class Kinks:
     """Where P has kinks as a function of one multiplier, near one of its values.
 
     ``values``, ``weights``: all kinks from ``low`` to ``high``; ``left``, ``right``: the weight of
-    those on either side that are not told. ``most``: the largest that ``sum t alpha`` can be.
+    those on either side beyond these. ``most``: the largest that ``sum t alpha`` can be.
     """
 
     values: FloatArray

@@ -27,8 +27,7 @@ from scipy import sparse
 from bigscreen.divide.partition import SAMPLE_MOST, Partition, partition
 from bigscreen.divide.subset import load, pick
 from bigscreen.errors import InputError
-from bigscreen.features import design as design_sums
-from bigscreen.features.design import Design
+from bigscreen.features.design import Design, weighted_columns
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.given import Precomputed
@@ -489,7 +488,7 @@ def squared_norm(
     """
     constant = float(coef.sum()) ** 2 if problem.intercept == "constant" else 0.0
     if not design.exact:
-        w = design.features(design_sums.weighted_columns(design, coef, fleet)[:-1])
+        w = design.features(weighted_columns(design, coef, fleet)[:-1])
         return float(w @ w) + constant, 0
     support = np.flatnonzero(coef)
     size = min(BLOCK, max(256, -(-len(support) // 8)))

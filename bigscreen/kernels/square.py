@@ -157,7 +157,7 @@ def alike(X: Any) -> NDArray[np.int64] | None:
 
 
 @njit(cache=True, nogil=True)
-def projected(X, mark, out):  # type: ignore[no-untyped-def]
+def projected(X: Any, mark: FloatArray, out: FloatArray) -> None:
     """Products of rows with a vector, every one summed in the same order."""
     for i in range(len(out)):
         out[i] = row_dot(X, i, mark)
@@ -181,16 +181,17 @@ def _dense(X: Any) -> NDArray[np.float64]:
     return (X if isinstance(X, np.ndarray) else X.toarray()).astype(np.float64)
 
 
-def row_of(K, copies, there, i):  # type: ignore[no-untyped-def]
+def row_of(K: Any, copies: NDArray[Any], there: NDArray[np.bool_], i: int) -> NDArray[Any]:
     """Row i of a ``Square.table``, from compiled code."""
+    raise NotImplementedError
 
 
 @overload(row_of, jit_options={"fastmath": {"contract"}})
-def _row_of(K, copies, there, i):  # type: ignore[no-untyped-def]
+def _row_of(K: Any, copies: Any, there: Any, i: Any) -> Any:
     if getattr(K, "instance_class", None) is not Recipe:
         return lambda K, copies, there, i: K[i]
 
-    def computed(K, copies, there, i):  # type: ignore[no-untyped-def]
+    def computed(K: Any, copies: Any, there: Any, i: Any) -> Any:
         if not there[i]:
             there[i] = True
             compute(K, i, copies[i])
@@ -200,7 +201,7 @@ def _row_of(K, copies, there, i):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def compute(recipe, i, out):  # type: ignore[no-untyped-def]
+def compute(recipe: Recipe, i: int, out: FloatArray) -> None:
     """out = row i of the matrix, four columns a sweep to save stores."""
     terms, columns, half = recipe
     d, n = columns.shape
@@ -220,7 +221,7 @@ def compute(recipe, i, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def fill(recipe, copies, there):  # type: ignore[no-untyped-def]
+def fill(recipe: Recipe, copies: FloatArray, there: NDArray[np.bool_]) -> None:
     """Compute the rows that are not there."""
     for i in range(len(there)):
         if not there[i]:
@@ -239,7 +240,16 @@ def sums(
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _sums(K, copies, there, ids, coef, other, out, rest):  # type: ignore[no-untyped-def]
+def _sums(
+    K: Any,
+    copies: NDArray[Any],
+    there: NDArray[np.bool_],
+    ids: NDArray[np.int64],
+    coef: FloatArray,
+    other: FloatArray,
+    out: FloatArray,
+    rest: FloatArray,
+) -> None:
     for k in range(len(ids)):
         row, a, b = row_of(K, copies, there, ids[k]), coef[k], other[k]
         for j in range(len(out)):

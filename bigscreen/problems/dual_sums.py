@@ -18,6 +18,9 @@ from bigscreen.problems.dual import Dual
 FEW = 4096
 """Rows up to which these loops are meant to be used: their sums are plain ones."""
 
+GRADIENT_ERROR = 2.0**-51
+"""What rounding moves a gradient by, as a part of the sizes of its terms."""
+
 
 class Arrays(NamedTuple):
     """A ``Dual`` as compiled loops take it: every array there and contiguous, 0 for what is not."""
@@ -78,14 +81,14 @@ def measure(
     `gap_and_doubt`.
     """
     if len(scores) <= FEW:
-        return _measured(parts, alpha, F, r, *errors, scores)  # type: ignore[no-any-return]
+        return _measured(parts, alpha, F, r, *errors, scores)
     value = look(parts, alpha, F, r, scores)
     mu = np.atleast_1d(dual.multiplier(scores)) if len(parts.total) else np.empty(0)
     return value, mu, *gap_and_doubt(parts, mu, alpha, scores, *errors)
 
 
 @njit(cache=True, nogil=True)
-def multipliers(parts, scores):  # type: ignore[no-untyped-def]
+def multipliers(parts: Arrays, scores: FloatArray) -> FloatArray:
     """The best multiplier of every group: see ``Dual.multiplier``."""
     sign, lin, lo, hi, t, tube, group, total = parts
     n, out = len(scores), np.empty(len(total))
@@ -109,8 +112,8 @@ def multipliers(parts, scores):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _middle(values, weights, threshold):  # type: ignore[no-untyped-def]
-    """`dual_order.middle`."""
+def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+    """As `order_statistic.middle`."""
     level = LEVEL * weights.sum()
     if level == 0.0:
         return 0.0
@@ -128,7 +131,10 @@ def _middle(values, weights, threshold):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _statistics(values, weights, threshold, level):  # type: ignore[no-untyped-def]
+def _statistics(
+    values: FloatArray, weights: FloatArray, threshold: float, level: float
+) -> tuple[float, float]:
+    """The statistics on either side of the threshold; one of them where they are the same."""
     low = _statistic(values, weights, threshold - level)
     if np.isfinite(low):
         below = 0.0
@@ -141,8 +147,8 @@ def _statistics(values, weights, threshold, level):  # type: ignore[no-untyped-d
 
 
 @njit(cache=True, nogil=True)
-def _statistic(values, weights, threshold):  # type: ignore[no-untyped-def]
-    """`dual_order.order_statistic`, by halving: what lies on the wrong side of a value goes."""
+def _statistic(values: FloatArray, weights: FloatArray, threshold: float) -> float:
+    """`order_statistic`, by halving: what lies on the wrong side of a value goes."""
     if threshold <= 0.0:
         return -np.inf
     v, w = values.copy(), weights.copy()
@@ -178,7 +184,9 @@ def _statistic(values, weights, threshold):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def look(parts, alpha, F, r, scores):  # type: ignore[no-untyped-def]
+def look(
+    parts: Arrays, alpha: FloatArray, F: FloatArray, r: FloatArray, scores: FloatArray
+) -> float:
     """Scores of rows from their F (``r F = p - s u``), which are written down, and D(alpha)."""
     sign, lin, _, _, _, tube, _, _ = parts
     linear, square = 0.0, 0.0
@@ -190,7 +198,15 @@ def look(parts, alpha, F, r, scores):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def gap_and_doubt(parts, mu, alpha, scores, relative, errors, spread):  # type: ignore[no-untyped-def]
+def gap_and_doubt(
+    parts: Arrays,
+    mu: FloatArray,
+    alpha: FloatArray,
+    scores: FloatArray,
+    relative: FloatArray,
+    errors: FloatArray,
+    spread: float,
+) -> tuple[float, float]:
     """The Frank-Wolfe gap, and what errors ``relative |u| + errors spread`` of scores do to it.
 
     That is `sensitivity` times the errors, over all rows.
@@ -222,7 +238,16 @@ def gap_and_doubt(parts, mu, alpha, scores, relative, errors, spread):  # type: 
 
 
 @njit(cache=True, nogil=True)
-def _measured(parts, alpha, F, r, relative, errors, spread, scores):  # type: ignore[no-untyped-def]
+def _measured(
+    parts: Arrays,
+    alpha: FloatArray,
+    F: FloatArray,
+    r: FloatArray,
+    relative: FloatArray,
+    errors: FloatArray,
+    spread: float,
+    scores: FloatArray,
+) -> tuple[float, FloatArray, float, float]:
     value = look(parts, alpha, F, r, scores)
     mu = multipliers(parts, scores)
     gap, doubt = gap_and_doubt(parts, mu, alpha, scores, relative, errors, spread)
@@ -247,7 +272,13 @@ class Proof(NamedTuple):
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def prove(parts, alpha, scores, bands, doubts):  # type: ignore[no-untyped-def]
+def prove(
+    parts: Arrays,
+    alpha: FloatArray,
+    scores: FloatArray,
+    bands: FloatArray,
+    doubts: FloatArray,
+) -> tuple[FloatArray, tuple[float, float, float, float, float, float, float]]:
     """The best multiplier, and the sums behind a certificate of a feasible alpha.
 
     The result is a tuple of what `Proof` names. ``bands`` are how far rounding can have moved each
@@ -270,7 +301,7 @@ def prove(parts, alpha, scores, bands, doubts):  # type: ignore[no-untyped-def]
         losses += loss
         linear += lin[i] * a - e * abs(a)
         at = abs(at)
-        band = bands[i] + 2.0**-51 * (abs(lin[i]) + abs(u) + at)
+        band = bands[i] + GRADIENT_ERROR * (abs(lin[i]) + abs(u) + at)
         low = _best(G - band, lo[i], hi[i], e) - a
         high = _best(G + band, lo[i], hi[i], e) - a
         row = max(abs(low), abs(high)) * band
@@ -283,7 +314,7 @@ def prove(parts, alpha, scores, bands, doubts):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def _best(G, lo, hi, tube):  # type: ignore[no-untyped-def]
+def _best(G: float, lo: float, hi: float, tube: float) -> float:
     """Where alpha is best at this gradient."""
     if G > tube:
         return hi

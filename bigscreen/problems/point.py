@@ -13,6 +13,15 @@ from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.recipes import Problem
 
+HOPELESS = 0.9
+"""Part of a gap that is asked for from which rounding leaves none to prove it with."""
+
+NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
+"""Fields of a certificate without which it proves nothing."""
+
+MET = 1e-13
+"""A total missed by less than this part of it is met: the sums' own rounding."""
+
 
 def relative(gap: float, primal: float) -> float:
     """``gap / |P|``; where P is 0, 1 unless the gap is 0 as well."""
@@ -62,10 +71,6 @@ def worst(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
         numbers = [record[name] for record in records if record.get(name) is not None]
         found[name] = max(numbers) if len(numbers) == len(records) else None
     return found
-
-
-HOPELESS = 0.9
-"""Part of a gap that is asked for from which rounding leaves no room to prove it."""
 
 
 def proves(gap: float, rounding: float, primal: float, tol: float) -> bool:
@@ -186,10 +191,6 @@ class Point:
         return relative(self.gap, self.primal)
 
 
-NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
-"""Fields of a certificate without which it proves nothing."""
-
-
 @dataclass(frozen=True)
 class Certificate:
     """What is proved about a point.
@@ -281,10 +282,6 @@ def _known(number: float) -> float | None:
     return number if np.isfinite(number) else None
 
 
-MET = 1e-13
-"""A total missed by less than this part of it is met: the sums' own rounding."""
-
-
 @dataclass(frozen=True)
 class SumLayout:
     """What rows have beside their columns, and the terms that their sums are kept in.
@@ -308,7 +305,7 @@ class SumLayout:
 
     @classmethod
     def of(cls, problem: Problem, data: Any) -> SumLayout:
-        """The frame of a problem over these rows."""
+        """The layout of a problem over these rows."""
         dual = problem.dual(data.y(0, 0), data.weights(0, 0))
         total = np.empty(0) if dual.coupling is None else np.atleast_1d(dual.total)
         curved = dual.curve is not None
@@ -423,11 +420,11 @@ class SumLayout:
 
 
 class Terms:
-    """The alpha of some rows as a frame's terms.
+    """The alpha of some rows as the terms of a layout.
 
     Parameters
     ----------
-    frame : Frame
+    frame : SumLayout
     dual : Dual
         Of these rows.
     alpha : float64 (rows,)
@@ -462,7 +459,9 @@ def by_term(term: NDArray[Any], values: FloatArray, terms: int) -> FloatArray:
 
 
 @njit(cache=True, nogil=True)
-def add_rows(columns, border, coef, term, v):  # type: ignore[no-untyped-def]
+def add_rows(
+    columns: Any, border: FloatArray, coef: FloatArray, term: NDArray[np.integer], v: FloatArray
+) -> None:
     """``v[term_i] += coef_i [c_i, border_i]``, columns dense or CSR; a coefficient 0 is skipped."""
     m = v.shape[1] - border.shape[1]
     for i in range(len(coef)):

@@ -410,8 +410,8 @@ class NuSvc:
 class NuSvr:
     """LIBSVM's nu-SVR: ``C sum c_i (nu epsilon + max(0, |y - u| - epsilon))``, epsilon found too.
 
-    Every row is there twice, once for either side of the tube (`store.Mirrored`): ``alpha_i <=
-    C c_i``, and the two sides share ``sum alpha = C nu mass``, half of it each where the offset is
+    Every row is there twice, once for either side of the tube (`Mirrored`): ``alpha_i <= C c_i``,
+    and the two sides share ``sum alpha = C nu mass``, half of it each where the offset is
     unpenalised. The multipliers (of the lower side, the upper side) are ``epsilon -+ b`` then, else
     the one is epsilon.
 
