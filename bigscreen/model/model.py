@@ -84,7 +84,8 @@ class Gate:
     def nearest(self, kernel: Kernel, rows: Features) -> NDArray[np.int64]:
         """The part of every row, (rows,) int64."""
         distance: FloatArray = self.offset - 2.0 * kernel.dots(rows, self.side, self.coef)
-        return np.argmin(distance, axis=1).astype(np.int64)
+        parts: NDArray[np.int64] = np.argmin(distance, axis=1).astype(np.int64)
+        return parts
 
 
 def row_numbers(given: NDArray[Any], size: int, what: str) -> NDArray[np.int64]:
@@ -98,8 +99,8 @@ def row_numbers(given: NDArray[Any], size: int, what: str) -> NDArray[np.int64]:
     return numbers
 
 
-class _Machine:
-    """Landmarks, as kernels want them, and what their entries are summed with."""
+class _Scorer:
+    """Scores of one part: its landmarks, and what their kernel entries are summed with."""
 
     def __init__(
         self,
@@ -277,7 +278,7 @@ class Model:
         return int((self.coef if self.landmarks is None else self.landmarks).shape[1])
 
     @cached_property
-    def _machines(self) -> list[_Machine]:
+    def _scorers(self) -> list[_Scorer]:
         """One for every part, of which there is one without a gate; made once for all blocks."""
         if self.part is None:
             rows, kernel = self.landmarks, self.kernel
@@ -291,15 +292,15 @@ class Model:
             # Of an exact machine of few support rows float64 entries cost nothing.
             fine = fine or self.support is not None and rows.shape[0] <= FEW
             side = Operand(rows, self.support)
-            return [_Machine(kernel, side, self.coef, self.intercept, move, not fine)]
+            return [_Scorer(kernel, side, self.coef, self.intercept, move, not fine)]
         assert self.gate is not None and self.landmarks is not None
-        machines = []
+        scorers = []
         for p in range(self.gate.n_parts):
             own = np.flatnonzero(self.part == p)
             ids = None if self.support is None else self.support[own]
             side = Operand(self.landmarks[own], ids)
-            machines.append(_Machine(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
-        return machines
+            scorers.append(_Scorer(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
+        return scorers
 
     def scores(self, X: Rows | Features, *, prepared: bool = False) -> FloatArray:
         """Scores of rows that are prepared as those were that the model was fitted on.
@@ -310,7 +311,7 @@ class Model:
             A data set must have been prepared alike; its rows are scored in the source's order.
         prepared : bool, default=False
             Says of an array that it holds features (scaled, a column for every category), not
-            columns of the source. A model whose preparation changes nothing need not be told.
+            columns of the source. A model whose preparation changes nothing needs no such word.
 
         Returns
         -------
@@ -343,13 +344,13 @@ class Model:
         if self.landmarks is None:
             return np.asarray(X @ self.coef.T, dtype=np.float64) + self.intercept
         if self.gate is None:
-            return self._machines[0].scores(X)
+            return self._scorers[0].scores(X)
         nearest = self.gate.nearest(geometry(self.kernel), X)
         out = np.empty((X.shape[0], len(self.coef)))
-        for p, machine in enumerate(self._machines):
+        for p, scorer in enumerate(self._scorers):
             rows = np.flatnonzero(nearest == p)
             if len(rows):
-                out[rows] = machine.scores(X[rows])
+                out[rows] = scorer.scores(X[rows])
         return out
 
     def decide(self, scores: FloatArray) -> NDArray[Any]:
@@ -360,16 +361,19 @@ class Model:
         """
         if self.kind == "regressor":
             return scores[:, 0]
+        codes: NDArray[Any]
         if self.strategy == "one":
-            return np.argmax(_votes(scores >= 0, len(self.labels)), axis=1).astype(np.int64)
-        if scores.shape[1] == 1:
-            return (scores[:, 0] > 0).astype(np.int64)
-        return np.argmax(scores, axis=1).astype(np.int64)
+            codes = np.argmax(_votes(scores >= 0, len(self.labels)), axis=1)
+        elif scores.shape[1] == 1:
+            codes = scores[:, 0] > 0
+        else:
+            codes = np.argmax(scores, axis=1)
+        return codes.astype(np.int64)
 
     def decision_values(self, scores: FloatArray) -> FloatArray:
         """One value for every label, (rows, labels), of `scores`, (rows, k); (rows, 1) of two.
 
-        One against one: the votes, and scores that tell equal ones apart.
+        One against one: the votes, and scores that separate equal ones.
         """
         if self.strategy == "one" and len(self.labels) > 2:
             return _vote_values(scores, len(self.labels))

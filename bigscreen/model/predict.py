@@ -105,7 +105,7 @@ def write_predictions(
 
 
 def _reserve(file: IO[bytes], layout: np.dtype[Any], rows: int) -> np.memmap:
-    """Room for `rows` records from the file's position on, taken from the disk at once.
+    """Space for `rows` records from the file's position on, taken from the disk at once.
 
     A memory-mapped write to a disk that is full kills the process; a reservation fails politely.
     """
@@ -114,7 +114,7 @@ def _reserve(file: IO[bytes], layout: np.dtype[Any], rows: int) -> np.memmap:
     size = max(rows * layout.itemsize, 1)
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), offset, size)
-    else:  # macOS: the room is there once something has been written to it
+    else:  # macOS: the space is there once something has been written to it
         for start in range(0, size, _ZEROS):
             file.write(bytes(min(_ZEROS, size - start)))
         file.flush()

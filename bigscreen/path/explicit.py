@@ -39,7 +39,7 @@ TRIES = 6
 
 
 class Engine(Protocol):
-    """What moves alpha to where the goal is met, as far as the undecided rows can tell."""
+    """A solver of undecided rows: it moves alpha until they meet the goal."""
 
     h: float
     """What it keeps from solve to solve (0: nothing)."""
@@ -83,7 +83,7 @@ class ColumnsStage:
         return self.columns.norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
+        """Solve to a relative gap, proved over all rows; see ``stage.Stage``.
 
         Raises
         ------
@@ -115,7 +115,7 @@ class ColumnsStage:
         return best
 
     def products(self, coef: FloatArray) -> Scores:
-        """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
+        """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
         return self._scores(self.columns.sum(coef))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
@@ -126,12 +126,12 @@ class ColumnsStage:
         return {"coef": coef.copy(), "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """See ``path_stage.Stage``."""
+        """See ``stage.Stage``."""
         numbers = np.array([self._sum.error, self._engine.h])
         return {"w": self._sum.w, "coef": self._coef, "scores": self._scored, "numbers": numbers}
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """See ``path_stage.Stage``."""
+        """See ``stage.Stage``."""
         error, self._engine.h = memory["numbers"].tolist()
         self._sum = RowSum(memory["w"], error)
         self._coef, self._scored = memory["coef"], memory["scores"]
@@ -192,7 +192,7 @@ EPOCHS = 5000
 
 
 class Descent:
-    """The engine: a fresh random order for every epoch, from one seed for all solves."""
+    """Coordinate descent: a fresh random order for every epoch, from one seed for all solves."""
 
     h = 0.0
 

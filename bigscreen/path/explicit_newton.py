@@ -55,7 +55,7 @@ class ProximalTerms(NamedTuple):
 
 
 class ProxNewton:
-    """The engine; what it keeps from solve to solve is h, which suits neighbours on a path."""
+    """The proximal Newton method; from solve to solve it keeps h, which suits neighbours."""
 
     def __init__(self, columns: ExplicitRows) -> None:
         self.columns = columns

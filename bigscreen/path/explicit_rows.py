@@ -26,7 +26,7 @@ class RowSum(NamedTuple):
 
 
 class ExplicitRows:
-    """phi of every row: its columns, and perhaps a 1 behind them.
+    """Explicit features of all rows: phi is a row's columns, and perhaps a 1 behind them.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def _certificate(
 
 @dataclass
 class Goal:
-    """How far to go.
+    """Where a solver of undecided rows may stop.
 
     Parameters
     ----------

@@ -86,7 +86,7 @@ class GramStage:
         return self.gram.norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
+        """Solve to a relative gap, proved over all rows; see ``stage.Stage``.
 
         Where rounding keeps it from that, the best point is returned.
         """
@@ -134,7 +134,7 @@ class GramStage:
         return best
 
     def products(self, coef: FloatArray) -> Scores:
-        """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
+        """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
         scores, rows = np.zeros(len(self.gram)), np.flatnonzero(coef)
         drift = self.gram.add(scores, rows, coef[rows])
         return Scores(scores, self.gram.slack(scores, coef, drift))
@@ -150,13 +150,13 @@ class GramStage:
         return {"support": support, "coef": coef, "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """See ``path_stage.Stage``."""
+        """See ``stage.Stage``."""
         kept = self._kept
         numbers = np.array([kept.drift, self._share, self._slow, self.gram.wide], np.float64)
         return {"coef": kept.coef, "scores": kept.scores, "numbers": numbers}
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """See ``path_stage.Stage``."""
+        """See ``stage.Stage``."""
         drift, self._share, slow, wide = memory["numbers"].tolist()
         self._slow = bool(slow)
         if bool(wide) == self.gram.wide:  # scores of other entries have other errors
@@ -202,7 +202,7 @@ class GramStage:
 
 
 def _left(point: PathPoint) -> float:
-    """How much is left to do: the gap, or the KKT violation where there is none."""
+    """The gap of a point, or its KKT violation where there is none: what is left to do."""
     return point.gap if point.violation is None else point.violation
 
 
@@ -279,7 +279,7 @@ def missing(dual: Dual, alpha: FloatArray) -> Any:
 
 
 def left_to(dual: Dual, alpha: FloatArray, rows: NDArray[np.int64]) -> Dual:
-    """The problem of these rows where all others stay."""
+    """The dual of these rows, with all others held where they are."""
     part = dual[rows]
     if dual.coupling is None:
         return part
@@ -295,7 +295,7 @@ def near_last(
     coef: FloatArray,
     scores: Callable[[], FloatArray],
 ) -> FloatArray:
-    """The alpha given; or one that is as near to the last, in which fewer rows move.
+    """A start near the last point: the alpha given, or one as near in which fewer rows move.
 
     What a coupling's total has changed by may be spread over all rows, those at 0 too, and every
     row that moves costs a row of K: here free rows take it. A start that is farther from the last
@@ -333,7 +333,7 @@ def near_last(
 def screened(
     dual: Dual, point: PathPoint, live: NDArray[np.int64], norms: FloatArray
 ) -> NDArray[np.int64]:
-    """The live rows without those that are, and by the gap ball stay, where they are.
+    """The live rows that the gap ball leaves undecided; others stay where they are.
 
     The gap is that of the live rows: of the problem that has all others fixed, whose optimum is
     the same. All of them are returned where too few would go.

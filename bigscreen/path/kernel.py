@@ -76,7 +76,7 @@ class KernelStage:
         return norms
 
     def solve(self, task: PointTask) -> PathPoint:
-        """Solve to a relative gap, proved over all rows; see ``path_stage.Stage``.
+        """Solve to a relative gap, proved over all rows; see ``stage.Stage``.
 
         Where rounding keeps it from that, the best point is returned.
         """
@@ -104,7 +104,7 @@ class KernelStage:
         return found
 
     def products(self, coef: FloatArray) -> Scores:
-        """Scores of ``sum_j coef_j phi_j`` (see ``screening.past.Products``)."""
+        """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
         values = self._solve.products(coef)
         constant = float(coef.sum()) if self.constant else 0.0
         return Scores(values, bands(self.design, coef, values - constant))
@@ -120,12 +120,12 @@ class KernelStage:
         return {"support": support, "coef": coef, "constant": constant}
 
     def memory(self) -> dict[str, NDArray[Any]]:
-        """See ``path_stage.Stage``."""
+        """See ``stage.Stage``."""
         solve = self._solve
         return {"coef": solve.coef, "scores": self._kept(), "fine": np.array(solve.fine)}
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
-        """See ``path_stage.Stage``."""
+        """See ``stage.Stage``."""
         if bool(memory["fine"]) and not self._solve.fine:
             self._solve.begin(fine=True)
         self._solve.recall(memory["coef"], memory["scores"])

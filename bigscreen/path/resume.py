@@ -1,4 +1,4 @@
-"""What a walk goes on from after the death of its process, as arrays and back."""
+"""The folder of a resumable path: its points, and the state that a walk goes on from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMBERS = ("w_sq", "primal", "dual", "gap", "rounding")
 
 
 def state(walks: list[Walk]) -> Arrays:
-    """What the next point of every walk starts from."""
+    """The state of walks, as arrays: what the next point of each starts from."""
     arrays: Arrays = {}
     stage = walks[0].stage
     records: dict[str, Any] = {"stage": type(stage).__name__}
@@ -37,7 +37,7 @@ def state(walks: list[Walk]) -> Arrays:
 
 
 def take(walks: list[Walk], kept: Arrays) -> None:
-    """Put walks where they were when this state was made.
+    """Restore walks from the arrays of `state`.
 
     Where another stage suits the memory that is allowed now, it begins anew at the last point.
     """

@@ -1,4 +1,4 @@
-"""What a path is walked on: rows prepared once, for all points of the grid and all folds.
+"""The stage of a path: rows prepared once, for all points of the grid and all folds.
 
 A stage knows phi and nothing else. Problems come as a ``Dual`` over all rows; a fold is one whose
 held-out rows have the weight 0, so that their box is the point 0: they cost nothing in the solve,
@@ -108,7 +108,7 @@ class PointTask:
 
 
 class Stage(Protocol):
-    """Rows, and the solver that suits them."""
+    """Prepared rows, and the solver that suits them."""
 
     @property
     def norms(self) -> FloatArray:

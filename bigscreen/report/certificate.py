@@ -77,13 +77,15 @@ def _passes(parts: list[dict[str, Any]]) -> dict[str, int]:
     return {kind: sum(own.get(kind, 0) for own in made) for kind in kinds}
 
 
-def _told(record: Mapping[str, Any]) -> str:
+def _passes_made(record: Mapping[str, Any]) -> str:
     """The passes made, or of a solver that makes none how often it was looked at."""
     made = record["passes"]
     if "full" not in made:
         return f"{report.count(record['n_iter'])} checks"
-    told = f"{report.count(made['full'])} over all rows, {report.count(made['partial'])} over some"
-    return f"{told}, {report.count(made['closing'])} to certify"
+    passes = (
+        f"{report.count(made['full'])} over all rows, {report.count(made['partial'])} over some"
+    )
+    return f"{passes}, {report.count(made['closing'])} to certify"
 
 
 def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
@@ -117,7 +119,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
             **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
             **_rank(record["nystrom"]),
             "screened": _screened(record["screening"]),
-            "passes": _told(record),
+            "passes": _passes_made(record),
             "solver, features": f"{record['solver']}, {record['features']}",
             **({"products of rows by": record["products"]} if record["products"] else {}),
             "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
@@ -128,8 +130,8 @@ def show(record: Mapping[str, Any], name: str) -> None:
         report.warn(f"this model has {missing}")
         return
     # Models of before have none.
-    told = (part.get("hindrance") for part in record["certificates"])
-    why = next((each for each in told if each), None)
+    hindrances = (part.get("hindrance") for part in record["certificates"])
+    why = next((each for each in hindrances if each), None)
     if record["violation"] is not None:
         report.warn(f"the kernel is not positive semidefinite: {WITHOUT_PROOF}")
     missed = [part for part in record["certificates"] if not met(part, record["tol"])]
@@ -185,10 +187,10 @@ def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
     if known is None:
         return {}
     rank, m = known["rank"], known["landmarks"]
-    told = f"{report.count(rank)} of {report.count(m)} directions"
+    said = f"{report.count(rank)} of {report.count(m)} directions"
     if rank < m:
-        told += f", none below {known['cutoff']:.1g} of the largest"
-    return {"rank": told}
+        said += f", none below {known['cutoff']:.1g} of the largest"
+    return {"rank": said}
 
 
 def _moved(record: Mapping[str, Any]) -> str:

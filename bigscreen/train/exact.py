@@ -1,4 +1,4 @@
-"""Training the exact kernel machine: no landmarks, every row may become part of the model."""
+"""Training exact kernel machines: no landmarks, every row may become part of the model."""
 
 from __future__ import annotations
 

@@ -183,7 +183,7 @@ class Job:
                 rule=make_rule(options.rule, options.f, options.patience),
                 certify=options.certify,
                 source=attempt.source,
-                report=lambda event: self._tell(event, binary.name),
+                report=lambda event: self._pass_on(event, binary.name),
             )
             self._note(fitted, binary)
             result = {
@@ -323,7 +323,7 @@ class Job:
             f"largest {what} is {gap:.2e}, of {worst}; {why}"
         )
 
-    def _tell(self, event: dict[str, Any], name: Any) -> None:
+    def _pass_on(self, event: dict[str, Any], name: Any) -> None:
         if self.watched:
             # Asking every process for its memory takes longer than a pass over a few rows.
             self.report({**event, "class": name, "memory": self.fleet.memory()})

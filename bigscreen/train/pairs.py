@@ -74,7 +74,8 @@ class Slices(Rows):
         return self._weights[start:stop]
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
-        return self.side.sqnorms[start:stop]
+        norms: FloatArray = self.side.sqnorms[start:stop]
+        return norms
 
     def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
         ids = self.ids[start:stop]

@@ -51,7 +51,7 @@ def train_path(
     ----------
     data : Rows
     options : PathOptions
-    fleet : fleet.Inline or fleet.Cluster
+    fleet : Fleet
     report : callable or None
         Receives events: phases, and one for each point.
     deadline : float or None
@@ -150,7 +150,7 @@ class PathJob:
         return path
 
     def _prepared(self, event: dict[str, Any]) -> None:
-        """Tell how far the stage is, and that the time ends before there is one."""
+        """Report how far the stage is; refuse to go on where the time ends before there is one."""
         self.report(event)
         if self._strict is not None and time.monotonic() > self._strict:
             raise TimeOver(f"the time budget ended in the phase {event['phase']}")
@@ -181,7 +181,7 @@ class PathJob:
         name = "all" if fold is None else f"fold-{fold}"
         kept = self._kept(walks, name)
         for records, arrays in kept:
-            self._tell(fold, records)
+            self._report_point(fold, records)
             yield records, arrays
         late = False
         for k in range(len(kept), len(self.values)):
@@ -197,7 +197,7 @@ class PathJob:
             late = late or (settings.late and not all(map(self._met, solved)))
             if self.folder is not None and not late:
                 self.folder.put(name, k, records, arrays, state(walks))
-            self._tell(fold, records)
+            self._report_point(fold, records)
             yield records, arrays
 
     def _met(self, record: dict[str, Any]) -> bool:
@@ -240,7 +240,7 @@ class PathJob:
             kept.pop()
         return kept
 
-    def _tell(self, fold: int | None, records: list[dict[str, Any]]) -> None:
+    def _report_point(self, fold: int | None, records: list[dict[str, Any]]) -> None:
         self.done += 1
         self.report(
             {

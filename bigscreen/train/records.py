@@ -33,7 +33,7 @@ def versions() -> dict[str, str]:
 
 
 def computed_with(kernel: Kernel, exact: bool, data: Rows) -> dict[str, str]:
-    """The same, and what computes products of rows."""
+    """Those versions, and what computes products of rows."""
     raw = kernel.name == "linear" and not exact  # w itself, and no entries
     products = multiplied_by(None if raw else kernel, data.n_features, data.is_sparse)
     return {**versions(), "products": products}
@@ -115,7 +115,7 @@ def machine(
 
 
 def hindrance(fitted: Fitted, tol: float) -> str | None:
-    """What more passes would not help against, if that is why a fit proves little."""
+    """The reason why a fit proves little, where more passes would not help."""
     proved = fitted.certificate
     if fitted.ended == "nothing":
         return (

@@ -76,8 +76,9 @@ def train(
     data : Rows
         A stored or in-memory data set; every row must have a label, for a regression a target.
     options : TrainOptions
-    fleet : fleet.Inline or fleet.Cluster
-        Where it runs; the result is the same bit for bit on any number of workers.
+    fleet : Fleet
+        Where it runs, `Inline` or `Cluster`; the result is the same bit for bit on any number of
+        workers.
     report : callable or None
         Receives events: phases, and one per pass.
     deadline : float or None

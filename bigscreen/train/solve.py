@@ -117,7 +117,7 @@ def solve(
 
 
 def _outcome(problem: Problem, y: ArrayLike | None, n: int) -> tuple[ArrayLike, list[int] | None]:
-    """What the problem is told of each row, and the labels if that is a code."""
+    """What the problem knows of each row, and the labels if that is a code."""
     if isinstance(problem, (Sublinear, OneClass)):
         if isinstance(problem, Sublinear) and len(problem.a) != n:
             raise InputError(

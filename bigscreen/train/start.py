@@ -10,9 +10,8 @@ import numpy as np
 
 from bigscreen.divide.divide import Divided, Division, divide
 from bigscreen.errors import InputError
-from bigscreen.features import design as design_sums
 from bigscreen.features import nystrom
-from bigscreen.features.design import Design
+from bigscreen.features.design import Design, scores
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -123,8 +122,8 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
     dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
     alpha = np.zeros(data.n_rows)
     for reading in fitted.point.readings:
-        scores = design_sums.scores(design, reading.coef, fleet) + reading.intercept
-        alpha += reading.weight * reading.alpha(dual, scores)
+        decision = scores(design, reading.coef, fleet) + reading.intercept
+        alpha += reading.weight * reading.alpha(dual, decision)
     record = {
         "landmarks": m,
         "passes": len(fitted.history),
