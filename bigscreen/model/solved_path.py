@@ -30,8 +30,8 @@ class SolvedPath:
         JSON-able. parameter ("C" or "nu"), values, names (of the machines of a point: None, or
         labels against the rest), points (for each value a list of `path.walk.Step.record`, one for
         each machine), folds (the same for each fold; each step with the fold's number), scores
-        (folds x values), scoring, best (or None), and what all models have in common: kernel, kind, labels,
-        preparation, provenance, n_features, landmarks (how they are stored).
+        (folds x values), scoring, best (or None), and what all models have in common: kernel, kind,
+        labels, preparation, provenance, n_features, landmarks (how they are stored).
     array : callable
         Reads an array by its name: the landmarks, of which each row that supports any point is
         there once; ``support`` (their numbers in the training data) of exact machines;

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot, row_load, sqnorms
+from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_load, sqnorms
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.screening.regions import Ball
+from bigscreen.solvers.coordinate import row_scores
 
 SUM_UNIT = 2.0**-53
 SUMMED_ROWS = 32
@@ -69,7 +70,7 @@ class ExplicitRows:
         """``<w, phi_i>`` of some rows, or of all."""
         rows = self._every if rows is None else rows
         out = np.empty(len(rows))
-        _dots(self.X, rows, w, self.constant, out)
+        row_scores(self.X, w, rows, float(self.constant), out)
         return out
 
     def dense(self, rows: NDArray[np.int64], scale: FloatArray) -> FloatArray:
@@ -112,14 +113,6 @@ def _add(X: Any, rows: NDArray[np.int64], coef: FloatArray, constant: bool, w: F
         row_axpy(X, rows[k], coef[k], w)
         if constant:
             w[-1] += coef[k]
-
-
-@njit(nogil=True, cache=True)
-def _dots(X: Any, rows: NDArray[np.int64], w: FloatArray, constant: bool, out: FloatArray) -> None:
-    for k in range(len(rows)):
-        out[k] = row_dot(X, rows[k], w)
-        if constant:
-            out[k] += w[-1]
 
 
 @njit(nogil=True, cache=True)
