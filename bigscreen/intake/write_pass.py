@@ -60,7 +60,7 @@ class Transform:
         if self._nothing(X):
             return X
         if isinstance(X, csr_array):
-            part = prep.expand(X)
+            part = prep.expand(X)  # sparse, as X is
             return prep.scale(part if self.sparse else part.toarray())  # type: ignore[union-attr]
         if self.recode:
             X = X.copy()

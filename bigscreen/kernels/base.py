@@ -159,6 +159,7 @@ class Kernel:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able record; `kernel_from_dict` reads it."""
+        # (The subclasses are dataclasses, the base is none.)
         return {"name": self.name, **asdict(self)}  # type: ignore[call-overload]
 
 
@@ -172,7 +173,7 @@ def count(A: AnyRows) -> int:
     return len(A) if isinstance(A, Operand) else A.shape[0]
 
 
-def room(A: AnyRows, B: Operand, out: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
+def output(A: AnyRows, B: Operand, out: NDArray[Any] | None, dtype: np.dtype[Any]) -> NDArray[Any]:
     """The array that a block goes to: `out` if it fits, a new one if there is none."""
     shape = (count(A), len(B))
     if out is None:

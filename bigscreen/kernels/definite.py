@@ -42,7 +42,7 @@ def examined(kernel: Precomputed | Custom, data: Any) -> Precomputed | Custom:
     Parameters
     ----------
     kernel : Precomputed or Custom
-    data : store.Rows
+    data : Rows
         The rows that it is to be fitted to.
 
     Returns

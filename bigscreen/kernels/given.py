@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.kernels.base import LEAST, MOST, U32, Kernel, as_side, room
+from bigscreen.kernels.base import LEAST, MOST, U32, Kernel, as_side, output
 from bigscreen.kernels.operand import AnyRows, Operand, float_rows
 from bigscreen.numerics.rows import FloatArray
 
@@ -40,6 +40,7 @@ class Precomputed(Kernel):
         The largest entry that was seen, where it is not.
     """
 
+    # (Of the other kernels the class knows it.)
     psd: bool = True  # type: ignore[misc]
     known: str = UNKNOWN
     largest: float = math.inf
@@ -78,7 +79,7 @@ class Precomputed(Kernel):
                 f"rows of a precomputed kernel must have one entry for each of the {B.X.shape[1]} "
                 f"training rows, not {X.shape[1]}."
             )
-        out = room(X, B, out, np.dtype(dtype))
+        out = output(X, B, out, np.dtype(dtype))
         chosen = X[:, _ids(B)]
         out[:] = chosen.toarray() if sparse.issparse(chosen) else chosen
         return out
@@ -109,6 +110,7 @@ class Custom(Kernel):
     """
 
     function: Callable[[Any, Any], Any]
+    # (Of the other kernels the class knows it.)
     psd: bool = True  # type: ignore[misc]
     known: str = UNKNOWN
     largest: float = math.inf
@@ -147,7 +149,7 @@ class Custom(Kernel):
                 f"rows have {X.shape[1]} features where {B.X.shape[1]} are expected: "
                 "prepare both sides in the same way."
             )
-        out = room(X, B, out, np.dtype(dtype))
+        out = output(X, B, out, np.dtype(dtype))
         found = self.function(X.astype(np.float64), B.X.astype(np.float64))
         if sparse.issparse(found):
             found = found.toarray()

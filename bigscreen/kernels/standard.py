@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.errors import InputError
 from bigscreen.kernels import amx_unit
-from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, product_error, room
+from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, output, product_error
 from bigscreen.kernels.entries import (
     LaplacianTerms,
     LinearTerms,
@@ -100,7 +100,7 @@ class Compiled(Kernel):
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
         dtype = np.dtype(dtype)
-        out, terms = room(A, B, out, dtype), self.terms(dtype)
+        out, terms = output(A, B, out, dtype), self.terms(dtype)
         if amx_unit.serves(B, self.pairing, dtype, written=True):
             amx_unit.multiply(terms, A, B, self.pairing, None, out)
             return out
@@ -209,6 +209,7 @@ class Polynomial(Compiled):
     coef0: float = 0.0
     name: ClassVar[str] = "polynomial"
 
+    # (Of the other kernels the class knows it.)
     @property
     def psd(self) -> bool:  # type: ignore[override]
         return self.coef0 >= 0
@@ -307,6 +308,7 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
     """
     if name not in _KINDS:
         raise InputError(f"unknown kernel {name!r}: use one of {', '.join(sorted(_KINDS))}.")
+    # (The subclasses are dataclasses, the base is none.)
     own = {field.name for field in fields(_KINDS[name])}  # type: ignore[arg-type]
     if "gamma" in own and not 0 < gamma < math.inf:
         raise InputError(f"gamma must be a positive number, not {gamma}.")
