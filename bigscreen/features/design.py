@@ -237,7 +237,7 @@ def _raw_dots(X: Any, coefs: FloatArray) -> FloatArray:
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _dense_dots(X, coefs, out):  # type: ignore[no-untyped-def]
+def _dense_dots(X: NDArray[Any], coefs: FloatArray, out: FloatArray) -> None:
     for i in range(X.shape[0]):
         for k in range(coefs.shape[0]):
             total = 0.0
@@ -313,7 +313,7 @@ class _Scores:
 
 
 @njit(cache=True, nogil=True)
-def _add(columns, coef, total):  # type: ignore[no-untyped-def]
+def _add(columns: Any, coef: FloatArray, total: FloatArray) -> None:
     for i in range(len(coef)):
         row_axpy(columns, i, coef[i], total)
         total[-1] += coef[i]

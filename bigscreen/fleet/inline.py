@@ -32,7 +32,9 @@ from bigscreen.fleet.shards import (
     Sampler,
     Shards,
     Totals,
+    added,
     one_blas_thread,
+    stacked,
 )
 
 __all__ = ["Fleet", "Inline", "Program", "Totals"]
@@ -76,7 +78,10 @@ class Inline:
     def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
         program = running(self._program, self._torn)
         self._torn = True  # until every shard has stepped
-        answer = self._shards.step(program, range(self._n_shards), message)
+        states = self._shards.states
+        calls = [(states[shard], message) for shard in range(self._n_shards)]
+        rows, parts = self._shards.deal(program.step, calls)
+        answer = stacked(rows), added(parts)
         self._torn = False
         return answer
 

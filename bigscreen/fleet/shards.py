@@ -127,14 +127,7 @@ class Shards:
                 program.step(state, message, {})  # its totals were counted in its own round
             self.states[shard] = state
 
-        self._deal(bring, [(shard,) for shard in shards])
-
-    def step(
-        self, program: Program, shards: Sequence[int], message: dict[str, Any]
-    ) -> tuple[FloatArray, Totals]:
-        """One step of some shards: their vectors stacked in the given order, and their totals."""
-        rows, parts = self._deal(program.step, [(self.states[shard], message) for shard in shards])
-        return stacked(rows), added(parts)
+        self.deal(bring, [(shard,) for shard in shards])
 
     def save(self, program: Program, shards: Sequence[int], path: Path) -> dict[int, int]:
         """Write the states into a draft's folder; checksums by shard."""
@@ -142,7 +135,7 @@ class Shards:
         def write(shard: int, _: Totals) -> int:
             return write_shard(path, shard, program.save(self.states[shard]))
 
-        sums, _ = self._deal(write, [(shard,) for shard in shards])
+        sums, _ = self.deal(write, [(shard,) for shard in shards])
         return dict(zip(shards, sums, strict=True))
 
     def close(self) -> None:
@@ -150,7 +143,7 @@ class Shards:
         self.states.clear()
         self.pool.shutdown()
 
-    def _deal(
+    def deal(
         self, function: Callable[..., Result], calls: Sequence[tuple[Any, ...]]
     ) -> tuple[list[Result], list[Totals]]:
         """``function(*call, totals)`` for every call, handed out one by one to the threads.

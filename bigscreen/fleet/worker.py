@@ -28,7 +28,9 @@ from bigscreen.fleet.shards import (
     Sampler,
     Shards,
     Totals,
+    added,
     one_blas_thread,
+    stacked,
 )
 
 Message = tuple[bytes, ...]
@@ -124,9 +126,11 @@ class Host:
         """
         if (number, part) not in self._answers:
             shards = sorted(shard for shard, seen in self._round.items() if seen != number)
-            stack, totals = self._shards.step(self._program, shards, unpacked(message))
+            each, states = unpacked(message), self._shards.states
+            calls = [(states[shard], each) for shard in shards]
+            rows, parts = self._shards.deal(self._program.step, calls)
             self._round.update(dict.fromkeys(shards, number))
-            self._answers = {(number, part): (shards, stack, totals)}
+            self._answers = {(number, part): (shards, stacked(rows), added(parts))}
         return self._answers[number, part]
 
     @_reported

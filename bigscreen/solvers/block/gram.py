@@ -159,7 +159,9 @@ def _joined(old: Any, stay: NDArray[np.int64], X: Any, places: NDArray[np.int64]
 
 
 @njit(cache=True, nogil=True)
-def keep_square(old, stay, K, first, last):  # type: ignore[no-untyped-def]
+def keep_square(
+    old: NDArray[Any], stay: NDArray[np.int64], K: NDArray[Any], first: int, last: int
+) -> None:
     """``K[i, j] = old[stay_i, stay_j]`` for rows i from first to last."""
     for i in range(first, last):
         row, out = old[stay[i]], K[i]
@@ -168,7 +170,9 @@ def keep_square(old, stay, K, first, last):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def move_columns(K, old, new, first, last):  # type: ignore[no-untyped-def]
+def move_columns(
+    K: NDArray[Any], old: NDArray[np.int64], new: NDArray[np.int64], first: int, last: int
+) -> None:
     """``K[i, new] = K[i, old]`` for rows i from first to last."""
     for i in range(first, last):
         row = K[i]
@@ -177,7 +181,9 @@ def move_columns(K, old, new, first, last):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
-def put(entries, at, held, K):  # type: ignore[no-untyped-def]
+def put(
+    entries: NDArray[Any], at: NDArray[np.int64], held: NDArray[np.int64], K: NDArray[Any]
+) -> None:
     """Write entries as the rows ``at`` of K, and as its columns in the rows ``held``."""
     square = 32
     for i in range(len(at)):

@@ -61,7 +61,7 @@ class KernelColumns:
     Parameters
     ----------
     kernel : Kernel
-    side : Side
+    side : Operand
         The shard's rows.
     capacity : int
         Columns that there is room for.
@@ -89,29 +89,25 @@ class KernelColumns:
 
         ``slots`` are where columns may be kept; what a slot holds of another row is overwritten.
         """
+        assert rows.ids is not None
         for a in range(0, len(coef), PIECE):
             piece = np.arange(a, min(a + PIECE, len(coef)))
-            store, places = self._columns(rows, piece, slots[piece])
-            add_columns(store, places, coef[piece], scores)
-
-    def _columns(
-        self, rows: Operand, piece: NDArray[np.int64], slots: NDArray[np.int64]
-    ) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """Where the columns of these rows are: an array and their places in it."""
-        assert rows.ids is not None
-        if slots[0] < 0:
-            return self._compute(rows, piece), np.arange(len(piece))
-        missing = np.flatnonzero(self.owner[slots] != rows.ids[piece])
-        if len(missing):
-            new, count = slots[missing], len(missing)
-            end = new[0] + -(-count // PAD) * PAD
-            # One after the other, but not where a shard has forgotten what is in its slots.
-            if np.all(np.diff(new) == 1) and np.all(self.owner[new[-1] + 1 : end] < 0):
-                self._compute(rows, piece[missing], self.store[new[0] :])
-            else:
-                self.store[new] = self._compute(rows, piece[missing])[:count]
-            self.owner[new] = rows.ids[piece[missing]]
-        return self.store, slots
+            places, ids = slots[piece], rows.ids[piece]
+            if places[0] < 0:
+                store, places = self._compute(rows, piece), np.arange(len(piece))
+                add_columns(store, places, coef[piece], scores)
+                continue
+            missing = np.flatnonzero(self.owner[places] != ids)
+            if len(missing):
+                new, count = places[missing], len(missing)
+                end = new[0] + -(-count // PAD) * PAD
+                # One after the other, but not where a shard has forgotten what is in its slots.
+                if np.all(np.diff(new) == 1) and np.all(self.owner[new[-1] + 1 : end] < 0):
+                    self._compute(rows, piece[missing], self.store[new[0] :])
+                else:
+                    self.store[new] = self._compute(rows, piece[missing])[:count]
+                self.owner[new] = ids[missing]
+            add_columns(self.store, places, coef[piece], scores)
 
     def _compute(
         self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
@@ -146,7 +142,9 @@ class KernelColumns:
 
 
 @njit(cache=True, nogil=True)
-def squeeze(store, before, after, slots, keep):  # type: ignore[no-untyped-def]
+def squeeze(
+    store: NDArray[Any], before: int, after: int, slots: NDArray[np.int64], keep: NDArray[np.int64]
+) -> None:
     """The numbers ``keep`` of every slot, ascending, slots of ``before`` to such of ``after``."""
     for slot in slots:
         for j in range(len(keep)):
@@ -154,7 +152,9 @@ def squeeze(store, before, after, slots, keep):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
-def add_columns(store, slots, coef, scores):  # type: ignore[no-untyped-def]
+def add_columns(
+    store: NDArray[Any], slots: NDArray[np.int64], coef: FloatArray, scores: FloatArray
+) -> None:
     """``scores += sum_j coef_j store[slots_j]``, float64 sums, four columns a sweep."""
     n, tile = len(scores), 1024
     sums = np.empty(tile)

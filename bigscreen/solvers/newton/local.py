@@ -257,7 +257,9 @@ def _root(slope: Callable[[float], float], at_low: float) -> float:
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _products(rows, used, v, out):  # type: ignore[no-untyped-def]
+def _products(
+    rows: NDArray[np.float32], used: NDArray[np.int64], v: FloatArray, out: FloatArray
+) -> None:
     for k in range(len(used)):
         row, total = rows[used[k]], 0.0
         for j in range(len(v)):
@@ -266,7 +268,13 @@ def _products(rows, used, v, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
-def _weighted(rows, used, weight, start, out):  # type: ignore[no-untyped-def]
+def _weighted(
+    rows: NDArray[np.float32],
+    used: NDArray[np.int64],
+    weight: FloatArray,
+    start: int,
+    out: FloatArray,
+) -> None:
     for k in range(len(used)):
         row = rows[used[k], start : start + len(out)]
         for j in range(len(out)):

@@ -442,6 +442,6 @@ class NewtonProgram:
 
 
 @njit(cache=True, nogil=True)
-def _scores(columns, coef, out):  # type: ignore[no-untyped-def]
+def _scores(columns: Any, coef: FloatArray, out: FloatArray) -> None:
     for i in range(len(out)):
         out[i] = row_dot(columns, i, coef)

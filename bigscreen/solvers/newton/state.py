@@ -211,7 +211,17 @@ def curvature(dual: Dual, z: FloatArray, h: float) -> tuple[FloatArray, FloatArr
 
 
 @njit(cache=True, nogil=True)
-def segment_losses(z, dz, lo, hi, tube, h, steps, losses, curve=None):  # type: ignore[no-untyped-def]
+def segment_losses(
+    z: FloatArray,
+    dz: FloatArray,
+    lo: FloatArray,
+    hi: FloatArray,
+    tube: FloatArray,
+    h: float,
+    steps: FloatArray,
+    losses: FloatArray,
+    curve: FloatArray | None = None,
+) -> None:
     """Smoothed (row 0) and plain (row 1) losses at ``z + t dz`` for every step length t."""
     for k in range(len(steps)):
         smooth, plain = 0.0, 0.0
