@@ -374,7 +374,8 @@ class ScoreProgram:
         if self.dtype is np.float64:
             band = FLOAT64 * band
         # The float64 sum itself, whose partial sums err at random.
-        return band + SCORE_ERROR * np.sqrt(len(self.coef)) * norms * noise.size
+        rough: FloatArray = SCORE_ERROR * np.sqrt(len(self.coef)) * norms * noise.size
+        return band + rough
 
     def kept_bands(self, scores: FloatArray, sqnorms: FloatArray, farthest: float) -> FloatArray:
         """The same of scores that are there already; ``farthest``: no feature is longer."""

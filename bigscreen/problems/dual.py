@@ -92,7 +92,8 @@ class Dual:
         assert self.curve is not None
         over: Any = np.abs(gradient) if self.tube is None else np.abs(gradient) - self.tube
         size = np.maximum(over, 0.0) / self.curve
-        return np.clip(np.copysign(size, gradient), self.lo, self.hi)
+        found: FloatArray = np.clip(np.copysign(size, gradient), self.lo, self.hi)
+        return found
 
     def spread_mu(self, mu: Mu) -> Mu:
         """The multiplier of every row: a float, or with groups (rows,)."""
@@ -145,7 +146,8 @@ class Dual:
             tube: Any = 0.0 if self.tube is None else self.tube
             slope = G - self.curve * best
             flat = slope * (best - alpha) + tube * (np.abs(alpha) - np.abs(best))
-            return np.maximum(0.5 * self.curve * (best - alpha) ** 2 + flat, 0.0)
+            left: FloatArray = np.maximum(0.5 * self.curve * (best - alpha) ** 2 + flat, 0.0)
+            return left
         if self.tube is None:
             up = np.maximum(G, 0.0) * (self.hi - alpha)
             return up + np.maximum(-G, 0.0) * (alpha - self.lo)
@@ -339,7 +341,8 @@ class Dual:
             x[own] += step
             if float(np.sum(x[own])) != total:
                 return alpha
-        return self.coupling * x * unit
+        found: FloatArray = self.coupling * x * unit
+        return found
 
 
 def _lowered(x: FloatArray, low: FloatArray, excess: float) -> tuple[FloatArray, float]:

@@ -304,7 +304,7 @@ def refuse_uncommon(problem: Problem) -> None:
 
 def classes(codes: NDArray[Any], positive: int) -> FloatArray:
     """+1 for the positive class, -1 for every other."""
-    sign = (codes == positive).astype(np.float64)
+    sign: FloatArray = (codes == positive).astype(np.float64)
     sign *= 2.0
     sign -= 1.0
     return sign

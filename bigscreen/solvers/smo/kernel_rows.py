@@ -194,7 +194,8 @@ class KernelRows:
             self.computed += len(rows) * len(rest)
             sides = self._side(rows), self._side(rest)
             found += self.kernel.dots(*sides, coef[:, None], dtype or self.dtype)[:, 0]
-        return found + self.constant * coef.sum()
+        scores: FloatArray = found + self.constant * coef.sum()
+        return scores
 
     def _side(self, rows: NDArray[np.int64]) -> Operand:
         return Operand(self.X[rows], rows)
