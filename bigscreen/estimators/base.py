@@ -310,7 +310,8 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
 
     def predict(self, X: Any) -> NDArray[Any]:
         """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
-        labels: NDArray[Any] = self.classes_[self.model_.decide(self._scores(X))]
+        scores = self._scores(X)
+        labels: NDArray[Any] = self.classes_[self.model_.decide(scores)]
         return labels
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
