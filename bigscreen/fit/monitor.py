@@ -167,7 +167,7 @@ class Monitor:
             "pass": len(self.history) + 1,
             "primal": point.primal,
             "dual": dual,
-            **self._told(point, dual),
+            **self._distance(point, dual),
             "rows_alive": stats["rows_alive"],
             "rows_visited": stats["rows_visited"],
             "seconds": time.monotonic() - self.started,
@@ -187,7 +187,7 @@ class Monitor:
             )
         self.report(event)
 
-    def _told(self, point: Point, dual: float) -> dict[str, Any]:
+    def _distance(self, point: Point, dual: float) -> dict[str, Any]:
         if self.definite:
             return {"relative_gap": relative(point.primal - dual, point.primal)}
         return {"primal": None, "relative_gap": None, "violation": point.violation}

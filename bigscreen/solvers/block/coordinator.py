@@ -391,7 +391,7 @@ class BlockRun:
         self.next.stay, self.next.new = np.arange(len(self.gram.ids)), np.empty(0, np.int64)
 
     def spread(self) -> float:
-        """What independent errors of entries are multiplied by in a score (see ``State``)."""
+        """What independent errors of entries are multiplied by in a score (see ``BlockShard``)."""
         support = np.flatnonzero(self.alpha)
         coef = np.abs(self.alpha[support])
         if not self.screening.screened:
@@ -408,7 +408,7 @@ class BlockRun:
     def move(
         self, ids: NDArray[np.int64], alpha: FloatArray, X: Any, watch: NDArray[np.int64]
     ) -> None:
-        """Tell the shards the new alpha of some rows; read what they answer."""
+        """Send the shards the new alpha of some rows; read what they answer."""
         change = self.dual.sign[ids] * (alpha - self.alpha[ids])
         self.alpha[ids] = alpha
         self.keys[ids] = X @ self.mark

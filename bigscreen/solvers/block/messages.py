@@ -102,7 +102,7 @@ class FixedDual:
         return Dual(zero + 1.0, zero, zero, zero)
 
     def offset(self, mu: Mu) -> float:
-        """0: who told the dual reads it off the multiplier."""
+        """0: who gave the dual reads it off the multiplier."""
         return 0.0
 
     def at(self, value: float) -> Self:
@@ -147,9 +147,9 @@ def packed(dual: Dual, known: Dual) -> dict[str, Any]:
     }
 
 
-def unpacked(told: dict[str, Any], rows: slice) -> dict[str, Any]:
+def unpacked(sent: dict[str, Any], rows: slice) -> dict[str, Any]:
     """These rows' part of what ``packed`` has made."""
-    return {name: _part(value, rows) for name, value in told.items()}
+    return {name: _part(value, rows) for name, value in sent.items()}
 
 
 def _same(one: Any, other: Any) -> bool:
