@@ -189,7 +189,11 @@ def row_of(K: Any, copies: NDArray[Any], there: NDArray[np.bool_], i: int) -> ND
 @overload(row_of, jit_options={"fastmath": {"contract"}})
 def _row_of(K: Any, copies: Any, there: Any, i: Any) -> Any:
     if getattr(K, "instance_class", None) is not Recipe:
-        return lambda K, copies, there, i: K[i]
+
+        def kept(K: Any, copies: Any, there: Any, i: Any) -> Any:
+            return K[i]
+
+        return kept
 
     def computed(K: Any, copies: Any, there: Any, i: Any) -> Any:
         if not there[i]:
