@@ -217,7 +217,7 @@ def test_dask_beyond_memory_goes_to_disk(thin, tmp_path, monkeypatch):
     monkeypatch.setattr(
         DatasetWriter,
         "__init__",
-        lambda self, path, **options: (made.append(path), begin(self, path, **options))[1],
+        lambda self, path, *how: (made.append(path), begin(self, path, *how))[1],
     )
     found = LinearSVC(work=tmp_path).fit(lazy, y, weights)
     np.testing.assert_array_equal(found.coef_, expected.coef_)
