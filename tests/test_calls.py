@@ -12,7 +12,7 @@ from bigscreen.solvers.newton import shard
 
 ROOT = str(Path(bigscreen.__file__).parent)
 
-NEWTON, BLOCK = 14, 18
+NEWTON, BLOCK = 11, 15
 """Calls from the fit to the compiled loop of a Newton shard, and to the entries of a block."""
 
 
