@@ -137,16 +137,17 @@ def fit(
     report({"event": "phase", "phase": "solve"})
     with GracefulInterrupt(monitor), arithmetic():
         solver.solve(run, monitor)
-    assert monitor.certificate is not None and monitor.certified_point is not None
-    if not np.isfinite([monitor.certificate.reached, monitor.certificate.dual]).all():
+    proof, proved = monitor.closings.certificate, monitor.closings.point
+    assert proof is not None and proved is not None
+    if not np.isfinite([proof.reached, proof.dual]).all():
         raise InputError(BEYOND)
     total = time.monotonic() - monitor.started
     screening = {
         "rule": "none" if rule is None else rule.name,
-        "passes": monitor.fixed,
-        "fixed_at_hi": sum(entry["at_hi"] for entry in monitor.fixed),
-        "fixed_at_lo": sum(entry["at_lo"] for entry in monitor.fixed),
-        "taken_back": monitor.restarts,
+        "passes": monitor.removals.fixed,
+        "fixed_at_hi": sum(entry["at_hi"] for entry in monitor.removals.fixed),
+        "fixed_at_lo": sum(entry["at_lo"] for entry in monitor.removals.fixed),
+        "taken_back": monitor.removals.restarts,
         **{
             name: monitor.history[-1][name]
             for name in COUNTED
@@ -154,14 +155,14 @@ def fit(
         },
     }
     return Fitted(
-        point=monitor.certified_point,
-        certificate=monitor.certificate,
+        point=proved,
+        certificate=proof,
         ended=monitor.ended,
         history=monitor.history,
         screening=screening,
         seconds={
-            "solve": total - monitor.certify_seconds,
-            "certify": monitor.certify_seconds,
+            "solve": total - monitor.closings.seconds,
+            "certify": monitor.closings.seconds,
         },
         passes=_passes(monitor),
     )
@@ -170,7 +171,7 @@ def fit(
 def _passes(monitor: Monitor) -> dict[str, int]:
     made = monitor.history[-1]
     known = {k: made[f"{k}_passes"] for k in ("full", "partial") if f"{k}_passes" in made}
-    return {**known, "closing": monitor.closings}
+    return {**known, "closing": monitor.closings.passes}
 
 
 def _nothing(design: Design, problem: Problem) -> float:

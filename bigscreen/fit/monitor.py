@@ -50,15 +50,39 @@ class Limits:
 
 
 @dataclass
+class Removals:
+    """What has become of the rows that a rule has removed.
+
+    ``fixed`` records how many rows were fixed at either end, by which rule and in which pass;
+    ``since`` counts those since all rows came back last, ``restarts`` how often they did;
+    ``lessons`` how many rows came back each time, and how many of them had been removed wrongly.
+    ``asked_back``: that they come back now.
+    """
+
+    fixed: list[dict[str, Any]] = field(default_factory=list)
+    since: int = 0
+    restarts: int = 0
+    lessons: list[list[int]] = field(default_factory=list)
+    asked_back: bool = False
+
+
+@dataclass
+class Closings:
+    """The closing passes over all rows: the best certificate, of which point, and their cost."""
+
+    certificate: Certificate | None = None
+    point: Point | None = None
+    passes: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
 class Monitor:
     """The check that a solver calls at its pass boundaries.
 
-    ``fixed`` records how many rows were fixed at either end, by which rule and in which pass;
-    ``lessons`` how many rows came back each time all did, and how many of them had been removed
-    wrongly; ``history`` P, D, gap, rows visited and alive of every pass, and what else the solver
-    counts (``COUNTED``); D is the best so far. ``closings``: closing passes, over all rows each.
-
-    ``of``: which problem checkpoints are of.
+    ``history`` holds P, D, gap, rows visited and alive of every pass, and what else the solver
+    counts (``COUNTED``); D is the best so far. ``of``: which problem checkpoints are of.
+    ``resumed``: that the next call repeats the pass that a checkpoint was written after.
 
     ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
     could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
@@ -79,19 +103,15 @@ class Monitor:
     definite: bool = True
     ended: str = ""
     history: list[dict[str, Any]] = field(default_factory=list)
-    fixed: list[dict[str, Any]] = field(default_factory=list)
-    certificate: Certificate | None = None
+    removals: Removals = field(default_factory=Removals)
+    closings: Closings = field(default_factory=Closings)
     best: Point | None = None
     target: float = 0.0
-    restarts: int = 0
-    removed: int = 0
-    lessons: list[list[int]] = field(default_factory=list)
     interrupted: bool = False
     doubted: bool = False
     started: float = field(default_factory=time.monotonic)
     saved: float = field(default_factory=time.monotonic)
-    certify_seconds: float = 0.0
-    closings: int = 0
+    resumed: bool = False
 
     def __post_init__(self) -> None:
         self.target = self.limits.tol
@@ -99,7 +119,7 @@ class Monitor:
     def __call__(
         self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
     ) -> Verdict | None:
-        resumed = self._resumed
+        resumed = self.resumed
         self._record(point, stats)
         self._learn(stats)
         if self.best is None or self._left(point) < self._left(self.best):
@@ -139,25 +159,23 @@ class Monitor:
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Go on with the history, the record and the clock of a checkpoint."""
-        self.history, self.fixed = meta["history"], meta["fixed"]
-        self.target, self.restarts = meta["target"], meta["restarts"]
-        self.removed, self.doubted = meta["removed"], meta["doubted"]
+        self.history, self.removals.fixed = meta["history"], meta["fixed"]
+        self.target, self.removals.restarts = meta["target"], meta["restarts"]
+        self.removals.since, self.doubted = meta["removed"], meta["doubted"]
         for removed, false in meta["lessons"]:
             self._lesson(removed, false)
         self.best = None if meta["best"] is None else _from_json(meta["best"])
         if meta["certified"] is not None:
-            self.certificate = Certificate.from_dict(meta["certificate"])
-            self.certified_point = _from_json(meta["certified"])
-        self.closings = meta.get("closings", 0)
+            self.closings.certificate = Certificate.from_dict(meta["certificate"])
+            self.closings.point = _from_json(meta["certified"])
+        self.closings.passes = meta.get("closings", 0)
         self.started = time.monotonic() - meta["seconds"]
-        self._resumed = True
-
-    _resumed: bool = False
+        self.resumed = True
 
     def _record(self, point: Point, stats: dict[str, Any]) -> None:
-        if self._resumed:
+        if self.resumed:
             # The first call after a checkpoint repeats the pass that it was written after.
-            self._resumed = False
+            self.resumed = False
             return
         # D of any feasible alpha bounds the optimum: the best one so far does.
         known = [self.history[-1]["dual"]] if self.definite and self.history else []
@@ -174,10 +192,10 @@ class Monitor:
             **{name: stats[name] for name in COUNTED if name in stats},
         }
         self.history.append(event)
-        self.removed += stats["fixed_hi"] + stats["fixed_lo"]
+        self.removals.since += stats["fixed_hi"] + stats["fixed_lo"]
         if stats["fixed_hi"] or stats["fixed_lo"]:
             assert self.rule is not None
-            self.fixed.append(
+            self.removals.fixed.append(
                 {
                     "pass": event["pass"],
                     "rule": self.rule.name,
@@ -210,20 +228,19 @@ class Monitor:
 
     def _learn(self, stats: dict[str, Any]) -> None:
         """Tell the rule what came of the rows that were taken back last."""
-        if self._asked_back:
+        rows = self.removals
+        if rows.asked_back:
             # A solver that does not count: something was wrong, or they would not be back.
             total = stats.get("false_removals")
-            false = self.removed if total is None else total - sum(f for _, f in self.lessons)
-            self._lesson(self.removed, false)
-            self.removed, self._asked_back = 0, False
-
-    _asked_back: bool = False
+            false = rows.since if total is None else total - sum(f for _, f in rows.lessons)
+            self._lesson(rows.since, false)
+            rows.since, rows.asked_back = 0, False
 
     def _lesson(self, removed: int, false: int) -> None:
-        self.lessons.append([removed, false])
+        self.removals.lessons.append([removed, false])
         if self.rule is not None:
             self.rule = self.rule.learned(removed, false)
-            if not self.rule.safe and len(self.lessons) >= self.limits.restarts:
+            if not self.rule.safe and len(self.removals.lessons) >= self.limits.restarts:
                 self.rule = GapBall() if self.definite else None
 
     def _nothing(self, dual: float) -> bool:
@@ -235,27 +252,25 @@ class Monitor:
 
     def _reckless(self) -> bool:
         """Whether rows are fixed that should perhaps not be."""
-        return self.removed > 0 and self.rule is not None and not self.rule.safe
+        return self.removals.since > 0 and self.rule is not None and not self.rule.safe
 
     def _take_back(self) -> Verdict:
         """The closing pass found that an unsafe rule went too far: all rows come back."""
-        self.restarts += 1
+        self.removals.restarts += 1
         self.best, self.target = None, self.limits.tol
-        self._asked_back = True
+        self.removals.asked_back = True
         return Verdict(restart=True)
 
     def _close(self, point: Point) -> Certificate:
         self.report({"event": "phase", "phase": "certify"})
         began = time.monotonic()
         certificate = self.certify(point)
-        self.closings += 1
-        self.certify_seconds += time.monotonic() - began
-        before = self.certificate
+        self.closings.passes += 1
+        self.closings.seconds += time.monotonic() - began
+        before = self.closings.certificate
         if before is None or not self._widest(before) <= self._widest(certificate):
-            self.certificate, self.certified_point = certificate, point
+            self.closings.certificate, self.closings.point = certificate, point
         return certificate
-
-    certified_point: Point | None = None
 
     def expired(self) -> bool:
         """Whether time is up or Ctrl-C was pressed: warm-up work is then cut short."""
@@ -269,21 +284,21 @@ class Monitor:
     def _checkpoint(self, point: Point, save: Callable[[Path, dict[str, Any]], None]) -> None:
         due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
         if self.folder is not None and (due or self.interrupted):
-            proved = self.certified_point
+            proof, proved = self.closings.certificate, self.closings.point
             meta = {
                 "of": self.of,
                 "history": self.history,
-                "fixed": self.fixed,
+                "fixed": self.removals.fixed,
                 "target": self.target,
-                "restarts": self.restarts,
-                "removed": self.removed,
-                "lessons": self.lessons,
+                "restarts": self.removals.restarts,
+                "removed": self.removals.since,
+                "lessons": self.removals.lessons,
                 # The point of the checkpoint itself comes again with the pass that is repeated.
                 "best": None if self.best is None or self.best is point else _as_json(self.best),
                 "doubted": self.doubted,
-                "closings": self.closings,
+                "closings": self.closings.passes,
                 # What a closing pass that missed the gap has proved.
-                "certificate": None if self.certificate is None else self.certificate.to_dict(),
+                "certificate": None if proof is None else proof.to_dict(),
                 "certified": None if proved is None else _as_json(proved),
                 "seconds": time.monotonic() - self.started,
             }

@@ -74,8 +74,6 @@ class Cluster:
     client : distributed.Client
         Connected and synchronous. This process must reach the workers' ports, not only the
         scheduler's.
-    setup : callable, optional
-        Called once on every worker, also on one that comes later (to compile, say). Picklable.
     owned : contextlib.ExitStack, optional
         Closed after the fleet: the client, say, and what it is connected to.
     deadline : float, optional
@@ -89,7 +87,6 @@ class Cluster:
     def __init__(
         self,
         client: Client,
-        setup: Callable[[], Any] | None = None,
         owned: contextlib.ExitStack | None = None,
         deadline: float | None = None,
         shielded: bool = False,
@@ -118,7 +115,7 @@ class Cluster:
                 client.register_plugin(Leaving(client.id, self._name), name=self._name)
             if shielded:
                 self._register(Shielded(), f"{self._name}-shield")
-            self._register(WorkerSetup(setup), self._plugin)
+            self._register(WorkerSetup(), self._plugin)
         except BaseException:
             self._leave()
             raise
@@ -393,7 +390,6 @@ SAME = ("bigscreen", "numba", "numpy", "distributed")
 def local_cluster(
     workers: int,
     memory_limit: int | str | None = None,
-    setup: Callable[[], Any] | None = None,
     deadline: float | None = None,
 ) -> Cluster:
     """Start worker processes on this machine, with one thread each.
@@ -408,8 +404,6 @@ def local_cluster(
         How many processes.
     memory_limit : int or str, optional
         Bytes (or "4 GiB") for EACH worker; Dask restarts one that takes more. Default: no limit.
-    setup : callable, optional
-        Called once on every worker, also on a restarted one; picklable.
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for workers.
 
@@ -443,7 +437,7 @@ def local_cluster(
         owned.callback(cluster.close)
         client = Client(cluster, direct_to_workers=True, set_as_default=False)
         owned.callback(client.close)
-        return Cluster(client, setup, owned, deadline, shielded=True)
+        return Cluster(client, owned, deadline, shielded=True)
     except BaseException:
         owned.close()
         raise
@@ -501,7 +495,6 @@ def _started(workers: int, memory_limit: int | str | None, folder: str) -> Local
 
 def connect(
     address: str,
-    setup: Callable[[], Any] | None = None,
     timeout: float = 10.0,
     security: Security | None = None,
     deadline: float | None = None,
@@ -512,8 +505,6 @@ def connect(
     ----------
     address : str
         Of its scheduler, ``tcp://HOST:8786`` or ``tls://HOST:8786``.
-    setup : callable, optional
-        Called once on every worker, also on one that comes later; picklable.
     timeout : float
         Seconds to wait for the scheduler.
     security : distributed.Security, optional
@@ -548,7 +539,7 @@ def connect(
     owned.callback(client.close)
     try:
         _await_worker(client, address, until)
-        return Cluster(client, setup, owned, deadline, check=_check_versions)
+        return Cluster(client, owned, deadline, check=_check_versions)
     except BaseException:
         owned.close()
         raise
@@ -570,26 +561,26 @@ def _check_versions(client: Client) -> None:
     """An InputError if a worker runs other code than this process."""
     address = client.scheduler.address  # type: ignore[union-attr]
     # Dask's own way needs nothing of ours on the workers, and no common version of Python.
-    told: Any = client.get_versions(packages=list(SAME))
-    own = _versions(told["client"])
+    found: Any = client.get_versions(packages=list(SAME))
+    own = _versions(found["client"])
     everywhere = "install the same versions on every machine"
-    for worker, theirs in told["workers"].items():
+    for worker, theirs in found["workers"].items():
         if unlike := differing(own, _versions(theirs)):
             raise InputError(f"the worker {worker} of {address} has {unlike}: {everywhere}")
     code = source_digest()
-    for worker, found in client.run(source_digest, on_error="return").items():
-        if isinstance(found, ModuleNotFoundError):
+    for worker, theirs in client.run(source_digest, on_error="return").items():
+        if isinstance(theirs, ModuleNotFoundError):
             raise InputError(f"the worker {worker} of {address} has no bigscreen: {everywhere}")
         # An OSError is a worker that died just now; another error, one whose code cannot tell.
-        if found != code and not isinstance(found, OSError):
+        if theirs != code and not isinstance(theirs, OSError):
             raise InputError(
                 f"the worker {worker} of {address} has other code of bigscreen than this process, "
                 f"though of the same version: {everywhere}"
             )
 
 
-def _versions(told: dict[str, Any]) -> dict[str, Any]:
-    return {name: told["packages"].get(name) for name in ("python", *SAME)}
+def _versions(process: dict[str, Any]) -> dict[str, Any]:
+    return {name: process["packages"].get(name) for name in ("python", *SAME)}
 
 
 def _restore_environment(before: dict[str, str | None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import functools
 import hashlib
@@ -168,16 +167,10 @@ class WorkerSetup(WorkerPlugin):
     Workers may be other people's: what it changes of them is changed back when it leaves.
     """
 
-    def __init__(self, prepare: Callable[[], Any] | None) -> None:
-        self._prepare = prepare
-
     async def setup(self, worker: Worker) -> None:
         _hold(worker)
         self.sampler = Sampler()
         self.sampler.look()
-        if self._prepare is not None:
-            # compiling takes long: the worker must go on answering its scheduler
-            await asyncio.get_running_loop().run_in_executor(None, self._prepare)
 
     def teardown(self, worker: Worker) -> None:
         self.sampler.stop()

@@ -146,10 +146,10 @@ class Workers:
     def _look(self, new: list[str]) -> None:
         names = list(self._files)
         try:
-            told = self.client.run(digests, names, workers=new, on_error="ignore")
+            seen = self.client.run(digests, names, workers=new, on_error="ignore")
         except GONE:
             return  # one of them is gone just now: they are looked at again
-        for address, found in told.items():
+        for address, found in seen.items():
             unlike = next((name for name in names if found[name] != self._files[name]), None)
             if unlike is None:
                 self._seeing.add(address)
@@ -253,7 +253,7 @@ async def give_up_frozen(client: Client) -> None:
         if now - looked > 3 * LOOK_SECONDS:
             heard = {}  # this process or the scheduler stood still, and has not heard of anybody
         looked = now
-        beats = {address: told["last_seen"] for address, told in known["workers"].items()}
+        beats = {address: worker["last_seen"] for address, worker in known["workers"].items()}
         heard = {
             address: heard[address] if heard.get(address, (0,))[0] == beat else (beat, now)
             for address, beat in beats.items()

@@ -93,12 +93,12 @@ class KernelStage:
             definite=self.design.definite,
         )
         solve.run(monitor)
-        assert judge.best is not None and monitor.certificate is not None
-        found = judge.solved(monitor.certificate)
+        assert judge.best is not None and monitor.closings.certificate is not None
+        found = judge.solved(monitor.closings.certificate)
         found.counts.update(
             rounds=len(monitor.history),
             checks=judge.calls,
-            screened=sum(entry["at_hi"] + entry["at_lo"] for entry in monitor.fixed),
+            screened=sum(entry["at_hi"] + entry["at_lo"] for entry in monitor.removals.fixed),
             kernel_entries=solve.kernel_entries - entries,
         )
         return found

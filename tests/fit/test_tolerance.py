@@ -39,14 +39,14 @@ def test_a_gap_beside_rounding_has_to_be_smaller():
     check = monitor(6e-4)
     assert check(point(8e-4), STATS, None) is not None
     assert check(point(3e-4), STATS, None) is None
-    assert check.ended == "proved" and check.certificate.proves(1e-3)
+    assert check.ended == "proved" and check.closings.certificate.proves(1e-3)
 
 
 def test_no_gap_helps_against_rounding():
     """Rounding beyond tol: the fit ends where the gap is small enough, but nothing is proved."""
     check = monitor(2e-3)
     assert check(point(8e-4), STATS, None) is None
-    assert check.ended == "rounded" and not check.certificate.proves(1e-3)
+    assert check.ended == "rounded" and not check.closings.certificate.proves(1e-3)
 
 
 def test_what_is_no_number_is_no_certificate_to_keep():
@@ -54,7 +54,7 @@ def test_what_is_no_number_is_no_certificate_to_keep():
     assert check(point(8e-4), STATS, None) is not None
     check.certify = monitor(0.0).certify
     assert check(point(1e-5), STATS, None) is None
-    assert check.ended == "proved" and check.certificate.gap == pytest.approx(1e-5)
+    assert check.ended == "proved" and check.closings.certificate.gap == pytest.approx(1e-5)
 
 
 def test_a_warning_says_that_rounding_is_why():

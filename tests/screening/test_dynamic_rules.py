@@ -82,12 +82,12 @@ def test_the_rule_is_told_what_it_did():
     check(point(), stats(fixed_lo=30, kernel_entries=7, false_removals=0), None)
     assert check(point(), stats(stalled=True, false_removals=0), None).restart
     after = check(point(), stats(false_removals=2), None)
-    assert check.lessons == [[30, 2]]
+    assert check.removals.lessons == [[30, 2]]
     assert after.region.radius == pytest.approx(0.5 * check.rule.f) and check.rule.f > 0.01
     check(point(), stats(fixed_hi=5, false_removals=2), None)
     assert check(point(), stats(stalled=True, false_removals=2), None).restart
     check(point(), stats(false_removals=2), None)
-    assert check.lessons == [[30, 2], [5, 0]]
+    assert check.removals.lessons == [[30, 2], [5, 0]]
     assert check.history[1]["kernel_entries"] == 7 and "kernel_entries" not in check.history[0]
 
 
@@ -108,7 +108,7 @@ def test_a_rule_that_goes_on_being_wrong_gives_way(counts):
         false = {"false_removals": k + 1} if counts else {}
         check(point(), stats(**false), None)
     assert isinstance(check.rule, GapBall)
-    assert check.lessons == ([[3, 1], [3, 1]] if counts else [[3, 3], [3, 3]])
+    assert check.removals.lessons == ([[3, 1], [3, 1]] if counts else [[3, 3], [3, 3]])
     # Its removals are safe: nothing is taken back any more.
     check(point(), stats(fixed_lo=3), None)
     assert check(point(), stats(stalled=True), None) is None
@@ -125,7 +125,7 @@ def test_lessons_survive_a_checkpoint(tmp_path):
     before(point(), stats(false_removals=1, fixed_lo=2), lambda folder, meta: saved.append(meta))
     after = monitor(Adaptive(0.01), restarts=9)
     after.restored(saved[0])
-    assert after.rule == before.rule and after.lessons == before.lessons
+    assert after.rule == before.rule and after.removals.lessons == before.removals.lessons
     again = after(point(), stats(false_removals=1, fixed_lo=2), None)
     assert again.region.radius == pytest.approx(0.5 * before.rule.f)
     assert after(point(), stats(false_removals=1, stalled=True), None).restart
@@ -184,7 +184,7 @@ def test_patience_waits():
     first = {}
     for patience in (1, 2, 5):
         found = solved(w, Pairs(every=10), Joachims(patience), 1e-6)
-        first[patience] = found.monitor.fixed[0]["pass"]
+        first[patience] = found.monitor.removals.fixed[0]["pass"]
     assert first[2] >= first[1] + 1 and first[5] >= first[1] + 4
 
 
@@ -197,7 +197,7 @@ def test_bold_rules_cost_false_removals_and_safe_ones_none():
     for name, f in (("none", 0), ("gap", 0), ("f-safe", 0.001)):
         rule = None if name == "none" else GapBall() if name == "gap" else FSafe(f)
         found[name] = solved(w, Pairs(every=10), rule, 1e-5, restarts=100)
-    assert found["gap"].last["false_removals"] == 0 and not found["gap"].monitor.lessons
+    assert found["gap"].last["false_removals"] == 0 and not found["gap"].monitor.removals.lessons
     assert found["f-safe"].last["false_removals"] > 0
     duals = [one.certificate.dual for one in found.values()]
     np.testing.assert_allclose(duals, duals[0], rtol=1e-4)

@@ -149,9 +149,9 @@ def test_bold_rules_end_right(rule, working_set, intercept):
         found = solved(w, Pairs("second", working_set, whole=whole, every=20), rule, 1e-6)
         is_right(w, found, 1e-6)
         wrong += found.last["false_removals"]
-        lessons = found.monitor.lessons
+        lessons = found.monitor.removals.lessons
         assert sum(false for _, false in lessons) == found.last["false_removals"]
-        assert len(lessons) == found.monitor.restarts
+        assert len(lessons) == found.monitor.removals.restarts
     assert wrong > 0 or not isinstance(rule, FSafe)
 
 

@@ -84,4 +84,5 @@ def solved(world: ExactWorld, solver, rule=None, tol=1e-6, start=None, fleet=Non
     )
     taken = {name: how[name] for name in ("folder", "resume") if name in how}
     solver.solve(Run(design, problem, fleet, start, **taken), monitor)
-    return Solved(monitor.certified_point, monitor.certificate, monitor, monitor.history[-1])
+    proof = monitor.closings
+    return Solved(proof.point, proof.certificate, monitor, monitor.history[-1])

@@ -197,10 +197,6 @@ def environment(names):
     return {name: os.environ.get(name) for name in names}, os.getpid()
 
 
-def mark_setup():
-    os.environ["BIGSCREEN_TEST_SETUP"] = str(int(os.environ.get("BIGSCREEN_TEST_SETUP", 0)) + 1)
-
-
 def descend(fleet, rounds, w=None, between=None, record=None):
     """Rounds of gradient descent; gives the weights and everything the rounds returned."""
     w = np.zeros(FEATURES) if w is None else w
