@@ -126,7 +126,7 @@ class SVC(_Voting):
     n_components : int or None, default=None
         None: the kernel itself. A number: Nystrom features of as many landmarks, for more rows
         than the exact machine can take (with the linear kernel: the rows as they are).
-    sampling : {"uniform", "rpcholesky"}, default="uniform"
+    sampling : {"uniform", "rpcholesky", "leverage", "kmeans", "auto"}, default="uniform"
         How landmarks are drawn.
     truncation : float or None, default=None
         As in `NystroemSVC`; of landmarks only.

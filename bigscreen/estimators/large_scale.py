@@ -41,8 +41,10 @@ class NystroemSVC(Classifier):
         Of the polynomial and sigmoid kernels.
     n_components : int, default=1000
         Number m of landmarks; more is closer to the exact kernel, and costs m^2 a row.
-    sampling : {"uniform", "rpcholesky"}, default="uniform"
-        How landmarks are drawn; randomly pivoted Cholesky makes more of few.
+    sampling : {"uniform", "rpcholesky", "leverage", "kmeans", "auto"}, default="uniform"
+        How landmarks are drawn: by chance, by randomly pivoted Cholesky, by approximate leverage
+        scores, as the rows nearest to the centres of clusters; auto: by pivots where rows repeat
+        each other, which makes more of few there, else by chance.
     truncation : float or None, default=None
         Directions of the landmarks whose eigenvalue is below this part of the largest are dropped,
         which ``certificate_`` counts (rank). None: what float64 does not carry (1e-12), or what

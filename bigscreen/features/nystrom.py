@@ -25,6 +25,14 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
+from bigscreen.features.landmarks import (
+    CHOOSERS,
+    DEFINITE,
+    LOOK,
+    OVERFLOW,
+    automatic,
+    pool_rows,
+)
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64, Kernel
 from bigscreen.kernels.operand import Operand
@@ -36,8 +44,6 @@ of about 1e-7, which T amplifies by the root of this number's inverse."""
 
 FULL = 1e-12
 """The same of float64 columns, which stored features are made of where it takes them."""
-
-OVERFLOW = "kernel entries between {} overflow; scale the data, or lower gamma, coef0 or degree"
 
 ROOM = 10.0
 """An eigenvalue of K_ZZ is believed from so many times the rounding of its entries."""
@@ -52,9 +58,11 @@ def landmarks(
     ----------
     count : int
         m, at most the number of rows.
-    sampling : {"uniform", "rpcholesky"}
-        Uniform without replacement; or randomly pivoted Cholesky (Chen et al. 2025; maths.md
-        5.5) on a seeded uniform pool of max(20 m, 20,000) rows.
+    sampling : {"uniform", "rpcholesky", "leverage", "kmeans", "auto"}
+        Uniform without replacement; or on a seeded uniform pool of max(20 m, 20,000) rows by
+        randomly pivoted Cholesky (Chen et al. 2025), by approximate ridge leverage scores (Rudi et
+        al. 2018), or the rows nearest to the centres of m clusters (maths.md 5.5). "auto" is what
+        ``landmarks.automatic`` says.
 
     Returns
     -------
@@ -65,86 +73,26 @@ def landmarks(
         raise InputError(
             f"{count} landmarks were asked for and the data has {data.n_rows} rows; ask for fewer"
         )
+    if sampling == "auto":
+        # (From a stream of its own: where it is uniform, it is what uniform gives.)
+        look = np.random.default_rng([seed, 0x6C6F6F6B])
+        some = look.choice(data.n_rows, min(LOOK, data.n_rows), replace=False)
+        sampling = automatic(kernel, Operand(data.rows(np.sort(some))))
     if sampling == "uniform":
         ids = np.sort(rng.choice(data.n_rows, count, replace=False))
-    elif sampling == "rpcholesky":
-        if not kernel.psd:
+    elif sampling in CHOOSERS:
+        if not kernel.psd and sampling in DEFINITE:
             raise InputError(
-                "randomly pivoted Cholesky needs a positive semidefinite kernel, and this one is "
-                "not; use sampling uniform"
+                f"{DEFINITE[sampling]} need a positive semidefinite kernel, and this one is not; "
+                "use sampling uniform or kmeans"
             )
-        size = min(data.n_rows, max(20 * count, 20_000))
+        size = pool_rows(data.n_rows, count)
         pool = np.sort(rng.choice(data.n_rows, size, replace=False))
-        ids = np.sort(pool[pivots(kernel, Operand(data.rows(pool)), count, rng)])
+        ids = np.sort(pool[CHOOSERS[sampling](kernel, Operand(data.rows(pool)), count, rng)])
     else:
-        raise InputError(f"sampling must be uniform or rpcholesky, got {sampling!r}")
+        known = ", ".join(("uniform", *CHOOSERS))
+        raise InputError(f"sampling must be one of {known} or auto, got {sampling!r}")
     return Operand(data.rows(ids)), ids
-
-
-def pivots(
-    kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Randomly pivoted Cholesky in blocks with rejection (same law as one pivot at a time).
-
-    Pivots are drawn in proportion to what the current low-rank approximation leaves of the
-    diagonal; a block of proposals is thinned so that each is accepted with the probability that
-    the ones before it have left (Epperly et al. 2024). Stops early where nothing is
-    left, and fills up with further rows in the order of what is left.
-    """
-    n = len(pool)
-    left = kernel.diag(pool.X).astype(np.float64)
-    largest = float(left.max())
-    floor = 1e-7 * largest
-    lower = np.empty((n, count), np.float32)
-    chosen: list[int] = []
-    block = max(16, count // 10)
-    while len(chosen) < count and float(left.max()) > floor:
-        k = len(chosen)
-        proposals = np.unique(rng.choice(n, block, p=left / left.sum()))
-        rng.shuffle(proposals)
-        side = Operand(pool.X[proposals])
-        known = lower[proposals, :k]
-        residual = kernel.block(side, side, dtype=np.float64) - known @ known.T
-        taken, factor = _thin(residual, left[proposals], rng, count - k, 1e-12 * largest)
-        if not len(taken):
-            # What float32 steps have left of them is more than there is: else drawn for ever.
-            left[proposals] = np.minimum(left[proposals], np.maximum(np.diag(residual), 0.0))
-            continue
-        new = proposals[taken]
-        columns = kernel.block(pool, Operand(pool.X[new])) - lower[:, :k] @ lower[new, :k].T
-        step = linalg.solve_triangular(factor, columns.T, lower=True, check_finite=False).T
-        lower[:, k : k + len(new)] = step
-        left = np.maximum(left - np.einsum("ij,ij->i", step, step), 0.0)
-        left[new] = 0.0
-        chosen.extend(int(i) for i in new)
-    if len(chosen) < count:
-        rest = np.setdiff1d(np.arange(n), chosen)
-        chosen.extend(int(i) for i in rest[np.argsort(-left[rest], kind="stable")])
-    return np.array(chosen[:count], dtype=np.int64)
-
-
-def _thin(
-    residual: FloatArray, weight: FloatArray, rng: np.random.Generator, most: int, least: float
-) -> tuple[NDArray[np.int64], FloatArray]:
-    """Accept proposals one by one with what is left of them, more than ``least``.
-
-    The second result is the Cholesky factor of those taken.
-    """
-    size = len(residual)
-    factor = np.zeros((size, size))
-    left = np.diag(residual).copy()
-    taken: list[int] = []
-    for i in range(size):
-        if len(taken) == most:
-            break
-        if rng.random() * weight[i] < left[i] and left[i] > least:
-            k = len(taken)
-            column = (residual[:, i] - factor[:, :k] @ factor[i, :k]) / np.sqrt(left[i])
-            factor[:, k] = column
-            left -= column**2
-            taken.append(i)
-    kept = np.array(taken, dtype=np.int64)
-    return kept, factor[np.ix_(kept, np.arange(len(kept)))]
 
 
 class Factor(NamedTuple):

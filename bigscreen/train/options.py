@@ -213,8 +213,11 @@ class TrainOptions:
     )
     sampling: str = option(
         "uniform",
-        Words(("uniform", "rpcholesky")),
-        "How landmarks are picked: by chance, or spread out to miss less of the kernel.",
+        Words(("uniform", "rpcholesky", "leverage", "kmeans", "auto")),
+        "How landmarks are picked. uniform: by chance; rpcholesky: spread out to miss less of the "
+        "kernel; leverage: those more often that are unlike the others; kmeans: the rows nearest "
+        "to the middles of as many clusters; auto: rpcholesky where rows repeat each other, else "
+        "uniform.",
         unsaid(INEXACT, CURVED),
     )
     truncation: float | None = option(

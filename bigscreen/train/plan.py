@@ -11,6 +11,7 @@ from typing import Any
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import in_units
+from bigscreen.features.landmarks import choosing_bytes
 from bigscreen.kernels import amx
 from bigscreen.kernels.standard import on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
@@ -88,6 +89,7 @@ class Request:
     strategy: str = "rest"
     cache: int | None = None
     problem: str = "c-svc"
+    sampling: str = "uniform"
 
     def classifiers(self, labels: int) -> int:
         """Problems that so many labels make."""
@@ -133,7 +135,16 @@ def outline(data: Rows, request: Request) -> Plan:
     read = passed_over if resident else threads * BLOCK_BYTES
     peak = fixed + read
     refusal = None
-    if peak > request.memory:
+    # Landmarks are chosen before any of that is there.
+    choosing = 0 if linear else choosing_bytes(request.sampling, n, m, row_bytes)
+    if peak < base + choosing > request.memory:
+        refusal = refused(
+            base + choosing,
+            request.memory,
+            {"for the processes": base, f"to choose {m} landmarks": choosing},
+            "allow more memory, use fewer landmarks, or sampling uniform",
+        )
+    elif peak > request.memory:
         # But for pair steps nothing is resident here: what would be kept fits by definition.
         instead = "use solver cd" if linear else "use fewer landmarks"
         refusal = refused(
@@ -163,7 +174,7 @@ def outline(data: Rows, request: Request) -> Plan:
         features=features,
         features_in_memory=in_memory,
         resident=resident,
-        peak_bytes=int(peak),
+        peak_bytes=int(max(peak, base + choosing)),
         disk_bytes=0 if in_memory else feature_bytes,
         seconds=seconds,
         refusal=refusal,

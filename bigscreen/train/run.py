@@ -52,6 +52,7 @@ def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = Fa
         options.strategy,
         None if options.cache is None else int(options.cache),
         options.problem,
+        options.sampling,
     )
     return outline_exact(data, request) if options.exact else outline(data, request)
 
