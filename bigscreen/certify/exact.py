@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.certify.ledger import Evidence
 from bigscreen.data.layout import take
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.base import FLOAT64, Kernel
+from bigscreen.kernels.base import FLOAT64, Kernel, phi_norms
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, spread
@@ -56,6 +57,7 @@ def close_exact(
     point: Point,
     fleet: Fleet,
     certify: str = "float32",
+    keep: bool = False,
 ) -> Certificate:
     """Certify the alpha of an exact kernel machine over all rows.
 
@@ -70,6 +72,8 @@ def close_exact(
         Precision of the kernel's entries; sums are float64 either way. In float32 the rows whose
         rounding could tell in the gap are computed again in float64; entries that float32 would
         make coarse (``Kernel.precision``) are float64 whatever is asked for.
+    keep : bool
+        Keep what a ledger of the rows is made of, too, as ``evidence``.
 
     Returns
     -------
@@ -83,7 +87,7 @@ def close_exact(
         the KKT conditions are from holding, and there is no gap.
     """
     sums, precision = summed(design, problem, point, fleet, certify)
-    return sums.certificate(precision)
+    return sums.certificate(precision, keep)
 
 
 def summed(
@@ -238,9 +242,22 @@ class ExactSums:
             return np.empty(0, np.int64)
         return np.flatnonzero(part)
 
-    def certificate(self, certified_in: str) -> Certificate:
+    def certificate(self, certified_in: str, keep: bool = False) -> Certificate:
         found = replace(self._sums()[0], certified_in=certified_in)
-        return (found if self.definite else self._stationary(found)).checked()
+        if not self.definite:
+            return self._stationary(found).checked()
+        return replace(found, evidence=self._evidence(found) if keep else None).checked()
+
+    def _evidence(self, found: Certificate) -> Evidence:
+        # w is w(alpha) itself.
+        radius = float(np.sqrt(max(found.gap, 0.0) + found.rounding_bound))
+        mu: tuple[Mu, Mu] = (0.0, 0.0)
+        if self.dual.coupling is not None:
+            live = np.flatnonzero(self.box)
+            mu = (-np.inf, np.inf)
+            if len(live):
+                mu = self.dual[live].multiplier_interval(self.scores[live], self.scores[live])
+        return Evidence(self.scores, self.band, radius, mu)
 
     def _stationary(self, found: Certificate) -> Certificate:
         """What is left of it where the dual is not concave: D, and the KKT violation."""
@@ -385,14 +402,6 @@ class ScoreProgram:
     def _relative(self, sqnorms: FloatArray) -> FloatArray | None:
         longest = float(np.max(self.support.sqnorms))
         return self.kernel.relative_error(sqnorms, longest, self.data.n_features)
-
-
-def phi_norms(kernel: Kernel, rows: Operand) -> FloatArray:
-    """At least the root of the largest entry that a row can have with another of its length."""
-    if kernel.psd:
-        norms: FloatArray = np.sqrt(np.maximum(kernel.diag(rows), 0.0))  # (one may break its word)
-        return norms
-    return np.array([np.sqrt(kernel.bound(size, size)) for size in rows.sqnorms])
 
 
 @dataclass(frozen=True)

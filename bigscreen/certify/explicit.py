@@ -11,7 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bigscreen.certify.ledger import SINGLE, Evidence
 from bigscreen.certify.offset import Kinks
 from bigscreen.certify.sample import Sample, seen, stride
 from bigscreen.errors import InputError
@@ -21,12 +23,16 @@ from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.point import Certificate, Point, Reading, SumLayout, Terms, relative
 from bigscreen.problems.recipes import Problem
+from bigscreen.screening.dynamic import farthest
 
 ROUNDING_PART = 0.5
 """Part of the gap that float32 columns may have moved it by; else they become float64."""
 
 UNIT_ROUNDOFF = 2.0**-53
 """What a float64 operation rounds its result by at most, as a part of it."""
+
+FARTHER = 4.0
+"""So many times as far as the scores of a sample's rows at most can rounding move any score."""
 
 COLUMN_ROWS = 1024
 """Rows whose columns are held at once: a tile and its columns stay in cache."""
@@ -45,16 +51,17 @@ class _ShardSums:
     mu: Mu
     dtype: type
     source: Design | None = None
+    keep: bool = False
 
     def __call__(
         self, item: tuple[int, FloatArray | None]
-    ) -> tuple[FloatArray, FloatArray, FloatArray, list[Kinks], Sample]:
+    ) -> tuple[FloatArray, FloatArray, FloatArray, list[Kinks], Sample, NDArray[np.float32]]:
         """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores).
 
         Returns ([loss, what a score's error moves it by, and half its square, rows, support, sum
         |alpha| by part...], for every part of alpha the sums of its `Terms` and V (terms, m +
         extras), the kinks of P near the multiplier of every group, what float64 columns of some
-        rows would have changed).
+        rows would have changed, and the scores if they are to be kept).
         """
         shard, given = item
         data, frame = self.exact.data, self.frame
@@ -64,7 +71,7 @@ class _ShardSums:
         sums = np.zeros(5 + n_parts)
         parts = np.zeros((n_parts, frame.terms, self.exact.width + frame.extras))
         values = np.zeros((n_parts, frame.terms * (1 + frame.curved)))
-        every = np.empty(stop - start if frame.groups else 0)
+        every = np.empty(stop - start if frame.groups or self.keep else 0)
         weight = np.array([reading.weight for reading in self.point.readings] or [1.0])
         true = None if self.dtype is np.float64 else self.source or self.design
         sample = Sample.none(self.exact.rank)
@@ -89,7 +96,7 @@ class _ShardSums:
                 for each, share in zip(alphas, weight / weight.sum(), strict=False):
                     alpha[c:d] += share * each
                 self._tile(part, columns, scores, alphas, sums, values, parts)
-                if frame.groups:
+                if len(every):
                     every[rows] = scores
             if true is not None and true.kernel is not None:
                 some = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
@@ -99,7 +106,8 @@ class _ShardSums:
                 pair = own[some], X[some]
                 sample += seen(true, self.exact, pair, part, alpha[some], w, self.mu)
         kinks = Kinks.near(dual, every, np.atleast_1d(self.mu)) if frame.kinked else []
-        return sums, values, parts, kinks, sample
+        kept = every.astype(np.float32) if self.keep else np.empty(0, np.float32)
+        return sums, values, parts, kinks, sample, kept
 
     def _tile(
         self,
@@ -175,6 +183,7 @@ def close(
     fleet: Fleet,
     certify: str = "float32",
     source: Design | None = None,
+    keep: bool = False,
 ) -> Certificate:
     """Certify a point over all rows.
 
@@ -190,6 +199,8 @@ def close(
     source : Design or None
         The kernel design behind a design of stored features, with the same rows: float64
         certifies its exact columns in place of the features stored in float32.
+    keep : bool
+        Keep what a ledger of the rows is made of, too, as ``evidence``.
     """
     dtype = np.float64 if certify == "float64" else np.float32
     exact = source if certify == "float64" and source is not None else design
@@ -207,9 +218,11 @@ def close(
     near: list[list[Kinks]] = []
     sample = Sample.none(exact.rank)
     program = _ShardSums(
-        design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source
+        design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep
     )
-    for sums, shard_values, shard_parts, kinks, shard_sample in fleet.each(program, items):
+    kept: list[NDArray[np.float32]] = []
+    for sums, shard_values, shard_parts, kinks, shard_sample, scores in fleet.each(program, items):
+        kept.append(scores)
         total += sums
         values += shard_values
         parts += shard_parts
@@ -219,7 +232,7 @@ def close(
     # Each part of the mixture is made feasible by itself: so is their mixture.
     scales = [frame.scales(part) for part in parts]
     if all(scale is None for scale in scales):
-        return close(design, problem, _with_middle(point), fleet, certify, source)
+        return close(design, problem, _with_middle(point), fleet, certify, source, keep)
     theta = [w if scale is not None else 0.0 for w, scale in zip(theta, scales, strict=True)]
     lin, v = 0.0, np.zeros(parts.shape[2])
     for weight, scale, value, part in zip(theta, scales, values, parts, strict=True):
@@ -236,10 +249,12 @@ def close(
         primal += 0.5 * (constant / frame.constant) ** 2
     primal += float(np.dot(frame.total, multiplier))
     best, passed = list(multiplier), 0.0
+    ends = np.array([[-np.inf, np.inf]] * frame.groups or [[0.0, 0.0]]).T
     for g, total_g in enumerate(frame.total.tolist() if frame.kinked else []):
         joined = Kinks.joined(kinks[g] for kinks in near)
         best[g], change, weight = joined.best(multiplier[g], total_g, sample.far)
         primal, passed = primal + change, passed + weight
+        ends[:, g] = joined.ends(total_g)
     dual = lin - half_alpha_sq - 0.5 * b_alpha**2
     # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
     largest = frame.largest(exact.column_bound)
@@ -261,7 +276,17 @@ def close(
     lengths = (source or design).length_errors(np.stack([point.w, w_alpha], axis=1))
     own, other = own + 0.5 * float(lengths[0]), other + 0.5 * float(lengths[1])
     if certify == "float32" and own + other > ROUNDING_PART * gap and sample.rows:
-        return close(design, problem, point, fleet, "float64", source)
+        return close(design, problem, point, fleet, "float64", source, keep)
+    evidence = None
+    if keep:
+        constants = (constant / frame.constant if frame.constant else 0.0) - b_alpha
+        apart = float(np.hypot(np.linalg.norm(point.w - w_alpha), constants))
+        radius = farthest(max(gap, 0.0) + own + other, apart, own + other)
+        values32 = np.concatenate(kept)
+        # Of the published machine: float64 columns, which a sample of the rows has been seen with.
+        known = exact.score_error(exact.coef(point.w), np.float64) + FARTHER * sample.far
+        slack = SINGLE * np.abs(values32, dtype=np.float64) + error + known
+        evidence = Evidence(values32, slack, radius, (ends[0], ends[1]))
     found = Certificate(
         primal=float(primal),
         dual=float(dual),
@@ -275,6 +300,7 @@ def close(
         support=int(support),
         intercept=constant + problem.offset(np.array(best) if frame.groups > 1 else sum(best)),
         multiplier=tuple(map(float, best)),
+        evidence=evidence,
     )
     return found.checked()
 

@@ -35,7 +35,12 @@ PLAIN_SUM_ERROR = 2.0**-52
 
 
 def close_few(
-    design: Design, problem: Problem, point: Point, fleet: Fleet, certify: str = "float32"
+    design: Design,
+    problem: Problem,
+    point: Point,
+    fleet: Fleet,
+    certify: str = "float32",
+    keep: bool = False,
 ) -> Certificate:
     """Certify the alpha of an exact kernel machine as `close_exact` does, but quicker.
 
@@ -44,16 +49,16 @@ def close_few(
     """
     data, square = design.data, design.square
     if square is None or not design.definite or certify == "float64":
-        return close_exact(design, problem, point, fleet, certify)
+        return close_exact(design, problem, point, fleet, certify, keep)
     dual = design.dual(problem)
     if problem.intercept == "constant" or not covers(dual):
-        return close_exact(design, problem, point, fleet, certify)
+        return close_exact(design, problem, point, fleet, certify, keep)
     assert design.kernel is not None and point.alpha is not None
     parts = arrays(dual)
     alpha = certified_alpha(design, dual, point.alpha)
     ids = np.flatnonzero(alpha)
     if not len(ids):
-        return close_exact(design, problem, point, fleet, certify)
+        return close_exact(design, problem, point, fleet, certify, keep)
     coef = (parts.sign * alpha)[ids]
     support = Operand(square.side.X[ids], ids)
     norms = np.sqrt(np.maximum(square.diag, 0.0))
@@ -72,7 +77,7 @@ def close_few(
         few.exact[:] = True
     else:
         few.mend(replace(program, dtype=np.float64), square.side.X)
-    return few.certificate("float64" if wide else "float32")
+    return few.certificate("float64" if wide else "float32", keep)
 
 
 @dataclass

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bigscreen.numerics.order_statistic import middle
+from bigscreen.numerics.order_statistic import middle, order_statistic
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 
@@ -86,9 +86,7 @@ class Kinks:
         The weight is that of the kinks within ``far`` of the way. Where the interval is farther out
         than is known: as far as is.
         """
-        # What lies out of sight counts as one kink on either side.
-        values = np.concatenate([[self.low], self.values, [self.high]])
-        weights = np.concatenate([[self.left], self.weights, [self.right]])
+        values, weights = self._all()
         threshold = self.most - total
         found = middle(values, weights, threshold)
         if not np.isfinite(found):
@@ -98,3 +96,16 @@ class Kinks:
         turns = float(np.sum(weights[between] * np.abs(values[between] - found)))
         near = (values >= min(at, found) - far) & (values <= max(at, found) + far)
         return found, slope * (found - at) + turns, float(np.sum(weights[near]))
+
+    def ends(self, total: float) -> tuple[float, float]:
+        """Between them lie all best values, however weights are rounded; infinite out of sight."""
+        values, weights = self._all()
+        threshold, doubt = self.most - total, 1e-9 * float(np.sum(weights))
+        low = order_statistic(values, weights, threshold - doubt)
+        high = order_statistic(values, weights, threshold + doubt)
+        return (low if low > self.low else -np.inf, high if high < self.high else np.inf)
+
+    def _all(self) -> tuple[FloatArray, FloatArray]:
+        """The kinks and their weights; what lies out of sight counts as one on either side."""
+        values = np.concatenate([[self.low], self.values, [self.high]])
+        return values, np.concatenate([[self.left], self.weights, [self.right]])

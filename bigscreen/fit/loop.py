@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import FrameType
 from typing import Any
@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 
 from bigscreen.certify.explicit import close
 from bigscreen.certify.few import close_few
+from bigscreen.certify.ledger import ledger
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import check_owner
 from bigscreen.fit.monitor import COUNTED, Limits, Monitor, Report
+from bigscreen.model.ledger import Ledger
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import Problem
@@ -68,11 +70,13 @@ class Fitted:
 
     ``ended``: why the solve ended, see ``Monitor``. ``passes``: how many went over all rows
     (``full``), over some (``partial``) and certified (``closing``, over all); of a solver that does
-    not go over rows (pairs) the last alone.
+    not go over rows (pairs) the last alone. ``ledger``: what is proved of every row; None where
+    nothing is.
     """
 
     point: Point
     certificate: Certificate
+    ledger: Ledger | None
     ended: str
     history: list[dict[str, Any]]
     screening: dict[str, Any]
@@ -121,8 +125,8 @@ def fit(
 
     def certified(point: Point) -> Certificate:
         if design.exact:
-            return close_few(design, problem, point, run.fleet, certify)
-        return close(design, problem, point, run.fleet, certify, source)
+            return close_few(design, problem, point, run.fleet, certify, keep=True)
+        return close(design, problem, point, run.fleet, certify, source, keep=True)
 
     monitor = Monitor(
         certify=certified,
@@ -141,6 +145,11 @@ def fit(
     assert proof is not None and proved is not None
     if not np.isfinite([proof.reached, proof.dual]).all():
         raise InputError(BEYOND)
+    if proof.proved and proof.evidence is None:
+        proof = certified(proved)  # it came with a checkpoint
+    rows = None
+    if proof.evidence is not None:
+        rows = ledger(source or design, problem, proof.evidence)
     total = time.monotonic() - monitor.started
     screening = {
         "rule": "none" if rule is None else rule.name,
@@ -156,7 +165,8 @@ def fit(
     }
     return Fitted(
         point=proved,
-        certificate=proof,
+        certificate=replace(proof, evidence=None),
+        ledger=rows,
         ended=monitor.ended,
         history=monitor.history,
         screening=screening,

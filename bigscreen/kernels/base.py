@@ -189,6 +189,14 @@ def check_vectors(V: FloatArray, B: Operand) -> None:
         raise ValueError(f"V must have shape ({len(B)}, k), not {V.shape}")
 
 
+def phi_norms(kernel: Kernel, rows: Operand) -> FloatArray:
+    """At least the root of the largest entry that a row can have with another of its length."""
+    if kernel.psd:
+        norms: FloatArray = np.sqrt(np.maximum(kernel.diag(rows), 0.0))  # (one may break its word)
+        return norms
+    return np.array([np.sqrt(kernel.bound(size, size)) for size in rows.sqnorms])
+
+
 def product_error(sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
     """Error of a float32 inner product of d terms: random walk of d roundings, six sigma.
 

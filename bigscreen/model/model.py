@@ -19,12 +19,16 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled, geometry, kernel_from_dict
 from bigscreen.model.file import opened, packed, unpacked, write
+from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
 from bigscreen.numerics.rows import FloatArray
 
 NO_CERTIFICATE = (
     "no global certificate: every part of the rows was solved by itself, and the whole never was"
 )
 """What the provenance of a gated model says as ``no_certificate``; its ``certificates`` is None."""
+
+OPTIONAL = {"support", "gate_ids", *LEDGER_ARRAYS}
+"""Arrays that a file may have or not."""
 
 KINDS = ("classifier", "regressor", "one-class")
 OUTLIER, INLIER = -1, 1
@@ -212,6 +216,9 @@ class Model:
     part : (m,) int64 ndarray or None
         The part that a landmark belongs to; with a gate only.
     kind : {"classifier", "regressor", "one-class"}
+    ledger : list of Ledger or None
+        What is proved of the rows it was fitted on, for every score; None where nothing is, and of
+        models of before.
     """
 
     kernel: Kernel
@@ -226,6 +233,7 @@ class Model:
     gate: Gate | None = None
     part: NDArray[np.int64] | None = None
     kind: str = "classifier"
+    ledger: list[Ledger] | None = None
 
     def __post_init__(self) -> None:
         self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
@@ -409,6 +417,8 @@ class Model:
             arrays |= {"gate_coef": self.gate.coef, "gate_offset": self.gate.offset}
             if self.gate.ids is not None:
                 arrays["gate_ids"] = self.gate.ids
+        if self.ledger is not None:
+            arrays |= to_arrays(self.ledger)
         record = {
             "kernel": self.kernel.to_dict(),
             "landmarks": kind,
@@ -416,7 +426,7 @@ class Model:
             "kind": self.kind,
             "strategy": self.strategy,
             "gate": gate,
-            "optional": sorted(arrays.keys() & {"support", "gate_ids"}),
+            "optional": sorted(arrays.keys() & OPTIONAL),
             "labels": self.labels,
             "preparation": self.preparation.to_dict(),
             "provenance": self.provenance,
@@ -481,6 +491,9 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
         "strategy": record.get("strategy", "rest"),
         "support": array("support") if "support" in optional else None,
     }
+    if "ledger_margins" in optional:
+        names = [name for name in optional if name.startswith("ledger_")]
+        model["ledger"] = from_arrays({name: array(name) for name in names})
     if gate is not None:
         ids = array("gate_ids") if "gate_ids" in optional else None
         rows = unpacked("gate_landmarks", gate, width, array)

@@ -229,6 +229,9 @@ class Certificate:
     violation : float or None
         Where it is not: by how much the KKT conditions are violated, over all rows
         (``m(alpha) - M(alpha)``, LIBSVM's measure), and ``rounding_bound`` is of that.
+    evidence : object or None
+        What a ledger of the rows is made of, from a closing pass that was to keep it; no part of
+        the record.
     """
 
     primal: float
@@ -246,6 +249,7 @@ class Certificate:
     proved: bool = True
     psd: bool = True
     violation: float | None = None
+    evidence: Any = field(default=None, repr=False, compare=False)
 
     @property
     def reached(self) -> float:
@@ -264,6 +268,7 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         """The fields as plain JSON values; None stands for numbers that there are not."""
         fields = {**vars(self), "multiplier": list(self.multiplier)}
+        del fields["evidence"]
         return {**fields, **{name: _known(fields[name]) for name in NUMBERS}}
 
     @classmethod

@@ -128,10 +128,10 @@ def _ball(f: float, point: Point, rounding: float) -> Ball | None:
         return None
     if point.paired:
         return Ball(f * float(np.sqrt(gap)))
-    return Ball(f * _reach(gap, point.apart, rounding))
+    return Ball(f * farthest(gap, point.apart, rounding))
 
 
-def _reach(gap: float, apart: float | None, rounding: float) -> float:
+def farthest(gap: float, apart: float | None, rounding: float) -> float:
     """How far w* can be from a w that is ``apart`` from w(alpha).
 
     ``1/2 ||w - w*||^2 + 1/2 ||w(alpha) - w*||^2 <= gap``: the ball around the middle of both has

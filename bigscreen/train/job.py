@@ -25,6 +25,7 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.moved import Moved, moved
+from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import settled
@@ -188,6 +189,7 @@ class Job:
             self._note(fitted, binary)
             result = {
                 **self._machine(attempt, fitted, binary),
+                **self._ledger(attempt, fitted, binary),
                 "start": attempt.start.record,
                 **records(fitted, binary.name, options.tol, self.landmarks),
             }
@@ -210,6 +212,7 @@ class Job:
             preparation=self.data.preparation,
             provenance=self._provenance(results),
             strategy=self.options.strategy,
+            ledger=self._ledgers(results),
             **decided(self.data, self.options),
             **self._parts(results),
         )
@@ -242,6 +245,22 @@ class Job:
         if isinstance(data, Moved) and kernel is not None:
             kernel = data.move.kernel(kernel)
         return Design(data, kernel)
+
+    # -- what is proved of rows -----------------------------------------------------------------
+    def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
+        """The ledger of one problem's rows, by their numbers in the source; nothing without one."""
+        if fitted.ledger is None:
+            return {}
+        data, found = attempt.design.data, fitted.ledger
+        numbers = data.row_ids(0, data.n_rows)
+        if binary.codes is not None:  # others have no part in the problem
+            own = np.isin(data.y(0, data.n_rows), binary.codes)
+            found, numbers = found.among(own), numbers[own]
+        return dict(to_arrays([found.numbered(numbers)]))
+
+    def _ledgers(self, results: list[Result]) -> list[Ledger] | None:
+        parts = [{name: r[name] for name in LEDGER_ARRAYS if name in r} for r in results]
+        return [from_arrays(part)[0] for part in parts] if all(parts) else None
 
     # -- the work folder ---------------------------------------------------------------------------
     def _claim(self, work: Path) -> None:

@@ -15,9 +15,10 @@ import pytest
 import reference
 from fleet_programs import Recorded
 
-from bigscreen.certify.exact import ExactSums, Noise, ScoreProgram, phi_norms
+from bigscreen.certify.exact import ExactSums, Noise, ScoreProgram
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.worker import Host
+from bigscreen.kernels.base import phi_norms
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Rbf
