@@ -9,6 +9,7 @@ from bigscreen.cli.fit import fit, plan
 from bigscreen.cli.info import info
 from bigscreen.cli.ingest import ingest
 from bigscreen.cli.path import path, pick
+from bigscreen.cli.rows import rows
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,5 +39,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, ingest, info, plan, fit, path, pick, predict, evaluate):
+for _command in (demo, ingest, info, plan, fit, path, pick, predict, evaluate, rows):
     main.add_command(_command)

@@ -261,8 +261,14 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
         """Set the fitted attributes; ``numbers`` are those in X of the rows that were fitted."""
+        if model.ledger is not None and numbers is not None:
+            # Rows without weight were left out.
+            own = [each.numbered(numbers[each.numbers()]) for each in model.ledger]
+            model = replace(model, ledger=own)
         self.model_ = model
         record = model.provenance
+        proved_of_rows = model.ledger or [None]
+        self.ledger_ = proved_of_rows[0] if len(proved_of_rows) == 1 else proved_of_rows
         self.certificate_ = record["certificates"]
         self.history_ = record["history"]
         # Nothing is proved of a machine that stopped after its parts, or of an indefinite kernel.

@@ -142,3 +142,15 @@ def from_arrays(arrays: dict[str, NDArray[Any]]) -> list[Ledger]:
         own = [np.cumsum(part, dtype=np.int64) for part in np.split(steps, cuts)]
     parts = zip(np.split(margins, cuts), radius.tolist(), own, strict=True)
     return [Ledger(part, size, numbers) for part, size, numbers in parts]
+
+
+def described(ledgers: Sequence[Ledger], labels: Sequence[Any]) -> dict[str, Any]:
+    """Rows of every status, of each score and of all together; JSON-able."""
+    scores = [
+        {"label": label, "rows": len(ledger), **ledger.counts, "radius": ledger.radius}
+        for label, ledger in zip(labels, ledgers, strict=True)
+    ]
+    return {
+        **{name: sum(part[name] for part in scores) for name in ("rows", *STATUS)},
+        "scores": scores,
+    }

@@ -4,11 +4,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bigscreen.kernels.definite import WITHOUT_PROOF
+from bigscreen.model.ledger import described
 from bigscreen.model.model import Model
 from bigscreen.problems.point import met, reached
 from bigscreen.report import report
 
 _SUMS = ("primal", "dual", "gap", "rounding_bound")
+_STATUS = {"out": "not needed", "bound": "at their bound", "open": "open"}
 _EACH = ("primal_rounding", "dual_rounding")
 
 
@@ -31,7 +33,8 @@ def fit_record(model: Model) -> dict[str, Any]:
         landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
         tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and screening: rule,
         rows fixed at either end, by pass; products: what computed those of rows, the matrix unit
-        or BLAS (None of models of before).
+        or BLAS (None of models of before); ledger: rows proved out, proved at their bound and open,
+        of each score and of all (None where nothing is proved, and of models of before).
     """
     known = model.provenance
     certificates = known["certificates"]
@@ -62,7 +65,19 @@ def fit_record(model: Model) -> dict[str, Any]:
         "nystrom": known.get("nystrom"),
         "screening": _screening(known["screening"]),
         "certificates": certificates,
+        "ledger": None if model.ledger is None else described(model.ledger, labels(model)),
     }
+
+
+def labels(model: Model) -> list[Any]:
+    """What a model with certificates calls each of its scores."""
+    return [part["label"] for part in model.provenance["certificates"]]
+
+
+def decided(rows: Mapping[str, Any]) -> str:
+    """The rows of a ledger by what is proved of them."""
+    parts = [f"{report.count(rows[name])} {what}" for name, what in _STATUS.items()]
+    return ", ".join(parts)
 
 
 def _all(of: Callable[[list[float]], float], numbers: list[Any]) -> float | None:
@@ -118,6 +133,7 @@ def show(record: Mapping[str, Any], name: str) -> None:
             **({"proved": "nothing"} if missing else _proved(record)),
             **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
             **_rank(record["nystrom"]),
+            **({"proved of rows": decided(record["ledger"])} if record["ledger"] else {}),
             "screened": _screened(record["screening"]),
             "passes": _passes_made(record),
             "solver, features": f"{record['solver']}, {record['features']}",

@@ -1,0 +1,66 @@
+"""The rows of a ledger as a file."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bigscreen.files.output import replacing
+from bigscreen.model.ledger import Ledger
+from bigscreen.model.predict import DELIMITERS, check_suffix
+
+__all__ = ["check_suffix", "write_rows"]
+
+TEXT_ROWS = 1 << 16
+
+
+def write_rows(
+    out: str | os.PathLike[str],
+    ledgers: Sequence[Ledger],
+    labels: Sequence[Any],
+    status: str | None = None,
+    top: int | None = None,
+) -> None:
+    """Write what is proved of rows to `out`, which appears whole or not at all.
+
+    Parameters
+    ----------
+    out : path
+        ``.csv`` or ``.tsv`` with a header line, or ``.npy``: a structured array; "-", standard
+        output, is csv. Columns: score (the label, where there are several ledgers), row (int64, the
+        row's number in the source), status, margin (float32).
+    ledgers, labels
+        Of every score.
+    status, top
+        Which rows: see `Ledger.listed`.
+    """
+    suffix = check_suffix(out)
+    names = [str(label) for label in labels]
+    layout: list[tuple[str, str]] = [("row", "<i8"), ("status", "<U5"), ("margin", "<f4")]
+    if len(ledgers) > 1:
+        layout.insert(0, ("score", f"<U{max(map(len, names))}"))
+    tables = []
+    for name, ledger in zip(names, ledgers, strict=True):
+        places = ledger.listed(status, top)
+        table = np.empty(len(places), layout)
+        table["row"], table["status"] = ledger.numbers()[places], ledger.status[places]
+        table["margin"] = np.abs(ledger.margins[places])
+        if len(ledgers) > 1:
+            table["score"] = name
+        tables.append(table)
+    with replacing(out) as file:
+        if suffix == ".npy":
+            np.lib.format.write_array(file, np.concatenate(tables), allow_pickle=False)
+            return
+        text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
+        writer = csv.writer(text, delimiter=DELIMITERS[suffix], lineterminator="\n")
+        writer.writerow(name for name, _ in layout)
+        for table in tables:
+            for start in range(0, len(table), TEXT_ROWS):
+                writer.writerows(table[start : start + TEXT_ROWS].tolist())
+        text.detach()
