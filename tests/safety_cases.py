@@ -21,8 +21,15 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from bigscreen.certify.exact import close_exact
+from bigscreen.certify.explicit import close
+from bigscreen.certify.ledger import ledger
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.features.design import Design
+from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
+from bigscreen.model.ledger import BOUND, OPEN, OUT, Ledger
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import (
@@ -420,6 +427,43 @@ def try_pair(case: Case, tally: Tally) -> None:
     judge_intervals(case, "gap of a pair", *ball.intervals(scores, case.norms, 1e-12), tally)
 
 
+def try_ledger(case: Case, tally: Tally) -> None:
+    """The ledgers of closing passes: of an exact machine, and of a pair (w, alpha) on the rows."""
+    spec, problem = case.spec, case.problem.at(case.value)
+    codes = spec.recipe in ("c_svc", "nu_svc")
+    y = case.y if codes else case.y.astype(np.float64)
+    data = MemoryDataset(
+        case.side.X, y, [0, 1] if codes else None, case.row_weights, shard_rows=8, chunk_rows=4
+    )
+    alpha = inexact(case.oracle(case.dual(case.value)), spec.style, spec.accuracy, case.rng)
+    nothing = np.empty(0)
+    designs = [(Design(data, case.kernel), Point(nothing, nothing, 0.0, 1.0, 0.0, True, (), alpha))]
+    if spec.kernel == "linear" and spec.recipe != "sublinear":  # looked up by one shard's rows
+        *w, constant = reference.w_of(case.oracle(case.dual(case.value)), alpha)
+        w = np.array(w) * (1 + 10.0 ** -(1 + spec.accuracy) * case.rng.normal())
+        constant *= case.constant
+        point = Point(w, w, constant, 1.0, 0.0, False, (), alpha)
+        designs.append((Design(data), point))
+    for design, point in designs:
+        with Inline(1) as fleet:
+            closing = close_exact if design.exact else close
+            found = closing(design, problem, point, fleet, keep=True)
+        if found.proved and found.evidence is not None:
+            book = ledger(design, problem, found.evidence)
+            if book is not None:
+                judge_ledger(case, "ledger" if design.exact else "ledger of w", book, tally)
+
+
+def judge_ledger(case: Case, name: str, book: Ledger, tally: Tally) -> None:
+    dual, alpha, status = case.dual(case.value), case.optimum.alpha, book.status
+    width = np.maximum(dual.hi - dual.lo, 1e-300)
+    ends = [np.where(end == 0, np.inf, np.abs(alpha - end)) for end in (dual.hi, dual.lo)]
+    off = np.select([status == OUT, status == BOUND], [np.abs(alpha), np.minimum(*ends)], 0.0)
+    live = dual.hi > dual.lo
+    wrong = np.flatnonzero((off / width > 1e-5) & live)
+    tally.add(name, case, wrong, 0, int(np.count_nonzero((status != OPEN) & live)))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=20_000)
@@ -430,6 +474,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         case = Case(drawn(number))
         try_rules(case, safe_rules(case), tally)
         try_pair(case, tally)
+        try_ledger(case, tally)
         kinds[case.spec.recipe] += 1
         unsolved += not case.solved
         if number % 1000 == 999:

@@ -249,15 +249,8 @@ class ExactSums:
         return replace(found, evidence=self._evidence(found) if keep else None).checked()
 
     def _evidence(self, found: Certificate) -> Evidence:
-        # w is w(alpha) itself.
-        radius = float(np.sqrt(max(found.gap, 0.0) + found.rounding_bound))
-        mu: tuple[Mu, Mu] = (0.0, 0.0)
-        if self.dual.coupling is not None:
-            live = np.flatnonzero(self.box)
-            mu = (-np.inf, np.inf)
-            if len(live):
-                mu = self.dual[live].multiplier_interval(self.scores[live], self.scores[live])
-        return Evidence(self.scores, self.band, radius, mu)
+        radius = float(np.sqrt(max(found.gap, 0.0) + found.rounding_bound))  # w is w(alpha) itself
+        return Evidence(self.scores, self.band, radius)
 
     def _stationary(self, found: Certificate) -> Certificate:
         """What is left of it where the dual is not concave: D, and the KKT violation."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from bigscreen.kernels.base import phi_norms
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
-from bigscreen.model.ledger import Ledger
+from bigscreen.model.ledger import Ledger, rounded
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.recipes import Problem
@@ -34,44 +35,63 @@ class Evidence:
         How far each may be from the exact one.
     radius : float
         Of the ball around w that holds w*.
-    mu : (low, high)
-        Between them lie the multipliers that are best for the scores as they are, of each group;
-        0 without a coupling.
+    mu : (low, high) or None
+        Between them lie the multipliers that are best for the scores as they are, of each group.
+        None: without a coupling, and where the scores of all rows say it.
     """
 
     scores: NDArray[Any]
     slack: FloatArray | float
     radius: float
-    mu: tuple[Mu, Mu] = (0.0, 0.0)
+    mu: tuple[Mu, Mu] | None = None
 
 
-def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger | None:
+def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     """What is certain of each row as long as w is no more than the radius away (maths.md 2.7).
 
     A score moves by at most ``r ||phi_i||``. With a coupling the multiplier moves by at most what
     the score does that moves most: it is an order statistic of numbers that move as scores do.
-
-    Returns
-    -------
-    Ledger or None
-        None where the multiplier is not known to lie anywhere.
     """
-    data, (low, high) = design.data, np.broadcast_arrays(*evidence.mu)
-    if not np.isfinite([low, high]).all():
-        return None
-    norms, slack = _norms(design, problem), np.broadcast_to(evidence.slack, data.n_rows)
-    coupled = problem.dual(data.y(0, 1), data.weights(0, 1)).coupling is not None
-    widest, loosest = (float(np.max(norms)), float(np.max(slack))) if coupled else (0.0, 0.0)
-    reach, used = np.empty(data.n_rows), np.empty(data.n_rows, np.bool_)
+    data, norms = design.data, _norms(design, problem)
+    slack = np.broadcast_to(evidence.slack, data.n_rows)
+    most = float(np.max(norms)), float(np.max(slack))
+    if evidence.mu is None:
+        # Of few rows only when somebody asks: it takes a tenth of a fit of 200.
+        rows = design.dual(problem), evidence.scores, norms, slack
+        book = Ledger(partial(_margins, *rows, most, evidence.radius), evidence.radius)
+        return book if design.square is not None else book.made()
+    margins = np.empty(data.n_rows, np.float16)
     for s in range(data.n_shards):
-        rows = slice(*data.shard(s))
-        dual = problem.dual(data.y(rows.start, rows.stop), data.weights(rows.start, rows.stop))
-        middle, half = (dual.spread_mu(mu) for mu in (0.5 * (low + high), 0.5 * (high - low)))
-        distance, used[rows] = _margins(dual, evidence.scores[rows].astype(np.float64), middle)
-        left = distance - (slack[rows] + loosest + half)
-        with np.errstate(divide="ignore", invalid="ignore"):
-            reach[rows] = np.where(left > 0, left / (norms[rows] + widest), 0.0)
-    return Ledger.of(reach, used, evidence.radius)
+        start, stop = data.shard(s)
+        dual, own = problem.dual(data.y(start, stop), data.weights(start, stop)), slice(start, stop)
+        scores = evidence.scores[own].astype(np.float64)
+        rows = dual, scores, norms[own], slack[own]
+        margins[own] = _margins(*rows, most, evidence.radius, evidence.mu)
+    return Ledger(margins, evidence.radius)
+
+
+def _margins(
+    dual: Dual,
+    scores: FloatArray,
+    norms: FloatArray,
+    slack: FloatArray,
+    most: tuple[float, float],
+    radius: float,
+    mu: tuple[Mu, Mu] | None = None,
+) -> NDArray[np.float16]:
+    """A ledger's margins of rows (rows,); ``most``: the largest norm and slack of all rows."""
+    length, doubt = norms, slack
+    middle: Mu = 0.0
+    if dual.coupling is not None:
+        low, high = dual.multiplier_interval(scores, scores) if mu is None else mu
+        if not (np.isfinite(low).all() and np.isfinite(high).all()):
+            return np.zeros(len(scores), np.float16)
+        middle, half = dual.spread_mu(0.5 * (low + high)), dual.spread_mu(0.5 * (high - low))
+        length, doubt = norms + most[0], slack + most[1] + half
+    distance, used = _distances(dual, scores, middle)
+    left = distance - doubt
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return rounded(np.where(left > 0, left / length, 0.0) / radius, used)
 
 
 def _norms(design: Design, problem: Problem) -> FloatArray:
@@ -90,7 +110,7 @@ def _norms(design: Design, problem: Problem) -> FloatArray:
     return found
 
 
-def _margins(dual: Dual, scores: FloatArray, mu: Mu) -> tuple[FloatArray, NDArray[np.bool_]]:
+def _distances(dual: Dual, scores: FloatArray, mu: Mu) -> tuple[FloatArray, NDArray[np.bool_]]:
     """How far each row's gradient is from its next kink, and whether alpha is not 0 on its side.
 
     ``mu``: the multiplier of every row.
@@ -102,10 +122,10 @@ def _margins(dual: Dual, scores: FloatArray, mu: Mu) -> tuple[FloatArray, NDArra
         gradient -= dual.coupling * mu
     tube = np.zeros(1) if dual.tube is None else dual.tube
     # A gradient is rounded as the terms that it is summed from are.
-    rounded = 2.0**-50 * (np.abs(dual.lin) + np.abs(scores) + np.abs(mu) + tube)
+    noise = 2.0**-50 * (np.abs(dual.lin) + np.abs(scores) + np.abs(mu) + tube)
     over, under = gradient > tube, gradient < -tube
     end = np.where(over, dual.hi, np.where(under, dual.lo, 0.0))
-    distance = np.abs(np.abs(gradient) - tube) - rounded
+    distance = np.abs(np.abs(gradient) - tube) - noise
     distance = np.where(np.isfinite(end), distance, 0.0)
     fixed = dual.hi == dual.lo
     return np.where(fixed, np.inf, distance), np.where(fixed, dual.lo, end) != 0

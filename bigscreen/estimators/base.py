@@ -267,8 +267,8 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             model = replace(model, ledger=own)
         self.model_ = model
         record = model.provenance
-        proved_of_rows = model.ledger or [None]
-        self.ledger_ = proved_of_rows[0] if len(proved_of_rows) == 1 else proved_of_rows
+        books: list[Any] = model.ledger or [None]
+        self.ledger_ = books[0] if len(books) == 1 else books
         self.certificate_ = record["certificates"]
         self.history_ = record["history"]
         # Nothing is proved of a machine that stopped after its parts, or of an indefinite kernel.

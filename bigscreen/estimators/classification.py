@@ -210,6 +210,9 @@ class SVC(_Voting):
     certificate_ : list of dict
         Of every pair: label, primal, dual, gap, relative_gap, rounding_bound, proved, violation (of
         the KKT conditions, where nothing is proved), and so on; None after ``early``.
+    ledger_ : Ledger, or a list of one for every pair
+        Which rows of X are proved out (``alpha* = 0``), at their bound, or open: ``status``,
+        ``counts``, ``margins``; None where nothing is proved.
     n_iter_ : int32 array (n_classes * (n_classes - 1) / 2,)
         What ``max_iter`` counts, of every pair.
     fit_status_ : int

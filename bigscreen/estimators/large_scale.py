@@ -99,6 +99,9 @@ class NystroemSVC(Classifier):
     certificate_ : list of dict
         Of every classifier: label, primal, dual, gap, relative_gap, rounding_bound, rank and cutoff
         of the landmarks, and so on.
+    ledger_ : Ledger, or a list of one for every class
+        Which rows are proved out (``alpha* = 0``), at their bound, or open: ``status``, ``counts``,
+        ``margins`` and, of a data set, their ``numbers()`` in the source.
     n_iter_ : int
         Points of ``history_``; the most of all classifiers.
     history_ : list of dict

@@ -82,7 +82,8 @@ class LinearSVC(Classifier):
     coef_ : float64 array (1, n_features), or (n_classes, n_features) with three classes or more
         Of the rows as the data set holds them (scaled, if it was scaled).
     intercept_ : float64 array (1,) or (n_classes,)
-    classes_, n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+    classes_, n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, \
+    ledger_, model_
         As in `NystroemSVC`.
 
     Examples
@@ -170,7 +171,8 @@ class LinearSVR(Regressor):
     coef_ : float64 array (n_features,)
         Of the rows as the data set holds them (scaled, if it was scaled).
     intercept_ : float64 array (1,)
-    n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+    n_features_in_, dual_gap_, relative_gap_, certificate_, n_iter_, history_, \
+    ledger_, model_
         As in `SVR`.
     """
 

@@ -37,7 +37,7 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
     Attributes
     ----------
     support_, support_vectors_, n_support_, dual_coef_, intercept_, components_, n_features_in_, \
-    dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+    dual_gap_, relative_gap_, certificate_, ledger_, n_iter_, history_, model_
         As in `SVR`.
     offset_ : float64 array (1,)
         ``-intercept_``: ``decision_function = score_samples - offset_``.

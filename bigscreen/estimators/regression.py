@@ -64,7 +64,7 @@ class SVR(_KernelRegressor):
         What ``max_iter`` counts.
     components_ : ndarray or csr_array (n_components, n_features)
         The landmarks, where ``n_components`` is a number, in place of the four above.
-    n_features_in_, dual_gap_, relative_gap_, certificate_, fit_status_, history_, model_
+    n_features_in_, dual_gap_, relative_gap_, certificate_, ledger_, fit_status_, history_, model_
         As in `SVC`; there is one certificate.
 
     Examples
@@ -107,7 +107,7 @@ class NuSVR(_KernelRegressor):
     Attributes
     ----------
     support_, support_vectors_, n_support_, dual_coef_, intercept_, n_features_in_, dual_gap_, \
-    relative_gap_, certificate_, n_iter_, history_, model_
+    relative_gap_, certificate_, ledger_, n_iter_, history_, model_
         As in `SVR`.
     """
 
@@ -177,7 +177,7 @@ class LADRegressor(_KernelRegressor):
     Attributes
     ----------
     support_, support_vectors_, n_support_, dual_coef_, intercept_, components_, n_features_in_, \
-    dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+    dual_gap_, relative_gap_, certificate_, ledger_, n_iter_, history_, model_
         As in `SVR`.
     """
 
@@ -209,7 +209,7 @@ class QuantileRegressor(_KernelRegressor):
     Attributes
     ----------
     support_, support_vectors_, n_support_, dual_coef_, intercept_, components_, n_features_in_, \
-    dual_gap_, relative_gap_, certificate_, n_iter_, history_, model_
+    dual_gap_, relative_gap_, certificate_, ledger_, n_iter_, history_, model_
         As in `SVR`.
     """
 

@@ -148,7 +148,7 @@ def fit(
     if proof.proved and proof.evidence is None:
         proof = certified(proved)  # it came with a checkpoint
     rows = None
-    if proof.evidence is not None:
+    if proof.proved:
         rows = ledger(source or design, problem, proof.evidence)
     total = time.monotonic() - monitor.started
     screening = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +17,11 @@ OUT, BOUND, OPEN = STATUS = ("out", "bound", "open")
 LEDGER_ARRAYS = ("ledger_margins", "ledger_radius", "ledger_sizes", "ledger_steps")
 """The arrays of a file; the last is of rows that are not simply 0, 1, 2, ..."""
 
+Margins = NDArray[np.float16]
+
 FARTHEST = float(np.finfo(np.float16).max)
 
 
-@dataclass(frozen=True, eq=False)
 class Ledger:
     """What a certificate proves of the rows of one problem.
 
@@ -31,7 +32,7 @@ class Ledger:
 
     Parameters
     ----------
-    margins : float16 (rows,)
+    margins : float16 (rows,), or a function that returns them
         How many radii w may be off before the row could cross its next kink, rounded towards 0; of
         a row on the side where alpha is not 0, with a minus sign. Beyond 1 the row is decided.
     radius : float
@@ -40,21 +41,28 @@ class Ledger:
         Their numbers in the source, ascending; None: 0, 1, 2, ...
     """
 
-    margins: NDArray[np.float16]
-    radius: float
-    rows: NDArray[np.int64] | None = None
+    def __init__(
+        self,
+        margins: Margins | Callable[[], Margins],
+        radius: float,
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        self._margins, self.radius, self.rows = margins, radius, rows
 
-    @classmethod
-    def of(cls, reach: FloatArray, used: NDArray[np.bool_], radius: float) -> Ledger:
-        """The ledger of rows that are certain as long as w is less than ``reach`` (rows,) off.
+    @property
+    def margins(self) -> Margins:
+        """See above; computed when they are first asked for."""
+        if callable(self._margins):
+            self._margins = self._margins()
+        return self._margins
 
-        ``used``: whether alpha is not 0 on the row's side.
-        """
-        with np.errstate(over="ignore"):
-            ratio = np.minimum(np.maximum(reach, 0.0) / radius, FARTHEST)
-            margins = ratio.astype(np.float16)
-        margins = np.where(margins > ratio, np.nextafter(margins, np.float16(0)), margins)
-        return cls(np.where(used, -margins, margins), radius)
+    def made(self) -> Ledger:
+        """The same, its margins computed."""
+        return Ledger(self.margins, self.radius, self.rows)
+
+    def __repr__(self) -> str:
+        counts = self.counts
+        return f"Ledger({counts[OUT]} out, {counts[BOUND]} at their bound, {counts[OPEN]} open)"
 
     def __len__(self) -> int:
         return len(self.margins)
@@ -79,8 +87,12 @@ class Ledger:
 
     def numbered(self, numbers: NDArray[np.int64]) -> Ledger:
         """The same in the order of other numbers (rows,), all different, of the same rows."""
-        # Rows of a store are a permutation of most of the source: no need to sort.
         size = int(numbers.max(initial=-1)) + 1
+        if callable(self._margins):
+            order = np.argsort(numbers)
+            rows = None if len(numbers) == size else numbers[order]
+            return Ledger(partial(_taken, self._margins, order), self.radius, rows)
+        # Rows of a store are a permutation of most of the source: no need to sort.
         margins, there = np.empty(size, np.float16), np.zeros(size, np.bool_)
         margins[numbers], there[numbers] = self.margins, True
         if len(numbers) == size:
@@ -107,6 +119,24 @@ class Ledger:
             return places
         order = margins[places] if status == OPEN else -margins[places]
         return places[np.argsort(order, kind="stable")[:top]]
+
+
+def rounded(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
+    """Margins of rows that are certain as long as w is less than ``ratio`` (rows,) radii off.
+
+    ``used``: whether alpha is not 0 on the row's side.
+    """
+    ratio = np.clip(ratio, 0.0, FARTHEST)
+    margins: Margins = ratio.astype(np.float16)
+    high = margins > ratio
+    margins[high] = np.nextafter(margins[high], np.float16(0))
+    margins[used] *= -1
+    return margins
+
+
+def _taken(margins: Callable[[], Margins], places: NDArray[np.int64]) -> Margins:
+    found: Margins = margins()[places]
+    return found
 
 
 def to_arrays(ledgers: Sequence[Ledger]) -> dict[str, NDArray[Any]]:

@@ -217,7 +217,7 @@ class Dual:
         either side of the threshold so that rounding of the weights cannot exclude mu*.
         """
         one, weights, group = self.breakpoints(lower)
-        other, _, _ = self.breakpoints(upper)
+        other = one if upper is lower else self.breakpoints(upper)[0]
 
         def least(values: FloatArray, weights: FloatArray, threshold: float) -> float:
             return order_statistic(values, weights, threshold - 1e-9 * float(np.sum(weights)))
@@ -225,8 +225,9 @@ class Dual:
         def most(values: FloatArray, weights: FloatArray, threshold: float) -> float:
             return order_statistic(values, weights, threshold + 1e-9 * float(np.sum(weights)))
 
-        low = self._each_group(least, np.minimum(one, other), weights, group)
-        high = self._each_group(most, np.maximum(one, other), weights, group)
+        ends = (one, one) if upper is lower else (np.minimum(one, other), np.maximum(one, other))
+        low = self._each_group(least, ends[0], weights, group)
+        high = self._each_group(most, ends[1], weights, group)
         # A gradient with a multiplier is rounded twice: a row that stands at the multiplier itself
         # must not be told from it by the last bit.
         size = max(_largest(one), _largest(other))

@@ -25,7 +25,7 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.moved import Moved, moved
-from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
+from bigscreen.model.ledger import Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import settled
@@ -33,6 +33,7 @@ from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
+from bigscreen.train.pairs import Slices
 from bigscreen.train.plan import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
 from bigscreen.train.records import decided, hindrance, provenance, records
@@ -189,7 +190,7 @@ class Job:
             self._note(fitted, binary)
             result = {
                 **self._machine(attempt, fitted, binary),
-                **self._ledger(attempt, fitted, binary),
+                "ledger": self._ledger(attempt, fitted, binary),
                 "start": attempt.start.record,
                 **records(fitted, binary.name, options.tol, self.landmarks),
             }
@@ -206,13 +207,14 @@ class Job:
             warnings.warn(self._unsolved(), ConvergenceWarning, stacklevel=4)
         self.seconds["total"] = time.monotonic() - self.started
         results = list(self.results.values())
+        ledgers: list[Any] = [result.get("ledger") for result in results]
         return Model(
             kernel=self.kernel,
             intercept=np.array([result["intercept"] for result in results]),
             preparation=self.data.preparation,
             provenance=self._provenance(results),
             strategy=self.options.strategy,
-            ledger=self._ledgers(results),
+            ledger=None if None in ledgers else ledgers,
             **decided(self.data, self.options),
             **self._parts(results),
         )
@@ -247,20 +249,18 @@ class Job:
         return Design(data, kernel)
 
     # -- what is proved of rows -----------------------------------------------------------------
-    def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
-        """The ledger of one problem's rows, by their numbers in the source; nothing without one."""
-        if fitted.ledger is None:
-            return {}
-        data, found = attempt.design.data, fitted.ledger
+    def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Ledger | None:
+        """The ledger of one problem's rows, by their numbers in the source."""
+        own, found = attempt.design.data, fitted.ledger
+        if found is None:
+            return None
+        # Stored features have rows of their own, in the order of the data's.
+        data = own if isinstance(own, Slices) else self.data
         numbers = data.row_ids(0, data.n_rows)
         if binary.codes is not None:  # others have no part in the problem
-            own = np.isin(data.y(0, data.n_rows), binary.codes)
-            found, numbers = found.among(own), numbers[own]
-        return dict(to_arrays([found.numbered(numbers)]))
-
-    def _ledgers(self, results: list[Result]) -> list[Ledger] | None:
-        parts = [{name: r[name] for name in LEDGER_ARRAYS if name in r} for r in results]
-        return [from_arrays(part)[0] for part in parts] if all(parts) else None
+            keep = np.isin(data.y(0, data.n_rows), binary.codes)
+            found, numbers = found.among(keep), numbers[keep]
+        return found.numbered(numbers)
 
     # -- the work folder ---------------------------------------------------------------------------
     def _claim(self, work: Path) -> None:
@@ -279,6 +279,8 @@ class Job:
         if found is None:
             return None
         result: Result = {**found[0], **found[1]}
+        if "ledger_margins" in result:
+            (result["ledger"],) = from_arrays(found[1])
         certificate = result["certificate"]
         if certificate is None:
             return result
@@ -287,8 +289,12 @@ class Job:
 
     def _finish(self, binary: Binary, result: Result) -> None:
         """Keep a result for a run that resumes this one."""
+        if self.folder(binary) is None:
+            return
         arrays = {name: part for name, part in result.items() if isinstance(part, np.ndarray)}
-        record = {name: part for name, part in result.items() if name not in arrays}
+        record = {name: part for name, part in result.items() if name not in (*arrays, "ledger")}
+        if result.get("ledger") is not None:
+            arrays |= to_arrays([result["ledger"]])
         self.keep(binary, DONE, record, arrays)
 
     def keep(self, binary: Binary, name: str, record: Any, arrays: Arrays) -> None:
