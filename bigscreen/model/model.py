@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bigscreen.data.layout import Features, sqnorms
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
+from bigscreen.data.source_rows import is_matrix, prepared_rows
 from bigscreen.errors import InputError
 from bigscreen.kernels.base import FEW, SMALLEST, Kernel
 from bigscreen.kernels.moved import Move, move_for
@@ -310,16 +311,32 @@ class Model:
             scorers.append(_Scorer(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
         return scorers
 
-    def scores(self, X: Rows | Features, *, prepared: bool = False) -> FloatArray:
-        """Scores of rows that are prepared as those were that the model was fitted on.
+    @property
+    def n_features_in_(self) -> int:
+        """Columns of the source."""
+        width = self.preparation.n_raw
+        return self.n_features if width is None else width
+
+    @property
+    def feature_names_in_(self) -> NDArray[np.object_]:
+        """Names of the source's columns, (n_features_in_,); AttributeError if they had none."""
+        if self.preparation.names is None:
+            raise AttributeError("the source's columns had no names")
+        return np.array(self.preparation.names, dtype=object)
+
+    def scores(self, X: Any, *, prepared: bool = False) -> FloatArray:
+        """Scores of rows that look as the source did that the model was fitted on.
 
         Parameters
         ----------
-        X : Rows, or (rows, d) float32 or float64 ndarray or csr_array
-            A data set must have been prepared alike; its rows are scored in the source's order.
+        X : table, sequence of mappings, mapping of columns, array, sparse array, or Rows
+            A table (pandas, polars, pyarrow) or records are read by the names of the source's
+            columns, an array has them in the source's order; categories are texts. They are scaled
+            and encoded as the source was. A data set must have been prepared alike; its rows are
+            scored in the source's order.
         prepared : bool, default=False
-            Says of an array that it holds features (scaled, a column for every category), not
-            columns of the source. A model whose preparation changes nothing needs no such word.
+            Says of an array that it holds features (scaled, a column for every category), as a
+            store does, not columns of the source.
 
         Returns
         -------
@@ -329,18 +346,14 @@ class Model:
         Raises
         ------
         InputError
-            If the width of `X` is not `n_features`, or its rows are not known to be prepared.
+            If a column or a value is missing, or is no number where the source had numbers.
         """
         if isinstance(X, Rows):
             check_match(self, X, "the model")
             scores = [self._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
-        if self.preparation.changes and not prepared:
-            raise InputError(
-                "the model was fitted on rows that were scaled or encoded, and an array does not "
-                "tell whether its rows are; give a store ingested `--like` the model, or say "
-                "prepared=True of rows that were taken from one"
-            )
+        if not prepared and (self.preparation.changes or not is_matrix(X)):
+            X = prepared_rows(self.preparation, X)
         return self._scores(X)
 
     def _scores(self, X: Features) -> FloatArray:
@@ -387,9 +400,13 @@ class Model:
             return _vote_values(scores, len(self.labels))
         return scores
 
-    def predict(self, X: Rows | Features, *, prepared: bool = False) -> NDArray[Any]:
-        """Label codes, (rows,) int64, or predictions, (rows,) float64; X as `scores` takes it."""
-        return self.decide(self.scores(X, prepared=prepared))
+    def predict(self, X: Any, *, prepared: bool = False) -> NDArray[Any]:
+        """Labels, or a regressor's float64 predictions, (rows,); X as `scores` takes it.
+
+        The labels of a one-class machine are -1, an outlier, and 1.
+        """
+        found = self.decide(self.scores(X, prepared=prepared))
+        return found if self.kind == "regressor" else np.asarray(self.labels)[found]
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, which appears whole or not at all.

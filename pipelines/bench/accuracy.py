@@ -130,7 +130,7 @@ def unseen_error(model: Model, train: Dataset, test: Dataset) -> dict[str, Any]:
         fresh = np.array([digest not in known for digest in _digests(X)])
         rows += int(fresh.sum())
         if fresh.any():
-            guess = model.predict(X[fresh], prepared=True)
+            guess = model.decide(model.scores(X[fresh], prepared=True))
             wrong += int(np.count_nonzero(guess != y[fresh]))
     return {"rows": rows, "error": wrong / max(rows, 1)}
 

@@ -1,0 +1,199 @@
+"""Rows as their source had them, in Python: a table, records or an array, made into features."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+from bigscreen.data.layout import Features
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.targets import as_features
+from bigscreen.errors import InputError
+
+BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALSE", "0")}
+"""Texts that stand for a truth value in files."""
+
+
+def prepared_rows(preparation: Preparation, X: Any) -> Features:
+    """The features of rows that look as those of the source did.
+
+    Parameters
+    ----------
+    preparation : Preparation
+        What was done to the source.
+    X : table, sequence of mappings, mapping of columns, array or sparse array
+        A table (pandas, polars, pyarrow: whatever has columns with names) or records are read by
+        the source's names, whatever else they hold; where the source had none, and of an array,
+        columns are taken in the source's order. Categories are matched as texts; one never seen
+        makes a warning, and has no part in any score.
+
+    Returns
+    -------
+    ndarray or csr_array (rows, n_features)
+        float64 where float32 does not hold the values, else float32.
+
+    Raises
+    ------
+    InputError
+        For a column or a value that is missing, or is no number where the source had numbers.
+    """
+    names = preparation.names
+    columns = _columns(X, names)
+    if columns is not None:
+        values = _coded(preparation, columns)
+    elif issparse(X):
+        values = X
+    else:
+        values = np.asarray(X)
+        if values.ndim != 2:
+            raise InputError(
+                f"rows must be a table or an array of two dimensions, got {values.ndim}; a single "
+                "row x is [x]"
+            )
+        if preparation.categories or values.dtype.kind not in "biuf":
+            _check_width(preparation, values.shape[1])
+            values = _coded(preparation, [values[:, j] for j in range(values.shape[1])])
+    width = preparation.n_raw
+    if width is not None and not issparse(values):
+        _check_width(preparation, values.shape[1])
+    if not issparse(values) and values.dtype.kind != "f":
+        values = values.astype(np.float64)
+    rows = preparation.scale(preparation.expand(values))
+    return as_features(rows, lambda row: f"row {row}", wide=True)
+
+
+def is_matrix(X: Any) -> bool:
+    """Whether X is an array of numbers in two dimensions, sparse or not."""
+    return issparse(X) or (isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind == "f")
+
+
+def _check_width(preparation: Preparation, width: int) -> None:
+    if preparation.n_raw is not None and width != preparation.n_raw:
+        names = preparation.names
+        which = f": {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else ""
+        raise InputError(
+            f"the rows have {width} columns and the source had {preparation.n_raw}{which}"
+        )
+
+
+def _columns(X: Any, names: list[str] | None) -> list[Any] | None:
+    """The source's columns of a table or of records; None of anything else."""
+    if isinstance(X, Mapping):
+        table: Mapping[str, Any] = X
+    elif hasattr(X, "columns") and hasattr(X, "__getitem__"):
+        table = _Table(X)
+    elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
+        known = list(X[0]) if names is None else names
+        for row, record in enumerate(X):
+            for name in known:
+                if name not in record:
+                    raise InputError(f"row {row}: there is no {name!r}, which the source had")
+        return [[record[name] for record in X] for name in known]
+    else:
+        return None
+    if names is None:
+        return [table[name] for name in table]
+    missing = [name for name in names if name not in table]
+    if missing:
+        raise InputError(
+            f"the rows have no column {missing[0]!r}"
+            + (f" (nor {len(missing) - 1} more)" if len(missing) > 1 else "")
+            + f", which the source had; they have {', '.join(map(str, list(table)[:8]))}"
+        )
+    return [table[name] for name in names]
+
+
+class _Table(Mapping[str, Any]):
+    """A data frame or an Arrow table as a mapping of columns."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+        named = getattr(table, "column_names", None)  # Arrow's columns are the columns themselves
+        self._names = list(table.columns if named is None else named)
+
+    def __getitem__(self, name: str) -> Any:
+        return self._table[name]
+
+    def __iter__(self) -> Any:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
+def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float64]:
+    """Columns as numbers (rows, n_raw), categories by their codes."""
+    _check_width(preparation, len(columns))
+    arrays = [np.asarray(column) for column in columns]
+    rows = len(arrays[0]) if arrays else 0
+    out = np.empty((rows, len(arrays)))
+    for j, values in enumerate(arrays):
+        name = f"column {preparation.names[j]!r}" if preparation.names else f"column {j + 1}"
+        if values.shape != (rows,):
+            raise InputError(f"{name} has shape {values.shape}, and others have {rows} rows")
+        if j in preparation.categories:
+            out[:, j] = _codes(values, preparation.categories[j], name)
+        else:
+            out[:, j] = _numbers(values, name)
+    return out
+
+
+def _numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
+    try:
+        numbers = values.astype(np.float64)
+    except (TypeError, ValueError):
+        numbers = np.empty(len(values))
+        for row, value in enumerate(values.tolist()):
+            try:
+                numbers[row] = np.nan if value is None else float(value)
+            except (TypeError, ValueError) as error:
+                raise InputError(
+                    f"row {row}, {name}: {value!r} is no number, and the source had numbers there"
+                ) from error
+    missing = np.flatnonzero(np.isnan(numbers))
+    if len(missing):
+        raise InputError(f"row {missing[0]}, {name}: the value is missing")
+    return numbers
+
+
+def _codes(values: NDArray[Any], categories: Sequence[str], name: str) -> NDArray[np.float64]:
+    """The number of every value among the categories, -1 of one that is none of them."""
+    known = {text: code for code, text in enumerate(categories)}
+    codes = np.empty(len(values))
+    some, places = np.unique(values.astype(str), return_inverse=True)
+    # Equal texts are equal values, but a number's text depends on its type.
+    first = np.full(len(some), -1)
+    first[places[::-1]] = np.arange(len(values))[::-1]
+    unseen = []
+    for place, row in enumerate(first.tolist()):
+        value = values[row]
+        value = value.item() if isinstance(value, np.generic) else value
+        code = next((known[text] for text in _texts(value) if text in known), -1)
+        codes[places == place] = code
+        if code < 0:
+            unseen.append((row, value))
+    if unseen:
+        row, value = min(unseen)[:2]
+        warnings.warn(
+            f"{name}: {len(unseen)} values were never seen by the fit and have no part in scores "
+            f"(the first is {value!r}, row {row})",
+            UserWarning,
+            stacklevel=6,
+        )
+    return codes
+
+
+def _texts(value: Any) -> Sequence[str]:
+    """How a file may have written a category."""
+    if isinstance(value, bool):
+        return BOOLEANS[value]
+    if isinstance(value, bytes):
+        return (value.decode(errors="replace").strip(),)
+    if isinstance(value, float) and value.is_integer():
+        return (str(value), str(int(value)))
+    return (str(value).strip(),)
