@@ -3,9 +3,9 @@
     python -m pipelines.papers.report --out FOLDER [--quick] [--only wang2014.toys ...]
 
 Each runs as a process of its own, one after the other; what it prints is kept in FOLDER. The page,
-FOLDER/papers.html, holds everything there is a record of, figures included, and begins with what of
-the papers is not reproduced; an experiment that failed is on it with what it said, and the command
-ends with 1.
+FOLDER/papers.html, holds everything there is a record of, figures included. It begins with what of
+the papers is not reproduced and with an index of their numbered tables and figures; an experiment
+that failed is on it with what it said, and the command ends with 1.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any
 
 from bigscreen.fleet.inline import Inline
 from bigscreen.report import report
+from pipelines.papers.index import DOCUMENTS, verdict
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,11 @@ SECTIONS = {
     ),
     "Zimmert et al. 2015: safe screening for support vector machines": (
         Experiment("zimmert2015.screening", "--rows 200"),
+    ),
+    "Tanji, Della Vecchia, Glineur, Villa 2023: Snacks": (
+        Experiment("tanji2023.tables", "--rows 1500 --landmarks 60 --epochs 1"),
+        Experiment("tanji2023.figures", "--rows 1500 --landmarks 60 --points 2"),
+        Experiment("tanji2023.landmarks", "--rows 1500 --landmarks 30 60 --seeds 1"),
     ),
 }
 EXPERIMENTS = [one for section in SECTIONS.values() for one in section]
@@ -140,7 +146,7 @@ table { border-collapse: collapse; font-size: .85rem; margin: 1rem 0; }
 caption { text-align: left; font-weight: 600; padding: .3rem 0; }
 th, td { padding: .2rem .6rem; text-align: right; border-bottom: 1px solid #e4e4e4;
   font-variant-numeric: tabular-nums; }
-th:first-child, td:first-child { text-align: left; } th { border-bottom-color: #888; }
+th:first-child, td:first-child, .index td { text-align: left; } th { border-bottom-color: #888; }
 img { max-width: 100%; } .wide { overflow-x: auto; }
 .failed { border-left: 4px solid #b00; padding: .2rem 1rem; background: #fbeaea; }
 pre { white-space: pre-wrap; font-size: .8rem; }
@@ -172,6 +178,7 @@ def written(out: Path, runs: dict[str, dict[str, Any]]) -> str:
     ]
     if missed:
         parts.append(f"<h2>Not reproduced</h2><ul>{''.join(missed)}</ul>")
+    parts += _index(out, runs)
     for section, experiments in SECTIONS.items():
         shown = [one.name for one in experiments if one.name in runs]
         if shown:
@@ -179,6 +186,25 @@ def written(out: Path, runs: dict[str, dict[str, Any]]) -> str:
         for name in shown:
             parts += _experiment(out, name, runs[name])
     return "\n".join(parts) + "\n</html>\n"
+
+
+def _index(out: Path, runs: dict[str, dict[str, Any]]) -> list[str]:
+    """Every numbered table and figure, with its verdict."""
+    rows = []
+    for document, items in DOCUMENTS.items():
+        for item in items:
+            run, record = runs.get(item.experiment), read(out / f"{item.experiment}.json")
+            word, why = verdict(item, record, run)
+            linked = _text(item.name)
+            if run is not None:
+                linked = f'<a href="#{item.experiment}">{linked}</a>'
+            rows.append((_text(document), linked, _text(word), _text(why)))
+        if not items:
+            rows.append((_text(document), "", "", "no table or figure has a number"))
+    body = "".join(f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>" for row in rows)
+    heads = "".join(f"<th>{head}</th>" for head in ("document", "", "verdict", "why"))
+    about = "<h2>Every numbered table and figure</h2>"
+    return [about, f'<div class="wide"><table class="index"><tr>{heads}</tr>{body}</table></div>']
 
 
 def _experiment(out: Path, name: str, own: dict[str, Any]) -> list[str]:

@@ -11,6 +11,7 @@ import argparse
 import bz2
 import gzip
 import lzma
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
 from bigscreen.data.synthetic import Blocks, rcv1_like, susy_like
+from bigscreen.intake.ingest import ingest
 from pipelines.papers.data_sets import path
 
 
@@ -129,6 +131,22 @@ def rcv1(given: argparse.Namespace) -> Task:
     return Task("rcv1", X, y, 0.005, 1e-8, 1000, about)
 
 
+def kdd99(given: argparse.Namespace) -> Task:
+    """Not of the paper: a set whose rows repeat each other; of it the first 100,000 at most."""
+    most = min(given.rows or 100_000, 100_000)
+    with tempfile.TemporaryDirectory() as folder:
+        store = ingest(
+            path("kddcup99/kddcup.data_10_percent.gz"),
+            Path(folder) / "kdd.store",
+            header=False,
+            label=-1,
+            positive="normal.",
+            scale="minmax",
+        ).store
+        X, y = store.X(0, most), store.y(0, most)
+    return Task("kdd99", X, np.where(y > 0, 1.0, -1.0), 0.1, 1e-7, 1000, "not of the paper")
+
+
 SETS: dict[str, Callable[[argparse.Namespace], Task]] = {
     "a9a": a9a,
     "ijcnn1": ijcnn1,
@@ -157,7 +175,8 @@ def loaded(given: argparse.Namespace, most: int | None = None) -> list[Task]:
     """The sets asked for, of at most so many rows."""
     most = given.rows or most
     given = argparse.Namespace(**{**vars(given), "rows": most})
-    return [SETS[name](given).first(most) for name in given.only]
+    makers = {**SETS, "kdd99": kdd99}
+    return [makers[name](given).first(most) for name in given.only]
 
 
 def notes(tasks: list[Task]) -> list[str]:
