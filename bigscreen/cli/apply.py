@@ -107,10 +107,15 @@ def evaluate(
     Of labels:
     error     share of rows that are predicted wrongly
     accuracy  share of rows that are predicted rightly
+    balanced  mean over labels of the share of their rows that are predicted rightly
     f1        between 0 and 1; few false alarms and few misses of the second label
               (with more than two labels: the mean over all)
     auc       chance that a row of the second label scores above one of the first
+    precision mean precision at every row of the second label, the surest first
+              (average precision: what auc is for rare labels)
     confusion rows by true and by predicted label
+    by label  precision (share of the rows predicted to have the label that do), recall (share of
+              its rows that are found) and f1 of each
 
     \b
     Of a regression, over all rows with a target:
@@ -146,7 +151,10 @@ def evaluate(
     if "confusion" not in record:
         return
     if len(fitted.labels) <= MATRIX_LABELS:
-        report.matrix("confusion (rows)", record["confusion"])
+        report.matrix("by label", "label", _by_label(record["by_label"]))
+        confused = record["confusion"].items()
+        cells = {true: {k: report.count(n) for k, n in row.items()} for true, row in confused}
+        report.matrix("confusion (rows)", "true \\ predicted", cells)
     else:
         report.note(f"--json FILE also tells which of the {len(fitted.labels)} labels are confused")
 
@@ -167,7 +175,26 @@ def _facts(record: dict[str, Any]) -> dict[str, str]:
     by_label = record.get("outside_by_label", {})
     shares += [(f"outside of {label}", share) for label, share in by_label.items()]
     facts |= {name: f"{share:.2%}" for name, share in shares if share is not None}
+    balanced = record.get("balanced_accuracy")
+    facts |= {} if balanced is None else {"balanced accuracy": f"{balanced:.2%}"}
     plain = {name: record.get(name) for name in ("f1", "auc", "r2")}
+    plain["average precision"] = record.get("average_precision")
     facts |= {name: f"{value:.4f}" for name, value in plain.items() if value is not None}
     errors = {name: record.get(name) for name in ("mae", "rmse", "pinball")}
     return facts | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
+
+
+def _by_label(record: dict[str, dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Rows, precision, recall and f1 of every label, for people."""
+    from bigscreen.report.report import count
+
+    return {
+        label: {
+            "rows": count(parts["rows"]),
+            **{
+                name: "-" if parts[name] is None else f"{parts[name]:.2%}"
+                for name in ("precision", "recall", "f1")
+            },
+        }
+        for label, parts in record.items()
+    }

@@ -60,9 +60,11 @@ def evaluate(
     Returns
     -------
     dict
-        Of a classifier: rows (labelled), unlabelled, error, accuracy, f1 (of ``labels[1]``; macro
-        average when there are more than two labels), auc (binary only, otherwise None), confusion
-        (true label -> predicted label -> rows).
+        Of a classifier: rows (labelled), unlabelled, error, accuracy, balanced_accuracy (the mean
+        recall of labels that occur), f1 (of ``labels[1]``; macro average when there are more than
+        two labels), auc and average_precision (binary only, otherwise None), confusion (true label
+        -> predicted label -> rows), by_label (label -> rows, precision, recall, f1; None where
+        nothing is divided).
 
         Of a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute error, root
         of the mean squared one), r2 (share of the targets' variance that is explained; None if
@@ -126,15 +128,20 @@ def _classifier(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
             if n_labels == 2:
                 _append(positive, scores[truth == 1, 0])
                 _append(negative, scores[truth != 1, 0])
-        auc = _auc(_sorted(positive), _sorted(negative)) if n_labels == 2 else None
+        ranked = (_sorted(positive), _sorted(negative)) if n_labels == 2 else None
+        auc = _auc(*ranked) if ranked else None
+        precision = _average_precision(*ranked) if ranked else None
     right = int(np.trace(counts))
     return {
         "rows": rows,
         "unlabelled": dataset.n_rows - rows,
         "error": (rows - right) / rows,
         "accuracy": right / rows,
+        "balanced_accuracy": _balanced(counts),
         "f1": _f1(counts),
         "auc": auc,
+        "average_precision": precision,
+        "by_label": _by_label(counts, model.labels),
         "confusion": {
             str(true): {str(guess): int(counts[i, j]) for j, guess in enumerate(model.labels)}
             for i, true in enumerate(model.labels)
@@ -222,6 +229,26 @@ def _f1(counts: np.ndarray) -> float | None:
     return float(np.mean(2 * hits[chosen] / total[chosen])) if chosen.any() else None
 
 
+def _balanced(counts: np.ndarray) -> float:
+    """The mean share of a label's rows that are predicted rightly, of labels that occur."""
+    rows = counts.sum(axis=1)
+    there = rows > 0
+    return float(np.mean(np.diagonal(counts)[there] / rows[there]))
+
+
+def _by_label(counts: np.ndarray, labels: list[Any]) -> dict[str, dict[str, Any]]:
+    """Rows, precision, recall and F1 of every label."""
+    found = {}
+    hits, rows, guessed = np.diagonal(counts), counts.sum(axis=1), counts.sum(axis=0)
+    for label, hit, own, guess in zip(
+        labels, hits.tolist(), rows.tolist(), guessed.tolist(), strict=True
+    ):
+        shares = {"precision": (hit, guess), "recall": (hit, own), "f1": (2 * hit, own + guess)}
+        parts = {name: above / below if below else None for name, (above, below) in shares.items()}
+        found[str(label)] = {"rows": own, **parts}
+    return found
+
+
 def _append(file: IO[bytes], scores: np.ndarray) -> None:
     file.write(np.ascontiguousarray(scores, dtype=np.float64).data)
 
@@ -247,3 +274,18 @@ def _auc(positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20) -> fl
         not_above = np.searchsorted(negative, part, side="right")
         twice += int(below.sum()) + int(not_above.sum())
     return twice / (2 * len(positive) * len(negative))
+
+
+def _average_precision(
+    positive: np.ndarray, negative: np.ndarray, block: int = 1 << 20
+) -> float | None:
+    """The mean precision at the score of every positive row, all rows as high as it counted."""
+    if not len(positive):
+        return None
+    total = 0.0
+    for start in range(0, len(positive), block):
+        part = positive[start : start + block]
+        right = len(positive) - np.searchsorted(positive, part, side="left")
+        wrong = len(negative) - np.searchsorted(negative, part, side="left")
+        total += float(np.sum(right / (right + wrong)))
+    return total / len(positive)

@@ -219,15 +219,15 @@ def note(sentence: str) -> None:
     Console(highlight=False).print(printable(sentence), markup=False, soft_wrap=True)
 
 
-def matrix(title: str, confusion: Mapping[str, Mapping[str, int]]) -> None:
-    """Print a confusion matrix: true labels down, predicted ones across."""
-    guesses = list(next(iter(confusion.values())))
+def matrix(title: str, corner: str, cells: Mapping[str, Mapping[str, str]]) -> None:
+    """Print a table with names down and across, all rows with the names of the first across."""
+    names = list(next(iter(cells.values())))
     grid = Table(title=Text(printable(title)), title_justify="left")
-    grid.add_column("true \\ predicted")
-    for guess in guesses:
-        grid.add_column(Text(printable(guess)), justify="right")
-    for true, row in confusion.items():
-        grid.add_row(Text(printable(true)), *(count(row[guess]) for guess in guesses))
+    grid.add_column(corner)
+    for name in names:
+        grid.add_column(Text(printable(name)), justify="right")
+    for name, row in cells.items():
+        grid.add_row(Text(printable(name)), *(row[each] for each in names))
     Console(highlight=False).print(grid)
 
 

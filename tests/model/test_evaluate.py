@@ -83,11 +83,19 @@ def test_metrics_are_scikit_learns(tmp_path: Path, labels: list) -> None:
     matrix = metrics.confusion_matrix(truth, guess, labels=range(len(labels)))
     names = [str(label) for label in labels]
     assert [[found["confusion"][i][j] for j in names] for i in names] == matrix.tolist()
+    recalls = metrics.recall_score(truth, guess, average=None)
+    assert found["balanced_accuracy"] == pytest.approx(recalls.mean(), abs=1e-12)
+    parts = metrics.precision_recall_fscore_support(truth, guess, zero_division=0)
+    own = [found["by_label"][name] for name in names]
+    for name, expected in zip(("precision", "recall", "f1", "rows"), parts, strict=True):
+        np.testing.assert_allclose([part[name] or 0 for part in own], expected, atol=1e-12)
     if len(labels) == 2:
+        ranked = metrics.average_precision_score(truth, scores[:, 0])
+        assert found["average_precision"] == pytest.approx(ranked, abs=1e-12)
         assert found["auc"] == pytest.approx(metrics.roc_auc_score(truth, scores[:, 0]), abs=1e-12)
         assert found["f1"] == pytest.approx(metrics.f1_score(truth, guess), abs=1e-12)
     else:
-        assert found["auc"] is None
+        assert found["auc"] is None and found["average_precision"] is None
         expected = metrics.f1_score(truth, guess, average="macro")
         assert found["f1"] == pytest.approx(expected, abs=1e-12)
 
