@@ -75,6 +75,12 @@ from bigscreen.train.option import POSITIVE
     help="Bring columns of numbers to a common size; kept with the store and the model. standard: "
     "mean 0, deviation 1; minmax: 0 to 1; divide:255: for pixels.",
 )
+@click.option(
+    "--impute",
+    type=click.Choice(["mean", "median", "most-frequent", "zero"]),
+    help="What stands for a missing number of a column, kept with the store and the model; a "
+    "missing text is a kind of its own.  [default: a missing value is an error]",
+)
 @click.option("--positive", metavar="LABEL", help="This label against all others as one.")
 @click.option(
     "--regression",

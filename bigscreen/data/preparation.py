@@ -15,6 +15,15 @@ from scipy.sparse import csr_array, issparse
 from bigscreen.data.layout import Features, Label, csr
 from bigscreen.errors import InputError
 
+OF_FEATURES = ("categories", "fill", "offset", "factor")
+"""What decides the meaning of a feature."""
+
+MISSING = ("", "?", "NA")
+"""Texts that say that a value is missing."""
+
+ABSENT = "(missing)"
+"""The category of texts that are missing, where they may be."""
+
 
 @dataclass(eq=False)
 class Preparation:
@@ -30,6 +39,8 @@ class Preparation:
         Categorical source columns; a value of theirs is the index into the list.
     scaling : str
         Name of the scaling, for people: "none", "standard", "minmax", "divide:255".
+    fill : float64 ndarray of shape (n_raw,) or None
+        What stands for a missing number of every source column; None: none may be missing.
     offset, factor : float64 ndarray of shape (n_features,) or None
         A stored feature is (x - offset) * factor; None stands for zeros and for ones. Those of
         categories are 0 and 1, which leaves them as they are; older stores scaled them, too.
@@ -43,6 +54,7 @@ class Preparation:
     names: list[str] | None = None
     categories: dict[int, list[str]] = field(default_factory=dict)
     scaling: str = "none"
+    fill: NDArray[np.float64] | None = None
     offset: NDArray[np.float64] | None = None
     factor: NDArray[np.float64] | None = None
     labels: list[Label] | None = field(default_factory=list)
@@ -59,6 +71,10 @@ class Preparation:
             self.labels = [v.item() if isinstance(v, np.generic) else v for v in self.labels]
         if isinstance(self.positive, np.generic):
             self.positive = self.positive.item()
+        if self.fill is not None:
+            self.fill = np.ascontiguousarray(self.fill, dtype=np.float64)
+            if self.fill.shape != (self.n_raw,) or not np.isfinite(self.fill).all():
+                raise InputError(f"what is missing needs a number for {self.n_raw} columns")
         for name in ("offset", "factor"):
             values = getattr(self, name)
             if values is None:
@@ -128,6 +144,7 @@ class Preparation:
         X = np.asarray(X)
         if X.ndim != 2 or (self.n_raw is not None and X.shape[1] != self.n_raw):
             raise InputError(f"expected rows of {self.n_raw} columns, got shape {X.shape}")
+        X = self.filled(X)
         if not self.categories:
             return _floats(X, _is_wide(X))
         out = np.zeros(
@@ -151,6 +168,12 @@ class Preparation:
             out[seen, at + codes[seen].astype(np.int64)] = 1.0
             at += len(values)
         return out
+
+    def filled(self, X: NDArray[Any]) -> NDArray[Any]:
+        """Rows of the source (rows, n_raw) with a number in place of each that is missing."""
+        if self.fill is None or X.dtype.kind != "f" or not np.isnan(X).any():
+            return X
+        return np.where(np.isnan(X), self.fill.astype(X.dtype), X)
 
     def _expand_sparse(self, X: csr_array) -> csr_array:
         if self.categories:
@@ -207,6 +230,7 @@ class Preparation:
         """
         if self.categories and self.fills(sparse=False):
             raise InputError(f"the scaling {self.scaling!r} would fill the columns of categories")
+        X = self.filled(X)
         places = np.arange(X.shape[1]) if self.n_raw is None else self.places
         columns = np.tile(places, (X.shape[0], 1))
         values = X.astype(np.float64)
@@ -230,8 +254,10 @@ class Preparation:
         """Plain JSON values; `from_dict` gives the same preparation back, bit for bit."""
         record = dict(self.__dict__)
         record["categories"] = {str(c): list(values) for c, values in self.categories.items()}
-        for name in ("offset", "factor"):
+        for name in ("fill", "offset", "factor"):
             record[name] = None if record[name] is None else record[name].tolist()
+        if record["fill"] is None:
+            del record["fill"]  # (so have the records of before none)
         return record
 
     @classmethod
@@ -261,12 +287,13 @@ class Preparation:
         Labels differ between stores that one model serves, and names are optional.
         """
         record = self.to_dict()
-        return _hash({key: record[key] for key in ("categories", "offset", "factor")})
+        return _hash({key: record[key] for key in OF_FEATURES if key in record})
 
     @property
     def changes(self) -> bool:
         """Whether a feature is anything but the column of the source as it came."""
-        return bool(self.categories) or self.offset is not None or self.factor is not None
+        scaled = self.offset is not None or self.factor is not None
+        return bool(self.categories) or scaled or self.fill is not None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Preparation) and self.to_dict() == other.to_dict()

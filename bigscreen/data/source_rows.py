@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from bigscreen.data.layout import Features
-from bigscreen.data.preparation import Preparation
+from bigscreen.data.preparation import ABSENT, MISSING, Preparation
 from bigscreen.data.targets import as_features
 from bigscreen.errors import InputError
 
@@ -139,25 +139,25 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
         if j in preparation.categories:
             out[:, j] = _codes(values, preparation.categories[j], name)
         else:
-            out[:, j] = _numbers(values, name)
+            out[:, j] = _numbers(values, name, preparation.fill is not None)
     return out
 
 
-def _numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
+def _numbers(values: NDArray[Any], name: str, missing: bool) -> NDArray[np.float64]:
     try:
         numbers = values.astype(np.float64)
     except (TypeError, ValueError):
         numbers = np.empty(len(values))
         for row, value in enumerate(values.tolist()):
             try:
-                numbers[row] = np.nan if value is None else float(value)
+                numbers[row] = np.nan if value is None or value in MISSING else float(value)
             except (TypeError, ValueError) as error:
                 raise InputError(
                     f"row {row}, {name}: {value!r} is no number, and the source had numbers there"
                 ) from error
-    missing = np.flatnonzero(np.isnan(numbers))
-    if len(missing):
-        raise InputError(f"row {missing[0]}, {name}: the value is missing")
+    holes = np.flatnonzero(np.isnan(numbers))
+    if len(holes) and not missing:
+        raise InputError(f"row {holes[0]}, {name}: the value is missing")
     return numbers
 
 
@@ -190,6 +190,8 @@ def _codes(values: NDArray[Any], categories: Sequence[str], name: str) -> NDArra
 
 def _texts(value: Any) -> Sequence[str]:
     """How a file may have written a category."""
+    if value is None or value != value or value in MISSING:
+        return (str(value), ABSENT)  # (it may be a category by that name)
     if isinstance(value, bool):
         return BOOLEANS[value]
     if isinstance(value, bytes):

@@ -58,6 +58,7 @@ def ingest(
     seed: int = 0,
     rows: str | None = None,
     scale: str = "none",
+    impute: str | None = None,
     positive: Label | None = None,
     regression: bool = False,
     unlabelled: bool = False,
@@ -94,6 +95,10 @@ def ingest(
     scale : str, default="none"
         "none", "standard", "minmax" or "divide:N", of numeric columns, computed on the rows that
         are not held out; the 0 and 1 of categories stay as they are.
+    impute : {"mean", "median", "most-frequent", "zero"}, optional
+        What stands for a missing number ("", "?", "NA", NaN, null) of a column, learnt from the
+        rows that are not held out (medians and commonest values from up to 100,000 of them); a
+        missing text is a category of its own. Default: a missing value is an error.
     positive : label, optional
         Make two labels: this one (code 1) and "rest" (code 0).
     regression : bool, default=False
@@ -151,7 +156,14 @@ def ingest(
         raise InputError(f"holdout={holdout}: give a fraction below 1 or a number of rows.")
     pattern = None if like is None else pattern_of(like)
     known = None if pattern is None else pattern.preparation
+    if impute not in (None, "mean", "median", "most-frequent", "zero"):
+        raise InputError(
+            f"there is no way {impute!r} to impute: use mean, median, most-frequent or zero."
+        )
+    if impute is not None and known is not None:
+        raise InputError("like brings its own numbers for what is missing: leave out impute.")
     check_choices(known, scale, positive, regression, unlabelled)
+    missing = impute is not None or (known is not None and known.fill is not None)
     regression = regression or (known is not None and known.labels is None)
     options: dict[str, Any] = {
         "label": label,
@@ -165,6 +177,7 @@ def ingest(
         "h5_x": h5_x,
         "h5_y": h5_y,
         "unlabelled": unlabelled,
+        **({"missing": True} if missing else {}),
     }
     allowed = most_memory(memory)
     inputs = inputs_of(sources, options)
@@ -179,6 +192,7 @@ def ingest(
         "shuffle": shuffle,
         "layout": layout,
         "max_kinds": max_kinds,
+        **({} if impute is None else {"impute": impute}),
     }
     job = {
         "sources": [source.identity for source in inputs],
@@ -201,12 +215,14 @@ def ingest(
         regression=regression,
         unlabelled=unlabelled,
         max_kinds=max_kinds,
+        missing=missing,
     )
     wanted = Wanted(
         path=store_path(path),
         holdout=holdout,
         seed=seed,
         scale=scale,
+        impute=impute,
         positive=positive,
         like=known,
         like_sparse=None if pattern is None else pattern.sparse,

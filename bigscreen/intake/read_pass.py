@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, csr_slice
@@ -49,6 +50,8 @@ class Request:
         Whether rows have targets, or nothing that is to be predicted, in place of labels.
     max_kinds : int or None
         Of a categorical column.
+    missing : bool
+        Whether numbers may be missing, which are NaN then in the spill.
     """
 
     openers: Sequence[Callable[[], Reader]]
@@ -60,6 +63,7 @@ class Request:
     regression: bool
     unlabelled: bool
     max_kinds: int | None
+    missing: bool
 
 
 class Reading:
@@ -152,8 +156,11 @@ class Reading:
             stop = min(self.request.rows[1] - first, stop)
         if start >= stop:
             return
+        block, holes = self._without_holes(block)
         wide = self._wide(block)
         X = as_features(block.X, block.where, wide)
+        if holes is not None:
+            X[holes] = np.nan
         y, weight = block.y, block.weight
         if start > 0 or stop < X.shape[0]:
             X = csr_slice(X, start, stop) if issparse(X) else X[start:stop]
@@ -173,6 +180,15 @@ class Reading:
         self.spill.append(record, X)
         self.found.rows += X.shape[0]
         self.found.nonzeros += _nonzeros(X, list(reader.categories))
+
+    def _without_holes(self, block: Block) -> tuple[Block, NDArray[np.bool_] | None]:
+        """The block with 0 where numbers are missing, and where that is, if they may be."""
+        if not self.request.missing or issparse(block.X):
+            return block, None
+        holes = np.isnan(block.X)
+        if not holes.any():
+            return block, None
+        return replace(block, X=np.where(holes, 0, block.X)), holes
 
     def _wide(self, block: Block) -> bool:
         """Whether features are kept in float64: the first block's decide for all."""

@@ -21,11 +21,28 @@ from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
 from bigscreen.intake.read_pass import Reading, Report
 from bigscreen.intake.source import known_codes, settle
 from bigscreen.intake.spill import Journal
-from bigscreen.intake.write_pass import Spilled, Survey, Transform, arrange, measure
+from bigscreen.intake.write_pass import (
+    Spilled,
+    Survey,
+    Transform,
+    arrange,
+    measure,
+    measure_fill,
+)
 
 DENSE_WIDTH = 256
 DENSE_SHARE = 0.5
 """CSR is for rows wider than the first, and where it takes less than the second of dense bytes."""
+
+NAMED = 5
+"""Columns with missing values that notes name, at most."""
+
+_FILLS = {
+    "mean": "its mean",
+    "median": "its median",
+    "most-frequent": "its commonest value",
+    "zero": "nothing",
+}
 
 
 @dataclass(frozen=True)
@@ -65,6 +82,7 @@ class Wanted:
     holdout: float
     seed: int
     scale: str
+    impute: str | None
     positive: Label | None
     like: Preparation | None
     like_sparse: bool | None
@@ -117,6 +135,7 @@ class Build:
         if not finishing:
             self._check_disk(transform)
         if wanted.like is None:
+            self._fill(spilled, survey, transform)
             self._scale(spilled, survey, transform)
         self._note_counts(transform)
         sizes = survey.sizes.sum(axis=0).tolist()
@@ -235,6 +254,41 @@ class Build:
             return wanted.like_sparse
         saves = self.planned["sparse"] < DENSE_SHARE * self.planned["dense"]
         return n_features > DENSE_WIDTH and saves
+
+    def _fill(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
+        """Learn what stands for missing numbers, unless an earlier run has."""
+        how, preparation = self.wanted.impute, transform.preparation
+        if how is None:
+            return
+        if self.shape.sparse:
+            raise InputError(
+                "impute is for values that are missing, and what sparse rows leave out is 0; leave "
+                "it out"
+            )
+        known = next((line["fill"] for line in self._journal.lines if "fill" in line), None)
+        if known is None:
+            fill = measure_fill(spilled, survey, how, preparation.numeric)
+            known = {"values": fill.values.tolist(), "missing": fill.missing.tolist()}
+            self._journal.write({"fill": known})
+        every = np.zeros(preparation.n_raw or 0)
+        every[preparation.numeric] = known["values"]
+        transform.preparation = replace(preparation, fill=every)
+        self._note_fill(transform.preparation, known)
+
+    def _note_fill(self, preparation: Preparation, known: dict[str, Any]) -> None:
+        names, what = preparation.names, _FILLS[self.wanted.impute or ""]
+        missing, values = np.array(known["missing"]), known["values"]
+        columns = np.flatnonzero(missing)
+        for k in columns[:NAMED].tolist():
+            c = int(preparation.numeric[k])
+            name = repr(names[c]) if names else f"number {c + 1}"
+            count = f"{missing[k]} missing value(s) of the column {name} count"
+            self.notes.append(f"{count} as {what}, {values[k]:g}.")
+        if len(columns) > NAMED:
+            rest = int(missing[columns[NAMED:]].sum())
+            self.notes.append(
+                f"{rest} missing value(s) of {len(columns) - NAMED} more columns do, too."
+            )
 
     def _scale(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
         """Measure the scaling on the rows that are kept, unless an earlier run has."""

@@ -141,6 +141,7 @@ def measure(
                 if issparse(X):
                     yield from (piece for _, piece in transform.pieces(X))
                 else:
+                    X = transform.preparation.filled(X)
                     yield X if len(numeric) == X.shape[1] else X[:, numeric]
             report(int(sizes.sum()))
 
@@ -148,6 +149,56 @@ def measure(
     for batch in _batches(pieces(), max(_SLICE_BYTES // (8 * len(numeric)), 1)):
         moments.add(batch)
     return moments
+
+
+SAMPLE_ROWS, SAMPLE_BYTES = 100_000, 64 << 20
+"""Rows, spread evenly over all, that medians and commonest values are of, at most; their size."""
+
+
+@dataclass(frozen=True)
+class Fill:
+    """What stands for missing numbers of the numeric columns, and how many are missing."""
+
+    values: NDArray[np.float64]
+    missing: NDArray[np.int64]
+
+
+def measure_fill(spilled: Spilled, survey: Survey, how: str, numeric: NDArray[np.int64]) -> Fill:
+    """What stands for missing numbers, learnt from the kept rows.
+
+    Parameters
+    ----------
+    how : {"mean", "median", "most-frequent", "zero"}
+        The mean is that of all rows. The others are those of up to 100,000 of them. A column of
+        which nothing is known has 0.
+    numeric : int64 (columns,)
+    """
+    rows = int(survey.sizes[:, 0].sum())
+    most = max(1, min(SAMPLE_ROWS, SAMPLE_BYTES // (8 * max(len(numeric), 1))))
+    step, at = -(-rows // most), 0
+    sums, counts = np.zeros(len(numeric)), np.zeros(len(numeric), np.int64)
+    sample = [np.empty((0, len(numeric)))]
+    for part, sizes in zip(survey.parts, survey.sizes, strict=True):
+        if sizes[0]:
+            X = np.asarray(spilled.read(part)[0].X)[:, numeric].astype(np.float64)
+            counts += np.count_nonzero(~np.isnan(X), axis=0)
+            sums += np.nansum(X, axis=0)
+            sample.append(X[-at % step :: step])
+            at += len(X)
+    values = sums / np.maximum(counts, 1)
+    if how in ("median", "most-frequent"):
+        of = np.median if how == "median" else _commonest
+        columns = (column[~np.isnan(column)] for column in np.concatenate(sample).T)
+        values = np.array([of(column) if len(column) else 0.0 for column in columns])
+    elif how == "zero":
+        values = np.zeros(len(numeric))
+    return Fill(values, rows - counts)
+
+
+def _commonest(values: NDArray[np.float64]) -> float:
+    """The value that occurs most often, the smallest of equals."""
+    found, times = np.unique(values, return_counts=True)
+    return float(found[np.argmax(times)])
 
 
 def _batches(pieces: Iterator[Features], size: int) -> Iterator[Features]:

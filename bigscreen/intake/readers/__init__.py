@@ -19,20 +19,20 @@ from bigscreen.intake.readers.table import LABEL_NAMES, TableReader
 __all__ = ["Block", "Reader", "is_path", "open_source"]
 
 _COLUMNS = ("label", "weight")
-_TABLE = (*_COLUMNS, "drop", "categorical", "categories")
+_TABLE = (*_COLUMNS, "drop", "categorical", "categories", "missing")
 
 # How a format is called, what opens it, which options it takes.
 _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "svmlight": (SvmlightReader, ("zero_based",)),
     "table": (TableReader, (*_TABLE, "header", "delimiter")),
-    "ARFF": (ArffReader, (*_COLUMNS, "drop", "categories")),
+    "ARFF": (ArffReader, (*_COLUMNS, "drop", "categories", "missing")),
     "HDF5": (open_hdf5, (*_COLUMNS, "h5_x", "h5_y", "memory")),
     "NPY": (open_npy, (*_COLUMNS, "labels_file", "memory")),
     "NPZ": (open_npz, (*_COLUMNS, "memory")),
     "IDX": (open_idx, ("label", "labels_file")),
     "Parquet": (ParquetReader, (*_TABLE, "memory")),
 }
-_ALWAYS_GIVEN = ("zero_based", "categories", "memory")
+_ALWAYS_GIVEN = ("zero_based", "categories", "memory", "missing")
 
 _NAMES = {
     "svmlight": (".svm", ".libsvm", ".svmlight"),
@@ -69,7 +69,8 @@ def open_source(source: Any, **options: Any) -> Reader:
     **options
         label, weight, drop, categorical, categories, header, delimiter (tables), zero_based
         (svmlight), labels_file (IDX, NPY), h5_x, h5_y (HDF5), memory (bytes that what must be held
-        whole may take); None and () stand for "not given".
+        whole may take), missing (True: a missing number is NaN, a missing text a category of its
+        own, see `ABSENT`; other formats have NaN as it is); None and () stand for "not given".
         A label of "none" says that there are no labels; so does unlabelled=True, unless a label
         is named.
 

@@ -137,6 +137,8 @@ class ArffReader(DelimitedReader):
         Categories from an earlier store, for columns of X: a value not among them has code -1
         and is counted in `unseen`. Default: a nominal attribute's categories as declared, where
         any other value is an error.
+    missing : bool, default=False
+        Whether features of dense rows may be missing: see `DelimitedReader`.
 
     Notes
     -----
@@ -152,6 +154,7 @@ class ArffReader(DelimitedReader):
         weight: Column | None = None,
         drop: Sequence[Column] = (),
         categories: Mapping[int, list[str]] | None = None,
+        missing: bool = False,
     ) -> None:
         header = read_header(path)
         count, names = len(header.names), header.names
@@ -180,7 +183,7 @@ class ArffReader(DelimitedReader):
             body_start=header.start,
             body_line=header.line,
         )
-        super().__init__(path, layout, columns, known, closed=categories is None)
+        super().__init__(path, layout, columns, known, categories is None, missing)
         self.sparse = header.sparse
         self._names = names
         self._column_of = {f: j for j, f in enumerate(columns.features)}

@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.preparation import ABSENT, MISSING
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
-from bigscreen.intake.readers.text import MISSING, exact_number, finite_number, mark_numbers
+from bigscreen.intake.readers.text import exact_number, finite_number, mark_numbers
 from bigscreen.numerics.rows import njit
 
 MAX_CATEGORIES = 100_000
@@ -131,13 +132,17 @@ class Categories:
         The categories, in code order.
     closed : bool, default=False
         A text that is not among `known` is an error; otherwise it has code -1 and is counted.
+    missing : bool, default=False
+        A missing text has a category of its own, `ABSENT`; otherwise it is an error.
     """
 
-    def __init__(self, known: list[str] | None = None, closed: bool = False) -> None:
+    def __init__(
+        self, known: list[str] | None = None, closed: bool = False, missing: bool = False
+    ) -> None:
         self.names: list[str] = list(known or [])
         self.unseen = 0
         self._learning = known is None
-        self._closed = closed
+        self._closed, self._missing = closed, missing
         self._codes = {name: code for code, name in enumerate(self.names)}
         self._encoder = Encoder()
         self._map = np.empty(0, np.int32)
@@ -166,6 +171,11 @@ class Categories:
     def code(self, text: str, place: str) -> int:
         """Return the code of one text, perhaps a new one; `place` stands in an error."""
         if text not in self._codes:
+            if text in MISSING and self._missing:
+                if ABSENT not in self._codes and (self._learning or self._closed):
+                    self._codes[ABSENT] = len(self.names)
+                    self.names.append(ABSENT)
+                return self._codes.get(ABSENT, -1)
             if text in MISSING:
                 raise InputError(f"{place}: the value is missing; fill it in or remove the row.")
             if self._closed:

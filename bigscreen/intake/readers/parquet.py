@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.limits import most_memory
+from bigscreen.data.preparation import ABSENT
 from bigscreen.errors import InputError, in_units
 from bigscreen.intake.readers.base import PIECE_BYTES, Block
 from bigscreen.intake.readers.binary import Column
@@ -33,6 +34,8 @@ class ParquetReader:
         Columns to leave out, and columns of numbers that are categories.
     categories : mapping of int to list of str, optional
         Categories from an earlier store, for columns of X; see `TableReader`.
+    missing : bool, default=False
+        Whether features may be null: see `DelimitedReader`.
     memory : int, optional
         Bytes that reading may take.
 
@@ -54,7 +57,9 @@ class ParquetReader:
         categorical: Sequence[Column] = (),
         categories: Mapping[int, list[str]] | None = None,
         memory: int | None = None,
+        missing: bool = False,
     ) -> None:
+        self._missing = missing
         try:
             import pyarrow
             import pyarrow.parquet
@@ -186,7 +191,7 @@ class ParquetReader:
 
         def column(f: int) -> Any:
             values = batch.column(self._names[f])
-            if values.null_count:
+            if values.null_count and not (self._missing and f in self._columns.features):
                 row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
                 raise InputError(
                     f"{where(row)}: column {self._names[f]!r} is empty; remove or fill the row."
@@ -220,6 +225,10 @@ class ParquetReader:
 
     def _codes(self, j: int, values: Any) -> NDArray[np.int32]:
         """Category numbers of the values; a category not seen before gets the next one."""
+        if values.null_count:
+            if self._arrow.types.is_dictionary(values.type):
+                values = values.dictionary_decode()
+            values = values.cast(self._arrow.string()).fill_null(ABSENT)
         if not self._arrow.types.is_dictionary(values.type):
             values = values.dictionary_encode()
         names = self.categories[j]

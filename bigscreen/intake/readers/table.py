@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.preparation import MISSING
 from bigscreen.errors import InputError
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
 from bigscreen.intake.readers.categories import Categories, Encoder, Labels
 from bigscreen.intake.readers.text import (
-    MISSING,
     Fields,
     Layout,
     Marks,
@@ -104,6 +104,8 @@ class DelimitedReader:
         The categorical columns of X; None for categories that are to be learnt.
     closed : bool, default=False
         Whether a text that is not among given categories is an error.
+    missing : bool, default=False
+        Whether features may be missing: a number is NaN then, a text a category of its own.
     """
 
     sparse = False
@@ -115,7 +117,9 @@ class DelimitedReader:
         columns: TableColumns,
         categories: Mapping[int, list[str] | None],
         closed: bool = False,
+        missing: bool = False,
     ) -> None:
+        self._missing = missing
         self.path, self.layout, self.columns = Path(path), layout, columns
         self.n_features: int | None = len(columns.features)
         names = layout.names
@@ -126,7 +130,9 @@ class DelimitedReader:
             pass
 
     def _restart(self) -> None:
-        self._coders = {j: Categories(known, self._closed) for j, known in self._known.items()}
+        self._coders = {
+            j: Categories(known, self._closed, self._missing) for j, known in self._known.items()
+        }
         self.categories = {j: coder.names for j, coder in self._coders.items()}
         self.unseen = {j: 0 for j, known in self._known.items() if known is not None}
 
@@ -178,7 +184,7 @@ class DelimitedReader:
         columns = np.array(self.columns.features)
         columns[list(codes)] = -1
         X = np.empty((len(fields.lines), len(columns)))
-        _fill(fields, columns, X)
+        _fill(fields, columns, X, self._missing)
         for j, of_column in codes.items():
             X[:, j] = of_column
         y = weight = None
@@ -204,13 +210,19 @@ def _places(fields: Fields, f: int) -> Callable[[int], str]:
     return lambda row: fields.place(row, f)
 
 
-def _fill(fields: Fields, columns: NDArray[np.int64], out: NDArray[np.float64]) -> None:
+def _fill(
+    fields: Fields, columns: NDArray[np.int64], out: NDArray[np.float64], missing: bool = False
+) -> None:
     """Parse numbers into `out`: plain ones in the compiled loop, any other one by one."""
     arrays = fields.buf, fields.starts, fields.ends, columns, out
     row, j = fill_numbers(*arrays, 0, 0)
     while row < len(out):
         f = int(columns[j])
-        out[row, j] = finite_number(fields.text(row, f), fields.place(row, f))
+        text = fields.text(row, f)
+        if missing and (text in MISSING or text.lower() == "nan"):
+            out[row, j] = np.nan
+        else:
+            out[row, j] = finite_number(text, fields.place(row, f))
         row, j = fill_numbers(*arrays, row, j + 1)
 
 
@@ -237,10 +249,12 @@ class TableReader(DelimitedReader):
     categories : mapping of int to list of str, optional
         Categories from an earlier store, for columns of X: these columns and no others are
         categorical, and a value not among them has code -1 and is counted in `unseen`.
+    missing : bool, default=False
+        Whether features may be missing: see `DelimitedReader`.
 
     Notes
     -----
-    Quoted fields as in RFC 4180. "", "?" and "NA" are missing values, and errors.
+    Quoted fields as in RFC 4180. "", "?" and "NA" are missing values, and errors unless `missing`.
     """
 
     def __init__(
@@ -254,6 +268,7 @@ class TableReader(DelimitedReader):
         drop: Sequence[Column] = (),
         categorical: Sequence[Column] = (),
         categories: Mapping[int, list[str]] | None = None,
+        missing: bool = False,
     ) -> None:
         asked = [c for c in (label, weight, *drop, *categorical) if isinstance(c, str)]
         layout = find_layout(path, delimiter, header, asked)
@@ -271,7 +286,7 @@ class TableReader(DelimitedReader):
             }
         else:
             known = {j: list(of_column) for j, of_column in categories.items()}
-        super().__init__(path, layout, columns, known)
+        super().__init__(path, layout, columns, known, missing=missing)
 
 
 def _is_text(fields: Fields, f: int) -> bool:

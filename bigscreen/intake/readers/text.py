@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.preparation import MISSING
 from bigscreen.errors import InputError
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Source, decode, text_pieces, too_long
@@ -259,8 +260,6 @@ def read_fields(source: Source, layout: Layout) -> Iterator[Fields]:
     if rest.strip():
         raise InputError(f"{path}, line {line}: a quoted field is opened and never closed.")
 
-
-MISSING = ("", "?", "NA")
 
 _NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
