@@ -25,6 +25,9 @@ ROUNDING_GAP_RATIO = 2.0
 COUNTED = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
 """What a pass of the history holds beside the rest where a solver counts it: totals so far."""
 
+ESTIMATED = "estimated_from"
+"""The same of a P that is an estimate: the number of rows that it was taken from."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -87,7 +90,8 @@ class Monitor:
     ``nothing``: where ``w = w(alpha)`` and ``1/2 ||w||^2`` is no more, w* is 0 as far as anyone
     could tell, and so is P*: no relative gap has a meaning. ``ended``: "proved"; "nothing", for
     that; "rounded", if the gap is small enough, but what rounding can have put into it is not;
-    "stalled", if the solver could do no more; "passes" or "time", if there were none left.
+    "stalled", if the solver could do no more; "slow", if it says that more would gain little;
+    "passes" or "time", if there were none left.
 
     ``definite``: whether gaps mean anything. Where they do not the KKT violation takes their place
     everywhere, and no rule may ask for a ball.
@@ -146,7 +150,7 @@ class Monitor:
             self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
         exhausted = self._exhausted()
         if exhausted or (stats["stalled"] and not self._reckless()):
-            ended = "stalled"
+            ended = "slow" if stats["stalled"] == "slow" else "stalled"
             if exhausted:
                 ended = "passes" if len(self.history) >= self.limits.max_iter else "time"
             self.ended = "nothing" if self._nothing(self._close(self.best).dual) else ended
@@ -189,7 +193,7 @@ class Monitor:
             "rows_alive": stats["rows_alive"],
             "rows_visited": stats["rows_visited"],
             "seconds": time.monotonic() - self.started,
-            **{name: stats[name] for name in COUNTED if name in stats},
+            **{name: stats[name] for name in (*COUNTED, ESTIMATED) if name in stats},
         }
         self.history.append(event)
         self.removals.since += stats["fixed_hi"] + stats["fixed_lo"]

@@ -18,6 +18,7 @@ from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.solvers.snacks.solver import Pegasos, Snacks
 from bigscreen.train.job import Attempt, Job, Result
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import machine
@@ -98,6 +99,10 @@ class FeaturesJob(Job):
             solver = Newton(tol=self.options.tol)
         elif self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
+        elif self.plan.solver == "snacks":
+            solver = Snacks(tol=self.options.tol, seed=self.options.seed)
+        elif self.plan.solver == "pegasos":
+            solver = Pegasos(tol=self.options.tol, seed=self.options.seed)
         return Attempt(self.design, solver, self.fleet, start, self.source)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:

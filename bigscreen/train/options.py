@@ -84,6 +84,10 @@ RECIPE_OFFSETS = {"true": "true", "penalized": "constant", "none": "none"}
 """The same as `bigscreen.problems.recipes` calls it."""
 
 
+STOCHASTIC = ("snacks", "pegasos")
+"""Solvers that draw rows at random."""
+
+
 def of_problems(parameter: str, refusal: str = "") -> tuple[Scope]:
     """The problems that are functions of this parameter."""
 
@@ -322,11 +326,15 @@ class TrainOptions:
     )
     solver: str = option(
         "auto",
-        Words(("auto", "newton", "cd", "block", "pairs"), {"block": EXACT}),
-        "newton: few passes, any number of rows; cd: coordinate descent. With --exact, block: "
-        "many rows at a time; pairs: two at a time, in one process.",
+        Words(("auto", "newton", "cd", "block", "pairs", "snacks", "pegasos"), {"block": EXACT}),
+        "newton: few passes, any number of rows; cd: coordinate descent. snacks: steps on rows "
+        "drawn at random, near in one pass, and then slow: it proves what it has reached, seldom "
+        "--tol; pegasos: an older kind of it. With --exact, block: many rows at a time; pairs: two "
+        "at a time, in one process.",
         detail="cd moves one variable at a time: it solves problems without a coupling, which are "
-        "those without nu and without an unpenalised offset.",
+        "those without nu and without an unpenalised offset. snacks and pegasos solve those "
+        "without nu whose losses are not squared, pegasos without an unpenalised offset; they end "
+        "with two stages that each lower the objective by less than tol of it.",
     )
     features: str = option(
         "auto",
@@ -428,6 +436,8 @@ class TrainOptions:
     @property
     def rule(self) -> str:
         """The screening rule that "auto" stands for."""
+        if self.solver in STOCHASTIC:
+            return "none"  # a row that is drawn now and then needs no leaving out
         if self.screening != "auto":
             return self.screening
         return "none" if self.exact else "gap"
@@ -500,6 +510,8 @@ class TrainOptions:
                 )
 
     def _check_solver(self) -> None:
+        if self.solver in STOCHASTIC:
+            self._check_stochastic()
         if self.solver == "cd" and self.coupled:
             nu = "nu" in PROBLEMS[self.problem].parameters
             raise InputError(
@@ -508,13 +520,27 @@ class TrainOptions:
                 + (", or pairs" if nu else ", pairs, or intercept penalized")
             )
 
+    def _check_stochastic(self) -> None:
+        """Refuse what steps on rows drawn at random do not solve."""
+        squared = PROBLEMS[self.problem].squared
+        if squared or "nu" in PROBLEMS[self.problem].parameters:
+            raise InputError(
+                f"solver {self.solver} is for losses that grow no faster than the error, without "
+                f"a total to meet, and {self.problem} "
+                f"{'squares its errors' if squared else 'has a nu'}; use the newton solver"
+            )
+        if self.solver == "pegasos" and self.coupled:
+            raise InputError(
+                "pegasos has no unpenalised offset; use intercept penalized, or solver snacks"
+            )
+
     def _check_exact(self) -> None:
         """What only an exact machine or its solvers have, and what they have not."""
         given = callable(self.kernel) or self.kernel == "precomputed"
         if given and not self.exact:
             kernel = "a precomputed kernel or one that is a function"
             raise InputError(ONLY_EXACT.format(name=kernel))
-        if self.exact and self.solver in ("newton", "cd"):
+        if self.exact and self.solver in ("newton", "cd", *STOCHASTIC):
             raise InputError(
                 f"solver {self.solver} needs landmarks or a linear machine; "
                 "use block or pairs for an exact one"

@@ -17,7 +17,8 @@ from bigscreen.kernels.standard import on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
-from bigscreen.train.options import PROBLEMS, coupled
+from bigscreen.solvers.snacks.draws import HELD_BYTES
+from bigscreen.train.options import PROBLEMS, STOCHASTIC, coupled
 
 BASE_BYTES = 400 * 2**20
 """An idle process with everything imported and compiled."""
@@ -46,8 +47,8 @@ class Plan:
     data_bytes : int
         The rows as stored.
     solver, features : str
-        ``newton``, ``cd``, ``block`` or ``pairs``; ``stored`` (in memory or on disk),
-        ``recomputed``, ``raw`` or ``exact``.
+        ``newton``, ``cd``, ``block``, ``pairs``, ``snacks`` or ``pegasos``; ``stored`` (in memory
+        or on disk), ``recomputed``, ``raw`` or ``exact``.
     features_in_memory, resident : bool
         Whether features, and the rows a pass reads, are kept in memory.
     peak_bytes, disk_bytes, cache_bytes : int
@@ -120,6 +121,8 @@ def outline(data: Rows, request: Request) -> Plan:
     # The coordinator's moments and Hessian; every thread's; the factor of every process.
     squares = 7 + threads * (5 if request.cluster else 3)
     work = square * squares if solver == "newton" else 0
+    if solver in STOCHASTIC and not linear:
+        work = square  # T in either precision, and the machines that are tried
     tiles = threads * 2048 * (m + 1) * (8 + 8 + 4) if solver == "newton" else threads * 2**25
     # Pair steps keep rows of the matrix of products between the rows.
     cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
@@ -133,6 +136,8 @@ def outline(data: Rows, request: Request) -> Plan:
     passed_over = feature_bytes or data_bytes
     resident = passed_over <= 0.8 * room or solver == "pairs"
     read = passed_over if resident else threads * BLOCK_BYTES
+    if solver in STOCHASTIC and not resident:
+        read = min(passed_over, max(read, HELD_BYTES))
     peak = fixed + read
     refusal = None
     # Landmarks are chosen before any of that is there.

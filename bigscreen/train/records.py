@@ -140,6 +140,11 @@ def hindrance(fitted: Fitted, tol: float) -> str | None:
             f"the gap {proved.gap:.2g} is no more than rounding can have made it "
             f"({proved.rounding_bound:.2g}); ask for a larger tol, or scale data and targets"
         )
+    if fitted.ended == "slow":
+        return (
+            "more steps on rows drawn at random would gain little, and prove no more; the newton "
+            "solver proves tol"
+        )
     if fitted.ended == "stalled":
         return "rounding lets the solver come no closer; ask for a larger tol or scale the data"
     return None

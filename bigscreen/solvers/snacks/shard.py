@@ -1,0 +1,277 @@
+"""One shard's part of stochastic steps: subgradients of rows drawn, and P over all rows.
+
+A pass over the rows visits every row once. Its order depends on the seed, the pass and the shard
+alone, and goes chunk by chunk, so that rows on disk are read as they lie. A state holds nothing
+that a message does not say again: a lost shard is opened, and goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.features.design import Design, row_ranges
+from bigscreen.fleet.shards import Arrays
+from bigscreen.numerics import reproducible
+from bigscreen.numerics.reproducible import Totals
+from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot
+from bigscreen.problems.dual import Dual
+from bigscreen.problems.point import SumLayout, Terms, read_off
+from bigscreen.problems.recipes import Problem
+
+COLUMN_ROWS = 1024
+"""Rows whose columns are held at once."""
+
+Handler = Callable[["DrawnShard", dict[str, Any], Totals], FloatArray]
+"""What answers messages of one kind."""
+
+
+@dataclass
+class DrawnShard:
+    """A shard's rows during a solve.
+
+    ``parts``: sign, lin, lo, hi and tube of the dual, as compiled loops take them. ``order`` is
+    that of the rows in the pass number ``epoch``; ``chunk`` the number and the rows of the chunk
+    that was read last, where rows are not kept.
+    """
+
+    shard: int
+    dual: Dual
+    parts: tuple[FloatArray, ...]
+    X: Any
+    epoch: int = -1
+    order: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    chunk: tuple[int, Any] = (-1, None)
+
+
+@dataclass(frozen=True)
+class DrawProgram:
+    """What every shard of a stochastic solve runs (see ``fleet.Program``).
+
+    Parameters
+    ----------
+    design : Design
+    problem : Problem
+    seed : int
+        Of the orders.
+    resident : bool
+        Keep the shard's rows in memory.
+    weight_bound : float
+        Upper bound of the rows' reach in all (sizes the exact sums).
+    """
+
+    design: Design
+    problem: Problem
+    seed: int
+    resident: bool
+    weight_bound: float
+
+    @cached_property
+    def frame(self) -> SumLayout:
+        """What rows have beside their columns."""
+        return SumLayout.of(self.problem, self.design.data)
+
+    @property
+    def bound(self) -> float:
+        """At least every entry of ``sum s alpha [c, 1]``, whichever rows it goes over."""
+        return self.weight_bound * self.frame.largest(self.design.column_bound)
+
+    @property
+    def square_bound(self) -> float:
+        """At least every entry of ``sum reach phi^2``."""
+        return self.weight_bound * self.frame.largest(self.design.largest_norm) ** 2
+
+    def open(self, shard: int) -> DrawnShard:
+        """The state before the first message: nothing drawn."""
+        data = self.design.data
+        start, stop = data.shard(shard)
+        dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
+        tube = np.zeros(len(dual)) if dual.tube is None else dual.tube
+        given = dual.sign, dual.lin, dual.lo, dual.hi, tube
+        parts = tuple(np.ascontiguousarray(part, np.float64) for part in given)
+        return DrawnShard(shard, dual, parts, data.X(start, stop) if self.resident else None)
+
+    def step(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Answer one message: ``sample``, ``step``, ``estimate`` or ``measure``."""
+        answer: Handler = getattr(self, "_" + message["kind"])
+        return answer(state, message, totals)
+
+    # -- rows that are drawn -----------------------------------------------------------------------
+    def _sample(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Second moments of the features of some rows, weighted by their reach.
+
+        Returns [sum reach of these rows, sum reach |p| of them; of all rows their losses at w = 0,
+        and how far alpha = 0 is from any box].
+        """
+        squares = np.zeros(self.design.rank)
+        mass = unit = 0.0
+        for X, at, ids in self._pieces(state, self._picks(state, message)):
+            for a, b in row_ranges(len(at), COLUMN_ROWS):
+                rows = X[at[a:b]]
+                part = state.dual[ids[a:b]]
+                reach = part.reach
+                mass += float(np.sum(reach))
+                unit += float(np.sum(reach * np.abs(part.lin)))
+                if self.design.kernel is not None or isinstance(rows, np.ndarray):
+                    phi = self.design.features_of(self.design.columns(rows))
+                    squares += reach @ np.square(phi, dtype=np.float64)
+                else:
+                    squares += rows.power(2).T @ reach
+        reproducible.add(totals, "squares", squares, self.square_bound)
+        _, _, lo, hi, _ = state.parts
+        nothing = float(np.sum(state.dual.losses(np.zeros(len(state.dual)))))
+        return np.array([mass, unit, nothing, np.max(np.maximum(lo, -hi), initial=0.0)])
+
+    def _step(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """``sum s alpha [c, 1]`` with the alpha that each row chooses, of one w or several.
+
+        Returns [rows].
+        """
+        coefs, offsets = message["coefs"], message["offsets"]
+        v = np.zeros((len(coefs), coefs.shape[1] + 1))
+        picks = self._picks(state, message)
+        for X, at, ids in self._pieces(state, picks):
+            for columns, here, rows in self._tiles(X, at, ids):
+                for k in range(len(coefs)):
+                    _choose(columns, here, rows, state.parts, coefs[k], offsets[k], v[k])
+        if len(picks):
+            reproducible.add(totals, "v", v, self.bound)
+        return np.array([float(len(picks))])
+
+    def _estimate(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Losses of some rows at one w or several.
+
+        Returns [rows, loss of each...].
+        """
+        coefs, offsets = message["coefs"], message["offsets"]
+        out = np.zeros(1 + len(coefs))
+        for X, at, ids in self._pieces(state, self._picks(state, message)):
+            dual = state.dual[ids]
+            scores = self.design.dots(X[at], np.ascontiguousarray(coefs.T))
+            out[0] += len(ids)
+            for k in range(len(coefs)):
+                out[1 + k] += float(np.sum(dual.losses(scores[:, k] + offsets[k])))
+        return out
+
+    def _picks(self, state: DrawnShard, message: dict[str, Any]) -> NDArray[np.int64]:
+        """The rows of the parts ``first`` to ``last`` of a pass's ``parts``, by their place."""
+        lane = np.flatnonzero(message["lanes"] == state.shard)
+        if not len(lane):
+            return np.empty(0, np.int64)
+        n, parts, lanes = len(state.dual), message["parts"], len(message["lanes"])
+        if state.epoch != message["epoch"]:
+            rng = np.random.default_rng([self.seed, message["epoch"], state.shard])
+            rows = self.design.data.chunk_rows
+            chunks = row_ranges(n, rows)
+            drawn = [chunks[c] for c in rng.permutation(len(chunks))]
+            state.order = np.concatenate([a + rng.permutation(b - a) for a, b in drawn])
+            state.epoch = message["epoch"]
+        # Batches smaller than there are lanes take a row of one lane after the other.
+        ends = [message["first"], message["last"]]
+        first, last = ((n * lanes * end + int(lane[0]) * parts) // (parts * lanes) for end in ends)
+        return state.order[first:last]
+
+    def _pieces(
+        self, state: DrawnShard, picks: NDArray[np.int64]
+    ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
+        """Rows that hold those picked, where they are in them, and their places in the shard."""
+        if not len(picks):
+            return
+        if state.X is not None:
+            yield state.X, picks, picks
+            return
+        data = self.design.data
+        start, stop = data.shard(state.shard)
+        chunk = picks // data.chunk_rows
+        ends = np.flatnonzero(np.diff(chunk)) + 1
+        for ids in np.split(picks, ends):
+            number = int(ids[0] // data.chunk_rows)
+            first = number * data.chunk_rows
+            if state.chunk[0] != number:
+                last = min(start + first + data.chunk_rows, stop)
+                state.chunk = number, data.X(start + first, last)
+            yield state.chunk[1], ids - first, ids
+
+    def _tiles(
+        self, X: Any, at: NDArray[np.int64], ids: NDArray[np.int64]
+    ) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.int64]]]:
+        """Columns for compiled loops, where the rows are in them, and their places."""
+        if self.design.kernel is None:
+            yield as_rows(X), at, ids
+            return
+        for a, b in row_ranges(len(at), COLUMN_ROWS):
+            yield as_rows(self.design.columns(X[at[a:b]])), np.arange(b - a), ids[a:b]
+
+    # -- all rows ----------------------------------------------------------------------------------
+    def _measure(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """P's losses over all rows, and the sums of D for alphas read off at some smoothings.
+
+        Returns [loss, the sums of `Terms` of every alpha...].
+        """
+        coef, offset, smoothings = message["coef"], message["offset"], message["smoothings"]
+        data, frame = self.design.data, self.frame
+        loss = 0.0
+        sums = np.zeros((len(smoothings), frame.terms))
+        v = np.zeros((len(smoothings), frame.terms, self.design.width + frame.extras))
+        start, stop = data.shard(state.shard)
+        for a, b in row_ranges(stop - start, data.chunk_rows):
+            X = data.X(start + a, start + b) if state.X is None else state.X[a:b]
+            for c, d in row_ranges(b - a, COLUMN_ROWS):
+                part = state.dual[a + c : a + d]
+                rows = X[c:d]
+                columns = as_rows(rows if self.design.kernel is None else self.design.columns(rows))
+                scores = np.empty(d - c)
+                _scores(columns, coef, offset, scores)
+                loss += float(np.sum(part.losses(scores)))
+                gradient, border = part.gradient(scores), frame.border(part)
+                for k, h in enumerate(smoothings):
+                    terms = Terms(frame, part, read_off(part, gradient, h))
+                    sums[k] += terms.sums
+                    terms.add(slice(None), columns, border, v[k])
+        reproducible.add(totals, "v", v, self.bound)
+        return np.concatenate([[loss], sums.ravel()])
+
+    # -- checkpoints -------------------------------------------------------------------------------
+    def save(self, state: DrawnShard) -> Arrays:
+        """Nothing: messages say all."""
+        return {}
+
+    def load(self, shard: int, arrays: Arrays) -> DrawnShard:
+        """The state as it was opened."""
+        return self.open(shard)
+
+
+@njit(cache=True, nogil=True)
+def _choose(
+    columns: Any,
+    at: NDArray[np.int64],
+    ids: NDArray[np.int64],
+    parts: tuple[FloatArray, ...],
+    coef: FloatArray,
+    offset: float,
+    v: FloatArray,
+) -> None:
+    """``v += sum s alpha [c, 1]``: alpha is the end of the box that a row's gradient points to."""
+    sign, lin, lo, hi, tube = parts
+    for k in range(len(at)):
+        i = ids[k]
+        gradient = lin[i] - sign[i] * (row_dot(columns, at[k], coef) + offset)
+        alpha = 0.0
+        if gradient > tube[i]:
+            alpha = hi[i]
+        elif gradient < -tube[i]:
+            alpha = lo[i]
+        if alpha != 0.0:
+            row_axpy(columns, at[k], sign[i] * alpha, v)
+            v[-1] += sign[i] * alpha
+
+
+@njit(cache=True, nogil=True)
+def _scores(columns: Any, coef: FloatArray, offset: float, out: FloatArray) -> None:
+    for i in range(len(out)):
+        out[i] = row_dot(columns, i, coef) + offset
