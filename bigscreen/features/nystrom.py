@@ -49,6 +49,16 @@ ROOM = 10.0
 """An eigenvalue of K_ZZ is believed from so many times the rounding of its entries."""
 
 
+def chosen(data: Rows, kernel: Kernel, sampling: str, seed: int) -> str:
+    """The way that sampling "auto" takes of these rows; any other is itself."""
+    if sampling != "auto":
+        return sampling
+    # (From a stream of its own: where it is uniform, it is what uniform gives.)
+    rng = np.random.default_rng([seed, 0x6C6F6F6B])
+    some = rng.choice(data.n_rows, min(LOOK, data.n_rows), replace=False)
+    return automatic(kernel, Operand(data.rows(np.sort(some))))
+
+
 def landmarks(
     data: Rows, kernel: Kernel, count: int, sampling: str, seed: int
 ) -> tuple[Operand, NDArray[np.int64]]:
@@ -62,7 +72,7 @@ def landmarks(
         Uniform without replacement; or on a seeded uniform pool of max(20 m, 20,000) rows by
         randomly pivoted Cholesky (Chen et al. 2025), by approximate ridge leverage scores (Rudi et
         al. 2018), or the rows nearest to the centres of m clusters (maths.md 5.5). "auto" is what
-        ``landmarks.automatic`` says.
+        ``chosen`` says.
 
     Returns
     -------
@@ -73,11 +83,7 @@ def landmarks(
         raise InputError(
             f"{count} landmarks were asked for and the data has {data.n_rows} rows; ask for fewer"
         )
-    if sampling == "auto":
-        # (From a stream of its own: where it is uniform, it is what uniform gives.)
-        look = np.random.default_rng([seed, 0x6C6F6F6B])
-        some = look.choice(data.n_rows, min(LOOK, data.n_rows), replace=False)
-        sampling = automatic(kernel, Operand(data.rows(np.sort(some))))
+    sampling = chosen(data, kernel, sampling, seed)
     if sampling == "uniform":
         ids = np.sort(rng.choice(data.n_rows, count, replace=False))
     elif sampling in CHOOSERS:

@@ -32,6 +32,8 @@ class FeaturesJob(Job):
     source: Design | None = None
     """The kernel design behind ``design``; None for a linear machine."""
     factor: nystrom.Factor | None = None
+    sampling: str = ""
+    """How landmarks were picked: what sampling auto has come to."""
 
     def _prepare(self) -> None:
         options = self.options
@@ -42,8 +44,9 @@ class FeaturesJob(Job):
         self.report({"event": "phase", "phase": "landmarks"})
         bare = self.design_of(self.kernel)
         assert bare.kernel is not None
+        self.sampling = nystrom.chosen(bare.data, bare.kernel, options.sampling, options.seed)
         side, self.ids = nystrom.landmarks(
-            bare.data, bare.kernel, options.landmarks, options.sampling, options.seed
+            bare.data, bare.kernel, options.landmarks, self.sampling, options.seed
         )
         self.factor = nystrom.factored(bare.kernel, side, self._cutoff())
         self.source = replace(bare, landmarks=side, factor=self.factor.matrix)
@@ -72,7 +75,10 @@ class FeaturesJob(Job):
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
         known = super()._provenance(results)
-        return known if self.factor is None else {**known, "nystrom": self.factor.record()}
+        if self.factor is None:
+            return known
+        picked = {"sampling": self.sampling} if self.options.sampling == "auto" else {}
+        return {**known, "nystrom": {**self.factor.record(), **picked}}
 
     def _feature_folder(self) -> Path:
         if self.options.work is None:

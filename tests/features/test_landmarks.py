@@ -140,6 +140,12 @@ def test_auto_takes_pivots_where_rows_repeat_each_other():
     for X, way in ((apart, "uniform"), (again, "rpcholesky")):
         data = MemoryDataset(X, y, [0, 1])
         own = nystrom.landmarks(data, kernel, 30, "auto", 4)[1]
+        assert nystrom.chosen(data, kernel, "auto", 4) == way
+        with Inline(1) as fleet:
+            options = TrainOptions(gamma=0.5, landmarks=30, sampling="auto", seed=4, tol=1e-2)
+            model = train(data, options, fleet)
+        assert model.provenance["nystrom"]["sampling"] == way
+        np.testing.assert_array_equal(model.landmarks, X[own])
         np.testing.assert_array_equal(own, nystrom.landmarks(data, kernel, 30, way, 4)[1])
 
 
