@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,24 @@ COLUMN_ROWS = 1024
 """Rows whose columns are held at once: a tile and its columns stay in cache."""
 
 
+class _Sums(NamedTuple):
+    """A shard's part of a closing pass.
+
+    ``sums``: [loss, what a score's error moves it by, and half its square, rows, support, sum
+    |alpha| by part...]; ``values``, ``parts``: for every part of alpha the sums of its `Terms`, and
+    V (terms, m + extras); ``kinks``: those of P near the multiplier of every group; ``sample``:
+    what float64 columns of some rows would have changed; ``scores``: of all rows, in the end those
+    that are kept.
+    """
+
+    sums: FloatArray
+    values: FloatArray
+    parts: FloatArray
+    kinks: list[Kinks]
+    sample: Sample
+    scores: NDArray[Any]
+
+
 @dataclass(frozen=True)
 class _ShardSums:
     """Runs anywhere: one shard's part of P and, for every part of alpha, of p . alpha and V."""
@@ -53,61 +71,70 @@ class _ShardSums:
     source: Design | None = None
     keep: bool = False
 
-    def __call__(
-        self, item: tuple[int, FloatArray | None]
-    ) -> tuple[FloatArray, FloatArray, FloatArray, list[Kinks], Sample, NDArray[np.float32]]:
-        """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores).
+    def __call__(self, item: tuple[int, FloatArray | None]) -> _Sums:
+        """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores)."""
+        return _Several((self,))((item,))[0]
 
-        Returns ([loss, what a score's error moves it by, and half its square, rows, support, sum
-        |alpha| by part...], for every part of alpha the sums of its `Terms` and V (terms, m +
-        extras), the kinks of P near the multiplier of every group, what float64 columns of some
-        rows would have changed, and the scores if they are to be kept).
+    @property
+    def alike(self) -> Any:
+        """The same for passes over the same columns, which can be one pass."""
+        return id(self.design), id(self.exact), id(self.source), self.dtype
+
+    @staticmethod
+    def together(passes: Iterable[_ShardSums]) -> _Several:
+        """Passes over the same columns as one pass, whose items are theirs together."""
+        return _Several(tuple(passes))
+
+    def nothing(self, rows: int) -> _Sums:
+        """The sums before the first of so many rows."""
+        frame, n_parts = self.frame, max(1, len(self.point.readings))
+        return _Sums(
+            np.zeros(5 + n_parts),
+            np.zeros((n_parts, frame.terms * (1 + frame.curved))),
+            np.zeros((n_parts, frame.terms, self.exact.width + frame.extras)),
+            [],
+            Sample.none(self.exact.rank),
+            np.empty(rows if frame.groups or self.keep else 0),
+        )
+
+    def add(
+        self,
+        found: _Sums,
+        dual: Dual,
+        tiles: tuple[slice, Any, Any],
+        given: FloatArray | None,
+        alpha: FloatArray,
+    ) -> None:
+        """Add a tile's rows: their places, their columns, and those that alpha is read off.
+
+        ``alpha`` receives theirs.
         """
-        shard, given = item
-        data, frame = self.exact.data, self.frame
-        start, stop = data.shard(shard)
-        dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
-        n_parts = max(1, len(self.point.readings))
-        sums = np.zeros(5 + n_parts)
-        parts = np.zeros((n_parts, frame.terms, self.exact.width + frame.extras))
-        values = np.zeros((n_parts, frame.terms * (1 + frame.curved)))
-        every = np.empty(stop - start if frame.groups or self.keep else 0)
+        rows, columns, read = tiles
+        scores = np.empty(len(alpha))
+        _scores(columns, self.coef, self._constant, scores)
+        known = scores if read is columns else None
+        part = dual[rows]
+        alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
+        alphas = list(alphas)
+        alpha[:] = 0.0  # where nothing was read off yet
         weight = np.array([reading.weight for reading in self.point.readings] or [1.0])
-        true = None if self.dtype is np.float64 else self.source or self.design
-        sample = Sample.none(self.exact.rank)
-        for a, b in row_ranges(stop - start, data.chunk_rows):
-            X = data.X(start + a, start + b)
-            alpha = np.empty(b - a)
-            other = X if self.exact is self.design else self.design.data.X(start + a, start + b)
-            for c, d in row_ranges(b - a, COLUMN_ROWS):
-                rows = slice(a + c, a + d)
-                columns = _columns(self.exact, X[c:d], self.dtype)
-                # Alpha is read off the very columns that the solver read it off: any alpha in the
-                # box is as good, but at a small h another reading is another alpha.
-                same = self.exact is self.design and self.dtype is np.float32
-                read = columns if same else _columns(self.design, other[c:d], np.float32)
-                scores = np.empty(d - c)
-                _scores(columns, self.coef, self._constant, scores)
-                known = scores if same else None
-                part = dual[rows]
-                alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
-                alphas = list(alphas)
-                alpha[c:d] = 0.0  # where nothing was read off yet
-                for each, share in zip(alphas, weight / weight.sum(), strict=False):
-                    alpha[c:d] += share * each
-                self._tile(part, columns, scores, alphas, sums, values, parts)
-                if len(every):
-                    every[rows] = scores
-            if true is not None and true.kernel is not None:
-                some = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
-                own = X if true is self.exact else true.data.X(start + a, start + b)
-                w = self.point.w, self._constant
-                part = dual[a + some]
-                pair = own[some], X[some]
-                sample += seen(true, self.exact, pair, part, alpha[some], w, self.mu)
-        kinks = Kinks.near(dual, every, np.atleast_1d(self.mu)) if frame.kinked else []
-        kept = every.astype(np.float32) if self.keep else np.empty(0, np.float32)
-        return sums, values, parts, kinks, sample, kept
+        for each, share in zip(alphas, weight / weight.sum(), strict=False):
+            alpha += share * each
+        self._tile(part, columns, scores, alphas, found)
+        if len(found.scores):
+            found.scores[rows] = scores
+
+    def seen(self, true: Design, pair: tuple[Any, Any], dual: Dual, alpha: FloatArray) -> Sample:
+        """What float64 columns of some rows would have changed."""
+        w = self.point.w, self._constant
+        return seen(true, self.exact, pair, dual, alpha, w, self.mu)
+
+    def finished(self, found: _Sums, dual: Dual) -> _Sums:
+        """The sums with what follows from all scores, which are kept if they are asked for."""
+        mu, scores = np.atleast_1d(self.mu), found.scores
+        kinks = Kinks.near(dual, scores, mu) if self.frame.kinked else []
+        kept = scores.astype(np.float32) if self.keep else np.empty(0, np.float32)
+        return found._replace(kinks=kinks, scores=kept)
 
     def _tile(
         self,
@@ -115,10 +142,9 @@ class _ShardSums:
         columns: Any,
         scores: FloatArray,
         alphas: Iterable[FloatArray],
-        sums: FloatArray,
-        values: FloatArray,
-        parts: FloatArray,
+        found: _Sums,
     ) -> None:
+        sums, values, parts = found.sums, found.values, found.parts
         sums[0] += dual.losses(scores, self.mu).sum()
         if dual.curve is None:
             sums[1] += dual.reach.sum()
@@ -149,6 +175,45 @@ class _ShardSums:
                 scores = np.empty(len(dual))
                 _scores(columns, reading.coef, reading.intercept, scores)
             yield reading.alpha(dual, scores)
+
+
+@dataclass(frozen=True)
+class _Several:
+    """The passes of several points over the same columns, computed once for all of them."""
+
+    passes: tuple[_ShardSums, ...]
+
+    def __call__(self, items: tuple[tuple[int, FloatArray | None], ...]) -> list[_Sums]:
+        """The sums of one shard, of every point in their order."""
+        first, shard = self.passes[0], items[0][0]
+        design, exact, dtype, data = first.design, first.exact, first.dtype, first.exact.data
+        start, stop = data.shard(shard)
+        y, weights = data.y(start, stop), data.weights(start, stop)
+        duals = [each.problem.dual(y, weights) for each in self.passes]
+        found = [each.nothing(stop - start) for each in self.passes]
+        true = None if dtype is np.float64 else first.source or design
+        # Alpha is read off the very columns that the solver read it off: any alpha in the box is as
+        # good, but at a small h another reading is another alpha.
+        same = exact is design and dtype is np.float32
+        for a, b in row_ranges(stop - start, data.chunk_rows):
+            X = data.X(start + a, start + b)
+            alphas = np.empty((len(self.passes), b - a))
+            other = X if exact is design else design.data.X(start + a, start + b)
+            for c, d in row_ranges(b - a, COLUMN_ROWS):
+                columns = _columns(exact, X[c:d], dtype)
+                read = columns if same else _columns(design, other[c:d], np.float32)
+                tile = slice(a + c, a + d), columns, read
+                for k, each in enumerate(self.passes):
+                    each.add(found[k], duals[k], tile, items[k][1], alphas[k, c:d])
+            if true is not None and true.kernel is not None:
+                some = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
+                own = X if true is exact else true.data.X(start + a, start + b)
+                pair = own[some], X[some]
+                for k, each in enumerate(self.passes):
+                    more = each.seen(true, pair, duals[k][a + some], alphas[k, some])
+                    found[k] = found[k]._replace(sample=found[k].sample + more)
+        ended = zip(self.passes, found, duals, strict=True)
+        return [each.finished(sums, dual) for each, sums, dual in ended]
 
 
 def _feasible(problem: Problem, data: Any, point: Point) -> FloatArray | None:
@@ -220,14 +285,14 @@ def close(
     program = _ShardSums(
         design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep
     )
-    kept: list[NDArray[np.float32]] = []
-    for sums, shard_values, shard_parts, kinks, shard_sample, scores in fleet.each(program, items):
-        kept.append(scores)
-        total += sums
-        values += shard_values
-        parts += shard_parts
-        near.append(kinks)
-        sample += shard_sample
+    kept: list[NDArray[Any]] = []
+    for found in fleet.each(program, items):
+        kept.append(found.scores)
+        total += found.sums
+        values += found.values
+        parts += found.parts
+        near.append(found.kinks)
+        sample += found.sample
     loss, box, bend, rows, support = total[:5]
     # Each part of the mixture is made feasible by itself: so is their mixture.
     scales = [frame.scales(part) for part in parts]
@@ -287,7 +352,7 @@ def close(
         known = exact.score_error(exact.coef(point.w), np.float64) + FARTHER * sample.far
         slack = SINGLE * np.abs(values32, dtype=np.float64) + error + known
         evidence = Evidence(values32, slack, radius, (ends[0], ends[1]))
-    found = Certificate(
+    proof = Certificate(
         primal=float(primal),
         dual=float(dual),
         gap=gap,
@@ -302,7 +367,7 @@ def close(
         multiplier=tuple(map(float, best)),
         evidence=evidence,
     )
-    return found.checked()
+    return proof.checked()
 
 
 @njit(cache=True, nogil=True)

@@ -86,6 +86,7 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
         "stored rows": size(outline.data_bytes),
         "problem": problem,
         "classifiers": "1" if outline.classifiers == 1 else f"{outline.classifiers} {each}",
+        "solved at once": f"{outline.together}, over one pass a round",
         "landmarks": count(outline.landmarks) if outline.landmarks else "none (linear)",
         "solver": outline.solver,
         "features": f"stored {where}" if outline.features == "stored" else outline.features,
@@ -100,6 +101,8 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
     without = ["landmarks", "features", "disk for features"] if exact else []
     if not outline.cache_bytes:
         without.append("kernel columns kept")
+    if outline.together == 1:
+        without.append("solved at once")
     if not PROBLEMS[problem].classifies:
         without.append("classifiers")
     return {name: fact for name, fact in facts.items() if name not in without}

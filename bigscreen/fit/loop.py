@@ -10,11 +10,12 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,6 +94,7 @@ def fit(
     certify: str = "float32",
     source: Design | None = None,
     report: Report = lambda event: None,
+    interrupt: GracefulInterrupt | None = None,
 ) -> Fitted:
     """Solve one binary problem to a proved relative gap.
 
@@ -110,6 +112,8 @@ def fit(
         The kernel design behind stored features, whose exact columns float64 certifies.
     report : callable
         Receives one event a pass.
+    interrupt : GracefulInterrupt or None
+        Where Ctrl-C is heard for several fits at once, each in a thread; None: here.
 
     Returns
     -------
@@ -139,7 +143,8 @@ def fit(
         definite=design.definite,
     )
     report({"event": "phase", "phase": "solve"})
-    with GracefulInterrupt(monitor), arithmetic():
+    with ExitStack() as heard, arithmetic():
+        (interrupt or heard.enter_context(GracefulInterrupt(run.folder))).tell(monitor)
         solver.solve(run, monitor)
     proof, proved = monitor.closings.certificate, monitor.closings.point
     assert proof is not None and proved is not None
@@ -219,24 +224,37 @@ def _check_boxes(run: Run) -> None:
 
 
 class GracefulInterrupt:
-    """Ctrl-C lets the pass end and a checkpoint be written; a second one stops at once."""
+    """Ctrl-C lets the pass end and a checkpoint be written; a second one stops at once.
 
-    def __init__(self, monitor: Monitor) -> None:
-        self.monitor = monitor
-        self.usable = (
-            monitor.folder is not None and threading.current_thread() is threading.main_thread()
-        )
+    Parameters
+    ----------
+    folder : Path or None
+        Where checkpoints go; None: there are none, and the first one stops at once.
+    """
 
-    def __enter__(self) -> None:
+    def __init__(self, folder: Path | None) -> None:
+        self.usable = folder is not None and (threading.current_thread() is threading.main_thread())
+        self._monitors: list[Monitor] = []
+        self._pressed = False
+
+    def tell(self, monitor: Monitor) -> None:
+        """Have a monitor know of it."""
+        self._monitors.append(monitor)
+        monitor.interrupted |= self._pressed
+
+    def __enter__(self) -> Self:
         if self.usable:
             self.before = signal.signal(signal.SIGINT, self._interrupt)
+        return self
 
     def __exit__(self, *_: object) -> None:
         if self.usable:
             signal.signal(signal.SIGINT, self.before)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
-        if not self.monitor.interrupted:
-            self.monitor.interrupted = True
+        if not self._pressed:
+            self._pressed = True
+            for monitor in self._monitors:
+                monitor.interrupted = True
         elif callable(self.before):
             self.before(number, frame)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -127,8 +128,12 @@ class ExactJob(Job):
 class EarlyJob(ExactJob):
     """Machines of parts of the rows, each row scored by that of its part, and no certificate."""
 
-    def solve(self, binary: Binary) -> None:
+    def solve(self, some: Sequence[Binary]) -> None:
         """Solve every part of the rows; there is no proof, and nothing is kept to resume from."""
+        for binary in some:
+            self._solve_parts(binary)
+
+    def _solve_parts(self, binary: Binary) -> None:
         began = time.monotonic()
         divided = solve_parts(self, self.design, binary.problem)
         self.seconds["solve"] += time.monotonic() - began

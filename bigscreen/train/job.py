@@ -1,10 +1,11 @@
-"""A training run: its problems one after the other, and the folder that it resumes from."""
+"""A training run: its problems, some of them together, and the folder that it resumes from."""
 
 from __future__ import annotations
 
+import threading
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -18,8 +19,9 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.sealed import Arrays, digest, read_sealed, write_sealed
 from bigscreen.files.work import owned
-from bigscreen.fit.loop import Fitted, fit
+from bigscreen.fit.loop import Fitted, GracefulInterrupt, fit
 from bigscreen.fit.monitor import Limits, Report
+from bigscreen.fleet.lockstep import Lockstep
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.definite import WITHOUT_PROOF
@@ -40,6 +42,9 @@ from bigscreen.train.records import decided, hindrance, provenance, records
 
 DONE = "done.kept"
 """The result of a problem that is solved, in its folder."""
+
+TOGETHER = "label-together"
+"""Where the checkpoints of problems go that are solved together."""
 
 NAMED = 5
 """Classifiers that a warning names, at most."""
@@ -108,6 +113,7 @@ class Job:
         self.landmarks: dict[str, Any] = {}
         """What certificates say of the landmarks, if there are any."""
         self._short: dict[Any, Shortfall] = {}
+        self._telling = threading.Lock()
         self._held = ExitStack()
         self._of = ""
         """Which problem the files of the work folder are of."""
@@ -141,21 +147,25 @@ class Job:
             warnings.warn(found, UserWarning, stacklevel=4)
         self._prepare()
 
-    def turns(self) -> Iterator[Binary]:
-        """The problems; each has its share of the time that those before it left.
+    def turns(self) -> Iterator[list[Binary]]:
+        """The problems, those together that the plan solves together.
 
-        What nobody needed goes to those that had too little: again from the start, so only where
-        it is twice as much at least.
+        They have their share of the time that those before them left. What nobody needed goes to
+        those that had too little: again from the start, so only where it is twice as much at least.
         """
         spent: dict[str, float] = {}
         turn = self.problems
         while turn:
-            for place, binary in enumerate(turn):
-                began = time.monotonic()
+            rounds = -(-len(turn) // self.plan.together)
+            size = -(-len(turn) // rounds)  # the same for all, but for the last
+            for place in range(0, len(turn), size):
+                began, some = time.monotonic(), turn[place : place + size]
                 if self.deadline is not None:
-                    self.until = began + max(0.0, self.deadline - began) / (len(turn) - place)
-                yield binary
-                spent[binary.folder] = time.monotonic() - began
+                    share = len(some) / (len(turn) - place)
+                    self.until = began + max(0.0, self.deadline - began) * share
+                yield some
+                each = (time.monotonic() - began) / len(some)
+                spent |= {binary.folder: each for binary in some}
             short = [one for one in turn if self.results[one.folder].get("ended") == "time"]
             if self.deadline is None or not short:
                 break
@@ -163,38 +173,99 @@ class Job:
             left = self.deadline - time.monotonic()
             turn = short[: max(0, int(left / (2.0 * longest + 1e-9)))]
 
-    def solve(self, binary: Binary) -> None:
-        """Solve one problem to the gap that is asked for; a run that resumes this one keeps it."""
-        result, before = self._finished(binary), self.results.get(binary.folder)
-        if result is None:
-            options, attempt = self.options, self._attempt(binary)
-            run = Run(
-                attempt.design,
-                binary.problem,
-                attempt.fleet,
-                attempt.start.alpha,
-                resident=self.plan.resident,
-                folder=self.folder(binary),
-                of=f"{self._of}/{binary.folder}",
-                resume=options.resume,
+    def solve(self, some: Sequence[Binary]) -> None:
+        """Solve problems to the gap that is asked for; a run that resumes this one keeps them."""
+        left = [binary for binary in some if not self._was_finished(binary)]
+        if len(left) > 1:
+            self._solve_together(left)
+            return
+        for binary in left:
+            attempt = self._attempt(binary)
+            run, how = self._run(binary, attempt), self._how(binary, attempt)
+            fitted = fit(run, attempt.solver, **how)
+            self.seconds["solve"] += fitted.seconds["solve"]
+            self.seconds["certify"] += fitted.seconds["certify"]
+            self._take(binary, attempt, fitted)
+
+    def _solve_together(self, some: Sequence[Binary]) -> None:
+        """Solve several problems over one pass a round, each as if it were alone."""
+        folder = None if self.options.work is None else self.options.work / TOGETHER
+        attempts = {binary.folder: (binary, self._attempt(binary)) for binary in some}
+        self.report({"event": "phase", "phase": "solve"})
+        lockstep, began = Lockstep(self.fleet, folder, f"{self._of}/{TOGETHER}"), time.monotonic()
+        with GracefulInterrupt(folder) as heard:
+
+            def solved(binary: Binary, attempt: Attempt) -> Callable[[Fleet], Fitted]:
+                how = {
+                    **self._how(binary, attempt),
+                    "interrupt": heard,
+                    "report": self._lines(binary),
+                }
+                return lambda fleet: fit(
+                    self._run(binary, attempt._replace(fleet=fleet)), attempt.solver, **how
+                )
+
+            lockstep.run(
+                {name: solved(*one) for name, one in attempts.items()},
+                lambda name, fitted: self._take(*attempts[name], fitted),
             )
-            fitted = fit(
-                run,
-                attempt.solver,
-                Limits(options.tol, options.max_iter, self.until),
-                rule=make_rule(options.rule, options.f, options.patience),
-                certify=options.certify,
-                source=attempt.source,
-                report=lambda event: self._pass_on(event, binary.name),
-            )
-            self._note(fitted, binary)
-            result = {
-                **self._machine(attempt, fitted, binary),
-                "ledger": self._ledger(attempt, fitted, binary),
-                "start": attempt.start.record,
-                **records(fitted, binary.name, options.tol, self.landmarks),
-            }
-            self._finish(binary, result)
+        self.seconds["certify"] += lockstep.seconds
+        self.seconds["solve"] += time.monotonic() - began - lockstep.seconds
+
+    def _run(self, binary: Binary, attempt: Attempt) -> Run:
+        return Run(
+            attempt.design,
+            binary.problem,
+            attempt.fleet,
+            attempt.start.alpha,
+            resident=self.plan.resident,
+            folder=self.folder(binary),
+            of=f"{self._of}/{binary.folder}",
+            resume=self.options.resume,
+        )
+
+    def _how(self, binary: Binary, attempt: Attempt) -> dict[str, Any]:
+        """What `fit` takes beside the run and the solver."""
+        options = self.options
+        return {
+            "limits": Limits(options.tol, options.max_iter, self.until),
+            "rule": make_rule(options.rule, options.f, options.patience),
+            "certify": options.certify,
+            "source": attempt.source,
+            "report": lambda event: self._pass_on(event, binary.name),
+        }
+
+    def _lines(self, binary: Binary) -> Report:
+        """Events of one of several problems at once: the phases are those of all."""
+
+        def told(event: dict[str, Any]) -> None:
+            if event["event"] != "phase":
+                self._pass_on(event, binary.name)
+
+        return told
+
+    def _was_finished(self, binary: Binary) -> bool:
+        """Whether the run that is resumed has solved a problem; its result is taken over then."""
+        result = self._finished(binary)
+        if result is not None:
+            self._better(binary, result)
+        return result is not None
+
+    def _take(self, binary: Binary, attempt: Attempt, fitted: Fitted) -> None:
+        """Keep the result of a fit."""
+        self._note(fitted, binary)
+        result = {
+            **self._machine(attempt, fitted, binary),
+            "ledger": self._ledger(attempt, fitted, binary),
+            "start": attempt.start.record,
+            **records(fitted, binary.name, self.options.tol, self.landmarks),
+        }
+        self._finish(binary, result)
+        self._better(binary, result)
+
+    def _better(self, binary: Binary, result: Result) -> None:
+        """Take a result unless an earlier turn had a better one."""
+        before = self.results.get(binary.folder)
         if before is not None and _gap(result) > _gap(before):
             result = before
             self._finish(binary, result)
@@ -206,7 +277,7 @@ class Job:
         if self._short:
             warnings.warn(self._unsolved(), ConvergenceWarning, stacklevel=4)
         self.seconds["total"] = time.monotonic() - self.started
-        results = list(self.results.values())
+        results = [self.results[binary.folder] for binary in self.problems]
         ledgers: list[Any] = [result.get("ledger") for result in results]
         return Model(
             kernel=self.kernel,
@@ -318,9 +389,7 @@ class Job:
 
     # -- what there is to say ----------------------------------------------------------------------
     def _note(self, fitted: Fitted, binary: Binary) -> None:
-        """Add up the seconds of a fit, and remember what stood in its way."""
-        self.seconds["solve"] += fitted.seconds["solve"]
-        self.seconds["certify"] += fitted.seconds["certify"]
+        """Remember what stood in the way of a fit."""
         why, proof = hindrance(fitted, self.options.tol), fitted.certificate
         missed = not proof.proves(self.options.tol)
         self._short.pop(binary.name, None)
@@ -330,7 +399,9 @@ class Job:
 
     def _unsolved(self) -> str:
         """What there is to say of the problems, in one sentence."""
-        tol, short, problems = self.options.tol, self._short, len(self.problems)
+        tol, problems = self.options.tol, len(self.problems)
+        known = [one.name for one in self.problems if one.name in self._short]
+        short = {name: self._short[name] for name in known}
         missed = [name for name, one in short.items() if one.missed]
         worst = max(short, key=lambda name: (name in missed, short[name].reached))
         gap, why, _ = short[worst]
@@ -351,7 +422,8 @@ class Job:
     def _pass_on(self, event: dict[str, Any], name: Any) -> None:
         if self.watched:
             # Asking every process for its memory takes longer than a pass over a few rows.
-            self.report({**event, "class": name, "memory": self.fleet.memory()})
+            with self._telling:
+                self.report({**event, "class": name, "memory": self.fleet.memory()})
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
         starts = [result["start"] for result in results if result.get("start")]

@@ -12,10 +12,12 @@ from typing import Any
 from bigscreen.data.rows import Rows
 from bigscreen.errors import in_units
 from bigscreen.features.landmarks import choosing_bytes
+from bigscreen.fleet.lockstep import MOST
 from bigscreen.kernels import amx
 from bigscreen.kernels.standard import on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
+from bigscreen.solvers.newton.coordinator import ENTRIES
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
 from bigscreen.solvers.snacks.draws import HELD_BYTES
 from bigscreen.train.options import PROBLEMS, STOCHASTIC, coupled
@@ -33,6 +35,8 @@ VECTOR_BYTES, VECTORS = 8, 6
 """A linear machine holds so many vectors of all features at once, and one for each thread."""
 INDEX_BYTES = 32
 """A feature of sparse landmarks: how many have it, its place, where it begins in the index."""
+MOMENTS = 4
+"""Matrices of moments that the coordinator holds of each of several classifiers at once."""
 PASSES = 16.0
 """Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less)."""
 
@@ -53,6 +57,8 @@ class Plan:
         Whether features, and the rows a pass reads, are kept in memory.
     peak_bytes, disk_bytes, cache_bytes : int
         Memory of all processes together; disk for features; of the memory, kernel columns kept.
+    together : int
+        Classifiers that are solved at once, over one pass a round.
     seconds : float
         Rough time on this number of workers.
     refusal : str or None
@@ -73,6 +79,7 @@ class Plan:
     seconds: float
     refusal: str | None
     cache_bytes: int = 0
+    together: int = 1
 
 
 @dataclass(frozen=True)
@@ -138,7 +145,12 @@ def outline(data: Rows, request: Request) -> Plan:
     read = passed_over if resident else threads * BLOCK_BYTES
     if solver in STOCHASTIC and not resident:
         read = min(passed_over, max(read, HELD_BYTES))
-    peak = fixed + read
+    # What each of several Newtons holds: moments and their sums, rows nearby, the rows' state.
+    own = square * (MOMENTS + threads) + 2 * min(4 * ENTRIES, 4 * n * m) + n * SOLVER_ROW_BYTES
+    together = 1
+    if solver == "newton" and classifiers > 1:
+        together += min(classifiers - 1, MOST - 1, max(0, int((room - read) // own)))
+    peak = fixed + read + (together - 1) * own
     refusal = None
     # Landmarks are chosen before any of that is there.
     choosing = 0 if linear else choosing_bytes(request.sampling, n, m, row_bytes)
@@ -184,6 +196,7 @@ def outline(data: Rows, request: Request) -> Plan:
         seconds=seconds,
         refusal=refusal,
         cache_bytes=cache,
+        together=together,
     )
 
 

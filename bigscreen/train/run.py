@@ -105,8 +105,8 @@ def train(
     # threads run just then.
     with blas_threads(1), kind(data, options, fleet, report, outlined, deadline) as job:
         job.begin()
-        for binary in job.turns():
-            job.solve(binary)
+        for some in job.turns():
+            job.solve(some)
         model = job.model()
     data.check_unchanged()
     return model

@@ -134,7 +134,8 @@ def test_two_interruptions(fleet, tmp_path, monkeypatch):
     same_model(trained(small(), fleet, work=tmp_path, resume=True), whole)
 
 
-def test_a_finished_label_is_not_fitted_again(fleet, tmp_path):
+def test_a_finished_label_is_not_fitted_again(fleet, tmp_path, monkeypatch):
+    monkeypatch.setattr("bigscreen.train.plan.MOST", 1)  # one label after the other
     data = small()
     codes = np.arange(200) % 3
     data = MemoryDataset(data.X(0, 200), codes, ["a", "b", "c"], shard_rows=64, chunk_rows=32)

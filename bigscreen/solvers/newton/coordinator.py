@@ -470,7 +470,8 @@ class NewtonRun:
     def _gather(self, place: Place, counts: NDArray[np.int64]) -> NearbyRows:
         """The rows just picked, with their G at the place."""
         coef, extras = self.algebra.coef(place.x)
-        stack = self._ask("gather", coef=coef, extras=extras, most=int(counts.max()))
+        most = int(counts.max())
+        stack = self._ask("gather", coef=coef, extras=extras, most=most, alone=True)
         return NearbyRows.unpacked(stack, counts, self.algebra.size)
 
     # -- screening -----------------------------------------------------------------------------

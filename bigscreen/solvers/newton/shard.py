@@ -6,12 +6,13 @@ stay at a side and need not be read (lazy rows, exact): row i was last scored at
 linear and follows from two sums kept per shard, ``V = sum side_i s_i c_i`` and
 ``H = sum side_i p_i``.
 
-A state is a pure fold over the messages, so a lost shard is rebuilt by replaying them.
+A state is a pure fold over the messages, so a lost shard is rebuilt by replaying them. Steps ask
+for what they need of the rows (``asks``): several runs can step together (``fleet.lockstep``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, MutableMapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -20,13 +21,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design, row_ranges
+from bigscreen.fleet.lockstep import Work
 from bigscreen.numerics import reproducible
 from bigscreen.numerics.reproducible import Totals
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.point import SumLayout, Terms, add_rows, by_term, read_off
 from bigscreen.problems.recipes import Problem
-from bigscreen.solvers.newton.algebra import entries, second_moment
+from bigscreen.solvers.newton.algebra import entries
+from bigscreen.solvers.newton.asks import Columns, Dots, Moment
 from bigscreen.solvers.newton.state import (
     SAVED,
     UNSET,
@@ -41,7 +44,7 @@ from bigscreen.solvers.newton.state import (
     zone_widths,
 )
 
-Handler = Callable[[NewtonShard, dict[str, Any], Totals], FloatArray]
+Handler = Callable[[NewtonShard, dict[str, Any], Totals], Work | FloatArray]
 """What answers messages of one kind."""
 
 HEAD = 4
@@ -79,8 +82,8 @@ class NearbyRows(NamedTuple):
     @classmethod
     def unpacked(cls, stack: FloatArray, counts: NDArray[np.int64], size: int) -> NearbyRows:
         """The rows that ``NewtonProgram`` gathered, in the order of the shards."""
-        table = stack.reshape(len(counts), -1, HEAD + -(-size // 2))
-        parts = [shard[:count] for shard, count in zip(table, counts, strict=True)]
+        tables = [shard.reshape(-1, HEAD + -(-size // 2)) for shard in stack]
+        parts = [table[:count] for table, count in zip(tables, counts, strict=True)]
         feature = np.concatenate([part[:, HEAD:].view(np.float32)[:, :size] for part in parts])
         head = np.concatenate([part[:, :HEAD] for part in parts]).T
         return cls(feature, *np.ascontiguousarray(head))
@@ -118,27 +121,45 @@ class NewtonProgram:
         """What rows have beside their columns."""
         return SumLayout.of(self.problem, self.design.data)
 
-    def open(self, shard: int) -> NewtonShard:
-        """The state before the first message: nothing scored, every sum zero."""
+    def open(self, shard: int, lent: MutableMapping[Any, Any] | None = None) -> NewtonShard:
+        """The state before the first message: nothing scored, every sum zero.
+
+        Rows without any weight, such as those of other classes than a pair's, have no part in it.
+        ``lent``: rows, and their norms, that the states of other runs hold and this one's.
+        """
         data, frame = self.design.data, self.frame
         start, stop = data.shard(shard)
         pick = slice(None, None, self.stride)
-        X = data.X(start, stop)
-        if self.stride > 1:
-            # A copy: a view would keep all of the shard's rows in memory.
-            X = X[pick].copy()
+        known: Any = {} if lent is None else lent
+        X, norms = (known.get((what, self.stride)) for what in ("rows", "norms"))
+        if X is None and (self.resident or norms is None):
+            X = data.X(start, stop)
+            if self.stride > 1:
+                # A copy: a view would keep all of the shard's rows in memory.
+                X = X[pick].copy()
+            known["rows", self.stride] = X
+        if norms is None:
+            norms = self.design.norms(X, data.sqnorms(start, stop)[pick])
+            known["norms", self.stride] = norms
         dual = self.problem.dual(
             data.y(start, stop)[pick], data.weights(start, stop)[pick], self.scale
         )
+        ids = np.arange(start, stop, dtype=np.int64)[pick]
+        counted = np.flatnonzero(dual.reach)
+        if len(counted) < len(ids):
+            dual, ids, norms = dual[counted], ids[counted], norms[counted]
+            X = X if lent is not None or not self.resident else X[counted]
         n = len(dual)
         most = replace(dual, total=0.0 * frame.total).threshold if frame.groups else 0.0
         return NewtonShard(
             frame=frame,
             start=start,
-            ids=np.arange(start, stop, dtype=np.int64)[pick],
+            ids=ids,
             dual=dual,
-            norms=self.design.norms(X, data.sqnorms(start, stop)[pick]),
+            norms=norms,
             X=X if self.resident else None,
+            stride=self.stride,
+            lent=lent is not None,
             scores=np.zeros(n),
             ref=np.full(n, -1, np.int32),
             side=np.full(n, UNSET),
@@ -165,16 +186,8 @@ class NewtonProgram:
         # A box is at most twice as wide as its further end is from 0.
         return 2 * self.weight_bound * largest**2 * curvature
 
-    def add_moment(
-        self,
-        totals: Totals,
-        message: dict[str, Any],
-        columns: NDArray[Any],
-        border: FloatArray,
-        weight: FloatArray,
-    ) -> None:
+    def add_moment(self, totals: Totals, message: dict[str, Any], moment: NDArray[Any]) -> None:
         """Add the second moment of some rows to the totals."""
-        moment = second_moment(self.design, columns, border, weight)
         reproducible.add(totals, "moment", moment, self.moment_bound(message))
 
     @property
@@ -184,6 +197,21 @@ class NewtonProgram:
 
     def step(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Run one message: ``trial`` (score a step), ``accept`` (take it), ``screen``, ..."""
+        work = self.work(state, message, totals)
+        if isinstance(work, np.ndarray):
+            return work
+        try:
+            ask = next(work)
+            while True:
+                ask = work.send(ask.answers([ask])[0])
+        except StopIteration as end:
+            vector: FloatArray = end.value
+            return vector
+
+    def work(
+        self, state: NewtonShard, message: dict[str, Any], totals: Totals
+    ) -> Work | FloatArray:
+        """The same as a step that stops where it asks for something of the rows."""
         answer: Handler = getattr(self, "_" + message["kind"])
         return answer(state, message, totals)
 
@@ -191,7 +219,7 @@ class NewtonProgram:
         return state.sizes()
 
     # -- the score pass ------------------------------------------------------------------------
-    def _trial(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+    def _trial(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """Losses along the segment from one w to another, for a grid of step lengths.
 
         Where the rows are ``scored`` already, by the same message with other steps, none is read.
@@ -199,7 +227,7 @@ class NewtonProgram:
         Returns [rows visited, rows alive, smoothed loss per step..., hinge loss per step...].
         """
         if not message.get("scored", False):
-            self._score(state, message)
+            yield from self._score(state, message)
         h, steps = message["h"], message["steps"]
         ends = state.side_loss(message["coefs"], message["extras"])
         losses = np.zeros((2, len(steps)))
@@ -219,7 +247,7 @@ class NewtonProgram:
         counts = [len(state.need), len(state.dual) - np.count_nonzero(state.fixed)]
         return np.concatenate([counts, losses.ravel()])
 
-    def _score(self, state: NewtonShard, message: dict[str, Any]) -> None:
+    def _score(self, state: NewtonShard, message: dict[str, Any]) -> Generator[Dots, Any, None]:
         """Score the rows that may leave their side at either end of the segment."""
         h, coefs, extras = message["h"], message["coefs"], message["extras"]
         dual = state.dual
@@ -238,14 +266,14 @@ class NewtonProgram:
         ends = slice(1 if fresh or still else 0, 2)
         for a, b in row_ranges(len(state.need), 4 * COLUMN_ROWS):
             ids = state.need[a:b]
-            state.trial[a:b] = self.design.dots(self.rows(state, ids), coefs[:, ends])
+            state.trial[a:b] = yield Dots(self.design, state, ids, coefs[:, ends])
             if len(extras):
                 state.trial[a:b] += self.frame.border(dual[span(ids)]) @ extras[:, ends]
         if fresh:
             state.trial[:, 0] = state.scores[state.need]
 
     # -- the gradient pass ---------------------------------------------------------------------
-    def _accept(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+    def _accept(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """Move to step t of the last trial, then the gradient there."""
         h, need = message["h"], state.need
         old, new = state.trial[:, 0], state.trial[:, 1]
@@ -253,12 +281,12 @@ class NewtonProgram:
         state.ref[need] = message["ref"]
         part = state.visited
         z = part.lin - part.sign * state.scores[need]
-        self._move_sides(state, part, sides(part, z, h))
+        yield from self._move_sides(state, part, sides(part, z, h))
         # The trial is over: nothing of it goes into a checkpoint.
         state.need, state.trial = np.empty(0, np.int64), np.empty((0, 2))
-        return self._gradient(state, message, totals)
+        return (yield from self._gradient(state, message, totals))
 
-    def _gradient(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+    def _gradient(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """Add V and the zone's second moment at the current scores to the totals.
 
         V comes by the frame's terms, and once more, as its last row, with alpha of the zone's rows
@@ -276,7 +304,7 @@ class NewtonProgram:
         dtype = entries(len(zone), len(state.dual))
         for a, b in row_ranges(len(zone), COLUMN_ROWS):
             tile = slice(a, b)
-            columns = self.design.columns(self.rows(state, zone[tile]), dtype)
+            columns = yield Columns(self.design, state, zone[tile], dtype)
             border = self.frame.border(rows[tile])
             terms.add(tile, columns, border, v)
             last = np.full(b - a, self.frame.terms)
@@ -288,9 +316,11 @@ class NewtonProgram:
             part = slice((message["turn"] - a) % stride, None, stride)
             weight = np.sqrt(bend[tile][part]) * np.sqrt(stride)
             if len(weight):
-                self.add_moment(totals, message, columns[part], border[part], weight)
+                own = zone[tile][part], columns[part], border[part]
+                moment = yield Moment(self.design, state, *own, weight)
+                self.add_moment(totals, message, moment)
         if stride and wide > h:
-            self._add_near(state, message, totals)
+            yield from self._add_near(state, message, totals)
         v[: self.frame.buckets] += state.side_sum
         v[-1] += state.side_sum.sum(axis=0)
         largest = self.frame.largest(self.design.column_bound)
@@ -298,7 +328,7 @@ class NewtonProgram:
         terms.sums[: self.frame.buckets] += state.side_lin
         return np.array([*terms.sums, len(zone), float(np.sum(width))])
 
-    def _middle(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+    def _middle(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """V of all rows with alpha in the middle of the box, by the frame's terms.
 
         Returns the sums of `Terms`.
@@ -307,14 +337,16 @@ class NewtonProgram:
         terms = Terms(self.frame, dual, 0.5 * (dual.lo + dual.hi))
         v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
         for a, b in row_ranges(len(dual), COLUMN_ROWS):
-            columns = self.design.columns(self.rows(state, np.arange(a, b)), np.float32)
+            columns = yield Columns(self.design, state, np.arange(a, b))
             terms.add(slice(a, b), columns, self.frame.border(dual[a:b]), v)
         reproducible.add(
             totals, "v", v, self.weight_bound * self.frame.largest(self.design.column_bound)
         )
         return terms.sums
 
-    def _move_sides(self, state: NewtonShard, part: Dual, side: NDArray[np.int8]) -> None:
+    def _move_sides(
+        self, state: NewtonShard, part: Dual, side: NDArray[np.int8]
+    ) -> Generator[Columns, Any, None]:
         """Update V and H for the visited rows whose contribution from a side has changed."""
         need, frame = state.need, self.frame
         before, after = side_value(part, state.side[need]), side_value(part, side)
@@ -327,13 +359,15 @@ class NewtonProgram:
         for (factor, alpha), bucket in zip(changes, buckets, strict=True):
             state.side_lin += factor * by_term(bucket, part.linear(alpha), frame.buckets)
         for a, b in row_ranges(len(moved), COLUMN_ROWS):
-            columns = self.design.columns(self.rows(state, need[moved[a:b]]), dtype)
+            columns = yield Columns(self.design, state, need[moved[a:b]], dtype)
             border = frame.border(part[a:b])
             for (factor, alpha), bucket in zip(changes, buckets, strict=True):
                 weight = factor * part.sign[a:b] * alpha[a:b]
                 add_rows(columns, border, weight, bucket[a:b], state.side_sum)
 
-    def _add_near(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> None:
+    def _add_near(
+        self, state: NewtonShard, message: dict[str, Any], totals: Totals
+    ) -> Generator[Columns | Moment, Any, None]:
         """Add to the zone's moment the rows near it, curved as if the zone were ``wide``."""
         z, wide = state.dual.lin - state.dual.sign * state.scores, message["wide"]
         inside = off_kink(state.dual, z) <= wide
@@ -344,9 +378,10 @@ class NewtonProgram:
         part = state.dual[near]
         weight = np.sqrt(zone_widths(part, z[near], wide)[0] * stride / (2 * wide))
         for a, b in row_ranges(len(near), COLUMN_ROWS):
-            columns = self.design.columns(self.rows(state, near[a:b]))
-            border = self.frame.border(part[a:b])
-            self.add_moment(totals, message, columns, border, weight[a:b])
+            columns = yield Columns(self.design, state, near[a:b])
+            own = near[a:b], columns, self.frame.border(part[a:b])
+            moment = yield Moment(self.design, state, *own, weight[a:b])
+            self.add_moment(totals, message, moment)
 
     # -- rows near their kink ------------------------------------------------------------------
     def _within(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
@@ -377,7 +412,7 @@ class NewtonProgram:
         state.held[state.picked] = True
         return np.array([len(state.picked)], float)
 
-    def _gather(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+    def _gather(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """The picked rows, filled up to ``most`` of them: what ``unpack`` reads."""
         design, frame, picked = self.design, self.frame, state.picked
         coef, extras = message["coef"], message["extras"]
@@ -386,7 +421,7 @@ class NewtonProgram:
         for a, b in row_ranges(len(picked), COLUMN_ROWS):
             ids = picked[a:b]
             dual = state.dual[ids]
-            columns = design.columns(self.rows(state, ids))
+            columns = yield Columns(design, state, ids)
             border, scores = frame.border(dual), np.empty(b - a)
             _scores(as_rows(columns), coef, scores)
             head = (
@@ -414,24 +449,20 @@ class NewtonProgram:
     def _quantiles(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         return state.quantiles(message)
 
-    def rows(self, state: NewtonShard, local: NDArray[np.int64]) -> Any:
-        if state.X is not None:
-            return state.X[span(local)]
-        ids = state.ids[local]
-        if not len(ids):
-            return self.design.data.X(state.start, state.start)
-        first = int(ids[0])
-        return self.design.data.X(first, int(ids[-1]) + 1)[ids - first]
-
     # -- checkpoints ---------------------------------------------------------------------------
     def save(self, state: NewtonShard) -> dict[str, NDArray[Any]]:
         """What the state holds beyond the data itself."""
         return {name: getattr(state, name) for name in SAVED}
 
-    def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> NewtonShard:
+    def load(
+        self,
+        shard: int,
+        arrays: dict[str, NDArray[Any]],
+        lent: MutableMapping[Any, Any] | None = None,
+    ) -> NewtonShard:
         """The state that ``save`` wrote."""
-        state = self.open(shard)
-        keep = (arrays["ids"] - state.start) // self.stride
+        state = self.open(shard, lent)
+        keep = np.searchsorted(state.ids, arrays["ids"])
         if len(keep) < len(state.ids):
             state.fixed = np.ones(len(state.ids), np.bool_)
             state.fixed[keep] = False

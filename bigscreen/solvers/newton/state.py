@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.rows import Rows
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
 from bigscreen.problems.point import SumLayout, by_term
@@ -28,7 +29,8 @@ SAVED = (
 class NewtonShard:
     """A shard's rows during a solve; arrays of shape (rows,) unless said otherwise.
 
-    ``X`` is None where the rows are read again in every pass (they do not fit in memory).
+    ``X`` is None where the rows are read again in every pass (they do not fit in memory); ``lent``:
+    it has all rows that were opened, one in ``stride``, as other runs look at others of them.
     ``scores``, the extras' part included, were computed at the w number ``ref``; ``side`` is AT_LO,
     AT_HI, AT_ZERO, FREE (in a zone) or UNSET; ``fixed`` rows are screened: proved to stay on their
     side. ``side_sum`` (buckets, m + extras): V of rows at a side, by bucket; ``side_lin``
@@ -44,6 +46,8 @@ class NewtonShard:
     dual: Dual
     norms: FloatArray
     X: Any
+    stride: int
+    lent: bool
     scores: FloatArray
     ref: NDArray[np.int32]
     side: NDArray[np.int8]
@@ -65,7 +69,7 @@ class NewtonShard:
     def compact(self) -> None:
         """Drop fixed rows: the arrays hold alive rows only from here on, named by ``ids``."""
         keep = np.flatnonzero(~self.fixed)
-        if self.X is not None:
+        if self.X is not None and not self.lent:
             self.X = self.X[keep]
         self.dual = self.dual[keep]
         self.ids, self.norms = self.ids[keep], self.norms[keep]
@@ -73,6 +77,17 @@ class NewtonShard:
         self.side, self.fixed = self.side[keep], self.fixed[keep]
         self.need, self.trial = np.empty(0, np.int64), np.empty((0, 2))
         self.held, self.picked = np.empty(0, np.bool_), np.empty(0, np.int64)
+
+    def rows(self, data: Rows, local: NDArray[np.int64]) -> Any:
+        """Features of the rows at some places, ascending."""
+        if self.X is not None:
+            places = (self.ids[local] - self.start) // self.stride if self.lent else local
+            return self.X[span(places)]
+        ids = self.ids[local]
+        if not len(ids):
+            return data.X(self.start, self.start)
+        first = int(ids[0])
+        return data.X(first, int(ids[-1]) + 1)[ids - first]
 
     def distance(self, scores: FloatArray) -> FloatArray:
         """How far every row's G is from a kink at these scores."""

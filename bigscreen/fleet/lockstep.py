@@ -1,0 +1,474 @@
+"""Several runs over the same shards, a thread each, whose rounds are one round.
+
+Runs that do not know of each other (one for every class, say) see a fleet of their own. What they
+ask of it waits until all of them have asked for something; then one round of the real fleet steps
+every shard once for all of them, and one pass over items serves all that ask for such a pass.
+Between rounds as many of them compute as the fleet has workers. A message that says that it is to
+be ``alone``, as its answer is large, has a round of its own.
+
+On a shard `Joint` holds the state of every run. A step says what it needs of the rows by `Ask`
+objects, and what several runs ask of the same rows is computed once. Their answers are those that
+each would get alone, bit for bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.files.checkpoint import check_owner
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.fleet.shards import Arrays, FloatArray, Program, Totals
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+COPIED = 1 << 16
+"""Numbers of an answer above which they are rows, to be read and not to be summed."""
+
+MOST = 32
+"""Runs at once, at most: of more, nothing is gained."""
+
+
+class Ask(Protocol):
+    """What a step needs of a shard's rows."""
+
+    @property
+    def key(self) -> Any:
+        """The same, hashable, for questions that are answered together."""
+
+    def answers(self, alike: list[Self]) -> list[Any]:
+        """What each of some questions with one key is answered, itself the first of them."""
+
+
+Work = Generator[Any, Any, FloatArray]
+"""A step that yields what it asks of the rows, is sent the answers, and returns its vector."""
+
+
+class Sharing(Program, Protocol):
+    """A program whose runs can share a shard: a dataclass whose steps ask for what they need."""
+
+    def open(self, shard: int, lent: MutableMapping[Any, Any] | None = None) -> Any:
+        """The state before the first round; ``lent``: what the shard's runs have in common."""
+
+    def load(self, shard: int, arrays: Arrays, lent: MutableMapping[Any, Any] | None = None) -> Any:
+        """The state that `save` gave these arrays for."""
+
+    def work(self, state: Any, message: dict[str, Any], totals: Totals) -> Work | FloatArray:
+        """The step as one that can be stopped where it asks, or its vector where it does not."""
+
+
+class _Member(NamedTuple):
+    """One run on a shard: its program, what tells that from the one it began with, its state."""
+
+    program: Any
+    differs: dict[str, Any]
+    state: Any
+
+
+@dataclass
+class _Shard:
+    number: int
+    members: dict[str, _Member]
+    lent: MutableMapping[Any, Any]
+
+
+@dataclass(frozen=True)
+class Joint:
+    """The program of several runs, by name; a message holds the ``steps`` of those that step.
+
+    ``members`` names all that are left, and ``starts`` those that begin anew with other numbers.
+    The vector of a step holds the lengths of the runs' vectors before these.
+    """
+
+    programs: dict[str, Any]
+
+    def open(self, shard: int) -> _Shard:
+        return self._opened(shard, lambda name, lent: self._member(name, {}, shard, lent))
+
+    def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        for name in state.members.keys() - set(message["members"]):
+            del state.members[name]
+        for name, differs in message["starts"].items():
+            del state.members[name]  # before the next one takes its room
+            state.members[name] = self._member(name, differs, state.number, state.lent)
+        works, own = {}, {}
+        for name, part in message["steps"].items():
+            member, own[name] = state.members[name], _own(totals, name)
+            works[name] = member.program.work(member.state, part, own[name])
+        vectors = _all_answered(works)
+        for name, known in own.items():
+            totals.update({f"{name}.{key}": total for key, total in known.items()})
+        lengths = [float(len(vectors[name])) for name in works]
+        return np.concatenate([lengths, *(vectors[name] for name in works)])
+
+    def save(self, state: _Shard) -> Arrays:
+        saved: Arrays = {}
+        for name, (program, differs, own) in state.members.items():
+            parts = {**program.save(own), _DIFFERS: _as_bytes(differs)}
+            saved |= {f"{name}.{key}": array for key, array in parts.items()}
+        return saved
+
+    def load(self, shard: int, arrays: Arrays) -> _Shard:
+        def made(name: str, lent: MutableMapping[Any, Any]) -> _Member:
+            own = _own(arrays, name)
+            if not own:  # of a run that was not saved
+                return self._member(name, {}, shard, lent)
+            differs = json.loads(own.pop(_DIFFERS).tobytes())
+            program = replace(self.programs[name], **differs)
+            return _Member(program, differs, program.load(shard, own, lent))
+
+        return self._opened(shard, made)
+
+    def _opened(
+        self, shard: int, made: Callable[[str, MutableMapping[Any, Any]], _Member]
+    ) -> _Shard:
+        lent: MutableMapping[Any, Any] = WeakValueDictionary()
+        return _Shard(shard, {name: made(name, lent) for name in self.programs}, lent)
+
+    def _member(
+        self, name: str, differs: dict[str, Any], shard: int, lent: MutableMapping[Any, Any]
+    ) -> _Member:
+        program = replace(self.programs[name], **differs)
+        return _Member(program, differs, program.open(shard, lent))
+
+
+_DIFFERS = "differs"
+
+
+def _own(arrays: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """The arrays of one run, by their own names."""
+    head = f"{name}."
+    return {key[len(head) :]: each for key, each in arrays.items() if key.startswith(head)}
+
+
+def _as_bytes(record: dict[str, Any]) -> NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(record).encode(), np.uint8)
+
+
+def _all_answered(works: Mapping[str, Work | FloatArray]) -> dict[str, FloatArray]:
+    """The vectors of several steps, what they ask alike answered once."""
+    vectors: dict[str, FloatArray] = {}
+    pending: dict[str, tuple[Any, Any]] = {}
+
+    def sent(name: str, answer: Any) -> None:
+        work: Any = works[name]
+        try:
+            ask = work.send(answer)
+            pending[name] = ask.key, ask
+        except StopIteration as end:
+            pending.pop(name, None)
+            vectors[name] = end.value
+
+    for name, work in works.items():
+        if isinstance(work, np.ndarray):
+            vectors[name] = work
+        else:
+            sent(name, None)
+    while pending:
+        # Those that were answered last go on first: what they hold is let go of the sooner.
+        key, ask = next(reversed(pending.values()))
+        alike = [name for name, (other, _) in pending.items() if other == key]
+        asks = [pending.pop(name)[1] for name in alike]
+        for name, answer in zip(alike, ask.answers(asks), strict=True):
+            sent(name, answer)
+    return vectors
+
+
+class Over(Exception):
+    """Raised in the threads of runs that are not wanted any more."""
+
+
+class _Question(NamedTuple):
+    """What a run asks of the fleet: the name of a method, and what it is called with."""
+
+    kind: str
+    given: tuple[Any, ...] = ()
+
+
+class _View:
+    """The fleet as one of the runs sees it."""
+
+    def __init__(self, lockstep: Lockstep, name: str) -> None:
+        self._lockstep, self._name = lockstep, name
+        self.replies: queue.SimpleQueue[tuple[bool, Any]] = queue.SimpleQueue()
+
+    @property
+    def workers(self) -> int:
+        return self._lockstep.fleet.workers
+
+    @property
+    def peak_pss(self) -> int:
+        return self._lockstep.fleet.peak_pss
+
+    def start(self, program: Program, n_shards: int) -> None:
+        self._asked("start", program, n_shards)
+
+    def round(self, message: dict[str, Any]) -> tuple[FloatArray, Totals]:
+        answer: tuple[FloatArray, Totals] = self._asked("round", message)
+        return answer
+
+    def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
+        """As part of a checkpoint of all runs, in their common folder."""
+        self._asked("save", meta)
+
+    def load(self, folder: Path) -> dict[str, Any] | None:
+        """From the common folder."""
+        answer: dict[str, Any] | None = self._asked("load")
+        return answer
+
+    def each(
+        self,
+        function: Callable[[Item], Result],
+        items: Iterable[Item],
+        in_flight: int | None = None,
+    ) -> Iterator[Result]:
+        return iter(self._asked("each", function, list(items), in_flight))
+
+    def rely_on(self, files: Iterable[Path]) -> None:
+        """Nothing to do: the fleet was told before."""
+
+    def memory(self) -> int:
+        return self._lockstep.fleet.memory()
+
+    def stop(self) -> None:
+        """Nothing to do: the fleet goes on for the others."""
+
+    def close(self) -> None:
+        """Nothing to do: the fleet is not this run's."""
+
+    def _asked(self, kind: str, *given: Any) -> Any:
+        lockstep = self._lockstep
+        lockstep.turns.release()
+        try:
+            lockstep.inbox.put((self._name, _Question(kind, given)))
+            fine, answer = self.replies.get()
+        finally:
+            lockstep.turns.acquire()
+        if not fine:
+            raise answer
+        return answer
+
+
+class Lockstep:
+    """Runs several solves of one kind of program together.
+
+    Parameters
+    ----------
+    fleet : Fleet
+    folder : Path or None
+        Where the checkpoints of all of them go, each one of the whole.
+    of : str
+        What these are of: those of another problem are refused.
+
+    Attributes
+    ----------
+    seconds : float
+        Those that passes over items took: of runs that certify, the closing passes.
+    """
+
+    def __init__(self, fleet: Fleet, folder: Path | None = None, of: str = "") -> None:
+        self.fleet, self.folder, self.of = fleet, folder, of
+        self.seconds = 0.0
+        self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
+        self.turns = threading.Semaphore(max(1, min(fleet.workers, os.cpu_count() or 1)))
+        self._views: dict[str, _View] = {}
+        self._living: list[str] = []
+        self._waiting: dict[str, _Question] = {}
+        self._programs: dict[str, Any] = {}
+        self._starts: dict[str, dict[str, Any]] = {}
+        self._shards = 0
+        self._started = False
+
+    def run(
+        self, runs: Mapping[str, Callable[[Fleet], Result]], ended: Callable[[str, Result], None]
+    ) -> None:
+        """Run all of them to their ends.
+
+        Parameters
+        ----------
+        runs : mapping of str to callable
+            By a name without dots, each takes the fleet that it sees; called in a thread of its
+            own.
+        ended : callable
+            Receives the name and the result of each as it ends, in this thread.
+
+        Raises
+        ------
+        Exception
+            What the first of them raised; the others are given up.
+        """
+        self._views = {name: _View(self, name) for name in runs}
+        self._living = list(runs)
+        threads = [
+            threading.Thread(target=self._live, args=(name, run), name=f"run {name}", daemon=True)
+            for name, run in runs.items()
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            while self._living:
+                while len(self._waiting) < len(self._living):
+                    name, said = self.inbox.get()
+                    if isinstance(said, _Question):
+                        self._waiting[name] = said
+                        continue
+                    self._living.remove(name)
+                    if isinstance(said, BaseException):
+                        raise said
+                    ended(name, said[0])
+                self._serve()
+        finally:
+            self._give_up()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+
+    def _live(self, name: str, run: Callable[[Fleet], Any]) -> None:
+        said: Any
+        try:
+            with self.turns:
+                said = (run(self._views[name]),)
+        except BaseException as error:
+            said = error
+        self.inbox.put((name, said))
+
+    def _give_up(self) -> None:
+        """Let all runs that are left end with the next thing that they ask for."""
+        while self._living:
+            for name in list(self._waiting):
+                self._reply(name, False, Over())
+            name, said = self.inbox.get()
+            if isinstance(said, _Question):
+                self._waiting[name] = said
+            else:
+                self._living.remove(name)
+
+    def _reply(self, name: str, fine: bool, answer: Any) -> None:
+        del self._waiting[name]
+        self._views[name].replies.put((fine, answer))
+
+    # -- what all that are left wait for -----------------------------------------------------------
+    def _serve(self) -> None:
+        """Answer some of the questions that are asked, or all."""
+        asked: dict[str, dict[str, tuple[Any, ...]]] = {}
+        for name in self._living:
+            if name in self._waiting:
+                question = self._waiting[name]
+                asked.setdefault(question.kind, {})[name] = question.given
+        for name, (program, shards) in asked.get("start", {}).items():
+            self._shards = shards
+            if self._started:
+                self._starts[name] = _differences(self._programs[name], program)
+            else:
+                self._programs[name] = program
+            self._reply(name, True, None)
+        if "each" in asked:
+            began = time.monotonic()
+            self._each(asked["each"])
+            self.seconds += time.monotonic() - began
+        if "start" in asked or "each" in asked:
+            return  # those that follow soon are for the same round
+        if "round" in asked:
+            steps = {name: given[0] for name, given in asked["round"].items()}
+            # Large answers one by one: each run goes on with its own while the next is made.
+            alone = [name for name in steps if steps[name].get("alone", False)]
+            turns = [{name: steps.pop(name)} for name in alone]
+            for turn in [*turns, steps]:
+                if turn and not self._round(turn):
+                    return
+        elif "save" in asked:  # of all that are left: who asks for rounds comes here later
+            self._save({name: given[0] for name, given in asked["save"].items()})
+        elif "load" in asked:
+            self._load(list(asked["load"]))
+
+    def _start(self) -> None:
+        if not self._started:
+            self.fleet.start(Joint(dict(self._programs)), self._shards)
+            self._started = True
+
+    def _round(self, steps: dict[str, dict[str, Any]]) -> bool:
+        """A round of the fleet for some of the runs; False if it failed."""
+        self._start()
+        starts, self._starts = self._starts, {}
+        message = {"members": list(self._living), "starts": starts, "steps": steps}
+        try:
+            stack, totals = self.fleet.round(message)
+        except Exception as error:
+            # One of them ends with it, and with that one all others.
+            self._reply(next(iter(steps)), False, error)
+            return False
+        ends = len(steps) + np.cumsum([0, *stack[0, : len(steps)].astype(np.int64)])
+        for k, name in enumerate(steps):
+            part = stack[:, ends[k] : ends[k + 1]]
+            if part.size <= COPIED:
+                part = part.copy()  # as it would be alone: sums over its rows have the same bits
+            self._reply(name, True, (part, _own(totals, name)))
+        return True
+
+    def _each(self, asked: dict[str, tuple[Any, ...]]) -> None:
+        together: dict[Any, list[str]] = {}
+        for name, (function, items, _) in asked.items():
+            alike = getattr(function, "alike", None)
+            key = name if alike is None else (type(function), alike, len(items))
+            together.setdefault(key, []).append(name)
+        for names in together.values():
+            functions = [asked[name][0] for name in names]
+            items, in_flight = [asked[name][1] for name in names], asked[names[0]][2]
+            try:
+                if len(names) == 1:
+                    answers = [list(self.fleet.each(functions[0], items[0], in_flight))]
+                else:
+                    joint = functions[0].together(functions)
+                    parts = self.fleet.each(joint, zip(*items, strict=True), in_flight)
+                    answers = [list(part) for part in zip(*parts, strict=True)]
+            except Exception as error:
+                self._reply(names[0], False, error)
+                return
+            for name, answer in zip(names, answers, strict=True):
+                self._reply(name, True, answer)
+
+    def _save(self, metas: dict[str, Mapping[str, Any]]) -> None:
+        assert self.folder is not None
+        arrays = {
+            f"{name}.{key}": value
+            for name, meta in metas.items()
+            for key, value in meta.items()
+            if isinstance(value, np.ndarray)
+        }
+        plain = {
+            name: {key: value for key, value in meta.items() if not isinstance(value, np.ndarray)}
+            for name, meta in metas.items()
+        }
+        self.fleet.save(self.folder, {"of": self.of, "runs": plain, **arrays})
+        for name in metas:
+            self._reply(name, True, None)
+
+    def _load(self, names: list[str]) -> None:
+        assert self.folder is not None
+        check_owner(self.folder, self.of)
+        self._start()
+        meta = self.fleet.load(self.folder) or {"runs": {}}
+        for name in names:
+            found = meta["runs"].get(name)
+            self._reply(name, True, None if found is None else {**found, **_own(meta, name)})
+
+
+def _differences(first: Any, program: Any) -> dict[str, Any]:
+    """The fields in which a program differs from the one that its run began with: numbers."""
+    pairs = {
+        each.name: (getattr(first, each.name), getattr(program, each.name))
+        for each in fields(first)
+    }
+    return {name: now for name, (then, now) in pairs.items() if then is not now and then != now}

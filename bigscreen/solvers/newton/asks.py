@@ -1,0 +1,78 @@
+"""What the steps of a Newton's shard ask of its rows: once for several runs that ask alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.features.design import Design
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.solvers.newton.algebra import second_moment
+from bigscreen.solvers.newton.state import NewtonShard
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns of some of a state's rows: (rows, m). Not to be written to.
+
+    ``local``: their places in the state, ascending.
+    """
+
+    design: Design
+    state: NewtonShard
+    local: NDArray[np.int64]
+    dtype: Any = np.float32
+
+    @property
+    def key(self) -> Any:
+        return "columns", self.dtype, self.state.ids[self.local].tobytes()
+
+    def answers(self, alike: list[Columns]) -> list[Any]:
+        found = self.design.columns(self.state.rows(self.design.data, self.local), self.dtype)
+        return [found] * len(alike)
+
+
+@dataclass(frozen=True)
+class Dots:
+    """The products of some of a state's rows' columns with ``coefs`` (m, k): float64 (rows, k)."""
+
+    design: Design
+    state: NewtonShard
+    local: NDArray[np.int64]
+    coefs: FloatArray
+
+    @property
+    def key(self) -> Any:
+        return "dots", self.state.ids[self.local].tobytes()
+
+    def answers(self, alike: list[Dots]) -> list[Any]:
+        rows = self.state.rows(self.design.data, self.local)
+        if len(alike) == 1:
+            return [self.design.dots(rows, self.coefs)]
+        found = self.design.dots(rows, np.concatenate([ask.coefs for ask in alike], axis=1))
+        ends = np.cumsum([ask.coefs.shape[1] for ask in alike])
+        return np.split(found, ends[:-1], axis=1)
+
+
+@dataclass(frozen=True)
+class Moment:
+    """`second_moment` of some of a state's rows, with these columns: not to be written to."""
+
+    design: Design
+    state: NewtonShard
+    local: NDArray[np.int64]
+    columns: NDArray[Any]
+    border: FloatArray
+    weight: FloatArray
+
+    @property
+    def key(self) -> Any:
+        own = self.border.tobytes(), self.weight.tobytes(), self.columns.dtype
+        return "moment", self.state.ids[self.local].tobytes(), *own
+
+    def answers(self, alike: list[Moment]) -> list[Any]:
+        found = second_moment(self.design, self.columns, self.border, self.weight)
+        return [found] * len(alike)
