@@ -89,6 +89,8 @@ def test_columns_solve_one_problem() -> None:
             assert run["above"] == run["objective"] - bound >= -1e-12
     assert found["LIBLINEAR"]["above"] < 0.05 * bound
     assert found["Newton, certified"]["gap"] <= 1e-3
+    assert found["Snacks ours"]["above"] < 0.02 * bound
+    assert found["Pegasos ours"]["above"] >= -1e-12
 
 
 # -- the experiments -------------------------------------------------------------------------------
