@@ -182,14 +182,14 @@ class DrawProgram:
         """Rows that hold those picked, where they are in them, and their places in the shard."""
         if not len(picks):
             return
-        if state.X is not None:
-            yield state.X, picks, picks
-            return
         data = self.design.data
         start, stop = data.shard(state.shard)
-        chunk = picks // data.chunk_rows
-        ends = np.flatnonzero(np.diff(chunk)) + 1
+        ends = np.flatnonzero(np.diff(picks // data.chunk_rows)) + 1
+        # Chunk by chunk where rows are kept, too: columns have the same bits then.
         for ids in np.split(picks, ends):
+            if state.X is not None:
+                yield state.X, ids, ids
+                continue
             number = int(ids[0] // data.chunk_rows)
             first = number * data.chunk_rows
             if state.chunk[0] != number:
