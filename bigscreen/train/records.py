@@ -142,7 +142,7 @@ def hindrance(fitted: Fitted, tol: float) -> str | None:
         )
     if fitted.ended == "slow":
         return (
-            "more steps on rows drawn at random would gain little, and prove no more; the newton "
+            "steps on rows drawn at random come closer but slowly, and prove little; the newton "
             "solver proves tol"
         )
     if fitted.ended == "stalled":

@@ -47,6 +47,9 @@ AROUND = 2.0
 CHECKED = 8
 """Steps are compared on a part of as many rows as they were walked on."""
 
+MOST_PASSES = 256
+"""Passes that are as many rows as a solve draws, about."""
+
 PATIENCE = 2
 """Stages running that lower P by less than tol of it, after which there is no other."""
 
@@ -70,6 +73,8 @@ class Snacks:
         The solve ends with two stages that each lower P by less than this part of it.
     seed : int
         Of the order of rows.
+    passes : int
+        Nor does another stage begin once as many rows have been drawn as so many passes have.
     step : float or None
         How far a step on one row moves its own score, at first; of ``plain`` steps their length.
     radius : float or None
@@ -86,6 +91,7 @@ class Snacks:
 
     tol: float = 1e-3
     seed: int = 0
+    passes: int = MOST_PASSES
     step: float | None = None
     radius: float | None = None
     batch: int | None = None
@@ -125,12 +131,15 @@ class Pegasos:
         The solve ends with two stages that each lower P by less than this part of it.
     seed : int
         Of the order of rows.
+    passes : int
+        Nor does another stage begin once as many rows have been drawn as so many passes have.
     batch : int or None
         Rows of a step.
     """
 
     tol: float = 1e-3
     seed: int = 0
+    passes: int = MOST_PASSES
     batch: int | None = None
 
     def solve(self, run: Run, check: Check) -> Point:
@@ -160,9 +169,9 @@ class Pace:
         The point that the next one starts from.
     step, radius, length : float, float, int
         Of the next stage's steps: their size, the ball they stay in, their number.
-    steps, rows, tried, passes : int
-        Steps so far, rows drawn in the last stage, in a trial of step sizes before the next one,
-        passes made over all rows for P.
+    steps, rows, drawn, tried, passes : int
+        Steps so far, rows drawn in the last stage, in all, and in a trial of step sizes before the
+        next one, passes made over all rows for P.
     before : float
         P where the stage began, infinite if it is not known.
     slow : int
@@ -180,6 +189,7 @@ class Pace:
     length: int = 0
     steps: int = 0
     rows: int = 0
+    drawn: int = 0
     tried: int = 0
     passes: int = 0
     before: float = np.inf
@@ -367,8 +377,8 @@ class _Steps:
         slow = pace.before - point.primal <= self.options.tol * abs(point.primal)
         pace.slow = pace.slow + 1 if slow else 0
         pace.before = point.primal
-        ended = "slow" if pace.slow >= PATIENCE else False
-        return point, {**stats, "full_passes": pace.passes, "stalled": ended}
+        over = pace.slow >= PATIENCE or pace.drawn >= self.options.passes * self.rows
+        return point, {**stats, "full_passes": pace.passes, "stalled": "slow" if over else False}
 
     def _point(self, pace: Pace) -> Point:
         """The point of x, P and D summed over all rows: D at the best of three smoothings."""
@@ -505,6 +515,7 @@ class _SnacksSteps(_Steps):
             length=round(options.growth * pace.length),
             steps=pace.steps + pace.length,
             rows=rows + pace.tried,
+            drawn=pace.drawn + rows,
             tried=0,
         )
 
@@ -550,4 +561,7 @@ class _PegasosSteps(_Steps):
             pace.at[None], pace.length, lambda t: 1.0 / (pace.steps + t + 1), project
         )
         steps = pace.steps + pace.length
-        return replace(pace, x=average[0], at=end[0], length=steps, steps=steps, rows=rows)
+        drawn = pace.drawn + rows
+        return replace(
+            pace, x=average[0], at=end[0], length=steps, steps=steps, rows=rows, drawn=drawn
+        )
