@@ -122,7 +122,7 @@ class Snacks:
 class Pegasos:
     """Steps of length ``1 / (lambda t)`` in the ball that holds w*, the last half averaged.
 
-    Shalev-Shwartz et al. 2011. A stage here is as many steps as all before it: its average is that
+    As its authors have it (maths.md 5.9). A stage here is as many steps as all before it: its average is that
     of the last half.
 
     Parameters
