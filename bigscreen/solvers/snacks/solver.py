@@ -122,8 +122,8 @@ class Snacks:
 class Pegasos:
     """Steps of length ``1 / (lambda t)`` in the ball that holds w*, the last half averaged.
 
-    As its authors have it (maths.md 5.9). A stage here is as many steps as all before it: its average is that
-    of the last half.
+    As its authors have it (maths.md 5.9). A stage here is as many steps as all before it: its
+    average is that of the last half.
 
     Parameters
     ----------
