@@ -3,10 +3,11 @@
 What a person needs is here: scikit-learn estimators, the classifiers `SVC`, `NuSVC`, `LinearSVC`
 and `NystroemSVC`, the regressions `SVR`, `NuSVR`, `LinearSVR`, `LADRegressor` and
 `QuantileRegressor`, and `OneClassSVM`; `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a
-grid in one call) and `SolvedPath`; `solve` (any problem that can be written down, with an exact
-kernel); `ingest` (files and arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`,
-`TrainOptions` (of `bigscreen.train.run.train`, the same fit without scikit-learn), `Inline`,
-`connect` and `local_cluster` (where it runs) and `InputError`. They are imported when first used.
+grid in one call) and `SolvedPath`; `NystroemSVCCV`, `SVCCV` and `NuSVCCV` (which search for gamma
+and C); `solve` (any problem that can be written down, with an exact kernel); `ingest` (files and
+arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`, `TrainOptions` (of
+`bigscreen.train.run.train`, the same fit without scikit-learn), `Inline`, `connect` and
+`local_cluster` (where it runs) and `InputError`. They are imported when first used.
 
 The packages, from the ground up; each imports only itself and those before it:
 
@@ -28,6 +29,7 @@ The packages, from the ground up; each imports only itself and those before it:
     divide      parts of the rows, solved by themselves: a start for the whole
     path        a grid of C or nu: every point from the one before, rules before each, folds
     train       the main job: from a data set to a certified model or path
+    tune        the search for landmarks, gamma and C: rungs, elimination, the last fit
     cli         the command line
     estimators  what scikit-learn users call
 """
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from bigscreen.estimators.one_class import OneClassSVM
     from bigscreen.estimators.path import SVCPathCV, nu_path, svm_path
     from bigscreen.estimators.regression import SVR, LADRegressor, NuSVR, QuantileRegressor
+    from bigscreen.estimators.tune import SVCCV, NuSVCCV, NystroemSVCCV
     from bigscreen.fleet.cluster import connect, local_cluster
     from bigscreen.fleet.inline import Inline
     from bigscreen.intake.ingest import ingest
@@ -67,11 +70,14 @@ __all__ = [
     "MemoryDataset",
     "Model",
     "NuSVC",
+    "NuSVCCV",
     "NuSVR",
     "NystroemSVC",
+    "NystroemSVCCV",
     "OneClassSVM",
     "QuantileRegressor",
     "SVC",
+    "SVCCV",
     "SVCPathCV",
     "SVR",
     "SolvedPath",
@@ -94,11 +100,14 @@ _MODULES = {
     "MemoryDataset": "data.memory",
     "Model": "model.model",
     "NuSVC": "estimators.classification",
+    "NuSVCCV": "estimators.tune",
     "NuSVR": "estimators.regression",
     "NystroemSVC": "estimators.large_scale",
+    "NystroemSVCCV": "estimators.tune",
     "OneClassSVM": "estimators.one_class",
     "QuantileRegressor": "estimators.regression",
     "SVC": "estimators.classification",
+    "SVCCV": "estimators.tune",
     "SVCPathCV": "estimators.path",
     "SVR": "estimators.regression",
     "SolvedPath": "model.solved_path",

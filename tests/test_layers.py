@@ -14,7 +14,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 PACKAGES = (
     *("errors", "files", "numerics", "fleet", "data", "kernels", "problems", "model", "features"),
     *("screening", "report", "intake", "certify", "solvers", "fit", "divide", "path", "train"),
-    *("cli", "estimators"),
+    *("tune", "cli", "estimators"),
 )
 
 # Solvers are handed regions, which are data; they never see a rule.
@@ -34,7 +34,7 @@ DOORS = {
     "pyarrow": {"data", "intake"},
     "dask": {"fleet"},
     "distributed": {"fleet"},
-    "psutil": {"fleet", "train"},
+    "psutil": {"fleet", "train", "tune"},
     "threadpoolctl": {"fleet", "estimators", "train"},
     "sklearn": {"estimators", "train", "cli"},
     "click": {"cli"},

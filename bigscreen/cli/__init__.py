@@ -10,6 +10,7 @@ from bigscreen.cli.info import info
 from bigscreen.cli.ingest import ingest
 from bigscreen.cli.path import path, pick
 from bigscreen.cli.rows import rows
+from bigscreen.cli.tune import tune
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -39,5 +40,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, ingest, info, plan, fit, path, pick, predict, evaluate, rows):
+for _command in (demo, ingest, info, plan, fit, path, pick, tune, predict, evaluate, rows):
     main.add_command(_command)

@@ -40,7 +40,7 @@ OF_EVERY_POINT = (
 
 
 class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
-    """FROM:TO:COUNT, or numbers with commas between them.
+    """FROM:TO:COUNT, or numbers with commas between them; 2^-8 is a number, too.
 
     Parameters
     ----------
@@ -61,15 +61,24 @@ class Grid(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.
             return value
         try:
             if ":" not in value:
-                return tuple(float(part) for part in value.split(","))
+                return tuple(_number(part) for part in value.split(","))
             start, stop, count = value.split(":")
-            first, last, points = float(start), float(stop), int(count)
+            first, last, points = _number(start), _number(stop), int(count)
         except ValueError:
             self.fail(f"{value!r} is not FROM:TO:COUNT nor numbers with commas", param, ctx)
         if points < 1 or not (0 < first < math.inf and first <= last < math.inf):
             self.fail(f"{value!r} must go up from a number above 0", param, ctx)
         space = np.geomspace if self.log else np.linspace
         return tuple(space(first, last, points).tolist())
+
+
+def _number(text: str) -> float:
+    """A number, or a power such as 2^-8."""
+    base, power, exponent = text.partition("^")
+    try:
+        return float(float(base) ** float(exponent)) if power else float(text)
+    except (OverflowError, ZeroDivisionError, TypeError) as error:
+        raise ValueError(text) from error
 
 
 class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2

@@ -59,6 +59,8 @@ class ColumnsStage:
         Rows, or the stored features of a Nystrom machine.
     constant : bool
         Whether a 1 is appended to every phi.
+    quick : bool
+        As `ProxNewton` takes it.
 
     Raises
     ------
@@ -66,11 +68,13 @@ class ColumnsStage:
         If X is neither dense nor CSR, or not floating point.
     """
 
-    def __init__(self, X: Any, constant: bool = False) -> None:
+    def __init__(self, X: Any, constant: bool = False, quick: bool = False) -> None:
         self.columns = ExplicitRows(X, constant)
         rows, width = self.columns.n_rows, self.columns.width
         narrow = min(rows, width) <= NEWTON_WIDTH and width <= DENSE_WIDTH
-        self._engine: Engine = ProxNewton(self.columns) if narrow else Descent(self.columns)
+        self._engine: Engine = Descent(self.columns)
+        if narrow:
+            self._engine = ProxNewton(self.columns, quick)
         self._last: PathPoint | None = None
         # Of the last point: ``s alpha``, for alpha alone does not say which machine's w it is where
         # labels stand one against the rest; and its scores.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import blas, lapack
 
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows, slack
@@ -55,10 +56,18 @@ class ProximalTerms(NamedTuple):
 
 
 class ProxNewton:
-    """The proximal Newton method; from solve to solve it keeps h, which suits neighbours."""
+    """The proximal Newton method; from solve to solve it keeps h, which suits neighbours.
 
-    def __init__(self, columns: ExplicitRows) -> None:
-        self.columns = columns
+    Parameters
+    ----------
+    columns : ExplicitRows
+    quick : bool
+        Compute directions by Cholesky factors: in half the time, with other last bits than those
+        that paths have had so far.
+    """
+
+    def __init__(self, columns: ExplicitRows, quick: bool = False) -> None:
+        self.columns, self.quick = columns, quick
         self.h = 0.0
 
     def begin(self, rows: UndecidedRows) -> None:
@@ -147,7 +156,12 @@ class ProxNewton:
     ) -> FloatArray:
         """``-(I + sum slope_i phi_i phi_i')^-1 gradient``."""
         width, scale = self.columns.width, np.sqrt(slope)
-        if len(zone) < width // 2:
+        few = len(zone) < (width if self.quick else width // 2)
+        if self.quick and len(zone):
+            found = self._quick_direction(zone, scale, gradient, few)
+            if found is not None:
+                return found
+        if few:
             # The same through the matrix of products between the rows.
             B = self.columns.dense(zone, scale)
             inner = B @ B.T
@@ -158,6 +172,22 @@ class ProxNewton:
             B = self.columns.dense(zone[a : a + GRAM_ROWS], scale[a : a + GRAM_ROWS])
             H += B.T @ B
         return -_solve(H, gradient)
+
+    def _quick_direction(
+        self, zone: NDArray[np.int64], scale: FloatArray, gradient: FloatArray, few: bool
+    ) -> FloatArray | None:
+        """The same by halves of symmetric matrices; None where rounding has lost the 1 on H's."""
+        size = len(zone) if few else self.columns.width
+        H = np.eye(size, order="F")
+        B = np.empty((0, self.columns.width))
+        for a in range(0, len(zone), GRAM_ROWS):
+            own = slice(a, a + GRAM_ROWS)
+            B = self.columns.dense(zone[own], scale[own])
+            H = blas.dsyrk(1.0, B.T, beta=1.0, c=H, trans=int(few), overwrite_c=True)
+        _, solved, lost = lapack.dposv(H, B @ gradient if few else gradient, overwrite_a=True)
+        if lost:
+            return None
+        return np.asarray(B.T @ solved - gradient if few else -solved)
 
     def _move(
         self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, decrease: float

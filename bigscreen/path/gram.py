@@ -70,8 +70,17 @@ class GramStage:
         budget: int = 1 << 30,
         progress: Progress | None = None,
     ) -> None:
-        self.gram = FullGram(design, constant, budget, progress)
-        self.floor = 0.0
+        self._begin(FullGram(design, constant, budget, progress))
+
+    def beside(self) -> GramStage:
+        """A stage on the same matrix that has solved nothing yet, for another thread."""
+        other = GramStage.__new__(GramStage)
+        other._begin(self.gram)
+        other.floor = self.floor
+        return other
+
+    def _begin(self, gram: FullGram) -> None:
+        self.gram, self.floor = gram, 0.0
         self._kept = CachedScores(self.gram)
         self._whole = self._square = Matrix(self.gram.K)
         self._order: NDArray[np.int64] | None = None

@@ -8,7 +8,7 @@ while it solves, and proves the gap over all rows, those left out included.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
@@ -24,6 +24,8 @@ from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.recipes import Problem, refuse_uncommon
 from bigscreen.screening.regions import Past
 from bigscreen.screening.sequential import PathRule, Screened, screen
+
+Start = Callable[[Dual, float], FloatArray | None]
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,8 @@ class Walk:
         0 for a row that is held out.
     values : float64 (points,), ascending
     settings : PathSettings
+    start : callable or None
+        ``start(dual, value)``: an alpha (n,) where the first point begins, or None.
     """
 
     def __init__(
@@ -129,8 +133,10 @@ class Walk:
         weights: FloatArray,
         values: FloatArray,
         settings: PathSettings,
+        start: Start | None = None,
     ) -> None:
         refuse_uncommon(problem)
+        self.start = start
         self.stage, self.problem, self.settings = stage, problem, settings
         self.y, self.weights, self.values = y, weights, values
         self.before: Step | None = None
@@ -162,6 +168,9 @@ class Walk:
         dual = problem.dual(self.y, self.weights)
         check_box(np.maximum(dual.hi, -dual.lo), partial(np.arange, len(dual)))
         alpha = _start(problem, dual, before if settings.warm else None)
+        if before is None and self.start is not None:
+            given = self.start(dual, value)
+            alpha = alpha if given is None else given
         decided, screened = np.full(len(dual), FREE), {}
         # Where no time is left for a solve, nothing is gained by leaving rows out of it.
         if before is not None and settings.rules and not settings.late:

@@ -36,6 +36,9 @@ AT_LO, AT_HI, FREE, AT_ZERO = np.int8(0), np.int8(1), np.int8(2), np.int8(3)
 Mu = float | FloatArray
 """A multiplier: a float, or with groups one for each, float64 (groups,)."""
 
+Statistic = Callable[[FloatArray, FloatArray, float], float]
+"""Of values, their weights and a threshold."""
+
 
 @dataclass(frozen=True)
 class Dual:
@@ -216,8 +219,6 @@ class Dual:
         a weighted order statistic is monotone in its values. The two statistics are taken on
         either side of the threshold so that rounding of the weights cannot exclude mu*.
         """
-        one, weights, group = self.breakpoints(lower)
-        other = one if upper is lower else self.breakpoints(upper)[0]
 
         def least(values: FloatArray, weights: FloatArray, threshold: float) -> float:
             return order_statistic(values, weights, threshold - 1e-9 * float(np.sum(weights)))
@@ -225,6 +226,21 @@ class Dual:
         def most(values: FloatArray, weights: FloatArray, threshold: float) -> float:
             return order_statistic(values, weights, threshold + 1e-9 * float(np.sum(weights)))
 
+        return self._between(lower, upper, least, most)
+
+    def middle_interval(self, lower: FloatArray, upper: FloatArray) -> tuple[Mu, Mu]:
+        """The same of what ``multiplier`` is at the optimal scores: one of the mu* there may be.
+
+        The middle of the two ends is monotone in the values as they are.
+        """
+        return self._between(lower, upper, middle, middle)
+
+    def _between(
+        self, lower: FloatArray, upper: FloatArray, least: Statistic, most: Statistic
+    ) -> tuple[Mu, Mu]:
+        """Statistics of the least and the largest breakpoints of scores in an interval."""
+        one, weights, group = self.breakpoints(lower)
+        other = one if upper is lower else self.breakpoints(upper)[0]
         ends = (one, one) if upper is lower else (np.minimum(one, other), np.maximum(one, other))
         low = self._each_group(least, ends[0], weights, group)
         high = self._each_group(most, ends[1], weights, group)
@@ -236,7 +252,7 @@ class Dual:
 
     def _each_group(
         self,
-        statistic: Callable[[FloatArray, FloatArray, float], float],
+        statistic: Statistic,
         values: FloatArray,
         weights: FloatArray,
         group: NDArray[np.int8] | None,

@@ -175,7 +175,14 @@ class PathJob:
         )
         stage = self.prepared.stage
         walks = [
-            Walk(stage, self._of_rows(one.problem, weights), self.y, weights, self.values, settings)
+            Walk(
+                stage,
+                of_rows(one.problem, self.y, weights),
+                self.y,
+                weights,
+                self.values,
+                settings,
+            )
             for one in self.binaries
         ]
         name = "all" if fold is None else f"fold-{fold}"
@@ -209,16 +216,6 @@ class PathJob:
             return None
         now, walks = time.monotonic(), 1 + (0 if fold is None else len(self.folds) - fold)
         return now + max(0.0, self._end - now) / walks
-
-    def _of_rows(self, problem: Problem, weights: FloatArray) -> Problem:
-        """The problem of these weights: what nu is a share of goes with them."""
-        if isinstance(problem, NuSvc):
-            own = rows_weights(self.y, weights, problem.code_weight)
-        elif isinstance(problem, OneClass):
-            own = weights
-        else:
-            return problem
-        return replace(problem, mass=float(np.sum(own)) or 1.0)
 
     def _kept(self, walks: list[Walk], name: str) -> list[Point]:
         """The points that a run before this one has solved; the walks go on from the last."""
@@ -323,3 +320,14 @@ class PathJob:
             ),
         }
         return SolvedPath(record, arrays.__getitem__)
+
+
+def of_rows(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Problem:
+    """The problem of these weights: what nu is a share of goes with them."""
+    if isinstance(problem, NuSvc):
+        own = rows_weights(y, weights, problem.code_weight)
+    elif isinstance(problem, OneClass):
+        own = weights
+    else:
+        return problem
+    return replace(problem, mass=float(np.sum(own)) or 1.0)

@@ -118,7 +118,7 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Fleet, report: Report) 
     near = moved(data, kernel, False)
     own = near.move.kernel(kernel) if isinstance(near, Moved) else kernel
     if options.exact:
-        stage, name = _exact(Design(near, own), constant, room, options, fleet, matrix)
+        stage, name = exact_stage(Design(near, own), constant, room, options, fleet, matrix)
         return PreparedPath(stage, name, kernel, data, None, None)
     source = factor = ids = None
     if options.kernel == "linear":
@@ -147,11 +147,11 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Fleet, report: Report) 
             ColumnsStage(X, constant), "columns", kernel, data, source, X, factor, ids
         )
     rows = data if source is None else features
-    stage, name = _exact(Design(rows, Linear()), constant, room, options, fleet, matrix)
+    stage, name = exact_stage(Design(rows, Linear()), constant, room, options, fleet, matrix)
     return PreparedPath(stage, name, kernel, data, source, X, factor, ids)
 
 
-def _exact(
+def exact_stage(
     design: Design,
     constant: bool,
     room: float,

@@ -1,0 +1,183 @@
+"""`bigscreen tune`: the search for landmarks, gamma and C, and the best model on all rows."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bigscreen.cli.common import (
+    being_made,
+    check_json,
+    check_output,
+    check_work,
+    deadline_of,
+    json_option,
+    open_fleet,
+    overwrite_option,
+    resumable,
+    threads_option,
+)
+from bigscreen.cli.options import OPTIONS, train_options
+from bigscreen.cli.path import Grid
+from bigscreen.errors import InputError
+from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
+
+OF_EVERY_FIT = (
+    *("kernel", "degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
+    *("tol", "time_budget", "memory", "intercept", "work"),
+)
+"""Options of a fit that a search has, too."""
+
+
+def _fit_options(command: Any) -> Any:
+    for name in reversed([name for name in OPTIONS if name in OF_EVERY_FIT]):
+        command = OPTIONS[name](command)
+    return threads_option(command)
+
+
+class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
+    """Whole numbers with commas between them."""
+
+    name = "counts"
+
+    def convert(self, value: Any, param: Any, ctx: Any) -> tuple[int, ...]:
+        """Text to numbers."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return tuple(int(part) for part in value.split(","))
+        except ValueError:
+            self.fail(f"{value!r} is not whole numbers with commas between them", param, ctx)
+
+
+@click.command(short_help="Search gamma, C and landmarks on a STORE, and fit the best.")
+@click.argument("store")
+@click.argument("out")
+@click.option(
+    "--gamma",
+    type=Grid(log=True),
+    metavar="FROM:TO:COUNT",
+    help="Values of gamma, by equal factors, such as 2^-8:2^2:11, or given with commas.  "
+    "[default: nine from 1/16 of scale to 16 times it]",
+)
+@click.option(
+    "--C",
+    "C",
+    type=Grid(log=True),
+    metavar="FROM:TO:COUNT",
+    help="Values of C likewise.  [default: 1e-2:1e3:10]",
+)
+@click.option(
+    "--nu",
+    type=Grid(log=False),
+    metavar="FROM:TO:COUNT",
+    help="Values of nu instead, by equal steps: the machine is a nu-svc then.",
+)
+@click.option(
+    "--landmarks",
+    type=Counts(),
+    metavar="M,M,...",
+    help="Numbers of landmarks to try.  [default: 1000, or all rows if fewer]",
+)
+@click.option(
+    "--folds",
+    type=click.IntRange(min=2),
+    default=5,
+    show_default=True,
+    metavar="N",
+    help="Judge every candidate on rows held out, N times.",
+)
+@click.option(
+    "--elimination",
+    type=click.Choice(list(ELIMINATIONS)),
+    default="halving",
+    show_default=True,
+    help="How candidates are dropped. halving: the best third goes on to three times the rows, a "
+    "heuristic; safe: all are solved on all rows, and dropped only where their gaps prove that "
+    "they cannot win; none: all are solved on all rows.",
+)
+@_fit_options
+@click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
+@click.option("--resume", is_flag=True, help="Go on with what an interrupted search kept.")
+@overwrite_option
+@json_option
+@click.pass_context
+def tune(
+    context: click.Context,
+    /,
+    store: str,
+    out: str,
+    plots: str | None,
+    resume: bool,
+    overwrite: bool,
+    json_file: str | None,
+    **values: Any,
+) -> None:
+    """Search for parameters on STORE, and write the best machine, fitted to all rows, to OUT.
+
+    All values of C are solved as paths, each from the one before, over one set of features for
+    each gamma and all folds. The output says what was dropped when, and by which rule; the model
+    has its certificate, and the search's record in its provenance (info --json shows it).
+
+    What is done is kept in OUT.work until the model is written: after an interruption the same
+    command with --resume goes on, and comes to the same result. When a time budget ends, the best
+    candidate so far is fitted, and the output says so.
+
+    \b
+    Examples:
+      bigscreen tune train.store best.bsm
+      bigscreen tune train.store best.bsm --gamma 2^-8:2^2:11 --C 1e-2:1e3:10 --landmarks 200,1000
+      bigscreen tune train.store best.bsm --exact --elimination safe --C .1,1,10 --gamma .1,1
+    """
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.report import certificate, report
+    from bigscreen.report import tune as report_tune
+    from bigscreen.report.path import check_matplotlib
+    from bigscreen.tune.grids import default_gammas
+    from bigscreen.tune.options import TuneOptions
+    from bigscreen.tune.search import tune as search
+
+    deadline = deadline_of(values["time_budget"])
+    check_output(out, overwrite)
+    check_json(json_file, out)
+    if plots is not None:
+        check_output(plots, overwrite=True, folder=True)
+        check_matplotlib()
+    work, own_work = values["work"] or f"{out}.work", values["work"] is None
+    context.with_resource(being_made(out))
+    check_work(work, own_work, resume, overwrite)
+    dataset = Dataset.open(store)
+    if values["nu"] is not None and values["C"] is not None:
+        raise InputError("a search has a grid of C or of nu; give --C or --nu")
+    if values["exact"] and values["landmarks"] is not None:
+        raise InputError("--landmarks has no meaning with --exact; leave it out")
+    problem = "c-svc" if values["nu"] is None else "nu-svc"
+    grid = values[SEARCHED[problem]] or Grid(log=True).convert("1e-2:1e3:10", None, context)
+    counts = None if values["exact"] else values["landmarks"] or (min(1000, dataset.n_rows),)
+    shared = {name: values[name] for name in OF_EVERY_FIT}
+    most = {"landmarks": max(counts or (1,))}
+    fit = train_options(
+        context, dataset, {**shared, "problem": problem, **most}, Path(work), resume
+    )
+    with (
+        resumable(context, work, own_work, ("rung-*/*",)),
+        open_fleet({**values, "workers": None, "scheduler": None}) as fleet,
+        report_tune.TuneReport() as show,
+    ):
+        gammas = values["gamma"] or default_gammas(dataset, fleet)
+        options = TuneOptions(fit, gammas, grid, counts, values["folds"], values["elimination"])
+        model = search(dataset, options, fleet, show, deadline)
+        model.save(out)
+    record = model.provenance["search"]
+    fitted = certificate.fit_record(model)
+    if json_file:
+        report.write_json(json_file, {**fitted, "search": record})
+    report_tune.show(record)
+    report.table(f"Search on {store}", report_tune.facts(record))
+    certificate.show(fitted, out)
+    if plots is not None:
+        for file in report_tune.save_heat_map(record, plots):
+            report.note(f"drew {file}")
+    if own_work:
+        shutil.rmtree(work, ignore_errors=True)

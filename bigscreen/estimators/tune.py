@@ -1,0 +1,348 @@
+"""Classifiers that search for their own parameters, by paths over shared features and folds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.estimators.base import INTERCEPTS, Classifier, offset_word
+from bigscreen.estimators.path import renumbered_folds
+from bigscreen.model.model import Model
+from bigscreen.report.tune import TuneReport
+from bigscreen.train.options import TrainOptions
+from bigscreen.tune.grids import default_gammas
+from bigscreen.tune.options import TuneOptions
+from bigscreen.tune.search import tune
+
+PUBLISHED = {
+    "mean_test_score": "mean",
+    "std_test_score": "std",
+    "n_resources": "rows",
+    "iter": "rung",
+    "relative_gap": "gap",
+}
+"""Columns of ``cv_results_``, and what the search's record calls them."""
+
+
+class _Search(Classifier):
+    """What the searching classifiers share."""
+
+    # Threads of this process; `Machine` asks.
+    scheduler = None
+    work = None
+    _exact = True
+    _parameter = "C"
+
+    cv: Any
+    gammas: Any
+    kernel: str
+    elimination: str
+    fit_intercept: bool | str
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Search, and fit the best candidate to all rows.
+
+        Parameters
+        ----------
+        X : array or sparse array (n_samples, n_features), data set or path of one
+        y : array (n_samples,)
+            Labels; left out if X is a data set.
+        sample_weight : array (n_samples,), optional
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InputError
+            A ValueError: a grid with a repeat, a class with fewer rows than folds, parameters or
+            data that cannot be used.
+        TimeOver
+            If the time budget ends before any candidate is judged.
+        """
+        fit = self._options()
+        with ExitStack() as owned:
+            data, numbers = self._rows(X, y, sample_weight, owned)
+            fit = self._suited(fit, data)
+            n = data.n_rows if numbers is None else len(y)
+            folds = renumbered_folds(self.cv, n, numbers)
+            if folds is None:
+                raise InputError("cv must be a number of folds, or the rows of each, not None")
+            counts = self._counts(data)
+            columns = data.n_rows if counts is None else max(counts)
+            with self._fleet(data.n_rows * columns) as fleet:
+                gammas = default_gammas(data, fleet) if self.gammas is None else self.gammas
+                options = TuneOptions(fit, gammas, self._values(), counts, folds, self.elimination)
+                report = owned.enter_context(TuneReport()) if self.verbose else None
+                model = tune(data, options, fleet, report)
+        self._publish(model, numbers)
+        self._results(model.provenance["search"])
+        return self
+
+    def _options(self) -> TrainOptions:
+        own = {name: getattr(self, name) for name in ("degree", "coef0", "tol", "memory")}
+        return TrainOptions(
+            problem=self._problem,
+            kernel=self.kernel,
+            exact=self._exact,
+            seed=self._seed(),
+            time_budget=self.time_budget,
+            intercept=offset_word(self.fit_intercept, INTERCEPTS),
+            **own,
+            **self._more(),
+        )
+
+    def _more(self) -> dict[str, Any]:
+        """Further options."""
+        return {}
+
+    def _counts(self, data: Rows) -> list[int] | None:
+        """Numbers of landmarks to try; None: the exact kernel."""
+        return None
+
+    def _values(self) -> Any:
+        """The grid of C or nu."""
+        return self.Cs
+
+    def _publish(self, model: Model, numbers: NDArray[np.int64] | None) -> None:
+        super()._publish(model, numbers)
+        if self._exact:
+            support = np.asarray(model.support)
+            self.support_ = support if numbers is None else numbers[support]
+            self.support_vectors_ = model.landmarks
+            self.dual_coef_ = model.coef
+        else:
+            self.components_, self.coef_ = model.landmarks, model.coef
+        self.intercept_ = model.intercept
+
+    def _results(self, record: dict[str, Any]) -> None:
+        names = ["gamma", self._parameter]
+        names += [] if self._exact else ["landmarks"]
+        called = {"landmarks": "n_components"}
+        self.search_ = record
+        self.best_params_ = {called.get(name, name): record["best"][name] for name in names}
+        self.best_score_ = float(record["best"]["score"])
+        points = record["candidates"]
+        columns: dict[str, NDArray[Any]] = {
+            f"param_{called.get(name, name)}": np.array([point[name] for point in points])
+            for name in names
+        }
+        for name, key in PUBLISHED.items():
+            columns[name] = np.array([point.get(key, np.nan) for point in points], dtype=np.float64)
+        for f in range(record["folds"]):
+            scores = [point["scores"][f] if "scores" in point else np.nan for point in points]
+            columns[f"split{f}_test_score"] = np.array(scores)
+        rung, mean = columns["iter"], columns["mean_test_score"]
+        # As scikit-learn's halving has it: who got farther ranks before.
+        order = np.lexsort((-mean, -rung))
+        rank = np.empty(len(points), np.int32)
+        for place, k in enumerate(order):
+            before = order[place - 1]
+            same = place and rung[k] == rung[before] and mean[k] == mean[before]
+            rank[k] = rank[before] if same else place + 1
+        columns["rank_test_score"] = rank
+        columns["params"] = np.array(
+            [{called.get(name, name): point[name] for name in names} for point in points]
+        )
+        self.cv_results_ = columns
+        self.best_index_ = next(
+            k
+            for k, point in enumerate(points)
+            if all(point[name] == record["best"][name] for name in names)
+        )
+
+    @property
+    def best_estimator_(self) -> Self:
+        """The fitted machine: this object itself, which predicts with the best on all rows."""
+        return self
+
+
+@dataclass(eq=False, repr=False)
+class NystroemSVCCV(_Search):
+    """`NystroemSVC` that searches for gamma, C and the number of landmarks by cross-validation.
+
+    The values of C are solved as paths, each from the one before; folds and values of a gamma share
+    landmarks and features. The machine is then fitted to all rows with the best of them, proved to
+    its gap, and this object predicts with it.
+
+    Parameters
+    ----------
+    gammas : array or None, default=None
+        Ascending; None: nine by factors of two around "scale".
+    Cs : array, default=(0.01, 0.1, 1.0, 10.0, 100.0)
+        Ascending.
+    n_components : int or sequence of int, default=500
+        Numbers of landmarks to try, ascending.
+    cv : int or list of (rows to fit, rows to hold out), default=5
+        Stratified folds, or the row numbers of each.
+    elimination : {"halving", "safe", "none"}, default="halving"
+        "halving": the best third goes on to three times the rows, a heuristic; "safe": all are
+        solved on all rows, and dropped only where their gaps prove that they cannot win; "none":
+        all are solved on all rows.
+    kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
+    degree, coef0, sampling, truncation, class_weight, fit_intercept
+        As in `NystroemSVC`.
+    tol : float, default=1e-3
+        Relative duality gap to prove on all rows; on a part of them .01 will do.
+    time_budget : float or None, default=None
+        Seconds; three quarters are for the search, whose best so far is fitted in the rest.
+    random_state : int, RandomState or None, default=0
+        Of folds, rungs and landmarks.
+    memory, n_jobs, verbose
+        As in `NystroemSVC`.
+
+    Attributes
+    ----------
+    best_params_ : dict
+        gamma, C and n_components.
+    best_score_ : float
+        Mean accuracy over the folds.
+    cv_results_ : dict of arrays (candidates,)
+        param_gamma, param_C, param_n_components, params, mean_test_score, std_test_score,
+        split0_test_score and so on, rank_test_score, and of the last rung that each reached
+        (``iter``) its rows (``n_resources``) and the largest relative gap of its folds.
+    best_index_ : int
+    best_estimator_ : NystroemSVCCV
+        This object.
+    search_ : dict
+        The whole record: what was dropped at which rung, by which rule.
+    classes_, n_features_in_, components_, coef_, intercept_, dual_gap_, relative_gap_
+        As in `NystroemSVC`, of the best machine; certificate_ and model_, too.
+    """
+
+    _exact = False
+
+    gammas: Any = None
+    Cs: Any = (0.01, 0.1, 1.0, 10.0, 100.0)
+    _: KW_ONLY
+    n_components: int | Sequence[int] = 500
+    cv: int | Sequence[Any] = 5
+    elimination: str = "halving"
+    kernel: str = "rbf"
+    degree: int = 3
+    coef0: float = 0.0
+    sampling: str = "uniform"
+    truncation: float | None = None
+    class_weight: str | Mapping[Any, float] | None = None
+    fit_intercept: bool | str = "penalized"
+    tol: float = 1e-3
+    time_budget: float | None = None
+    random_state: Any = 0
+    memory: int | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
+
+    def _more(self) -> dict[str, Any]:
+        return {"sampling": self.sampling, "truncation": self.truncation, "landmarks": 1}
+
+    def _counts(self, data: Rows) -> list[int]:
+        counts = np.atleast_1d(np.asarray(self.n_components))
+        if counts.ndim > 1 or counts.dtype.kind not in "iu":
+            raise InputError(
+                f"n_components must be whole numbers of landmarks, got {self.n_components!r}"
+            )
+        # One number that is too large for a few rows stands for all of them.
+        least = [min(int(counts[0]), data.n_rows)] if not np.ndim(self.n_components) else None
+        return least or [int(m) for m in counts]
+
+
+@dataclass(eq=False, repr=False)
+class SVCCV(_Search):
+    """`SVC` that searches for gamma and C by cross-validation, with the exact kernel.
+
+    All values of C are solved as paths, each from the one before, over one kernel matrix for all
+    folds of a gamma. The machine is then fitted to all rows with the best of them, proved to its
+    gap, and this object predicts with it. More than two classes are fitted one against the rest.
+
+    Parameters
+    ----------
+    gammas : array or None, default=None
+        Ascending; None: nine by factors of two around "scale".
+    Cs : array, default=(0.01, 0.1, 1.0, 10.0, 100.0)
+        Ascending.
+    cv, elimination, tol, time_budget, random_state
+        As in `NystroemSVCCV`.
+    kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
+    degree, coef0, class_weight, fit_intercept
+        As in `SVC`.
+    memory, n_jobs, verbose
+        As in `NystroemSVC`.
+
+    Attributes
+    ----------
+    best_params_, best_score_, cv_results_, best_index_, best_estimator_, search_
+        As in `NystroemSVCCV`.
+    classes_, n_features_in_, support_, support_vectors_, dual_coef_, intercept_
+        Of the best machine, one row of coefficients for each score; dual_gap_, relative_gap_,
+        certificate_ and model_, too.
+    """
+
+    gammas: Any = None
+    Cs: Any = (0.01, 0.1, 1.0, 10.0, 100.0)
+    _: KW_ONLY
+    cv: int | Sequence[Any] = 5
+    elimination: str = "halving"
+    kernel: str = "rbf"
+    degree: int = 3
+    coef0: float = 0.0
+    class_weight: str | Mapping[Any, float] | None = None
+    fit_intercept: bool | str = True
+    tol: float = 1e-3
+    time_budget: float | None = None
+    random_state: Any = 0
+    memory: int | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
+
+
+@dataclass(eq=False, repr=False)
+class NuSVCCV(_Search):
+    """`NuSVC` that searches for gamma and nu by cross-validation, with the exact kernel.
+
+    Parameters
+    ----------
+    gammas : array or None, default=None
+        Ascending; None: nine by factors of two around "scale".
+    nus : array, default=(0.1, 0.2, 0.3, 0.4, 0.5)
+        In (0, 1], ascending, and feasible for the weights of the classes in every fold.
+    cv, elimination, kernel, degree, coef0, class_weight, fit_intercept, tol, time_budget
+        As in `SVCCV`.
+    random_state, memory, n_jobs, verbose
+        As in `SVCCV`.
+
+    Attributes
+    ----------
+    best_params_ : dict
+        gamma and nu; the others as in `SVCCV`.
+    """
+
+    _problem = "nu-svc"
+    _parameter = "nu"
+
+    gammas: Any = None
+    nus: Any = (0.1, 0.2, 0.3, 0.4, 0.5)
+    _: KW_ONLY
+    cv: int | Sequence[Any] = 5
+    elimination: str = "halving"
+    kernel: str = "rbf"
+    degree: int = 3
+    coef0: float = 0.0
+    class_weight: str | Mapping[Any, float] | None = None
+    fit_intercept: bool | str = True
+    tol: float = 1e-3
+    time_budget: float | None = None
+    random_state: Any = 0
+    memory: int | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
+
+    def _values(self) -> Any:
+        return self.nus

@@ -1,0 +1,201 @@
+"""A search for people: its rungs as they go, a table at its end, and a heat map."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from rich.box import SIMPLE
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from bigscreen.files.output import replacing
+from bigscreen.files.printable import printable
+from bigscreen.report.path import check_matplotlib
+from bigscreen.report.report import PLAIN_SECONDS, count, pass_line, seconds
+
+BEST_ROWS = 10
+"""Candidates of the table at the end."""
+
+
+class TuneReport:
+    """Show the events of `bigscreen.tune.search.tune`: a live table, or lines off a terminal.
+
+    Parameters
+    ----------
+    console : rich.console.Console, optional
+        Standard error unless given.
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True, highlight=False)
+        self._live: Live | None = None
+        self._rungs: list[dict[str, Any]] = []
+        self._line, self._printed = "", -math.inf
+
+    def __enter__(self) -> Self:
+        if self.console.is_terminal:
+            self._live = Live(console=self.console, refresh_per_second=8, transient=True)
+            self._live.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Take one event."""
+        what = event["event"]
+        if what == "rung":
+            self._rungs.append(dict(event))
+            self._line = ""
+        elif what == "part":
+            own = self._rungs[-1]
+            own["done"] = event["done"]
+            self._line = f"rung {own['rung'] + 1}  {event['done']:.0f} of {own['parts']} parts"
+        elif what == "rung done":
+            self._rungs[-1] |= event
+            self._line = rung_line(self._rungs[-1])
+            self._printed = -math.inf
+        elif what in ("phase", "pass"):
+            self._line = event["phase"] if what == "phase" else pass_line(event)
+        if self._live is not None:
+            grid = rungs_table(self._rungs)
+            grid.caption = Text(printable(self._line))
+            self._live.update(grid)
+        elif self._line and time.monotonic() - self._printed >= PLAIN_SECONDS:
+            self.console.print(printable(self._line), markup=False, highlight=False, soft_wrap=True)
+            self._printed = time.monotonic()
+
+
+def rung_line(rung: Mapping[str, Any]) -> str:
+    """One rung as a line of plain text."""
+    return (
+        f"rung {rung['rung'] + 1}  {count(rung['candidates'])} candidates on {count(rung['rows'])} "
+        f"rows  best {rung['best']:.4f}  {seconds(rung['seconds'])}"
+    )
+
+
+def rungs_table(stages: list[dict[str, Any]]) -> Table:
+    """What was tried on how many rows, to which gap, and what was dropped after it."""
+    grid = Table(box=SIMPLE, pad_edge=False)
+    for name in ("rung", "rows", "candidates", "gap asked", "best", "dropped after", "seconds"):
+        grid.add_column(name, justify="right")
+    for k, stage in enumerate(stages):
+        ready = "best" in stage
+        parts = f"{stage.get('done', 0):.0f} of {stage.get('parts', 0)} parts"
+        grid.add_row(
+            str(k + 1),
+            count(stage["rows"]),
+            count(stage["candidates"]),
+            f"{stage['tol']:.0e}",
+            f"{stage['best']:.4f}" if ready else parts,
+            count(stage["dropped"]) if ready else "",
+            seconds(stage["seconds"]) if ready else "",
+        )
+    return grid
+
+
+def show(record: Mapping[str, Any]) -> None:
+    """Print a search's record: its rungs, and the candidates that got farthest, the best first."""
+    console = Console(highlight=False)
+    console.print(rungs_table(record["stages"]))
+    parameter = record["parameter"]
+    last = max(point.get("rung", -1) for point in record["candidates"])
+    far = [point for point in record["candidates"] if point.get("rung") == last]
+    far.sort(key=lambda point: -point["mean"])
+    title = Text(f"the best of {count(len(record['candidates']))} candidates")
+    grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    bounds = record["elimination"] == "safe"
+    names = ["landmarks", "gamma", parameter, record["scoring"], "+-", "gap / P"]
+    for name in [*names, *(["proved between"] if bounds else [])]:
+        grid.add_column(printable(name), justify="right")
+    best = [record["best"][name] for name in ("landmarks", "gamma", parameter)]
+    for point in far[:BEST_ROWS]:
+        own = [point[name] for name in ("landmarks", "gamma", parameter)]
+        cells = ["exact" if own[0] is None else count(own[0]), *(f"{v:.4g}" for v in own[1:])]
+        cells += [
+            f"{point['mean']:.4f}",
+            f"{point['std']:.4f}",
+            "none" if point["gap"] is None else f"{point['gap']:.1e}",
+        ]
+        cells += [f"{point['low']:.4f} and {point['high']:.4f}"] if bounds else []
+        grid.add_row(*cells, style="bold" if own == best else None)
+    console.print(grid)
+
+
+def facts(record: Mapping[str, Any]) -> dict[str, str]:
+    """Facts of the whole search, as `report.table` takes them."""
+    best, parameter = record["best"], record["parameter"]
+    tried = sum("mean" in point for point in record["candidates"])
+    found = {
+        "candidates": f"{count(tried)} of {count(len(record['candidates']))} judged by "
+        f"{record['folds']} folds, {count(sum(s['dropped'] for s in record['stages']))} dropped",
+        "elimination": f"{record['elimination']}: {record['rule']}",
+        "best": f"{'' if best['landmarks'] is None else str(best['landmarks']) + ' landmarks, '}"
+        f"gamma {best['gamma']:.4g}, {parameter} {best[parameter]:.4g}, {record['scoring']} "
+        f"{best['score']:.4f}",
+        "time": f"search {seconds(record['seconds']['search'])}, with the last fit "
+        f"{seconds(record['seconds']['total'])}",
+    }
+    if record["elimination"] == "safe":
+        rivals = record["rivals"]
+        left = f"nothing: {rivals} more could not be told from the best"
+        found["proved"] = "no other candidate's optimum scores more" if record["proved"] else left
+    if record["late"]:
+        found["ended"] = "by the time budget: the best so far"
+    return found
+
+
+def save_heat_map(record: Mapping[str, Any], folder: str | Path) -> list[Path]:
+    """Draw the mean score over gamma and C (or nu), one file for each number of landmarks.
+
+    Raises
+    ------
+    InputError
+        If matplotlib is not installed.
+    """
+    check_matplotlib()
+    from matplotlib.figure import Figure
+
+    parameter, written = record["parameter"], []
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    gammas, values = record["grid"]["gamma"], record["grid"][parameter]
+    for landmarks in record["grid"]["landmarks"] or [None]:
+        figure = Figure(figsize=(7, 5), layout="constrained")
+        ax = figure.add_subplot()
+        points = [p for p in record["candidates"] if p["landmarks"] == landmarks]
+        means = np.full((len(gammas), len(values)), np.nan)
+        for point in points:
+            at = gammas.index(point["gamma"]), values.index(point[parameter])
+            means[at] = point.get("mean", np.nan)
+            if "rung" in point and len(record["stages"]) > 1:
+                ax.text(at[1], at[0], str(point["rung"] + 1), ha="center", va="center", fontsize=7)
+        image = ax.imshow(means, origin="lower", aspect="auto", cmap="viridis")
+        figure.colorbar(image, label=f"{record['scoring']}, mean over folds")
+        best = record["best"]
+        if best["landmarks"] == landmarks:
+            at = values.index(best[parameter]), gammas.index(best["gamma"])
+            ax.plot(*at, "s", mfc="none", mec="red", ms=14, mew=2)
+        ax.set_xticks(range(len(values)), [f"{v:.3g}" for v in values], rotation=45)
+        ax.set_yticks(range(len(gammas)), [f"{g:.3g}" for g in gammas])
+        ax.set_xlabel(parameter)
+        ax.set_ylabel("gamma")
+        rungs = ", numbers: the last rung" if len(record["stages"]) > 1 else ""
+        ax.set_title(f"{'exact' if landmarks is None else f'{landmarks} landmarks'}{rungs}")
+        written.append(Path(folder) / f"search-{landmarks or 'exact'}.png")
+        with replacing(written[-1]) as file:
+            figure.savefig(file, format="png", dpi=150)
+    return written

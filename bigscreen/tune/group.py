@@ -1,0 +1,300 @@
+"""What candidates of the same landmarks and the same gamma share: features, or kernel entries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.rows import Rows
+from bigscreen.features import nystrom
+from bigscreen.features.design import Design, row_ranges
+from bigscreen.files.sealed import Arrays
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.moved import Moved, moved
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import Linear
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.path.explicit import ColumnsStage
+from bigscreen.path.gram import GramStage
+from bigscreen.path.stage import Stage
+from bigscreen.path.walk import PathSettings, Step, Walk
+from bigscreen.problems.dual import Dual
+from bigscreen.problems.point import read_off
+from bigscreen.train.kernel import chosen_kernel
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.path import of_rows
+from bigscreen.train.path_stage import exact_stage
+from bigscreen.train.problems import Binary, published
+
+READ_ROWS = 2048
+"""Rows whose kernel entries are held at once while machines are judged."""
+
+NOTHING = 1e-12
+"""Gap, as part of the largest ``||phi||^2``, at which a nu-SVC is left whatever P is: where classes
+overlap wholly its optimal w is 0, which gaps can be relative to no more than anything else."""
+
+ZONE = 0.05
+"""Width of the zone in which a start's alpha is between its bounds, as part of the mean |G|."""
+
+
+class Group:
+    """Landmarks and a gamma, and what is computed of them once for all rungs.
+
+    Parameters
+    ----------
+    data : Rows
+        All rows.
+    options : TrainOptions
+        Of any of the group's candidates.
+    fleet : Fleet
+    """
+
+    def __init__(self, data: Rows, options: TrainOptions, fleet: Fleet) -> None:
+        self.data, self.options = data, options
+        self.kernel = chosen_kernel(data, options, fleet)
+        # Where float32 holds what the kernel sees of the rows.
+        self.near = moved(data, self.kernel, False)
+        near = self.near
+        self.own: Kernel = near.move.kernel(self.kernel) if isinstance(near, Moved) else self.kernel
+
+    @property
+    def key(self) -> tuple[int | None, float]:
+        """Landmarks (None: the exact kernel) and gamma."""
+        options = self.options
+        return None if options.exact else options.landmarks, float(options.gamma)
+
+    @cached_property
+    def side(self) -> Operand:
+        """The landmarks, those of the last fit."""
+        options = self.options
+        given = options.landmarks, options.sampling, options.seed
+        return nystrom.landmarks(self.near, self.own, *given)[0]
+
+    @cached_property
+    def factor(self) -> FloatArray:
+        """``T`` of all directions, the largest last."""
+        cutoff = self.options.truncation
+        return nystrom.factor(self.own, self.side, nystrom.FULL if cutoff is None else cutoff)
+
+    def ground(
+        self, rows: NDArray[np.int64] | None, fleet: Fleet, room: float, threads: int
+    ) -> Ground:
+        """Some rows, or all, as this group's machines see them."""
+        data: Rows = self.near if rows is None else _part(self.near, rows)
+        options = self.options
+        constant = options.offset == "constant"
+
+        def exact(design: Design) -> tuple[Callable[[], Stage], bool]:
+            first, _ = exact_stage(design, constant, room, options, fleet, _silent)
+            if isinstance(first, GramStage):
+                if options.problem == "nu-svc":
+                    first.floor = NOTHING * float(np.max(first.norms)) ** 2
+                # Each walk may copy the rows that it fits.
+                return first.beside, first.gram.K.nbytes * (1 + threads) <= room
+            # Kernel columns are kept by the one stage, which begins every walk at nothing.
+            return lambda: exact_stage(design, constant, room, options, fleet, _silent)[0], False
+
+        if options.exact:
+            make, parallel = exact(Design(data, self.own))
+            return Ground(make, parallel, None, Operand(data.X(0, data.n_rows)), None)
+        # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
+        factor = self.factor if rows is None else _carried(self.factor)
+        design = Design(data, self.own, self.side, factor)
+        features = nystrom.stored_features(design, fleet, None).data
+        X = features.X(0, features.n_rows)
+        if not options.coupled:
+            return Ground(lambda: ColumnsStage(X, constant, quick=True), True, X, self.side, factor)
+        make, parallel = exact(Design(features, Linear()))
+        return Ground(make, parallel, X, self.side, factor)
+
+
+@dataclass(frozen=True)
+class Ground:
+    """Rows on which a group's machines are solved.
+
+    Parameters
+    ----------
+    stage : callable
+        A stage of its own for every walk.
+    parallel : bool
+        Whether walks may go on side by side.
+    X : float32 (n, r) or None
+        Features; None: the exact kernel.
+    side : Operand
+        What machines score other rows by: the landmarks, or these rows.
+    factor : float64 (m, r) or None
+        ``T`` of the features.
+    """
+
+    stage: Callable[[], Stage]
+    parallel: bool
+    X: Any
+    side: Operand
+    factor: FloatArray | None
+
+
+class Part(NamedTuple):
+    """The rows that one fold fits: label codes and weights of the ground's rows, 0: held out."""
+
+    y: NDArray[Any]
+    weights: FloatArray
+
+
+def walked(
+    ground: Ground,
+    binaries: list[Binary],
+    part: Part,
+    values: list[float],
+    settings: PathSettings,
+    before: Arrays | None,
+    data: Rows,
+) -> tuple[list[list[Step]], Arrays]:
+    """Solve some values of a fold, the smallest first.
+
+    Parameters
+    ----------
+    before : dict of arrays or None
+        What this made of the same fold on fewer rows, or less closely: where to begin.
+    data : Rows
+        All rows.
+
+    Returns
+    -------
+    steps : list of list of Step
+        For every value, those of its machines.
+    arrays : dict
+        ``values``, ``alpha`` (values, machines, n), ``coef`` (values, machines, r or n) and
+        ``intercept`` (values, machines), by which the machines score other rows.
+    """
+    stage = ground.stage()
+    grid = np.array(values)
+    walks = [
+        Walk(
+            stage,
+            of_rows(one.problem, part.y, part.weights),
+            part.y,
+            part.weights,
+            grid,
+            settings,
+            None if before is None else _Start(ground, before, k),
+        )
+        for k, one in enumerate(binaries)
+    ]
+    steps, arrays = [], {"values": grid}
+    coefs, intercepts, alphas = [], [], []
+    for k in range(len(values)):
+        solved = [walk.step(k) for walk in walks]
+        made = [_scoring(ground, stage, step, data) for step in solved]
+        steps.append(solved)
+        coefs.append([coef for coef, _ in made])
+        intercepts.append([offset for _, offset in made])
+        alphas.append([step.solved.alpha for step in solved])
+    arrays |= {"coef": np.array(coefs), "intercept": np.array(intercepts)}
+    return steps, {**arrays, "alpha": np.array(alphas)}
+
+
+def _scoring(ground: Ground, stage: Stage, step: Step, data: Rows) -> tuple[FloatArray, float]:
+    """Coefficients by which a machine scores features, or the kernel with the rows; its offset."""
+    made = stage.machine(step.dual, step.solved)
+    coef = np.asarray(made["coef"])
+    if "support" in made:
+        if ground.X is None:
+            dense = np.zeros(len(step.dual))
+            dense[made["support"]] = coef
+            coef = dense
+        else:
+            coef = np.asarray(coef @ ground.X[made["support"]], dtype=np.float64)
+    # Several machines are compared in the scale that the model has them in.
+    scale = published(step.problem, step.multiplier, data)
+    return scale * coef, scale * (made["constant"] + step.offset)
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where the first value of a walk begins: at the same value of the walk before."""
+
+    ground: Ground
+    before: Arrays
+    machine: int
+
+    def __call__(self, dual: Dual, value: float) -> FloatArray | None:
+        own = np.flatnonzero(self.before["values"] == value)
+        if not len(own):
+            return None
+        found, k = {name: part[own[0]] for name, part in self.before.items()}, self.machine
+        if "alpha" in found and len(found["alpha"][k]) == len(dual):
+            alpha: FloatArray = found["alpha"][k]
+            return alpha
+        if self.ground.X is None or dual.group is not None or not np.any(dual.lin):
+            return None
+        X, coef = self.ground.X, found["coef"][k]
+        # Directions that fewer rows did without come first.
+        w = np.concatenate([np.zeros(X.shape[1] - len(coef)), coef])
+        G = dual.lin - dual.sign * (X @ w + found["intercept"][k])
+        width = ZONE * float(np.mean(np.abs(G[dual.hi > dual.lo])))
+        return read_off(dual, G, max(width, 1e-12))
+
+
+def correct(
+    group: Group,
+    ground: Ground,
+    binaries: list[Binary],
+    machines: list[Arrays],
+    fold: NDArray[np.bool_],
+    chunk: tuple[int, int],
+) -> FloatArray:
+    """The weight of held-out rows that every machine judges right, of one chunk of all rows.
+
+    Parameters
+    ----------
+    machines : list of dict of arrays
+        What `walked` made of every fold.
+    fold : bool (folds, n)
+        The rows that each fold holds out.
+    chunk : (int, int)
+
+    Returns
+    -------
+    float64 (values, folds)
+    """
+    data, k = group.data, len(binaries)
+    found = np.zeros((len(machines[0]["values"]), len(machines)))
+    columns = []
+    for arrays in machines:
+        flat = arrays["coef"].reshape(-1, arrays["coef"].shape[-1]).T
+        beta = flat if ground.factor is None else ground.factor @ flat
+        columns.append(np.ascontiguousarray(beta, dtype=np.float32))
+    for a, b in row_ranges(chunk[1] - chunk[0], READ_ROWS):
+        start, stop = chunk[0] + a, chunk[0] + b
+        K = group.own.block(group.near.X(start, stop), ground.side)
+        y, weights = data.y(start, stop), data.weights(start, stop)
+        for f, arrays in enumerate(machines):
+            held = np.flatnonzero(fold[f, start:stop])
+            scores = K[held] @ columns[f] + arrays["intercept"].reshape(1, -1)
+            scores = scores.reshape(len(held), -1, k)
+            guess = scores[:, :, 0] > 0 if k == 1 else np.argmax(scores, axis=2)
+            found[:, f] += (weights[held][:, None] * (guess == y[held][:, None])).sum(axis=0)
+    return found
+
+
+def _carried(factor: FloatArray) -> FloatArray:
+    """The directions of ``T`` that float32 columns carry."""
+    lengths = np.einsum("ij,ij->j", factor, factor)  # inverses of the eigenvalues
+    return np.ascontiguousarray(factor[:, nystrom.CARRIED * lengths < lengths.min()])
+
+
+def _part(data: Rows, rows: NDArray[np.int64]) -> MemoryDataset:
+    n = data.n_rows
+    weights = data.weights(0, n)[rows] if data.has_weights else None
+    return MemoryDataset(data.rows(rows), data.y(0, n)[rows], data.labels, weights)
+
+
+def _silent(done: int, total: int) -> None:
+    """No report of a kernel matrix."""

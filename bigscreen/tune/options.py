@@ -1,0 +1,133 @@
+"""Everything a search can be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from bigscreen.errors import InputError
+from bigscreen.path.folds import checked_grid
+from bigscreen.train.options import KERNELS, TrainOptions
+from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
+
+UNSEEN = ("C", "nu", "gamma", "landmarks", "memory", "cache", "time_budget", "max_iter")
+"""Options of a fit on which no search depends: it has its own, or they change no result."""
+
+
+class Candidate(NamedTuple):
+    """One point of the grid; None for landmarks: the kernel itself."""
+
+    landmarks: int | None
+    gamma: float
+    value: float
+
+
+@dataclass(frozen=True)
+class TuneOptions:
+    """Everything a search can be asked for.
+
+    Parameters
+    ----------
+    fit : TrainOptions
+        All that the fits have in common: problem (c-svc or nu-svc), kernel, offset, class weights,
+        tolerance, memory, seed; ``work`` is where what is done is kept, with ``resume`` to go on
+        with that. Three quarters of a time budget are for the search, the rest for the last fit.
+    gammas, values : array
+        Ascending; the values are those of C (of a nu-svc: nu).
+    landmarks : sequence of int or None
+        Ascending; None: the exact kernel.
+    folds : int or sequence of (rows to fit, rows to hold out)
+    elimination : {"halving", "safe", "none"}
+        "halving": a part of the candidates goes on to `factor` times the rows, until the last are
+        solved on all rows. "safe": all are solved on all rows, ever more closely, and dropped only
+        where their gaps prove that they cannot win.
+    factor : int
+        Of halving: one in so many goes on.
+    """
+
+    fit: TrainOptions
+    gammas: ArrayLike
+    values: ArrayLike
+    landmarks: Sequence[int] | None = None
+    folds: int | Sequence[Any] = 5
+    elimination: str = "halving"
+    factor: int = 3
+
+    def __post_init__(self) -> None:
+        fit = self.fit
+        if fit.problem not in SEARCHED:
+            raise InputError(f"a search is for c-svc and nu-svc, not for {fit.problem}")
+        if callable(fit.kernel) or "gamma" not in KERNELS.get(fit.kernel, ()):
+            name = "one that is a function" if callable(fit.kernel) else fit.kernel
+            raise InputError(
+                f"a search is over gamma, which the kernel ({name}) has not; solve a path with "
+                "folds instead"
+            )
+        if self.elimination not in ELIMINATIONS:
+            raise InputError(
+                f"elimination must be {', '.join(ELIMINATIONS)}, got {self.elimination!r}"
+            )
+        if not (isinstance(self.factor, (int, np.integer)) and self.factor >= 2):
+            raise InputError(f"factor must be a whole number, at least 2, got {self.factor!r}")
+        if self.elimination == "safe" and fit.indefinite:
+            raise InputError(
+                "safe elimination rests on gaps, and a kernel that is not positive semidefinite "
+                "has none; take halving"
+            )
+        for name, grid in (("gamma", self.gammas), (self.parameter, self.values)):
+            checked_grid(grid, name)
+        self._check_landmarks()
+        if self.folds is None:
+            raise InputError("a search needs folds to judge by: a number, or the rows of each")
+
+    def _check_landmarks(self) -> None:
+        if self.landmarks is None:
+            return
+        counts = list(self.landmarks)
+        for k, count in enumerate(counts):
+            whole = isinstance(count, (int, np.integer)) and not isinstance(count, bool)
+            if not whole or count < 1:
+                raise InputError(f"landmarks must be whole numbers, at least 1, got {count!r}")
+            if k and count <= counts[k - 1]:
+                how = "comes twice" if count == counts[k - 1] else f"comes after {counts[k - 1]}"
+                raise InputError(
+                    f"the numbers of landmarks must ascend without repeats, and {count} {how}"
+                )
+        if not counts:
+            raise InputError("landmarks must be a list of one number or more")
+
+    @property
+    def parameter(self) -> str:
+        """What the values are of: "C" or "nu"."""
+        return SEARCHED[self.fit.problem]
+
+    @property
+    def candidates(self) -> list[Candidate]:
+        """The grid: fewer landmarks, smaller gammas and smaller values first."""
+        gammas, values = (np.asarray(grid, float).tolist() for grid in (self.gammas, self.values))
+        counts: list[int | None] = [None] if self.landmarks is None else list(self.landmarks)
+        return [Candidate(m, g, v) for m in counts for g in gammas for v in values]
+
+    def fit_of(self, landmarks: int | None, gamma: float, value: float) -> TrainOptions:
+        """The options of one candidate's fit."""
+        own: dict[str, Any] = {"gamma": gamma, self.parameter: value}
+        if landmarks is not None:
+            own["landmarks"] = int(landmarks)
+        return replace(self.fit, exact=landmarks is None, **own)
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """All on which the result depends, as JSON can hold it."""
+        folds = self.folds
+        if not isinstance(folds, (int, np.integer)):
+            folds = [[np.asarray(rows).tolist() for rows in split] for split in folds]
+        fit = {name: v for name, v in self.fit.folder_record.items() if name not in UNSEEN}
+        grids = {"gammas": self.gammas, "values": self.values}
+        own = {name: np.asarray(grid, float).tolist() for name, grid in grids.items()}
+        counts = None if self.landmarks is None else [int(m) for m in self.landmarks]
+        how = {"elimination": self.elimination, "factor": int(self.factor)}
+        return {**fit, **own, "counts": counts, "folds": folds, **how}

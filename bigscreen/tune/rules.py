@@ -1,0 +1,11 @@
+"""What can be searched, and how candidates are dropped: words that help needs without delay."""
+
+ELIMINATIONS = {
+    "halving": "a heuristic: the best part of the candidates went on to more rows",
+    "safe": "candidates were dropped only where gaps prove that they cannot win",
+    "none": "every candidate was solved on all rows",
+}
+"""How candidates are dropped, and what that is worth."""
+
+SEARCHED = {"c-svc": "C", "nu-svc": "nu"}
+"""The problems that can be searched, and the parameter of their paths."""

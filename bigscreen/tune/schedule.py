@@ -1,0 +1,73 @@
+"""Rungs of successive halving: how many candidates go on, and on which rows they are fitted."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.train.path_options import Fold
+
+FEWEST_ROWS = 400
+"""Rows of the first rung, at least."""
+LAST = 4
+"""Candidates that reach all rows, at least."""
+OF_EACH = 5
+"""Rows of every label that a fold fits at least, where it has so many."""
+
+
+class Rung(NamedTuple):
+    """Rows to fit on (int64, ascending; None: all), and the candidates that get there."""
+
+    rows: NDArray[np.int64] | None
+    candidates: int
+
+
+def rungs(
+    n: int, candidates: int, factor: int, strata: NDArray[Any], folds: list[Fold], seed: int
+) -> list[Rung]:
+    """The rungs of successive halving (Jamieson and Talwalkar 2016), each on a part of the next.
+
+    Parameters
+    ----------
+    n, candidates : int
+    strata : int array (n,)
+        Label codes.
+    folds : list of Fold
+    seed : int
+    """
+    by_candidates = math.floor(math.log(max(1.0, candidates / LAST), factor) + 1e-9)
+    by_rows = math.floor(math.log(max(1.0, n / FEWEST_ROWS), factor) + 1e-9)
+    most = max(0, min(by_candidates, by_rows))
+    order = _ranks(strata, seed)
+    found = []
+    for left in range(most, 0, -1):
+        rows = _rows(order, factor**-left, strata, folds)
+        found.append(Rung(rows, math.ceil(candidates / factor ** (most - left))))
+    return [*found, Rung(None, math.ceil(candidates / factor**most))]
+
+
+def _ranks(strata: NDArray[Any], seed: int) -> FloatArray:
+    """A place in (0, 1] for every row, evenly spread within its stratum, at random."""
+    rng = np.random.default_rng([seed, 0x72756E67])
+    place = np.empty(len(strata))
+    for code in np.unique(strata):
+        rows = np.flatnonzero(strata == code)
+        place[rng.permutation(rows)] = np.arange(1, len(rows) + 1) / len(rows)
+    return place
+
+
+def _rows(
+    place: FloatArray, part: float, strata: NDArray[Any], folds: list[Fold]
+) -> NDArray[np.int64]:
+    """The rows of the lowest places, and a few more of labels that a fold would hardly fit."""
+    chosen = place <= part
+    for fold in folds:
+        fitted = fold.weights > 0
+        for code in np.unique(strata[fitted]):
+            own = np.flatnonzero(fitted & (strata == code))
+            chosen[own[np.argsort(place[own], kind="stable")[:OF_EACH]]] = True
+    return np.flatnonzero(chosen)

@@ -1,0 +1,86 @@
+"""`bigscreen tune`, as a person uses it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+
+import numpy as np
+import pytest
+from cli_world import World, bigscreen, process, succeed, world  # noqa: F401
+
+from bigscreen.model.model import Model
+
+SMALL = ["--gamma", "2^-2:2^1:4", "--C", ".1:10:3", "--threads", "1"]
+
+
+def test_from_a_grid_to_a_model(world: World, tmp_path):  # noqa: F811
+    out, record, plots = tmp_path / "m.bsm", tmp_path / "m.json", tmp_path / "plots"
+    args = [*SMALL, "--landmarks", "10,40", "--folds", "3", "--json", record, "--plots", plots]
+    text = succeed("tune", world.store, out, *args)
+    assert "24 of 24 judged by 3 folds" in text and "halving" in text and "heuristic" in text
+    known = json.loads(record.read_text())
+    assert known["search"]["grid"]["gamma"] == pytest.approx([0.25, 0.5, 1.0, 2.0])
+    assert {p.name for p in plots.iterdir()} == {"search-10.png", "search-40.png"}
+    assert not (tmp_path / "m.bsm.work").exists()
+    assert "accuracy" in succeed("evaluate", out, world.store)
+    model = Model.load(out)
+    best = model.provenance["search"]["best"]
+    assert model.provenance["parameters"]["C"] == best["C"] == known["search"]["best"]["C"]
+    assert "exists" in bigscreen("tune", world.store, out, *SMALL).stderr
+
+
+def test_safe_elimination_says_what_it_proves(world: World, tmp_path):  # noqa: F811
+    out = tmp_path / "m.bsm"
+    args = ["--gamma", ".5,1", "--C", ".1,1", "--exact", "--elimination", "safe", "--folds", "2"]
+    text = succeed("tune", world.store, out, *args, "--threads", "1")
+    assert "no other candidate's optimum scores more" in text and "proved between" in text
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["--gamma", "1,1"], "comes twice"),
+        (["--gamma", "0,1"], "values of gamma must lie"),
+        (["--gamma", "2^-1:x:3"], "FROM:TO:COUNT"),
+        (["--gamma", "2:1:3"], "must go up"),
+        (["--C", "0:1:3"], "must go up"),
+        (["--C", "-1"], "value 1 is -1"),
+        (["--C", "1", "--nu", ".2"], "give --C or --nu"),
+        (["--landmarks", "5,5"], "comes twice"),
+        (["--landmarks", "601"], "more than the 600 rows"),
+        (["--landmarks", "x"], "whole numbers"),
+        (["--landmarks", "5", "--exact"], "no meaning with --exact"),
+        (["--folds", "400"], "ask for at most"),
+        (["--kernel", "linear"], "over gamma"),
+        (["--elimination", "lucky"], "halving"),
+        (["--resume"], "nothing to resume"),
+        (["--time-budget", "0.000001s"], "time budget ended"),
+    ],
+)
+def test_mistakes_are_one_sentence(args, words, world: World, tmp_path):  # noqa: F811
+    result = bigscreen("tune", world.store, tmp_path / "m.bsm", *args)
+    assert result.exit_code == 2 and words in result.stderr
+    assert result.stderr.strip().count("\n") <= 1
+    assert not (tmp_path / "m.bsm").exists()
+
+
+def test_a_search_survives_its_process(world: World, tmp_path):  # noqa: F811
+    whole, out = tmp_path / "whole.bsm", tmp_path / "out.bsm"
+    args = ["--gamma", ".05:20:40", "--C", ".01:100:15", "--landmarks", "60", "--threads", "1"]
+    succeed("tune", world.store, whole, *args)
+    running = process("tune", world.store, out, *args)
+    work = tmp_path / "out.bsm.work"
+    while len(list(work.glob("rung-*/*.kept"))) < 30 and running.poll() is None:
+        time.sleep(0.01)
+    running.send_signal(signal.SIGKILL)
+    running.communicate(timeout=60)
+    assert running.returncode == -9 and not out.exists()
+    assert "--resume" in bigscreen("tune", world.store, out, *args).stderr
+    succeed("tune", world.store, out, *args, "--resume")
+    assert not work.exists()
+    one, other = Model.load(whole), Model.load(out)
+    assert np.array_equal(one.coef, other.coef)
+    same = [m.provenance["search"]["candidates"] for m in (one, other)]
+    assert same[0] == same[1]

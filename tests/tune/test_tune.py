@@ -1,0 +1,312 @@
+"""The search: what it chooses, what it drops and why, how it goes on, and bad input."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.svm import SVC
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError, TimeOver
+from bigscreen.estimators.large_scale import NystroemSVC
+from bigscreen.fleet.inline import Inline
+from bigscreen.path.folds import assign
+from bigscreen.problems.dual import Dual
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.path_options import Fold
+from bigscreen.tune.bounds import accuracy
+from bigscreen.tune.options import Candidate, TuneOptions
+from bigscreen.tune.schedule import FEWEST_ROWS, rungs
+from bigscreen.tune.search import Outcome, beaten, tune
+
+GAMMAS, CS = [0.05, 0.5, 5.0], [0.1, 1.0, 10.0]
+SIX = np.geomspace(0.01, 10, 6)
+
+
+def rows(n=240, labels=2, seed=0):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 3)).astype(np.float32)
+    number = X[:, 0] ** 2 + X[:, 1] + 0.4 * rng.normal(size=n)
+    return X, np.digitize(number, np.quantile(number, np.arange(1, labels) / labels))
+
+
+def splits(X, y, folds=3, seed=0):
+    fold = assign(y, np.ones(len(y)), folds, seed, list(range(int(y.max()) + 1)))
+    return [(np.flatnonzero(fold != f), np.flatnonzero(fold == f)) for f in range(folds)]
+
+
+def searched(X, y, elimination="none", landmarks=None, threads=1, report=None, **own):
+    fit = {"kernel": "rbf", "intercept": "true", "exact": landmarks is None, "tol": 1e-6}
+    of_search = {name: own.pop(name) for name in ("gammas", "values", "folds") if name in own}
+    grid = {"gammas": GAMMAS, "values": CS, "folds": 3, **of_search}
+    options = TuneOptions(
+        TrainOptions(**{**fit, **own}), landmarks=landmarks, elimination=elimination, **grid
+    )
+    labels = list(range(int(np.max(y)) + 1))
+    with Inline(threads) as fleet:
+        return tune(MemoryDataset(X, y, labels), options, fleet, report)
+
+
+def by_grid(record):
+    return {(p["gamma"], p["C"]): p for p in record["candidates"]}
+
+
+@pytest.mark.parametrize("elimination", ["none", "safe"])
+def test_it_chooses_what_a_grid_search_does(elimination):
+    X, y = rows()
+    parts = splits(X, y)
+    peer = GridSearchCV(SVC(tol=1e-8), {"gamma": GAMMAS, "C": CS}, cv=parts).fit(X, y)
+    model = searched(X, y, elimination, folds=parts)
+    record = model.provenance["search"]
+    assert record["best"]["score"] == pytest.approx(peer.best_score_, abs=1e-12)
+    found = by_grid(record)
+    for params, mean in zip(
+        peer.cv_results_["params"], peer.cv_results_["mean_test_score"], strict=True
+    ):
+        own = found[params["gamma"], params["C"]]
+        if elimination == "none":
+            assert own["mean"] == pytest.approx(mean, abs=1e-12)
+        elif own["dropped"] is None:
+            assert own["low"] - 1e-9 <= mean <= own["high"] + 1e-9
+    assert record["proved"] == (elimination == "safe")
+    proof = model.provenance["certificates"][0]
+    assert proof["relative_gap"] <= 1e-6 and proof["rows"] == len(y)
+    assert model.provenance["parameters"]["gamma"] == record["best"]["gamma"]
+
+
+def test_the_last_model_is_that_of_a_fit_with_these_parameters():
+    X, y = rows()
+    model = searched(X, y, landmarks=[10, 40], intercept="penalized", seed=3)
+    best = model.provenance["search"]["best"]
+    same = NystroemSVC(
+        n_components=best["landmarks"], gamma=best["gamma"], C=best["C"], tol=1e-6,
+        random_state=3, n_jobs=1,
+    ).fit(X, y)  # fmt: skip
+    assert np.array_equal(model.coef, same.coef_)
+    # scores are those of the machines with these landmarks, fitted to the folds
+    parts = splits(X, y, seed=3)
+    other = searched(X, y, landmarks=[10, 40], intercept="penalized", seed=3, folds=parts)
+    means = [[p["mean"] for p in m.provenance["search"]["candidates"]] for m in (model, other)]
+    assert means[0] == means[1]
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(["true", "penalized", "none"]), st.booleans())
+def test_safe_elimination_never_drops_the_winner(seed, intercept, exact):
+    X, y = rows(60, seed=seed)
+    how = {"intercept": intercept, "landmarks": None if exact else [15], "seed": seed % 7}
+    how |= {"gammas": [0.1, 1.0], "values": [0.05, 1.0]}
+    loose = searched(X, y, "safe", tol=1e-1, **how).provenance["search"]
+    tight = searched(X, y, "none", tol=1e-9, **how).provenance["search"]
+    truth = by_grid(tight)
+    most = max(point["mean"] for point in truth.values())
+    for key, point in by_grid(loose).items():
+        assert point["low"] - 1e-9 <= truth[key]["mean"] <= point["high"] + 1e-9
+    if loose["proved"]:
+        chosen = truth[loose["best"]["gamma"], loose["best"]["C"]]
+        assert chosen["mean"] == pytest.approx(most, abs=1e-12)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 3), st.integers(0, 3)), min_size=1))
+def test_only_losers_are_dropped_whatever_the_truth(spans):
+    order = [Candidate(None, 1.0, float(k + 1)) for k in range(len(spans))]
+    known = {
+        c: Outcome([], 0, 0, 0.0, (low / 10), (low + a + b) / 10)
+        for c, (low, a, b) in zip(order, spans, strict=True)
+    }
+    lost = beaten(known)
+    true = [(low + a) / 10 for low, a, _ in spans]
+    assert order[int(np.argmax(true))] not in lost  # the first of equals
+    exact = {c: o._replace(low=t, high=t) for (c, o), t in zip(known.items(), true, strict=True)}
+    assert len(beaten(exact)) == len(order) - 1
+
+
+def test_bounds_of_several_labels_hold_for_any_scores_between():
+    rng = np.random.default_rng(0)
+    middle, reach = rng.normal(size=(50, 3)), rng.uniform(0, 0.5, size=(50, 3))
+    y, weights = rng.integers(0, 3, 50), rng.uniform(0.5, 2, 50)
+    low, high = accuracy(y, middle - reach, middle + reach, weights)
+    assert low < high
+    for _ in range(200):
+        scores = middle + reach * rng.uniform(-1, 1, size=reach.shape)
+        one = float(np.sum(weights[np.argmax(scores, axis=1) == y])) / float(np.sum(weights))
+        assert low - 1e-12 <= one <= high + 1e-12
+
+
+def test_three_labels_and_safe_elimination():
+    X, y = rows(150, labels=3)
+    record = searched(X, y, "safe", gammas=[0.1, 1.0]).provenance["search"]
+    tight = searched(X, y, "none", gammas=[0.1, 1.0], tol=1e-9).provenance["search"]
+    assert record["best"]["score"] == pytest.approx(tight["best"]["score"])
+
+
+def test_halving_keeps_good_candidates_and_says_what_it_dropped():
+    X, y = rows(4000)
+    gammas, values = np.geomspace(0.01, 10, 6), np.geomspace(0.01, 10, 6)
+    how = {"landmarks": [30], "gammas": gammas, "values": values, "intercept": "penalized"}
+    half = searched(X, y, "halving", tol=1e-3, **how).provenance["search"]
+    full = searched(X, y, "none", tol=1e-3, **how).provenance["search"]
+    stages = half["stages"]
+    assert [s["candidates"] for s in stages] == [36, 12, 4]
+    assert [s["dropped"] for s in stages] == [24, 8, 0]
+    assert stages[0]["rows"] < stages[1]["rows"] < stages[2]["rows"] == 4000
+    dropped = [p for p in half["candidates"] if p["dropped"] == "halving"]
+    assert len(dropped) == 32 and not half["proved"]
+    best = full["best"]["score"]
+    spread = max(p["std"] for p in full["candidates"] if p["mean"] == best) / np.sqrt(3)
+    assert half["best"]["score"] >= best - max(spread, 0.005)
+    # what reached all rows was solved as closely as without elimination
+    point = by_grid(half)[half["best"]["gamma"], half["best"]["C"]]
+    assert point["gap"] <= 1e-3 and point["rows"] == 4000
+
+
+def test_rungs_are_nested_and_have_every_label():
+    y = np.zeros(5000, int)
+    y[:12] = 1
+    folds = [Fold(np.where(held, 0.0, 1.0), np.flatnonzero(held))
+             for held in (np.arange(5000) % 3 == f for f in range(3))]  # fmt: skip
+    plan = rungs(5000, 100, 3, y, folds, 0)
+    assert [r.candidates for r in plan] == [100, 34, 12] and plan[-1].rows is None
+    assert len(plan[0].rows) >= FEWEST_ROWS and set(plan[0].rows) < set(plan[1].rows)
+    for fold in folds:
+        assert np.sum(y[plan[0].rows][fold.weights[plan[0].rows] > 0]) >= 5
+
+
+def test_any_number_of_threads_and_sparse_rows_give_the_same():
+    X, y = rows(1500)
+    how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-3, "values": SIX}
+    one = searched(X, y, "halving", **how)
+    two = searched(X, y, "halving", threads=2, **how)
+    assert np.array_equal(one.coef, two.coef)
+    assert one.provenance["search"]["candidates"] == two.provenance["search"]["candidates"]
+    thin = searched(sparse.csr_array(X), y, "halving", **how)
+    pairs = zip(*(m.provenance["search"]["candidates"] for m in (one, thin)), strict=True)
+    assert all(abs(a["mean"] - b["mean"]) < 0.01 for a, b in pairs)
+
+
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_time_that_runs_out_leaves_the_best_so_far(monkeypatch):
+    X, y = rows(300)
+    with pytest.raises(TimeOver, match="before any candidate"):
+        searched(X, y, landmarks=[20], intercept="penalized", time_budget=1e-6)
+    events = []
+
+    def slow(event):
+        if event["event"] == "part" and event["done"] == 3:
+            events.append(event)
+            time.sleep(0.4)
+
+    # Memory for one gamma at a time: the first is judged before the second begins.
+    single = "bigscreen.tune.search.Search._batches"
+    monkeypatch.setattr(single, lambda self, pairs, rows: [[pair] for pair in pairs])
+    record = searched(
+        X, y, landmarks=[20], intercept="penalized", time_budget=1.5, report=slow,
+        gammas=np.geomspace(0.01, 100, 60), values=[1.0],
+    ).provenance["search"]  # fmt: skip
+    assert events and record["late"] and not record["proved"]
+    assert 0 < sum("mean" in p for p in record["candidates"]) < 60
+
+
+@pytest.mark.parametrize("elimination", ["halving", "safe"])
+def test_a_search_goes_on_where_it_was_stopped(tmp_path, elimination):
+    X, y = rows(1500 if elimination == "halving" else 200)
+    how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-3, "values": SIX}
+    whole = searched(X, y, elimination, **how)
+    whole_record = whole.provenance["search"]
+
+    class Stop(Exception):
+        pass
+
+    parts = 0
+
+    def stop(event):
+        nonlocal parts
+        parts += event["event"] == "part"
+        if parts == 13:
+            raise Stop
+
+    with pytest.raises(Stop):
+        searched(X, y, elimination, report=stop, work=tmp_path, **how)
+    kept = len(list(tmp_path.glob("rung-*/*.kept")))
+    assert kept >= 13
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.glob("rung-*/*.kept")}
+    again = searched(X, y, elimination, work=tmp_path, resume=True, **how)
+    assert all(p.stat().st_mtime_ns == t for p, t in stamps.items())
+    assert np.array_equal(whole.coef, again.coef)
+    assert whole_record["candidates"] == again.provenance["search"]["candidates"]
+    with pytest.raises(InputError, match="another search"):
+        searched(X, y, "none", work=tmp_path, resume=True, **how)
+
+
+def test_scores_of_folds_are_scikit_learns_for_nu():
+    from sklearn.svm import NuSVC
+
+    X, y = rows(150)
+    parts = splits(X, y)
+    options = TuneOptions(
+        TrainOptions(problem="nu-svc", intercept="true", exact=True, tol=1e-8),
+        [0.1, 1.0], [0.3, 0.5], None, parts, "none",
+    )  # fmt: skip
+    with Inline(1) as fleet:
+        record = tune(MemoryDataset(X, y, [0, 1]), options, fleet).provenance["search"]
+    for point in record["candidates"]:
+        peer = cross_val_score(
+            NuSVC(nu=point["nu"], gamma=point["gamma"], tol=1e-8), X, y, cv=parts
+        )
+        assert point["scores"] == pytest.approx(peer.tolist(), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("how", "words"),
+    [
+        ({"gammas": [1.0, 1.0]}, "comes twice"),
+        ({"gammas": [0.0, 1.0]}, "values of gamma must lie"),
+        ({"gammas": [-1.0]}, "value 1 is -1"),
+        ({"gammas": []}, "one number or more"),
+        ({"values": [2.0, 1.0]}, "comes after"),
+        ({"values": ["many"]}, "must be numbers"),
+        ({"landmarks": [5, 5]}, "5 comes twice"),
+        ({"landmarks": [0]}, "at least 1"),
+        ({"landmarks": [2.5]}, "whole numbers"),
+        ({"landmarks": []}, "one number or more"),
+        ({"landmarks": [241]}, "has 240 rows"),
+        ({"folds": 1}, "at least 2"),
+        ({"folds": 200}, "ask for at most"),
+        ({"folds": None}, "needs folds"),
+        ({"kernel": "linear", "landmarks": [5]}, "over gamma"),
+        ({"problem": "svr", "landmarks": [5]}, "c-svc and nu-svc"),
+        ({"elimination": "lucky"}, "halving, safe, none"),
+        ({"elimination": "safe", "kernel": "sigmoid"}, "rests on gaps"),
+        ({"memory": 500 * 2**20, "landmarks": [240]}, "left for them"),
+    ],
+)
+def test_mistakes_are_said_before_any_work(how, words):
+    X, y = rows()
+    how = {"elimination": "halving", **how}
+    if "memory" in how:
+        how["memory"] = 400 * 2**20 + 240 * 400 + 1000
+    with pytest.raises(InputError, match=words):
+        searched(X, y, **how)
+
+
+def test_one_class_only_is_refused():
+    X, _ = rows()
+    with pytest.raises(InputError, match="label"):
+        searched(X, np.zeros(len(X), int), landmarks=[5])
+
+
+def test_the_dual_of_a_fold_holds_out_its_rows():
+    # what bounds rest on: rows held out have a point for a box
+    X, y = rows(30)
+    from bigscreen.problems.recipes import CSvc
+
+    dual = CSvc(1.0, 1).dual(y, np.where(np.arange(30) < 20, 1.0, 0.0))
+    assert isinstance(dual, Dual) and np.all(dual.hi[20:] == dual.lo[20:])
