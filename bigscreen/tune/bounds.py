@@ -3,7 +3,7 @@
 With ``w = w(alpha)`` and a gap G, ``||w - w*||^2 <= G`` (maths.md 2.2), so that every optimal
 score, of rows that were held out too, lies within ``sqrt(G) ||phi(x)||`` of the one at hand, and
 the intervals of the fitted rows' scores bound the multiplier (maths.md 3). A held-out row on which
-all of the region agrees is judged for certain; the others may go either way (maths.md 2.7).
+all of the region agrees is judged for certain; the others may go either way (maths.md 2.8).
 """
 
 from __future__ import annotations
