@@ -132,11 +132,11 @@ def verdict(item: Item, record: Mapping[str, Any], run: Mapping[str, Any] | None
         return Verdict("not run", item.why)
     if run["code"]:
         return Verdict("not run", "its experiment failed")
+    if run.get("trial"):
+        return Verdict("not run", "only as a trial on few rows")
     if item.name in record.get("verdicts", {}):
         word, *why = record["verdicts"][item.name]
         return Verdict(word, "; ".join(why))
-    if run.get("trial"):
-        return Verdict("not run", "only as a trial on few rows")
     if item.claims is not None:
         return claimed(item.claims, record)
     if item.drawing:

@@ -201,6 +201,7 @@ def test_verdicts_follow_from_records() -> None:
     assert found.word == "differs" and "2 points" in found.why
     own = {"verdicts": {"table 1": ["substitute data", "made up"]}}
     assert index.verdict(item, own, done) == ("substitute data", "made up")
+    assert index.verdict(item, own, {"code": 0, "trial": True}).word == "not run"
     assert index.verdict(index.Item("figure 1", "", "a drawing"), {}, None) == (
         "not reproducible",
         "a drawing",
