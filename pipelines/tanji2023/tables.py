@@ -104,7 +104,8 @@ def main() -> None:
             *sets.notes(tasks),
             manner(given),
             "Snacks and Pegasos 'ours' are bigscreen's solvers, their steps set by themselves, for "
-            f"{columns.STAGES} stages and {columns.PASSES} passes at most; their gap is proved",
+            f"{columns.STAGES['snacks']} and {columns.STAGES['pegasos']} stages at most; their "
+            "gap is proved",
             *WRONG,
             "table II prints 4e5 columns for rcv1, whose 47,236 are what its 263 GiB are of; its "
             "GiB are 1e9 bytes",
