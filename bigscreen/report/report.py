@@ -62,13 +62,14 @@ def seconds(value: float | None) -> str:
 def pass_line(event: Mapping[str, Any]) -> str:
     """One pass over the data as one line of plain text."""
     label = event.get("class")
+    about = "about " if "estimated_from" in event else ""
     passes = f"pass {event['pass']}"
     if "full_passes" in event:
         passes += f" ({event['full_passes']} over all rows, {event['partial_passes']} over some)"
     parts = [
         passes,
         *([f"label {label}"] if label is not None else []),
-        *([] if event["primal"] is None else [f"P {event['primal']:.6g}"]),
+        *([] if event["primal"] is None else [f"P {about}{event['primal']:.6g}"]),
         f"D {event['dual']:.6g}",
         left_of(event),
         f"{count(event['rows_alive'])} rows alive",

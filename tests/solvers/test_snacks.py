@@ -19,6 +19,7 @@ from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc, SquaredSvc
+from bigscreen.report.report import pass_line
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.snacks.draws import Draws
 from bigscreen.solvers.snacks.shard import DrawProgram
@@ -245,3 +246,5 @@ def test_a_fit_says_what_it_reached(fleet):
     history = found.provenance["history"]
     assert "estimated_from" in history[0] or history[0]["rows_visited"] >= 300
     assert "estimated_from" not in history[-1]
+    about = {**history[-1], "estimated_from": 100}
+    assert "P about " in pass_line(about) and "about" not in pass_line(history[-1])

@@ -167,6 +167,8 @@ class Pace:
         The average of the last stage.
     at : float64 (size,)
         The point that the next one starts from.
+    stages : int
+        So many, so far.
     step, radius, length : float, float, int
         Of the next stage's steps: their size, the ball they stay in, their number.
     steps, rows, drawn, tried, passes : int
@@ -184,6 +186,7 @@ class Pace:
 
     x: FloatArray
     at: FloatArray
+    stages: int = 0
     step: float = 0.0
     radius: float = np.inf
     length: int = 0
@@ -368,6 +371,7 @@ class _Steps:
             "fixed_hi": 0,
             "fixed_lo": 0,
             "steps": pace.steps,
+            "partial_passes": pace.stages,
             "stalled": False,
         }
         if pace.rows < self.rows:
@@ -477,11 +481,11 @@ class _SnacksSteps(_Steps):
         # (The metric is not below its smallest entry: this ball holds w* wherever x is in it.)
         reach = (self.ball + float(np.linalg.norm(x))) * float(np.sqrt(self.metric.max()))
         radius = reach if options.radius is None else options.radius
-        pace = Pace(x, x, options.step or 0.0, radius, length)
+        pace = Pace(x, x, step=options.step or 0.0, radius=radius, length=length)
         if options.step is not None:
             return pace
         first = self._race(pace, max(1.0, self.batch / 128) * TRIED)
-        return replace(first, rows=0, tried=first.rows)
+        return replace(first, rows=0, tried=first.rows, stages=0)
 
     def stage(self, pace: Pace) -> Pace:
         """See `_Steps.stage`."""
@@ -517,6 +521,7 @@ class _SnacksSteps(_Steps):
             rows=rows + pace.tried,
             drawn=pace.drawn + rows,
             tried=0,
+            stages=pace.stages + 1,
         )
 
 
@@ -561,7 +566,13 @@ class _PegasosSteps(_Steps):
             pace.at[None], pace.length, lambda t: 1.0 / (pace.steps + t + 1), project
         )
         steps = pace.steps + pace.length
-        drawn = pace.drawn + rows
         return replace(
-            pace, x=average[0], at=end[0], length=steps, steps=steps, rows=rows, drawn=drawn
+            pace,
+            x=average[0],
+            at=end[0],
+            stages=pace.stages + 1,
+            length=steps,
+            steps=steps,
+            rows=rows,
+            drawn=pace.drawn + rows,
         )
