@@ -364,7 +364,9 @@ def test_labels(labels, tmp_path):
     assert machine.score(X, labels[codes]) > 0.75
     machine.model_.save(tmp_path / "model")
     loaded = Model.load(tmp_path / "model")
-    np.testing.assert_array_equal(labels[loaded.predict(X.astype(np.float32))], machine.predict(X))
+    np.testing.assert_array_equal(
+        labels[loaded.decide(loaded.scores(X.astype(np.float32)))], machine.predict(X)
+    )
 
 
 def test_gap_and_record():

@@ -253,7 +253,7 @@ def test_what_is_recorded(tmp_path):
     machine.model_.save(tmp_path / "model")
     loaded = Model.load(tmp_path / "model")
     np.testing.assert_array_equal(
-        machine.classes_[loaded.predict(X.astype(np.float32))], machine.predict(X)
+        machine.classes_[loaded.decide(loaded.scores(X.astype(np.float32)))], machine.predict(X)
     )
     same = SVC(gamma=GAMMA).fit(X, y)
     np.testing.assert_array_equal(same.dual_coef_, machine.dual_coef_)
@@ -298,7 +298,7 @@ def test_early(classes, tmp_path):
     machine.model_.save(tmp_path / "model")
     again = Model.load(tmp_path / "model")
     np.testing.assert_array_equal(
-        machine.classes_[again.predict(X.astype(np.float32))], machine.predict(X)
+        machine.classes_[again.decide(again.scores(X.astype(np.float32)))], machine.predict(X)
     )
 
 
