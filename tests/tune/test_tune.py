@@ -202,13 +202,13 @@ def test_time_that_runs_out_leaves_the_best_so_far(monkeypatch):
     def slow(event):
         if event["event"] == "part" and event["done"] == 3:
             events.append(event)
-            time.sleep(0.4)
+            time.sleep(3.0)  # longer than all the time there is
 
     # Memory for one gamma at a time: the first is judged before the second begins.
     single = "bigscreen.tune.search.Search._batches"
     monkeypatch.setattr(single, lambda self, pairs, rows: [[pair] for pair in pairs])
     record = searched(
-        X, y, landmarks=[20], intercept="penalized", time_budget=1.5, report=slow,
+        X, y, landmarks=[20], intercept="penalized", time_budget=2.5, report=slow,
         gammas=np.geomspace(0.01, 100, 60), values=[1.0],
     ).provenance["search"]  # fmt: skip
     assert events and record["late"] and not record["proved"]
