@@ -58,8 +58,8 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     if evidence.mu is None:
         # Of few rows only when somebody asks: it takes a tenth of a fit of 200.
         rows = design.dual(problem), evidence.scores, norms, slack
-        book = Ledger(partial(_margins, *rows, most, evidence.radius), evidence.radius)
-        return book if design.square is not None else book.made()
+        later = partial(_margins, *rows, most, evidence.radius)
+        return Ledger(later if design.square is not None else later(), evidence.radius)
     margins = np.empty(data.n_rows, np.float16)
     for s in range(data.n_shards):
         start, stop = data.shard(s)
@@ -102,11 +102,11 @@ def _norms(design: Design, problem: Problem) -> FloatArray:
     elif isinstance(kernel, (Precomputed, Custom)):
         norms = phi_norms(kernel, Operand(data.X(0, data.n_rows), np.arange(data.n_rows)))
     elif design.exact:
-        norms = np.full(data.n_rows, np.sqrt(kernel.bound(data.max_sqnorm, data.max_sqnorm)))
+        norms = np.array([np.sqrt(kernel.bound(data.max_sqnorm, data.max_sqnorm))])
     else:
-        norms = np.full(data.n_rows, design.largest_norm)
+        norms = np.array([design.largest_norm])
     constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
-    found: FloatArray = np.sqrt(norms**2 + constant**2)
+    found: FloatArray = np.broadcast_to(np.sqrt(norms**2 + constant**2), data.n_rows)
     return found
 
 

@@ -85,12 +85,14 @@ WHERE_IT_RUNS = {
 }
 
 
-def fit_options(names: Sequence[str] = tuple(OPTIONS)) -> Callable[[Command], Command]:
-    """Add options of a fit to a command, all or those of these names, and where it runs."""
+def fit_options(
+    names: Sequence[str] = tuple(OPTIONS), where: Sequence[Any] = tuple(WHERE_IT_RUNS.values())
+) -> Callable[[Command], Command]:
+    """Add options of a fit to a command, all or those of these names, and of where it runs."""
     wanted = [OPTIONS[name] for name in OPTIONS if name in names]
 
     def add(command: Command) -> Command:
-        for decorate in reversed([*wanted, *WHERE_IT_RUNS.values()]):
+        for decorate in reversed([*wanted, *where]):
             command = decorate(command)
         return command
 

@@ -48,7 +48,8 @@ def rows(
     """
     from bigscreen.model.ledger import described
     from bigscreen.model.model import Model
-    from bigscreen.model.rows import check_suffix, write_rows
+    from bigscreen.model.predict import check_suffix
+    from bigscreen.model.rows import write_rows
     from bigscreen.report import certificate, report
 
     check_json(json_file, out or model, model)

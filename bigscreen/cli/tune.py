@@ -18,7 +18,7 @@ from bigscreen.cli.common import (
     resumable,
     threads_option,
 )
-from bigscreen.cli.options import OPTIONS, train_options
+from bigscreen.cli.options import fit_options, train_options
 from bigscreen.cli.path import Grid
 from bigscreen.errors import InputError
 from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
@@ -28,12 +28,6 @@ OF_EVERY_FIT = (
     *("tol", "time_budget", "memory", "intercept", "work"),
 )
 """Options of a fit that a search has, too."""
-
-
-def _fit_options(command: Any) -> Any:
-    for name in reversed([name for name in OPTIONS if name in OF_EVERY_FIT]):
-        command = OPTIONS[name](command)
-    return threads_option(command)
 
 
 class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
@@ -97,7 +91,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     "heuristic; safe: all are solved on all rows, and dropped only where their gaps prove that "
     "they cannot win; none: all are solved on all rows.",
 )
-@_fit_options
+@fit_options(OF_EVERY_FIT, where=(threads_option,))
 @click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
 @click.option("--resume", is_flag=True, help="Go on with what an interrupted search kept.")
 @overwrite_option

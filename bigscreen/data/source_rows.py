@@ -164,28 +164,24 @@ def _numbers(values: NDArray[Any], name: str, missing: bool) -> NDArray[np.float
 def _codes(values: NDArray[Any], categories: Sequence[str], name: str) -> NDArray[np.float64]:
     """The number of every value among the categories, -1 of one that is none of them."""
     known = {text: code for code, text in enumerate(categories)}
-    codes = np.empty(len(values))
-    some, places = np.unique(values.astype(str), return_inverse=True)
-    # Equal texts are equal values, but a number's text depends on its type.
-    first = np.full(len(some), -1)
-    first[places[::-1]] = np.arange(len(values))[::-1]
-    unseen = []
-    for place, row in enumerate(first.tolist()):
+    # Every kind is looked up once. (A number's text depends on its type.)
+    _, first, places = np.unique(values.astype(str), return_index=True, return_inverse=True)
+    codes, unseen = np.empty(len(first)), []
+    for kind, row in enumerate(first.tolist()):
         value = values[row]
         value = value.item() if isinstance(value, np.generic) else value
-        code = next((known[text] for text in _texts(value) if text in known), -1)
-        codes[places == place] = code
-        if code < 0:
+        codes[kind] = next((known[text] for text in _texts(value) if text in known), -1)
+        if codes[kind] < 0:
             unseen.append((row, value))
     if unseen:
-        row, value = min(unseen)[:2]
+        row, value = min(unseen, key=lambda one: one[0])
         warnings.warn(
             f"{name}: {len(unseen)} values were never seen by the fit and have no part in scores "
             f"(the first is {value!r}, row {row})",
             UserWarning,
             stacklevel=6,
         )
-    return codes
+    return codes[places]
 
 
 def _texts(value: Any) -> Sequence[str]:

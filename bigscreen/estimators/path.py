@@ -208,6 +208,20 @@ def renumbered_folds(folds: Any, n: int, numbers: NDArray[np.int64] | None) -> F
     return [(fitted[fitted >= 0], held[held >= 0]) for fitted, held in parts]
 
 
+def judging_folds(cv: Any, data: Rows, y: Any, numbers: NDArray[np.int64] | None) -> Folds:
+    """The folds that an estimator judges by, of the rows of y that were not left out.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    folds = renumbered_folds(cv, data.n_rows if numbers is None else len(y), numbers)
+    if folds is None:
+        raise InputError("cv must be a number of folds, or the rows of each, not None")
+    return folds
+
+
 def renumbered(path: SolvedPath, numbers: NDArray[np.int64], width: int) -> SolvedPath:
     """The path with its rows' numbers in X, which is so wide, where some rows were left out."""
 
@@ -350,10 +364,7 @@ class SVCPathCV(Classifier):
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
             fit = self._suited(fit, data)
-            n = data.n_rows if numbers is None else len(y)
-            folds = renumbered_folds(self.cv, n, numbers)
-            if folds is None:
-                raise InputError("cv must be a number of folds, or the rows of each, not None")
+            folds = judging_folds(self.cv, data, y, numbers)
             options = PathOptions(fit, Cs, folds, rules, alone=False)
             path = solved(data, options, self.n_jobs, self.verbose)
         if numbers is not None:

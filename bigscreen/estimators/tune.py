@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import INTERCEPTS, Classifier, offset_word
-from bigscreen.estimators.path import renumbered_folds
+from bigscreen.estimators.path import judging_folds
 from bigscreen.model.model import Model
 from bigscreen.report.tune import TuneReport
 from bigscreen.train.options import TrainOptions
@@ -72,10 +72,7 @@ class _Search(Classifier):
         with ExitStack() as owned:
             data, numbers = self._rows(X, y, sample_weight, owned)
             fit = self._suited(fit, data)
-            n = data.n_rows if numbers is None else len(y)
-            folds = renumbered_folds(self.cv, n, numbers)
-            if folds is None:
-                raise InputError("cv must be a number of folds, or the rows of each, not None")
+            folds = judging_folds(self.cv, data, y, numbers)
             counts = self._counts(data)
             columns = data.n_rows if counts is None else max(counts)
             with self._fleet(data.n_rows * columns) as fleet:

@@ -56,10 +56,6 @@ class Ledger:
             self._margins = self._margins()
         return self._margins
 
-    def made(self) -> Ledger:
-        """The same, its margins computed."""
-        return Ledger(self.margins, self.radius, self.rows)
-
     def __repr__(self) -> str:
         counts = self.counts
         return f"Ledger({counts[OUT]} out, {counts[BOUND]} at their bound, {counts[OPEN]} open)"

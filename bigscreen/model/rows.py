@@ -14,8 +14,6 @@ from bigscreen.files.output import replacing
 from bigscreen.model.ledger import Ledger
 from bigscreen.model.predict import DELIMITERS, check_suffix
 
-__all__ = ["check_suffix", "write_rows"]
-
 TEXT_ROWS = 1 << 16
 
 

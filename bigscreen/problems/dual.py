@@ -240,10 +240,9 @@ class Dual:
     ) -> tuple[Mu, Mu]:
         """Statistics of the least and the largest breakpoints of scores in an interval."""
         one, weights, group = self.breakpoints(lower)
-        other = one if upper is lower else self.breakpoints(upper)[0]
-        ends = (one, one) if upper is lower else (np.minimum(one, other), np.maximum(one, other))
-        low = self._each_group(least, ends[0], weights, group)
-        high = self._each_group(most, ends[1], weights, group)
+        other, _, _ = self.breakpoints(upper)
+        low = self._each_group(least, np.minimum(one, other), weights, group)
+        high = self._each_group(most, np.maximum(one, other), weights, group)
         # A gradient with a multiplier is rounded twice: a row that stands at the multiplier itself
         # must not be told from it by the last bit.
         size = max(_largest(one), _largest(other))

@@ -238,11 +238,11 @@ class Job:
     def _lines(self, binary: Binary) -> Report:
         """Events of one of several problems at once: the phases are those of all."""
 
-        def told(event: dict[str, Any]) -> None:
+        def passed(event: dict[str, Any]) -> None:
             if event["event"] != "phase":
                 self._pass_on(event, binary.name)
 
-        return told
+        return passed
 
     def _was_finished(self, binary: Binary) -> bool:
         """Whether the run that is resumed has solved a problem; its result is taken over then."""
