@@ -9,7 +9,11 @@ from scipy import sparse
 
 import bigscreen
 from bigscreen.certify import ledger as certify_ledger
+from bigscreen.certify.ledger import Evidence
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.features.design import Design
 from bigscreen.model.ledger import BOUND, OPEN, OUT, Ledger, from_arrays, rounded, to_arrays
+from bigscreen.problems.recipes import CSvc
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -122,3 +126,19 @@ def test_margins_are_rounded_so_that_none_is_promised_too_much():
     assert np.all(np.abs(book.margins.astype(float)) <= reach)
     assert np.all(reach[book.status != OPEN] > 1)
     assert Ledger(rounded(np.array([np.inf]), np.array([False])), 1.0).status[0] == OUT
+
+
+@pytest.mark.parametrize("intercept", ["none", "true"])
+def test_what_rounding_can_have_moved_a_score_by_counts(intercept):
+    """Margins are (distance - slack) / norm / radius; an offset adds what it may move by."""
+    X, y = rough(200)
+    design, problem = Design(MemoryDataset(X, y, [0, 1])), CSvc(1.0, 1, intercept=intercept)
+    scores, norms = X[:, 0] * 2, np.linalg.norm(X.astype(np.float32), axis=1)
+    distance = np.abs(1 - np.where(y == 1, 1, -1) * scores)
+    mu = ((0.0, 0.0), (-0.1, 0.1))[intercept == "true"]
+    length = norms + (norms.max() if intercept == "true" else 0.0)
+    for slack in (0.0, 0.3):
+        doubt = slack if intercept == "none" else 2 * slack + 0.1
+        expected = np.maximum(distance - doubt, 0.0) / length / 0.05
+        book = certify_ledger.ledger(design, problem, Evidence(scores, slack, 0.05, mu))
+        np.testing.assert_allclose(np.abs(book.margins), expected, rtol=1e-3, atol=1e-6)

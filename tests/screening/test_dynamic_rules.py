@@ -14,7 +14,7 @@ from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import CSvc
-from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, make_rule
+from bigscreen.screening.dynamic import Adaptive, FSafe, GapBall, Joachims, farthest, make_rule
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.smo.state import SmoState
 
@@ -201,3 +201,13 @@ def test_bold_rules_cost_false_removals_and_safe_ones_none():
     assert found["f-safe"].last["false_removals"] > 0
     duals = [one.certificate.dual for one in found.values()]
     np.testing.assert_allclose(duals, duals[0], rtol=1e-4)
+
+
+def test_how_far_the_optimum_can_be_from_a_w_that_is_not_w_of_alpha():
+    """``d / 2 + sqrt(gap - d^2 / 4)`` up to ``d^2 = 2 gap``, and no less where d is in doubt."""
+    assert farthest(4.0, 0.0, 0.0) == pytest.approx(2.0)
+    assert farthest(4.0, 2.0, 0.0) == pytest.approx(1.0 + np.sqrt(3.0))
+    assert farthest(4.0, np.sqrt(8.0), 0.0) == pytest.approx(np.sqrt(8.0))
+    assert farthest(4.0, None, 0.0) == farthest(4.0, np.nan, 0.0) == np.sqrt(8.0)
+    assert farthest(4.0, 2.0, 0.01) == pytest.approx(1.05 + np.sqrt(4.0 - 1.05**2))
+    assert farthest(4.0, 9.0, 0.0) == np.sqrt(8.0)  # no pair is so far apart
