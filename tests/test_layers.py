@@ -39,6 +39,7 @@ DOORS = {
     "sklearn": {"estimators", "train", "cli"},
     "click": {"cli"},
     "rich": {"report", "cli"},
+    "jinja2": {"report"},
     "matplotlib": {"report"},
 }
 

@@ -9,6 +9,7 @@ from bigscreen.cli.fit import fit, plan
 from bigscreen.cli.info import info
 from bigscreen.cli.ingest import ingest
 from bigscreen.cli.path import path, pick
+from bigscreen.cli.report import report
 from bigscreen.cli.rows import rows
 from bigscreen.cli.tune import tune
 
@@ -40,5 +41,5 @@ def main() -> None:
     """
 
 
-for _command in (demo, ingest, info, plan, fit, path, pick, tune, predict, evaluate, rows):
+for _command in (demo, ingest, info, plan, fit, path, pick, tune, predict, evaluate, report, rows):
     main.add_command(_command)

@@ -1,37 +1,23 @@
 """`bigscreen predict` and `bigscreen evaluate`: a fitted model on a store."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
-
 import click
 
 from bigscreen.cli.common import (
     check_json,
     check_output,
+    check_page,
     deadline_of,
+    each_block,
     json_option,
     overwrite_option,
+    report_option,
     threads_option,
     time_option,
 )
+from bigscreen.cli.report import write_page
 
 # A wider table does not fit a terminal.
 MATRIX_LABELS = 10
-
-if TYPE_CHECKING:
-    from bigscreen.model.evaluate import Each
-
-
-@contextmanager
-def _each(threads: int | None) -> Iterator["Each"]:
-    from bigscreen.fleet.inline import Inline
-
-    fleet = Inline(threads)
-    try:
-        yield fleet.each
-    finally:
-        fleet.close()
 
 
 @click.command(short_help="Write predictions for a STORE to a file.")
@@ -77,7 +63,7 @@ def predict(
     fitted = Model.load(model)
     dataset = Dataset.open(store)
     check_match(fitted, dataset, model)
-    with _each(threads) as each:
+    with each_block(threads) as each:
         counts = write_predictions(
             fitted, dataset, out, all_scores=scores, each=each, deadline=deadline
         )
@@ -97,9 +83,15 @@ def predict(
     "second of two]",
 )
 @threads_option
+@report_option
 @json_option
 def evaluate(
-    model: str, store: str, positive: str | None, threads: int | None, json_file: str | None
+    model: str,
+    store: str,
+    positive: str | None,
+    threads: int | None,
+    page: str | None,
+    json_file: str | None,
 ) -> None:
     """Compare what MODEL predicts with the labels or targets that STORE has.
 
@@ -133,68 +125,31 @@ def evaluate(
     Examples:
       bigscreen evaluate model.bsm test.store
       bigscreen evaluate oneclass.bsm test.store --positive normal
+      bigscreen evaluate model.bsm test.store --report model.html
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.evaluate import evaluate as compare
     from bigscreen.model.model import Model, check_match
-    from bigscreen.report import report
+    from bigscreen.report import evaluation, report
 
     check_json(json_file, model)
+    check_page(page, model, *filter(None, [json_file]))
     fitted = Model.load(model)
     dataset = Dataset.open(store)
     check_match(fitted, dataset, model)
-    with _each(threads) as each:
-        record = compare(fitted, dataset, each, positive)
+    with each_block(threads) as each:
+        record = compare(fitted, dataset, each, positive, curves=page is not None)
     if json_file:
         report.write_json(json_file, record)
-    report.table(f"{model} on {store}", _facts(record))
+    if page:
+        write_page(page, fitted, model, store, record)
+    report.table(f"{model} on {store}", evaluation.facts(record))
     if "confusion" not in record:
         return
     if len(fitted.labels) <= MATRIX_LABELS:
-        report.matrix("by label", "label", _by_label(record["by_label"]))
+        report.matrix("by label", "label", evaluation.by_label(record["by_label"]))
         confused = record["confusion"].items()
         cells = {true: {k: report.count(n) for k, n in row.items()} for true, row in confused}
         report.matrix("confusion (rows)", "true \\ predicted", cells)
     else:
         report.note(f"--json FILE also tells which of the {len(fitted.labels)} labels are confused")
-
-
-def _facts(record: dict[str, Any]) -> dict[str, str]:
-    """What `evaluate` found, for people."""
-    from bigscreen.report.report import count
-
-    facts = {"rows": count(record["rows"])}
-    if record["unlabelled"] and "outside" in record:
-        facts["rows without a label"] = count(record["unlabelled"])
-    elif record["unlabelled"]:
-        what = "target" if "rmse" in record else "label"
-        facts[f"rows without a {what}, left out"] = count(record["unlabelled"])
-    if record.get("positive") is not None:
-        facts["positive label"] = str(record["positive"])
-    shares = [(name, record.get(name)) for name in ("error", "accuracy", "outside")]
-    by_label = record.get("outside_by_label", {})
-    shares += [(f"outside of {label}", share) for label, share in by_label.items()]
-    facts |= {name: f"{share:.2%}" for name, share in shares if share is not None}
-    balanced = record.get("balanced_accuracy")
-    facts |= {} if balanced is None else {"balanced accuracy": f"{balanced:.2%}"}
-    plain = {name: record.get(name) for name in ("f1", "auc", "r2")}
-    plain["average precision"] = record.get("average_precision")
-    facts |= {name: f"{value:.4f}" for name, value in plain.items() if value is not None}
-    errors = {name: record.get(name) for name in ("mae", "rmse", "pinball")}
-    return facts | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
-
-
-def _by_label(record: dict[str, dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Rows, precision, recall and f1 of every label, for people."""
-    from bigscreen.report.report import count
-
-    return {
-        label: {
-            "rows": count(parts["rows"]),
-            **{
-                name: "-" if parts[name] is None else f"{parts[name]:.2%}"
-                for name in ("precision", "recall", "f1")
-            },
-        }
-        for label, parts in record.items()
-    }

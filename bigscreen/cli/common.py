@@ -25,6 +25,7 @@ from bigscreen.files.work import in_use
 
 if TYPE_CHECKING:
     from bigscreen.fleet.protocol import Fleet
+    from bigscreen.model.evaluate import Each
     from bigscreen.train import option
 
 BAD_INPUT = 2
@@ -209,6 +210,32 @@ def check_json(path: str | None, *others: str) -> None:
     check_output(path, overwrite=True)
 
 
+@contextmanager
+def each_block(threads: int | None) -> Iterator["Each"]:
+    """How a model is run over the blocks of a store: by threads of this process."""
+    from bigscreen.fleet.inline import Inline
+
+    fleet = Inline(threads)
+    try:
+        yield fleet.each
+    finally:
+        fleet.close()
+
+
+def check_page(path: str | None, *others: str) -> None:
+    """The same for ``--report FILE``; figures need matplotlib."""
+    from bigscreen.report.path import check_matplotlib
+
+    if path is None:
+        return
+    check_matplotlib()
+    if not path.endswith((".html", ".htm")):
+        raise InputError(f"--report {path} does not end in .html, by which browsers know a page")
+    if any(_place(path) == _place(other) for other in others):
+        raise InputError(f"--report {path} would replace another file of this command")
+    check_output(path, overwrite=True)
+
+
 def _place(path: str) -> str | int:
     final = destination(path)
     return final if isinstance(final, int) else os.path.realpath(final)
@@ -220,6 +247,13 @@ json_option = click.option(
     metavar="FILE",
     help="Also write the result as JSON to FILE, for scripts (an old FILE is replaced); - is "
     "standard output, and what people read goes to standard error then.",
+)
+report_option = click.option(
+    "--report",
+    "page",
+    metavar="FILE",
+    help="Also write a page with figures to FILE.html: one file that any browser shows, without a "
+    "network (an old one is replaced).",
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists already."

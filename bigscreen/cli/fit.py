@@ -12,14 +12,17 @@ from bigscreen.cli.common import (
     check_fleet,
     check_json,
     check_output,
+    check_page,
     check_work,
     deadline_of,
     json_option,
     open_fleet,
     overwrite_option,
+    report_option,
     resumable,
 )
 from bigscreen.cli.options import fit_options, train_options
+from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
 from bigscreen.train.options import PROBLEMS
 
@@ -114,6 +117,7 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
 @fit_options()
 @click.option("--resume", is_flag=True, help="Go on where an interrupted fit stopped.")
 @overwrite_option
+@report_option
 @json_option
 @click.pass_context
 def fit(
@@ -123,6 +127,7 @@ def fit(
     model: str,
     resume: bool,
     overwrite: bool,
+    page: str | None,
     json_file: str | None,
     **values: Any,
 ) -> None:
@@ -149,6 +154,7 @@ def fit(
     deadline = deadline_of(values["time_budget"])
     check_output(model, overwrite)
     check_json(json_file, model)
+    check_page(page, model, *filter(None, [json_file]))
     check_fleet(values)
     work, own_work = values["work"] or f"{model}.work", values["work"] is None
     context.with_resource(being_made(model))
@@ -163,5 +169,7 @@ def fit(
     if json_file:
         report.write_json(json_file, record)
     certificate.show(record, model)
+    if page:
+        write_page(page, fitted, model)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)

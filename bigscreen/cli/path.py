@@ -15,11 +15,13 @@ from bigscreen.cli.common import (
     check_fleet,
     check_json,
     check_output,
+    check_page,
     check_work,
     deadline_of,
     json_option,
     open_fleet,
     overwrite_option,
+    report_option,
     resumable,
 )
 from bigscreen.cli.options import fit_options, train_options
@@ -136,6 +138,7 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 @click.option("--plots", metavar="FOLDER", help="Draw the path into this folder, as PNG.")
 @click.option("--resume", is_flag=True, help="Go on with the points that an interrupted path kept.")
 @overwrite_option
+@report_option
 @json_option
 @click.pass_context
 def path(
@@ -146,6 +149,7 @@ def path(
     plots: str | None,
     resume: bool,
     overwrite: bool,
+    page: str | None,
     json_file: str | None,
     **values: Any,
 ) -> None:
@@ -168,12 +172,14 @@ def path(
     from bigscreen.data.dataset import Dataset
     from bigscreen.report import path as report_path
     from bigscreen.report import report
+    from bigscreen.report.pages import path_page
     from bigscreen.train.path import train_path
     from bigscreen.train.path_options import PathOptions
 
     deadline = deadline_of(values["time_budget"])
     check_output(out, overwrite)
     check_json(json_file, out)
+    check_page(page, out, *filter(None, [json_file]))
     check_fleet(values)
     if plots is not None:
         check_output(plots, overwrite=True, folder=True)
@@ -202,6 +208,8 @@ def path(
     if plots is not None:
         for file in report_path.save_plots(solved, plots):
             report.note(f"drew {file}")
+    if page:
+        path_page(solved, os.path.basename(out)).write(page)
     late = deadline is not None and time.monotonic() > deadline
     if solved.missed and late:
         # What the time has cut short is worth going on with.

@@ -10,16 +10,19 @@ from bigscreen.cli.common import (
     being_made,
     check_json,
     check_output,
+    check_page,
     check_work,
     deadline_of,
     json_option,
     open_fleet,
     overwrite_option,
+    report_option,
     resumable,
     threads_option,
 )
 from bigscreen.cli.options import fit_options, train_options
 from bigscreen.cli.path import Grid
+from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
 from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
 
@@ -95,6 +98,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
 @click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
 @click.option("--resume", is_flag=True, help="Go on with what an interrupted search kept.")
 @overwrite_option
+@report_option
 @json_option
 @click.pass_context
 def tune(
@@ -105,6 +109,7 @@ def tune(
     plots: str | None,
     resume: bool,
     overwrite: bool,
+    page: str | None,
     json_file: str | None,
     **values: Any,
 ) -> None:
@@ -135,6 +140,7 @@ def tune(
     deadline = deadline_of(values["time_budget"])
     check_output(out, overwrite)
     check_json(json_file, out)
+    check_page(page, out, *filter(None, [json_file]))
     if plots is not None:
         check_output(plots, overwrite=True, folder=True)
         check_matplotlib()
@@ -173,5 +179,7 @@ def tune(
     if plots is not None:
         for file in report_tune.save_heat_map(record, plots):
             report.note(f"drew {file}")
+    if page:
+        write_page(page, model, out)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)

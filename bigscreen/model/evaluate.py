@@ -12,7 +12,11 @@ from bigscreen.data.layout import Label
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
+from bigscreen.model.curves import curve, histogram
 from bigscreen.model.model import Model
+
+JOINT_BINS = 40
+"""Bins of targets, and of predictions, that a regression's rows are counted in."""
 
 # Like the built-in `map`: how a function is run over blocks, results in order. `Fleet.each` fits.
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
@@ -39,7 +43,11 @@ def _score(model: Model, dataset: Rows, block: tuple[int, int]) -> np.ndarray:
 
 
 def evaluate(
-    model: Model, dataset: Rows, each: Each = map, positive: Label | None = None
+    model: Model,
+    dataset: Rows,
+    each: Each = map,
+    positive: Label | None = None,
+    curves: bool = False,
 ) -> dict[str, Any]:
     """Compare what a model predicts with what a store says, every row counting once.
 
@@ -56,6 +64,8 @@ def evaluate(
     positive : label, optional
         Of a one-class machine: which of the store's labels the rows like those it was fitted on
         have. Default: the second of two, or the only one.
+    curves : bool
+        Whether what figures show is wanted, too.
 
     Returns
     -------
@@ -64,11 +74,14 @@ def evaluate(
         recall of labels that occur), f1 (of ``labels[1]``; macro average when there are more than
         two labels), auc and average_precision (binary only, otherwise None), confusion (true label
         -> predicted label -> rows), by_label (label -> rows, precision, recall, f1; None where
-        nothing is divided).
+        nothing is divided). With `curves` and rows of both of two labels: curve and scores (of
+        `bigscreen.model.curves`: recall and the like by threshold, rows by score).
 
         Of a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute error, root
         of the mean squared one), r2 (share of the targets' variance that is explained; None if
-        they are all equal), pinball (mean loss of the quantile it was fitted for, else None).
+        they are all equal), pinball (mean loss of the quantile it was fitted for, else None). With
+        `curves` and targets that differ: joint (low, high: their range, cut into equal bins; rows:
+        those of each bin of predictions, what lies beyond in the outermost, by bin of targets).
 
         Of a one-class machine: rows (all), unlabelled, outside (share of rows that are outliers),
         positive, auc (chance that a row of the positive label scores above one of another label;
@@ -86,7 +99,8 @@ def evaluate(
     if model.kind == "one-class":
         return _one_class(model, dataset, each, positive)
     _check_outcome(model, dataset)
-    return (_regressor if model.kind == "regressor" else _classifier)(model, dataset, each)
+    compare = _regressor if model.kind == "regressor" else _classifier
+    return compare(model, dataset, each, curves)
 
 
 def _check_outcome(model: Model, dataset: Rows) -> None:
@@ -107,7 +121,7 @@ def _check_outcome(model: Model, dataset: Rows) -> None:
         )
 
 
-def _classifier(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
+def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[str, Any]:
     rows = int(dataset.label_counts.sum())
     unknown = [label for label in dataset.labels if label not in model.labels]
     if unknown:
@@ -131,6 +145,8 @@ def _classifier(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
         ranked = (_sorted(positive), _sorted(negative)) if n_labels == 2 else None
         auc = _auc(*ranked) if ranked else None
         precision = _average_precision(*ranked) if ranked else None
+        both = curves and ranked is not None and all(map(len, ranked))
+        drawn = {"curve": curve(*ranked), "scores": histogram(*ranked)} if ranked and both else {}
     right = int(np.trace(counts))
     return {
         "rows": rows,
@@ -146,10 +162,11 @@ def _classifier(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
             str(true): {str(guess): int(counts[i, j]) for j, guess in enumerate(model.labels)}
             for i, true in enumerate(model.labels)
         },
+        **drawn,
     }
 
 
-def _regressor(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
+def _regressor(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[str, Any]:
     asked = model.provenance.get("parameters", {})
     tau = asked["tau"] if asked.get("problem") == "quantile" else None
     targets = dataset.targets
@@ -157,6 +174,10 @@ def _regressor(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
     chunks = map(dataset.chunk, range(dataset.n_chunks))
     mean = sum(float(np.nansum(dataset.y(start, stop))) for start, stop in chunks) / rows
     absolute = squares = spread = pinball = 0.0
+    low, high = float(targets["low"]), float(targets["high"])
+    joined = curves and low < high
+    edges = np.linspace(low, high, JOINT_BINS + 1)
+    joint = np.zeros((JOINT_BINS, JOINT_BINS), dtype=np.int64)
     for start, stop, scores in scored_blocks(model, dataset, each):
         y = dataset.y(start, stop)
         known = ~np.isnan(y)
@@ -164,6 +185,9 @@ def _regressor(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
         absolute += float(np.abs(error).sum())
         squares += float(error @ error)
         spread += float(np.square(y[known] - mean).sum())
+        if joined:
+            guesses = np.clip(scores[known, 0], low, high)
+            joint += np.histogram2d(guesses, y[known], bins=(edges, edges))[0].astype(np.int64)
         if tau is not None:
             pinball += float(np.maximum(tau * error, (tau - 1) * error).sum())
     return {
@@ -174,6 +198,7 @@ def _regressor(model: Model, dataset: Rows, each: Each) -> dict[str, Any]:
         # The computed mean of equal targets may differ from them in its last digit.
         "r2": 1 - squares / spread if targets["high"] > targets["low"] else None,
         "pinball": None if tau is None else pinball / rows,
+        **({"joint": {"low": low, "high": high, "rows": joint.tolist()}} if joined else {}),
     }
 
 

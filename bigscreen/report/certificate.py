@@ -115,6 +115,49 @@ def _screening(parts: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def facts(record: Mapping[str, Any]) -> dict[str, str]:
+    """What `fit_record` holds, for people, as `report.table` takes it."""
+    return {
+        "problem": record["problem"],
+        **({"proved": "nothing"} if record["no_certificate"] else _proved(record)),
+        **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
+        **_rank(record["nystrom"]),
+        **({"proved of rows": decided(record["ledger"])} if record["ledger"] else {}),
+        "screened": _screened(record["screening"]),
+        "passes": _passes_made(record),
+        "solver, features": f"{record['solver']}, {record['features']}",
+        **({"products of rows by": record["products"]} if record["products"] else {}),
+        "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
+        "peak memory": report.size(record["peak_pss_bytes"]),
+    }
+
+
+def warnings(record: Mapping[str, Any]) -> list[str]:
+    """What a user of the model must know: that nothing is proved, or less than was asked for."""
+    if record["no_certificate"]:
+        return [f"this model has {record['no_certificate']}"]
+    said = []
+    # Models of before have none.
+    hindrances = (part.get("hindrance") for part in record["certificates"])
+    why = next((each for each in hindrances if each), None)
+    if record["violation"] is not None:
+        said.append(f"the kernel is not positive semidefinite: {WITHOUT_PROOF}")
+    missed = [part for part in record["certificates"] if not met(part, record["tol"])]
+    if missed:
+        what = "relative gap" if record["violation"] is None else "violation"
+        more = "more --max-iter or --time-budget, or another --solver, may help"
+        parts = len(record["certificates"])
+        which = f" of {len(missed)} of {parts} classifiers" if parts > 1 else ""
+        widest = max(reached(part) for part in missed)
+        said.append(
+            f"the {what}{which} missed {record['tol']:g}, rounding included: it is "
+            f"{widest:.2e}; the model is the best one found ({why or more})"
+        )
+    elif why:
+        said.append(why)
+    return said
+
+
 def show(record: Mapping[str, Any], name: str) -> None:
     """Print the certificate of the model `name`, and a warning if its gap was missed.
 
@@ -125,44 +168,9 @@ def show(record: Mapping[str, Any], name: str) -> None:
     name : str
         What the title calls the model.
     """
-    missing = record["no_certificate"]
-    report.table(
-        f"Certificate of {name}",
-        {
-            "problem": record["problem"],
-            **({"proved": "nothing"} if missing else _proved(record)),
-            **({"kernel matrix": record["kernel_known"]} if record["kernel_known"] else {}),
-            **_rank(record["nystrom"]),
-            **({"proved of rows": decided(record["ledger"])} if record["ledger"] else {}),
-            "screened": _screened(record["screening"]),
-            "passes": _passes_made(record),
-            "solver, features": f"{record['solver']}, {record['features']}",
-            **({"products of rows by": record["products"]} if record["products"] else {}),
-            "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
-            "peak memory": report.size(record["peak_pss_bytes"]),
-        },
-    )
-    if missing:
-        report.warn(f"this model has {missing}")
-        return
-    # Models of before have none.
-    hindrances = (part.get("hindrance") for part in record["certificates"])
-    why = next((each for each in hindrances if each), None)
-    if record["violation"] is not None:
-        report.warn(f"the kernel is not positive semidefinite: {WITHOUT_PROOF}")
-    missed = [part for part in record["certificates"] if not met(part, record["tol"])]
-    if missed:
-        what = "relative gap" if record["violation"] is None else "violation"
-        more = "more --max-iter or --time-budget, or another --solver, may help"
-        parts = len(record["certificates"])
-        which = f" of {len(missed)} of {parts} classifiers" if parts > 1 else ""
-        widest = max(reached(part) for part in missed)
-        report.warn(
-            f"the {what}{which} missed {record['tol']:g}, rounding included: it is "
-            f"{widest:.2e}; the model is the best one found ({why or more})"
-        )
-    elif why:
-        report.warn(why)
+    report.table(f"Certificate of {name}", facts(record))
+    for sentence in warnings(record):
+        report.warn(sentence)
 
 
 def _proved(record: Mapping[str, Any]) -> dict[str, str]:

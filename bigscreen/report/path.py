@@ -115,22 +115,31 @@ def _share(record: Mapping[str, Any]) -> str:
 
 def path_table(path: SolvedPath) -> None:
     """Print the points, at most 20 of them, the best among these."""
+    title = Text(f"{len(path)} points")
+    grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    names, points = point_rows(path)
+    for name in names:
+        grid.add_column(Text(printable(name)), justify="right")
+    for k, cells in points.items():
+        grid.add_row(*cells, style="bold" if k == path.best else None)
+    Console(highlight=False).print(grid)
+
+
+def point_rows(path: SolvedPath) -> tuple[list[str], dict[int, list[str]]]:
+    """The names of a table's columns, and the texts of at most 20 points, the best among them."""
     shown = set(np.linspace(0, len(path) - 1, TABLE_ROWS).round().astype(int).tolist())
     if path.best is not None:
         shown.add(path.best)
     scores = None if path.scores is None else path.scores.mean(axis=0)
-    title = Text(f"{len(path)} points")
-    grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     gaps = all(part["gap"] is not None for part in path.points)
     proof = ("P", "gap / P") if gaps else ("D", "violation")
     names = [path.parameter, *proof, "screened", "left", "support", "seconds"]
-    for name in [*names, *([] if scores is None else [path.record["scoring"]])]:
-        grid.add_column(Text(printable(name)), justify="right")
+    found = {}
     for k in sorted(shown):
         parts = path.record["points"][k]
         rows, left = (sum(part[name] for part in parts) for name in ("rows", "left"))
         spent = sum(sum(part["seconds"].values()) for part in parts)
-        cells = [
+        found[k] = [
             f"{path.values[k]:.4g}",
             f"{sum(part['primal' if gaps else 'dual'] for part in parts):.6g}",
             f"{max(reached(part) for part in parts):.1e}",
@@ -138,11 +147,9 @@ def path_table(path: SolvedPath) -> None:
             count(left),
             count(sum(part["support"] for part in parts)),
             f"{spent:.3f}",
+            *([] if scores is None else [f"{scores[k]:.4f}"]),
         ]
-        if scores is not None:
-            cells.append(f"{scores[k]:.4f}")
-        grid.add_row(*cells, style="bold" if k == path.best else None)
-    Console(highlight=False).print(grid)
+    return names + ([] if scores is None else [path.record["scoring"]]), found
 
 
 def totals(path: SolvedPath) -> dict[str, str]:
@@ -234,6 +241,16 @@ def validation(ax: Axes, path: SolvedPath) -> None:
     _dress(ax, path, f"{path.record['scoring']} of held-out rows")
 
 
+def drawn(path: SolvedPath) -> dict[str, Callable[[Axes, SolvedPath], None]]:
+    """The plots that a path has numbers for, by their names."""
+    wanted: dict[str, Callable[[Axes, SolvedPath], None]] = {"remaining": remaining}
+    if path.record["rules"]:
+        wanted = {"rejection": rejection, "rules": rules_compared, **wanted}
+    if path.scores is not None:
+        wanted["validation"] = validation
+    return wanted
+
+
 def save_plots(
     path: SolvedPath, folder: str | Path, endings: Sequence[str] = ("png",)
 ) -> list[Path]:
@@ -247,15 +264,9 @@ def save_plots(
     check_matplotlib()
     from matplotlib.figure import Figure
 
-    wanted: dict[str, Callable[[Axes, SolvedPath], None]]
-    wanted = {"rejection": rejection, "rules": rules_compared, "remaining": remaining}
-    if not path.record["rules"]:
-        wanted = {"remaining": remaining}
-    if path.scores is not None:
-        wanted["validation"] = validation
     Path(folder).mkdir(parents=True, exist_ok=True)
     written = []
-    for name, draw in wanted.items():
+    for name, draw in drawn(path).items():
         figure = Figure(figsize=(6, 4), layout="constrained")
         draw(figure.add_subplot(), path)
         for ending in endings:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from rich.box import SIMPLE
@@ -20,6 +20,9 @@ from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.report.path import check_matplotlib
 from bigscreen.report.report import PLAIN_SECONDS, count, pass_line, seconds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 BEST_ROWS = 10
 """Candidates of the table at the end."""
@@ -112,18 +115,27 @@ def show(record: Mapping[str, Any]) -> None:
     """Print a search's record: its rungs, and the candidates that got farthest, the best first."""
     console = Console(highlight=False)
     console.print(rungs_table(record["stages"]))
+    title = Text(f"the best of {count(len(record['candidates']))} candidates")
+    grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
+    names, rows, best = best_rows(record)
+    for name in names:
+        grid.add_column(printable(name), justify="right")
+    for k, cells in enumerate(rows):
+        grid.add_row(*cells, style="bold" if k == best else None)
+    console.print(grid)
+
+
+def best_rows(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]], int | None]:
+    """Columns and texts of the candidates that got farthest, and which of them was chosen."""
     parameter = record["parameter"]
     last = max(point.get("rung", -1) for point in record["candidates"])
     far = [point for point in record["candidates"] if point.get("rung") == last]
     far.sort(key=lambda point: -point["mean"])
-    title = Text(f"the best of {count(len(record['candidates']))} candidates")
-    grid = Table(title=title, title_justify="left", box=SIMPLE, pad_edge=False)
     bounds = record["elimination"] == "safe"
     names = ["landmarks", "gamma", parameter, record["scoring"], "+-", "gap / P"]
-    for name in [*names, *(["proved between"] if bounds else [])]:
-        grid.add_column(printable(name), justify="right")
-    best = [record["best"][name] for name in ("landmarks", "gamma", parameter)]
-    for point in far[:BEST_ROWS]:
+    chosen = [record["best"][name] for name in ("landmarks", "gamma", parameter)]
+    rows, best = [], None
+    for k, point in enumerate(far[:BEST_ROWS]):
         own = [point[name] for name in ("landmarks", "gamma", parameter)]
         cells = ["exact" if own[0] is None else count(own[0]), *(f"{v:.4g}" for v in own[1:])]
         cells += [
@@ -131,9 +143,9 @@ def show(record: Mapping[str, Any]) -> None:
             f"{point['std']:.4f}",
             "none" if point["gap"] is None else f"{point['gap']:.1e}",
         ]
-        cells += [f"{point['low']:.4f} and {point['high']:.4f}"] if bounds else []
-        grid.add_row(*cells, style="bold" if own == best else None)
-    console.print(grid)
+        rows.append(cells + ([f"{point['low']:.4f} and {point['high']:.4f}"] if bounds else []))
+        best = k if own == chosen else best
+    return names + (["proved between"] if bounds else []), rows, best
 
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
@@ -159,8 +171,33 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
+def heat_map(ax: Axes, record: Mapping[str, Any], landmarks: int | None) -> None:
+    """The mean score over gamma and C (or nu) of one number of landmarks, the best one framed."""
+    parameter = record["parameter"]
+    gammas, values = record["grid"]["gamma"], record["grid"][parameter]
+    points = [p for p in record["candidates"] if p["landmarks"] == landmarks]
+    means = np.full((len(gammas), len(values)), np.nan)
+    for point in points:
+        at = gammas.index(point["gamma"]), values.index(point[parameter])
+        means[at] = point.get("mean", np.nan)
+        if "rung" in point and len(record["stages"]) > 1:
+            ax.text(at[1], at[0], str(point["rung"] + 1), ha="center", va="center", fontsize=7)
+    image = ax.imshow(means, origin="lower", aspect="auto", cmap="viridis")
+    ax.figure.colorbar(image, ax=ax, label=f"{record['scoring']}, mean over folds")
+    best = record["best"]
+    if best["landmarks"] == landmarks:
+        at = values.index(best[parameter]), gammas.index(best["gamma"])
+        ax.plot(*at, "s", mfc="none", mec="red", ms=14, mew=2)
+    ax.set_xticks(range(len(values)), [f"{v:.3g}" for v in values], rotation=45)
+    ax.set_yticks(range(len(gammas)), [f"{g:.3g}" for g in gammas])
+    ax.set_xlabel(parameter)
+    ax.set_ylabel("gamma")
+    rungs = ", numbers: the last rung" if len(record["stages"]) > 1 else ""
+    ax.set_title(f"{'exact' if landmarks is None else f'{landmarks} landmarks'}{rungs}")
+
+
 def save_heat_map(record: Mapping[str, Any], folder: str | Path) -> list[Path]:
-    """Draw the mean score over gamma and C (or nu), one file for each number of landmarks.
+    """Draw `heat_map` into a folder, one file for each number of landmarks; the files written.
 
     Raises
     ------
@@ -170,31 +207,11 @@ def save_heat_map(record: Mapping[str, Any], folder: str | Path) -> list[Path]:
     check_matplotlib()
     from matplotlib.figure import Figure
 
-    parameter, written = record["parameter"], []
+    written = []
     Path(folder).mkdir(parents=True, exist_ok=True)
-    gammas, values = record["grid"]["gamma"], record["grid"][parameter]
     for landmarks in record["grid"]["landmarks"] or [None]:
         figure = Figure(figsize=(7, 5), layout="constrained")
-        ax = figure.add_subplot()
-        points = [p for p in record["candidates"] if p["landmarks"] == landmarks]
-        means = np.full((len(gammas), len(values)), np.nan)
-        for point in points:
-            at = gammas.index(point["gamma"]), values.index(point[parameter])
-            means[at] = point.get("mean", np.nan)
-            if "rung" in point and len(record["stages"]) > 1:
-                ax.text(at[1], at[0], str(point["rung"] + 1), ha="center", va="center", fontsize=7)
-        image = ax.imshow(means, origin="lower", aspect="auto", cmap="viridis")
-        figure.colorbar(image, label=f"{record['scoring']}, mean over folds")
-        best = record["best"]
-        if best["landmarks"] == landmarks:
-            at = values.index(best[parameter]), gammas.index(best["gamma"])
-            ax.plot(*at, "s", mfc="none", mec="red", ms=14, mew=2)
-        ax.set_xticks(range(len(values)), [f"{v:.3g}" for v in values], rotation=45)
-        ax.set_yticks(range(len(gammas)), [f"{g:.3g}" for g in gammas])
-        ax.set_xlabel(parameter)
-        ax.set_ylabel("gamma")
-        rungs = ", numbers: the last rung" if len(record["stages"]) > 1 else ""
-        ax.set_title(f"{'exact' if landmarks is None else f'{landmarks} landmarks'}{rungs}")
+        heat_map(figure.add_subplot(), record, landmarks)
         written.append(Path(folder) / f"search-{landmarks or 'exact'}.png")
         with replacing(written[-1]) as file:
             figure.savefig(file, format="png", dpi=150)

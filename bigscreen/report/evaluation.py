@@ -1,0 +1,43 @@
+"""What an evaluation found, for people: its facts, and its table of labels."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from bigscreen.report.report import count
+
+
+def facts(record: Mapping[str, Any]) -> dict[str, str]:
+    """What `evaluate` found, for people, as `report.table` takes it."""
+    said = {"rows": count(record["rows"])}
+    if record["unlabelled"] and "outside" in record:
+        said["rows without a label"] = count(record["unlabelled"])
+    elif record["unlabelled"]:
+        what = "target" if "rmse" in record else "label"
+        said[f"rows without a {what}, left out"] = count(record["unlabelled"])
+    if record.get("positive") is not None:
+        said["positive label"] = str(record["positive"])
+    shares = [(name, record.get(name)) for name in ("error", "accuracy", "outside")]
+    outside = record.get("outside_by_label", {})
+    shares += [(f"outside of {label}", share) for label, share in outside.items()]
+    said |= {name: f"{share:.2%}" for name, share in shares if share is not None}
+    balanced = record.get("balanced_accuracy")
+    said |= {} if balanced is None else {"balanced accuracy": f"{balanced:.2%}"}
+    plain = {name: record.get(name) for name in ("f1", "auc", "r2")}
+    plain["average precision"] = record.get("average_precision")
+    said |= {name: f"{value:.4f}" for name, value in plain.items() if value is not None}
+    errors = {name: record.get(name) for name in ("mae", "rmse", "pinball")}
+    return said | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
+
+
+def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """Rows, precision, recall and f1 of every label, for people."""
+    return {
+        label: {
+            "rows": count(parts["rows"]),
+            **{
+                name: "-" if parts[name] is None else f"{parts[name]:.2%}"
+                for name in ("precision", "recall", "f1")
+            },
+        }
+        for label, parts in record.items()
+    }

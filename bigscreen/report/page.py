@@ -1,0 +1,93 @@
+"""One HTML file that needs no other: a verdict, its numbers, and sections of figures and tables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from bigscreen.files.output import replacing
+
+TEMPLATE = "page.html.j2"
+
+
+class Grid(NamedTuple):
+    """A table: what it is of, the names of its columns, and rows of texts."""
+
+    caption: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Section:
+    """A part of a page.
+
+    Attributes
+    ----------
+    title : str
+    text : str
+        A sentence or two that say how to read it; may be empty.
+    figures : mapping
+        Address of an image (of `bigscreen.report.figures.picture`) by its caption.
+    facts : mapping
+        Texts by name.
+    tables : sequence of Grid
+    """
+
+    title: str
+    text: str = ""
+    figures: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, str] = field(default_factory=dict)
+    tables: Sequence[Grid] = ()
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a page says.
+
+    Attributes
+    ----------
+    title, subtitle : str
+        What it is of, and the model in a line.
+    verdict : str
+        What is proved, in a sentence.
+    proved : bool
+        Whether that is a proof; else the verdict is marked.
+    tiles : mapping
+        The numbers that matter most, by name.
+    warnings : sequence of str
+    sections : sequence of Section
+    """
+
+    title: str
+    subtitle: str
+    verdict: str
+    proved: bool
+    tiles: Mapping[str, str]
+    warnings: Sequence[str]
+    sections: Sequence[Section]
+
+    def html(self) -> str:
+        """The whole file's text; whatever a name or label holds is shown, never interpreted."""
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        here = PackageLoader("bigscreen.report", package_path="")
+        rules = Environment(
+            loader=here,
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        version = importlib.metadata.version("bigscreen")
+        footer = f"Written by bigscreen {version}. This file needs no other and no network."
+        parts = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return rules.get_template(TEMPLATE).render(**parts, version=version, footer=footer)
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the file, whole or not at all."""
+        with replacing(path) as file:
+            file.write(self.html().encode("utf-8"))
