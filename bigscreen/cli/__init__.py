@@ -12,6 +12,7 @@ from bigscreen.cli.path import path, pick
 from bigscreen.cli.report import report
 from bigscreen.cli.rows import rows
 from bigscreen.cli.tune import tune
+from bigscreen.cli.watch import watch
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -41,5 +42,7 @@ def main() -> None:
     """
 
 
-for _command in (demo, ingest, info, plan, fit, path, pick, tune, predict, evaluate, report, rows):
+_COMMANDS = (demo, ingest, info, plan, fit, path, pick, tune, watch)
+_OF_A_MODEL = (predict, evaluate, report, rows)
+for _command in (*_COMMANDS, *_OF_A_MODEL):
     main.add_command(_command)

@@ -203,10 +203,19 @@ def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
 
 def check_json(path: str | None, *others: str) -> None:
     """The same for ``--json FILE``, which may replace a file but no other argument."""
-    if path is None:
-        return
+    if path is not None:
+        _check_beside("--json", path, others)
+
+
+def check_log(path: str | None, *others: str) -> None:
+    """The same for ``--log FILE``, which is added to what stands there."""
+    if path is not None:
+        _check_beside("--log", path, others)
+
+
+def _check_beside(option: str, path: str, others: Sequence[str]) -> None:
     if any(_place(path) == _place(other) for other in others):
-        raise InputError(f"--json {path} would replace another file of this command")
+        raise InputError(f"{option} {path} would replace another file of this command")
     check_output(path, overwrite=True)
 
 
@@ -231,9 +240,7 @@ def check_page(path: str | None, *others: str) -> None:
     check_matplotlib()
     if not path.endswith((".html", ".htm")):
         raise InputError(f"--report {path} does not end in .html, by which browsers know a page")
-    if any(_place(path) == _place(other) for other in others):
-        raise InputError(f"--report {path} would replace another file of this command")
-    check_output(path, overwrite=True)
+    _check_beside("--report", path, others)
 
 
 def _place(path: str) -> str | int:
@@ -254,6 +261,12 @@ report_option = click.option(
     metavar="FILE",
     help="Also write a page with figures to FILE.html: one file that any browser shows, without a "
     "network (an old one is replaced).",
+)
+log_option = click.option(
+    "--log",
+    metavar="FILE",
+    help="Add a line of JSON to FILE for everything that is reported, with the time. `bigscreen "
+    "watch` shows the same of a run without it.",
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists already."

@@ -11,11 +11,13 @@ from bigscreen.cli.common import (
     being_made,
     check_fleet,
     check_json,
+    check_log,
     check_output,
     check_page,
     check_work,
     deadline_of,
     json_option,
+    log_option,
     open_fleet,
     overwrite_option,
     report_option,
@@ -118,6 +120,7 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
 @click.option("--resume", is_flag=True, help="Go on where an interrupted fit stopped.")
 @overwrite_option
 @report_option
+@log_option
 @json_option
 @click.pass_context
 def fit(
@@ -128,6 +131,7 @@ def fit(
     resume: bool,
     overwrite: bool,
     page: str | None,
+    log: str | None,
     json_file: str | None,
     **values: Any,
 ) -> None:
@@ -149,12 +153,14 @@ def fit(
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.report import certificate, report
+    from bigscreen.report.journal import Journal
     from bigscreen.train.run import train
 
     deadline = deadline_of(values["time_budget"])
     check_output(model, overwrite)
     check_json(json_file, model)
     check_page(page, model, *filter(None, [json_file]))
+    check_log(log, model, *filter(None, [json_file, page]))
     check_fleet(values)
     work, own_work = values["work"] or f"{model}.work", values["work"] is None
     context.with_resource(being_made(model))
@@ -162,8 +168,12 @@ def fit(
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(work), resume)
     with resumable(context, work, own_work, KEPT):
-        with open_fleet(values, deadline) as fleet, report.FitReport() as show:
-            fitted = train(dataset, options, fleet, show, deadline)
+        with (
+            open_fleet(values, deadline) as fleet,
+            report.FitReport() as show,
+            Journal(show, "fit", model, Path(work), resume, log) as tell,
+        ):
+            fitted = train(dataset, options, fleet, tell, deadline)
         fitted.save(model)
     record = certificate.fit_record(fitted)
     if json_file:

@@ -14,11 +14,13 @@ from bigscreen.cli.common import (
     being_made,
     check_fleet,
     check_json,
+    check_log,
     check_output,
     check_page,
     check_work,
     deadline_of,
     json_option,
+    log_option,
     open_fleet,
     overwrite_option,
     report_option,
@@ -139,6 +141,7 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 @click.option("--resume", is_flag=True, help="Go on with the points that an interrupted path kept.")
 @overwrite_option
 @report_option
+@log_option
 @json_option
 @click.pass_context
 def path(
@@ -150,6 +153,7 @@ def path(
     resume: bool,
     overwrite: bool,
     page: str | None,
+    log: str | None,
     json_file: str | None,
     **values: Any,
 ) -> None:
@@ -172,6 +176,7 @@ def path(
     from bigscreen.data.dataset import Dataset
     from bigscreen.report import path as report_path
     from bigscreen.report import report
+    from bigscreen.report.journal import Journal
     from bigscreen.report.pages import path_page
     from bigscreen.train.path import train_path
     from bigscreen.train.path_options import PathOptions
@@ -180,6 +185,7 @@ def path(
     check_output(out, overwrite)
     check_json(json_file, out)
     check_page(page, out, *filter(None, [json_file]))
+    check_log(log, out, *filter(None, [json_file, page]))
     check_fleet(values)
     if plots is not None:
         check_output(plots, overwrite=True, folder=True)
@@ -198,8 +204,12 @@ def path(
         warm=not values["cold"],
     )
     with resumable(context, work, own_work, ("walk-*/*",)):
-        with open_fleet(values, deadline) as fleet, report_path.PathBar() as show:
-            solved = train_path(dataset, options, fleet, show, deadline)
+        with (
+            open_fleet(values, deadline) as fleet,
+            report_path.PathBar() as show,
+            Journal(show, "path", out, Path(work), resume, log) as tell,
+        ):
+            solved = train_path(dataset, options, fleet, tell, deadline)
         solved.save(out)
     if json_file:
         report.write_json(json_file, solved.record)

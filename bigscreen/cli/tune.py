@@ -9,11 +9,13 @@ import click
 from bigscreen.cli.common import (
     being_made,
     check_json,
+    check_log,
     check_output,
     check_page,
     check_work,
     deadline_of,
     json_option,
+    log_option,
     open_fleet,
     overwrite_option,
     report_option,
@@ -99,6 +101,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
 @click.option("--resume", is_flag=True, help="Go on with what an interrupted search kept.")
 @overwrite_option
 @report_option
+@log_option
 @json_option
 @click.pass_context
 def tune(
@@ -110,6 +113,7 @@ def tune(
     resume: bool,
     overwrite: bool,
     page: str | None,
+    log: str | None,
     json_file: str | None,
     **values: Any,
 ) -> None:
@@ -132,6 +136,7 @@ def tune(
     from bigscreen.data.dataset import Dataset
     from bigscreen.report import certificate, report
     from bigscreen.report import tune as report_tune
+    from bigscreen.report.journal import Journal
     from bigscreen.report.path import check_matplotlib
     from bigscreen.tune.grids import default_gammas
     from bigscreen.tune.options import TuneOptions
@@ -141,6 +146,7 @@ def tune(
     check_output(out, overwrite)
     check_json(json_file, out)
     check_page(page, out, *filter(None, [json_file]))
+    check_log(log, out, *filter(None, [json_file, page]))
     if plots is not None:
         check_output(plots, overwrite=True, folder=True)
         check_matplotlib()
@@ -164,10 +170,11 @@ def tune(
         resumable(context, work, own_work, ("rung-*/*",)),
         open_fleet({**values, "workers": None, "scheduler": None}) as fleet,
         report_tune.TuneReport() as show,
+        Journal(show, "tune", out, Path(work), resume, log) as tell,
     ):
         gammas = values["gamma"] or default_gammas(dataset, fleet)
         options = TuneOptions(fit, gammas, grid, counts, values["folds"], values["elimination"])
-        model = search(dataset, options, fleet, show, deadline)
+        model = search(dataset, options, fleet, tell, deadline)
         model.save(out)
     record = model.provenance["search"]
     fitted = certificate.fit_record(model)

@@ -237,20 +237,21 @@ def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
 
     Numbers that JSON has no word for (NaN, infinities) become null; numpy's become plain ones.
     """
-    text = json.dumps(_plain(record), indent=2, allow_nan=False) + "\n"
+    text = json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
     with replacing(path) as file:
         file.write(text.encode())
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """The same in the words of JSON: text for paths, null for NaN and infinities."""
     if isinstance(value, Mapping):
-        return {str(name): _plain(part) for name, part in value.items()}
+        return {str(name): plain(part) for name, part in value.items()}
     if isinstance(value, np.ndarray):
-        return _plain(value.tolist())
+        return plain(value.tolist())
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(part) for part in value]
+        return [plain(part) for part in value]
     if isinstance(value, np.generic):
-        return _plain(value.item())
+        return plain(value.item())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Path):
