@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from bigscreen.certify.ledger import SINGLE, Evidence
 from bigscreen.certify.offset import Kinks
-from bigscreen.certify.sample import Sample, seen, stride
+from bigscreen.certify.sample import Looked, Sample, seen, stride
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
@@ -124,10 +124,9 @@ class _ShardSums:
         if len(found.scores):
             found.scores[rows] = scores
 
-    def seen(self, true: Design, pair: tuple[Any, Any], dual: Dual, alpha: FloatArray) -> Sample:
+    def seen(self, true: Design, looked: Looked, dual: Dual, alpha: FloatArray) -> Sample:
         """What float64 columns of some rows would have changed."""
-        w = self.point.w, self._constant
-        return seen(true, self.exact, pair, dual, alpha, w, self.mu)
+        return seen(true, looked, dual, alpha, (self.point.w, self._constant), self.mu)
 
     def finished(self, found: _Sums, dual: Dual) -> _Sums:
         """The sums with what follows from all scores, which are kept if they are asked for."""
@@ -208,9 +207,9 @@ class _Several:
             if true is not None and true.kernel is not None:
                 some = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
                 own = X if true is exact else true.data.X(start + a, start + b)
-                pair = own[some], X[some]
+                looked = Looked.at(true, exact, (own[some], X[some]))
                 for k, each in enumerate(self.passes):
-                    more = each.seen(true, pair, duals[k][a + some], alphas[k, some])
+                    more = each.seen(true, looked, duals[k][a + some], alphas[k, some])
                     found[k] = found[k]._replace(sample=found[k].sample + more)
         ended = zip(self.passes, found, duals, strict=True)
         return [each.finished(sums, dual) for each, sums, dual in ended]

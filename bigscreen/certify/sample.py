@@ -8,9 +8,10 @@ add up to.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
@@ -81,10 +82,29 @@ def stride(n: int) -> int:
     return max(1, n // SAMPLE)
 
 
+class Looked(NamedTuple):
+    """Some rows of the sample: their float64 columns, features of these, and those summed."""
+
+    columns: NDArray[Any]
+    own: NDArray[Any]
+    features: NDArray[Any]
+
+    @classmethod
+    def at(cls, true: Design, used: Design, rows: tuple[Any, Any]) -> Looked:
+        """These rows (of ``true``, the same of ``used``).
+
+        ``true``, ``used``: the kernel design, and what was summed: the same, or that of its stored
+        features.
+        """
+        known = used.columns(rows[1]).astype(np.float64)
+        features = known if used is not true else true.features_of(known)
+        columns = true.columns(rows[0], np.float64)
+        return cls(columns, true.features_of(columns), features)
+
+
 def seen(
     true: Design,
-    used: Design,
-    rows: tuple[Any, Any],
+    looked: Looked,
     dual: Dual,
     alpha: FloatArray,
     point: tuple[FloatArray, float],
@@ -94,19 +114,15 @@ def seen(
 
     Parameters
     ----------
-    true, used : Design
-        The kernel design, and what was summed: the same, or that of its stored features.
-    rows : (rows of ``true``, the same of ``used``)
-    dual, alpha
+    true : Design
+        The kernel design.
+    looked, dual, alpha
         Of these rows.
     point : (w, constant)
     mu : the multiplier of P
     """
     w, constant = point
-    known = used.columns(rows[1]).astype(np.float64)
-    features = known if used is not true else true.features_of(known)
-    columns = true.columns(rows[0], np.float64)
-    own = true.features_of(columns)
+    columns, own, features = looked
     off = own - features
     scores = features @ w + constant
     moved = off @ w

@@ -3,8 +3,8 @@
 Runs that do not know of each other (one for every class, say) see a fleet of their own. What they
 ask of it waits until all of them have asked for something; then one round of the real fleet steps
 every shard once for all of them, and one pass over items serves all that ask for such a pass.
-Between rounds as many of them compute as the fleet has workers. A message that says that it is to
-be ``alone``, as its answer is large, has a round of its own.
+Between rounds as many of them compute as keep the fleet's processors busy. A message that says that
+it is to be ``alone``, as its answer is large, has a round of its own.
 
 On a shard `Joint` holds the state of every run. A step says what it needs of the rows by `Ask`
 objects, and what several runs ask of the same rows is computed once. Their answers are those that
@@ -89,7 +89,7 @@ class Joint:
     """The program of several runs, by name; a message holds the ``steps`` of those that step.
 
     ``members`` names all that are left, and ``starts`` those that begin anew with other numbers.
-    The vector of a step holds the lengths of the runs' vectors before these.
+    The vector of a step of several holds the lengths of the runs' vectors before these.
     """
 
     programs: dict[str, Any]
@@ -110,6 +110,8 @@ class Joint:
         vectors = _all_answered(works)
         for name, known in own.items():
             totals.update({f"{name}.{key}": total for key, total in known.items()})
+        if len(works) == 1:  # as it is: it can be large
+            return next(iter(vectors.values()))
         lengths = [float(len(vectors[name])) for name in works]
         return np.concatenate([lengths, *(vectors[name] for name in works)])
 
@@ -282,7 +284,8 @@ class Lockstep:
         self.fleet, self.folder, self.of = fleet, folder, of
         self.seconds = 0.0
         self.inbox: queue.SimpleQueue[tuple[str, Any]] = queue.SimpleQueue()
-        self.turns = threading.Semaphore(max(1, min(fleet.workers, os.cpu_count() or 1)))
+        # Two for a processor: while one waits for Python's lock, or for memory, another computes.
+        self.turns = threading.Semaphore(2 * max(1, min(fleet.workers, os.cpu_count() or 1)))
         self._views: dict[str, _View] = {}
         self._living: list[str] = []
         self._waiting: dict[str, _Question] = {}
@@ -409,7 +412,9 @@ class Lockstep:
             # One of them ends with it, and with that one all others.
             self._reply(next(iter(steps)), False, error)
             return False
-        ends = len(steps) + np.cumsum([0, *stack[0, : len(steps)].astype(np.int64)])
+        ends = np.array([0, stack.shape[1]])
+        if len(steps) > 1:
+            ends = len(steps) + np.cumsum([0, *stack[0, : len(steps)].astype(np.int64)])
         for k, name in enumerate(steps):
             part = stack[:, ends[k] : ends[k + 1]]
             if part.size <= COPIED:

@@ -201,7 +201,7 @@ def stacked(rows: Sequence[FloatArray]) -> FloatArray:
 
 
 def added(parts: Iterable[Totals]) -> Totals:
-    """The sum of several totals.
+    """The sum of several totals, written over the first of them.
 
     Raises
     ------
@@ -214,7 +214,7 @@ def added(parts: Iterable[Totals]) -> Totals:
             if not isinstance(array, np.ndarray) or array.dtype != np.int64:
                 raise TypeError(f"total {name!r} must be an int64 array, so that its sum is exact")
             if name not in sums:
-                sums[name] = array.copy()
+                sums[name] = array if array.flags.writeable else array.copy()
             elif sums[name].shape != array.shape:
                 raise ValueError(f"total {name!r} has shapes {sums[name].shape} and {array.shape}")
             else:

@@ -35,18 +35,28 @@ def add(totals: Totals, name: str, values: NDArray[Any], bound: float) -> None:
 
     ``bound`` is at least the absolute value of the finished sum over all shards.
     """
-    if not np.isfinite(np.sum(values, dtype=np.float64)):
+    flat = np.ravel(values)
+    if _nothing(flat) != 0.0:
         raise InputError(
             "the columns overflow their number format; scale the data, or lower C, gamma or degree"
         )
     if name not in totals:
         totals[name] = np.zeros(np.shape(values), np.int64)
-    _add(np.ravel(values), 1.0 / quantum(bound), totals[name].reshape(-1))
+    _add(flat, 1.0 / quantum(bound), totals[name].reshape(-1))
 
 
 def read(totals: Totals, name: str, bound: float) -> NDArray[np.float64]:
     """The finished sum as float64."""
     return totals[name].astype(np.float64) * quantum(bound)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc"})
+def _nothing(values: NDArray[Any]) -> Any:
+    """0 of finite values, else not a number."""
+    total = values.dtype.type(0)
+    for i in range(len(values)):
+        total += values[i] - values[i]
+    return total
 
 
 @njit(cache=True, nogil=True)

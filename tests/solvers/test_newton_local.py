@@ -137,9 +137,12 @@ def test_all_rows_at_hand_are_the_problem_itself(tube):
     with Inline(1) as fleet:
         data = MemoryDataset(A, np.zeros(n, np.int32), [0, 1])
         algebra: Algebra = NewtonRun(Newton(), Design(data), CSvc(1.0, 1), fleet).algebra
-    local = Local(algebra, np.zeros(d), -A.T @ slope(G, lo, hi, tube, h), h)
-    local.add(NearbyRows(A[:40], G[:40], lo[:40], hi[:40], np.full(40, tube)))
-    local.add(NearbyRows(A[40:], G[40:], lo[40:], hi[40:], np.full(20, tube)))
+    local = Local(algebra, np.zeros(d), -A.T @ slope(G, lo, hi, tube, h), h, n)
+    for rows in (slice(40), slice(40, n)):
+        taken = local.room[: len(A[rows])]
+        taken[:] = A[rows]
+        local.add(NearbyRows(taken, G[rows], lo[rows], hi[rows], np.full(len(taken), tube)))
+    np.testing.assert_array_equal(local.rows.feature, A)
     assert local.solve(1e-6, 0.0) > 0 and local.h < h
     alpha = slope(G - A @ local.x, lo, hi, tube, local.h)
     np.testing.assert_allclose(local.x, A.T @ alpha, atol=1e-3)

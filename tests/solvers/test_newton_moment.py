@@ -154,8 +154,9 @@ def local_of(feature):
     world = feature_world("c-svc")
     algebra = Algebra(world.design, NewtonProgram(world.design, world.problem).frame)
     rng, zero, one = np.random.default_rng(3), np.zeros(40), np.ones(40)
-    local = Local(algebra, np.zeros(algebra.size), rng.standard_normal(algebra.size), 1.0)
-    local.add(NearbyRows(feature(rng, algebra.size), rng.uniform(-0.5, 0.5, 40), zero, one, zero))
+    local = Local(algebra, np.zeros(algebra.size), rng.standard_normal(algebra.size), 1.0, 40)
+    local.room[:] = feature(rng, algebra.size)
+    local.add(NearbyRows(local.room, rng.uniform(-0.5, 0.5, 40), zero, one, zero))
     return local, rng.standard_normal(algebra.size)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -9,12 +10,12 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear, on_matrix_unit
+from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import SumLayout
 
@@ -35,7 +36,7 @@ class Algebra:
         self.linear[self.free] = frame.total
         self.size = len(self.metric)
         self.unit = 1.0
-        self._pool = ThreadPoolExecutor()
+        self._pool = ThreadPoolExecutor(os.cpu_count())
 
     def coef(self, x: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Coefficients of the columns and the extras of x = (w, extras)."""
@@ -89,27 +90,23 @@ class Algebra:
 
     def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
         """The Newton step and the decrease that it promises."""
-        factor = _cholesky(inner, self.damping(gradient))
-        step = -linalg.cho_solve(factor, gradient, check_finite=False)
+        step = -_cholesky(inner, self.damping(gradient)).solve(gradient)
         return step, -0.5 * float(gradient @ step)
 
 
-def _cholesky(inner: FloatArray, diagonal: FloatArray) -> tuple[FloatArray, bool]:
+def _cholesky(inner: FloatArray, diagonal: FloatArray) -> Factor:
     """Factor of ``inner + diag(diagonal)``, with a ridge where rounding left it indefinite.
 
-    C / h can outgrow what float64 holds beside 1; any ridge still gives a direction of descent.
+    C / h can outgrow what float64 holds beside 1, and float32 products err by more than the penalty
+    curves P; any ridge still gives a direction of descent.
     """
     largest = float(np.max(np.diag(inner), initial=0.0))
-    for ridge in (0.0, 1e-14, 1e-12, 1e-10, 1e-8):
+    for ridge in (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4):
         hessian = inner.copy()
         hessian[np.diag_indices_from(hessian)] += diagonal + ridge * largest
-        try:
-            factor: tuple[FloatArray, bool] = linalg.cho_factor(
-                hessian, overwrite_a=True, check_finite=False
-            )
+        factor = factored(hessian)
+        if factor is not None:
             return factor
-        except linalg.LinAlgError:
-            continue
     raise InputError("C is so large that the Newton step cannot be computed; use a smaller C")
 
 

@@ -400,14 +400,15 @@ class NewtonRun:
         if not reach:
             return False
         assert place.point is not None and place.gradient is not None
-        local = Local(self.algebra, place.x, place.gradient, place.h)
-        counts = self._pick(reach=reach)
+        most, counts = self._most(place), self._pick(reach=reach)
         if self._sent(counts) > 2 * ENTRIES:
             place.local = False
             return False
-        local.add(self._gather(place, counts))
+        room = max(most, int(counts.sum()))
+        local = Local(self.algebra, place.x, place.gradient, place.h, room)
+        local.add(self._gather(place, counts, local.room))
         gap, lowest = self.options.tol * abs(place.point.primal), place.h / LOWER
-        most, trial = self._most(place), None
+        trial = None
         for _ in range(ROUNDS):
             taken = local.solve(gap, lowest)
             if taken == 0 and trial is None:
@@ -419,13 +420,13 @@ class NewtonRun:
             gap = self.options.tol * abs(trial.primal)
             counts = self._pick(h=local.h)
             found = int(counts.sum())
-            room = len(local.G) + found <= most and self._sent(counts) <= 2 * ENTRIES
-            if not room or not (found or lowest):
+            fit = len(local.G) + found <= most and self._sent(counts) <= 2 * ENTRIES
+            if not fit or not (found or lowest):
                 break
             # Many rows that moved make another place of this one: no use in a small h as yet.
             lowest = 0.0 if found <= FEW_CROSSED * len(local.G) else local.h
             if found:
-                local.add(self._gather(place, counts))
+                local.add(self._gather(place, counts, local.room))
         if trial is None or trial.steps[trial.best] < SHORT:
             place.local = False
             return False
@@ -467,12 +468,14 @@ class NewtonRun:
         """How many rows every shard has picked."""
         return self._ask("pick", **what)[:, 0].astype(np.int64)
 
-    def _gather(self, place: Place, counts: NDArray[np.int64]) -> NearbyRows:
-        """The rows just picked, with their G at the place."""
+    def _gather(
+        self, place: Place, counts: NDArray[np.int64], room: NDArray[np.float32]
+    ) -> NearbyRows:
+        """The rows just picked, with their G at the place; their features go into ``room``."""
         coef, extras = self.algebra.coef(place.x)
         most = int(counts.max())
         stack = self._ask("gather", coef=coef, extras=extras, most=most, alone=True)
-        return NearbyRows.unpacked(stack, counts, self.algebra.size)
+        return NearbyRows.unpacked(stack, counts, room)
 
     # -- screening -----------------------------------------------------------------------------
     def screen(self, place: Place, region: Ball) -> tuple[int, int]:

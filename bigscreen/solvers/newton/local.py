@@ -9,12 +9,11 @@ pass and taken in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import linalg
 
+from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import read_off
 from bigscreen.solvers.newton.algebra import Algebra, rough_moment
@@ -48,13 +47,18 @@ class Local:
     gradient : float64 (size,)
         Of P over all rows at x, smoothed by h.
     h : float
+    most : int
+        Rows that may be at hand.
     """
 
-    def __init__(self, algebra: Algebra, x: FloatArray, gradient: FloatArray, h: float) -> None:
+    def __init__(
+        self, algebra: Algebra, x: FloatArray, gradient: FloatArray, h: float, most: int
+    ) -> None:
         self.start, self.start_gradient, self.start_h = x, gradient, h
         self.algebra, self.metric = algebra, algebra.metric
         self.x, self.h = x, h
-        self.rows = NearbyRows(np.empty((0, len(x)), np.float32), *np.empty((4, 0)))
+        self.rows = NearbyRows.none(len(x))
+        self._features = np.empty((most, len(x)), np.float32)
         self.G = self._alpha = np.empty(0)
         self._sums = np.zeros(len(x))
         self.decrement = self.left = np.inf
@@ -64,11 +68,16 @@ class Local:
         self._moment = np.zeros((len(x), len(x)), np.float32)
         self._hessian = np.empty_like(self._moment)
 
+    @property
+    def room(self) -> NDArray[np.float32]:
+        """Where the features of the rows to be added are to be written."""
+        return self._features[len(self.G) :]
+
     def add(self, rows: NearbyRows) -> None:
-        """Take in rows; their G is that at the start."""
+        """Take in rows, whose features stand in ``room``; their G is that at the start."""
         base = read_off(rows.dual, rows.G, self.start_h)
         known = len(self.G)
-        self.rows = self.rows.and_more(rows) if known else rows
+        self.rows = self.rows.and_more(rows, self._features)
         G = rows.G - self._products(known + np.arange(len(rows.G)), self.x - self.start)
         self._alpha, self.G = np.concatenate([self._alpha, base]), np.concatenate([self.G, G])
         self._curved = np.concatenate([self._curved, np.zeros(len(G))])
@@ -135,8 +144,7 @@ class Local:
             return None
 
         def solved(v: FloatArray) -> FloatArray:
-            found = linalg.cho_solve(factor, v.astype(np.float32), check_finite=False)
-            return np.asarray(found, np.float64)
+            return np.asarray(factor.solve(v), np.float64)
 
         self._solved = solved
         step, left = np.zeros(len(gradient)), -gradient
@@ -156,15 +164,11 @@ class Local:
             towards = near + size / before * towards
         return step if np.isfinite(step).all() and float(step @ gradient) < 0 else None
 
-    def _factor(self, diagonal: FloatArray) -> Any:
+    def _factor(self, diagonal: FloatArray) -> Factor | None:
         """Cholesky's factor of the Hessian; None where that is not positive definite."""
-        # Transposed, since LAPACK's columns are C's rows: it is symmetric but for rounding.
-        hessian = np.multiply(self._moment, np.float32(self._scale), out=self._hessian).T
+        hessian = np.multiply(self._moment, np.float32(self._scale), out=self._hessian)
         hessian[np.diag_indices_from(hessian)] += diagonal.astype(np.float32)
-        try:
-            return linalg.cho_factor(hessian, lower=True, overwrite_a=True, check_finite=False)
-        except linalg.LinAlgError:
-            return None
+        return factored(hessian, lower=True)
 
     def _update(self, zone: NDArray[np.int64], curve: FloatArray) -> None:
         """The second moment of the zone: only rows whose weight has changed are multiplied."""

@@ -67,10 +67,16 @@ class NearbyRows(NamedTuple):
     hi: FloatArray
     tube: FloatArray
 
-    def and_more(self, rows: NearbyRows) -> NearbyRows:
-        """These rows, and others after them."""
-        pairs: Any = zip(self, rows, strict=True)
-        return NearbyRows(*(np.concatenate(pair) for pair in pairs))
+    @classmethod
+    def none(cls, size: int) -> NearbyRows:
+        """No rows."""
+        return cls(np.empty((0, size), np.float32), *np.empty((4, 0)))
+
+    def and_more(self, rows: NearbyRows, room: NDArray[np.float32]) -> NearbyRows:
+        """These rows, and others after them; the features of both stand in ``room`` already."""
+        pairs: Any = zip(self[1:], rows[1:], strict=True)
+        heads = (np.concatenate(pair) for pair in pairs)
+        return NearbyRows(room[: len(self.G) + len(rows.G)], *heads)
 
     @property
     def dual(self) -> Dual:
@@ -80,11 +86,19 @@ class NearbyRows(NamedTuple):
         return Dual(one, 0.0 * one, self.lo, self.hi, tube=tube)
 
     @classmethod
-    def unpacked(cls, stack: FloatArray, counts: NDArray[np.int64], size: int) -> NearbyRows:
-        """The rows that ``NewtonProgram`` gathered, in the order of the shards."""
+    def unpacked(
+        cls, stack: FloatArray, counts: NDArray[np.int64], room: NDArray[np.float32]
+    ) -> NearbyRows:
+        """The rows that ``NewtonProgram`` gathered, in the order of the shards.
+
+        ``room`` (at least as many rows, size): where their features go.
+        """
+        size, feature = room.shape[1], room[: int(counts.sum())]
         tables = [shard.reshape(-1, HEAD + -(-size // 2)) for shard in stack]
         parts = [table[:count] for table, count in zip(tables, counts, strict=True)]
-        feature = np.concatenate([part[:, HEAD:].view(np.float32)[:, :size] for part in parts])
+        ends = np.cumsum(counts)
+        for part, start, stop in zip(parts, ends - counts, ends, strict=True):
+            feature[start:stop] = part[:, HEAD:].view(np.float32)[:, :size]
         head = np.concatenate([part[:, :HEAD] for part in parts]).T
         return cls(feature, *np.ascontiguousarray(head))
 
