@@ -3,6 +3,7 @@
 import click
 
 from bigscreen.cli.apply import evaluate, predict
+from bigscreen.cli.cluster_check import cluster_check
 from bigscreen.cli.common import Commands
 from bigscreen.cli.demo import demo
 from bigscreen.cli.fit import fit, plan
@@ -42,7 +43,7 @@ def main() -> None:
     """
 
 
-_COMMANDS = (demo, ingest, info, plan, fit, path, pick, tune, watch)
+_COMMANDS = (demo, ingest, info, plan, fit, path, pick, tune, watch, cluster_check)
 _OF_A_MODEL = (predict, evaluate, report, rows)
 for _command in (*_COMMANDS, *_OF_A_MODEL):
     main.add_command(_command)

@@ -524,28 +524,32 @@ def connect(
         worker has another version of bigscreen, numba, numpy or Python, or none.
     """
     until = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
-    timeout = min(timeout, max(0.1, until - time.monotonic()))
-    try:
-        client = Client(
-            address,
-            timeout=timeout,
-            direct_to_workers=True,
-            set_as_default=False,
-            **({} if security is None else {"security": security}),
-        )
-    except (OSError, ValueError, RuntimeError, TypeError) as error:
-        raise InputError(explained(address, error)) from error
+    client = client_of(address, timeout, security, until)
     owned = ExitStack()
     owned.callback(client.close)
     try:
-        _await_worker(client, address, until)
+        await_worker(client, address, until)
         return Cluster(client, owned, deadline, check=_check_versions)
     except BaseException:
         owned.close()
         raise
 
 
-def _await_worker(client: Client, address: str, until: float) -> None:
+def client_of(address: str, timeout: float, security: Security | None, until: float) -> Client:
+    """A connection to a scheduler; an InputError says why there is none."""
+    try:
+        return Client(
+            address,
+            timeout=min(timeout, max(0.1, until - time.monotonic())),
+            direct_to_workers=True,
+            set_as_default=False,
+            **({} if security is None else {"security": security}),
+        )
+    except (OSError, ValueError, RuntimeError, TypeError) as error:
+        raise InputError(explained(address, error)) from error
+
+
+def await_worker(client: Client, address: str, until: float) -> None:
     """An InputError if there is no worker until then."""
     began = time.monotonic()
     while not client.nthreads():
@@ -562,10 +566,10 @@ def _check_versions(client: Client) -> None:
     address = client.scheduler.address  # type: ignore[union-attr]
     # Dask's own way needs nothing of ours on the workers, and no common version of Python.
     found: Any = client.get_versions(packages=list(SAME))
-    own = _versions(found["client"])
+    own = versions_of(found["client"])
     everywhere = "install the same versions on every machine"
     for worker, theirs in found["workers"].items():
-        if unlike := differing(own, _versions(theirs)):
+        if unlike := differing(own, versions_of(theirs)):
             raise InputError(f"the worker {worker} of {address} has {unlike}: {everywhere}")
     code = source_digest()
     for worker, theirs in client.run(source_digest, on_error="return").items():
@@ -579,7 +583,8 @@ def _check_versions(client: Client) -> None:
             )
 
 
-def _versions(process: dict[str, Any]) -> dict[str, Any]:
+def versions_of(process: dict[str, Any]) -> dict[str, Any]:
+    """Those that must be the same everywhere, of one process of ``Client.get_versions``."""
     return {name: process["packages"].get(name) for name in ("python", *SAME)}
 
 

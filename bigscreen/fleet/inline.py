@@ -55,7 +55,7 @@ class Inline:
     def __init__(self, threads: int | None = None) -> None:
         if threads is not None and threads < 1:
             raise ValueError(f"a fleet needs at least 1 thread, not {threads}")
-        self._shards = Shards(threads or _usable_processors())
+        self._shards = Shards(threads or usable_processors())
         self._program: Program | None = None
         self._n_shards = 0
         self._torn = False
@@ -175,7 +175,8 @@ def bounded(in_flight: int | None, workers: int) -> int:
     return in_flight or 2 * workers
 
 
-def _usable_processors() -> int:
+def usable_processors() -> int:
+    """Cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

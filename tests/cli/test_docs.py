@@ -32,7 +32,7 @@ def options(command: str) -> set[str]:
 @pytest.mark.parametrize("readme", READMES)
 def test_commands_and_options_exist(readme: str) -> None:
     text = (ROOT / readme).read_text()
-    commands = re.findall(r"(?:^ *|`|&& )bigscreen (\w+)([^\n`]*)", text, flags=re.MULTILINE)
+    commands = re.findall(r"(?:^ *|`|&& )bigscreen ([\w-]+)([^\n`]*)", text, flags=re.MULTILINE)
     assert commands
     for command, rest in commands:
         assert command in main.commands, command

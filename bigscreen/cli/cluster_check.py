@@ -1,0 +1,128 @@
+"""`bigscreen cluster-check`: what a cluster's workers are, before a long job."""
+
+import dataclasses
+import os
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from bigscreen.cli.common import (
+    TLS,
+    check_fleet,
+    check_json,
+    deadline_of,
+    json_option,
+    time_option,
+)
+from bigscreen.cli.options import WHERE_IT_RUNS
+from bigscreen.errors import InputError
+
+if TYPE_CHECKING:
+    from bigscreen.fleet.survey import Surveyed
+
+
+def _tls(command: Any) -> Any:
+    """The options of an encrypted cluster."""
+    for name in reversed(TLS):
+        command = WHERE_IT_RUNS[name](command)
+    return command
+
+
+@click.command("cluster-check", short_help="Look at a cluster's workers before a long job.")
+@click.argument("store", required=False)
+@click.option(
+    "--scheduler", required=True, metavar="ADDRESS", help="The Dask scheduler, as fit has it."
+)
+@_tls
+@click.option(
+    "--work", metavar="FOLDER", help="The folder for features and checkpoints, as fit has it."
+)
+@time_option
+@json_option
+def cluster_check(
+    store: str | None,
+    scheduler: str,
+    work: str | None,
+    time_budget: float | None,
+    json_file: str | None,
+    **tls: str | None,
+) -> None:
+    """Ask every worker of a cluster what it is, and say what a fit would stumble over.
+
+    Looked at: versions and code, what kernel entries are computed by, threads, memory, clocks, the
+    environment; with STORE whether every worker sees it as it is here, with --work whether every
+    worker can write there. Ends with 2 if a worker could not take part.
+
+    \b
+    Example:
+      bigscreen cluster-check train.store --scheduler tcp://10.0.0.1:8786 --work /shared/work
+    """
+    from bigscreen.data.dataset import MANIFEST, Dataset
+    from bigscreen.fleet.secure import certificates
+    from bigscreen.fleet.survey import survey
+    from bigscreen.kernels.standard import make_kernel, multiplied_by
+    from bigscreen.report import report
+
+    check_json(json_file)
+    check_fleet({"scheduler": scheduler, "workers": None, "threads": None, **tls})
+    given = [str(tls[name]) for name in TLS if tls[name]]
+    columns, sparse, files = 100, False, []
+    if store is not None:
+        dataset = Dataset.open(store)
+        columns, sparse = dataset.n_features, dataset.is_sparse
+        files = [Path(store) / MANIFEST]
+    found = survey(
+        scheduler,
+        files,
+        None if work is None else Path(work),
+        partial(multiplied_by, make_kernel("rbf", 1.0, 3, 0.0), columns, sparse),
+        certificates(*given) if given else None,
+        deadline_of(time_budget),
+    )
+    if json_file:
+        workers = [dataclasses.asdict(worker) for worker in found]
+        report.write_json(json_file, {"scheduler": scheduler, "workers": workers})
+    for title, facts in _tables(found):
+        report.table(title, facts)
+    unfit = [worker for worker in found if worker.faults]
+    if unfit:
+        raise InputError(
+            f"{len(unfit)} of {len(found)} workers could not take part in a fit; the first is "
+            f"{unfit[0].address}: {unfit[0].faults[0]}"
+        )
+    report.note(f"all {len(found)} workers can take part")
+
+
+def _tables(found: list["Surveyed"]) -> list[tuple[str, dict[str, str]]]:
+    """A table a machine, workers that are alike in one line, and one of those without an answer."""
+    from bigscreen.report.report import count, size
+
+    hosts: dict[str, list[Surveyed]] = {}
+    for worker in found:
+        hosts.setdefault(worker.facts.get("host", "unknown machine"), []).append(worker)
+    tables = []
+    for host, workers in sorted(hosts.items()):
+        facts = {"workers": count(len(workers))}
+        known = next((worker.facts for worker in workers if "host" in worker.facts), None)
+        if known is not None:
+            limits = sum(worker.facts.get("memory_limit") or 0 for worker in workers)
+            facts |= {
+                "threads, cores": f"{sum(w.facts.get('threads', 0) for w in workers)} of "
+                f"{known['cores']}, load {known['load']:.1f}",
+                "memory": f"limits {size(limits)} together; {size(known['memory_free'])} free of "
+                f"{size(known['memory'])}",
+                "processor": known["processor"],
+                "kernel entries by": known["computes"],
+            }
+        for kind in ("faults", "remarks"):
+            said: dict[str, list[str]] = {}
+            for worker in workers:
+                for sentence in getattr(worker, kind):
+                    said.setdefault(sentence, []).append(worker.address)
+            for sentence, which in said.items():
+                where = "every worker" if len(which) == len(workers) else ", ".join(which)
+                facts[f"{kind[:-1]}: {where}"] = sentence
+        tables.append((f"machine {os.path.basename(host)}", facts))
+    return tables

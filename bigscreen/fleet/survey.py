@@ -1,0 +1,210 @@
+"""What the workers of a cluster are, and what would be in the way of a fit on them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+from distributed import Client, Security
+from distributed.worker import Worker
+
+from bigscreen.fleet.cluster import SAME, WORKER_ENVIRONMENT, await_worker, client_of, versions_of
+from bigscreen.fleet.inline import usable_processors
+from bigscreen.fleet.worker import digests, source_digest
+from bigscreen.fleet.workers import PATIENCE_SECONDS, differing
+
+CLOCKS_SECONDS = 2.0
+"""Clocks that are further apart are worth a remark: times of logs and files do not agree."""
+
+
+@dataclass
+class Surveyed:
+    """One worker.
+
+    Attributes
+    ----------
+    address : str
+    facts : dict
+        JSON-able: host, pid, threads, cores, memory_limit, memory_free (bytes), load (of a minute),
+        processor, computes, clock (seconds ahead of this process), versions.
+    faults : list of str
+        Why a fit would refuse it, or leave it out.
+    remarks : list of str
+        What makes a fit slower, or differ in its last bits.
+    """
+
+    address: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+
+
+def survey(
+    address: str,
+    files: Sequence[Path],
+    folder: Path | None,
+    computes: Callable[[], str],
+    security: Security | None = None,
+    deadline: float | None = None,
+) -> list[Surveyed]:
+    """Ask every worker of a cluster; nothing is left behind there.
+
+    Parameters
+    ----------
+    address : str
+        Of the scheduler.
+    files : sequence of path
+        What every worker must see as it is here.
+    folder : path or None
+        Where every worker must be able to write.
+    computes : callable
+        Says what a process computes kernel entries with; workers import it.
+    security, deadline
+        As of `bigscreen.fleet.cluster.connect`.
+
+    Returns
+    -------
+    list of Surveyed
+        By address.
+
+    Raises
+    ------
+    InputError
+        If no scheduler answers, or it has no worker.
+    """
+    until = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
+    with closing(client_of(address, 10.0, security, until)) as client:
+        await_worker(client, address, until)
+        found: Any = client.get_versions(packages=list(SAME))
+        own = versions_of(found["client"])
+        workers = {
+            name: Surveyed(name, {"versions": versions_of(theirs)})
+            for name, theirs in sorted(found["workers"].items())
+        }
+        for worker in workers.values():
+            if unlike := differing(own, worker.facts["versions"]):
+                worker.faults.append(f"it has {unlike}")
+        code = source_digest()
+        for worker, digest in _asked(client, workers, source_digest):
+            if digest != code:
+                worker.faults.append("it has other code of bigscreen, though of the same version")
+        for worker, what in _asked(client, workers, computes):
+            worker.facts["computes"] = what
+        before = time.time()
+        machines = _asked(client, workers, _machine)
+        after = time.time()
+        for worker, facts in machines:
+            # It was asked at some moment between the two.
+            clock = facts.pop("time")
+            worker.facts |= {**facts, "clock": max(clock - after, 0.0) + min(clock - before, 0.0)}
+        names = [str(file.absolute()) for file in files]
+        here = digests(names)
+        for worker, there in _asked(client, workers, digests, names):
+            unlike = next((name for name in names if there[name] != here[name]), None)
+            if unlike is not None:
+                worker.faults.append(f"it does not see {unlike} as it is here")
+        if folder is not None:
+            for worker, why in _asked(client, workers, _written, str(folder.absolute())):
+                if why is not None:
+                    worker.faults.append(f"it cannot write to {folder}: {why}")
+    _remark([worker for worker in workers.values() if not worker.faults])
+    return list(workers.values())
+
+
+def _asked(
+    client: Client, workers: Mapping[str, Surveyed], function: Callable[..., Any], *args: Any
+) -> list[tuple[Surveyed, Any]]:
+    """What a function says on every worker that has no fault yet; an error of it is one."""
+    sound = [name for name, worker in workers.items() if not worker.faults]
+    if not sound:
+        return []
+    found = []
+    for name, answer in client.run(function, *args, workers=sound, on_error="return").items():
+        worker = workers[name]
+        if isinstance(answer, ModuleNotFoundError):
+            worker.faults.append(f"it has no {answer.name}")
+        elif isinstance(answer, BaseException):
+            worker.faults.append(f"it does not answer: {type(answer).__name__}: {answer}")
+        else:
+            found.append((worker, answer))
+    return found
+
+
+def _machine(dask_worker: Worker) -> dict[str, Any]:
+    """What a worker runs on."""
+    manager = dask_worker.memory_manager
+    return {
+        "host": platform.node(),
+        "pid": os.getpid(),
+        "threads": dask_worker.state.nthreads,
+        "cores": usable_processors(),
+        "memory_limit": manager.memory_limit,
+        "memory": psutil.virtual_memory().total,
+        "memory_free": psutil.virtual_memory().available,
+        "load": os.getloadavg()[0],
+        "processor": _processor(),
+        "environment": {name: os.environ.get(name) for name in WORKER_ENVIRONMENT},
+        "time": time.time(),
+    }
+
+
+def _processor() -> str:
+    """The processor's name, as far as the system tells it."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            names = (line.partition(":")[2].strip() for line in file if "model name" in line)
+            return next(names, platform.processor())
+    except OSError:
+        return platform.processor()
+
+
+def _written(folder: str) -> str | None:
+    """Why a file cannot be written to a folder; None if it can. Nothing stays there."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"bigscreen")
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        return error.strerror or str(error)
+    return None
+
+
+def _remark(sound: Sequence[Surveyed]) -> None:
+    """Note what is to be said of workers that can be used."""
+    on_host = Counter(worker.facts["host"] for worker in sound)
+    wanted: Counter[str] = Counter()
+    for worker in sound:
+        wanted[worker.facts["host"]] += int(worker.facts["memory_limit"] or 0)
+    ways = Counter((worker.facts["computes"], worker.facts["processor"]) for worker in sound)
+    usual = max(ways, key=lambda way: ways[way], default=None)
+    for worker in sound:
+        known = worker.facts
+        say = worker.remarks.append
+        if known["threads"] > 1:
+            say(f"{known['threads']} threads in one process wait for each other: --nthreads 1")
+        if on_host[known["host"]] > known["cores"]:
+            say(f"{on_host[known['host']]} workers share the {known['cores']} cores of its machine")
+        if not known["memory_limit"]:
+            say("no memory limit: a fit that needs too much takes the machine down")
+        elif wanted[known["host"]] > known["memory"]:
+            say("the limits of its machine's workers are more than the memory there is")
+        if abs(known["clock"]) > CLOCKS_SECONDS:
+            say(f"its clock is {known['clock']:+.0f} s off")
+        unset = [name for name, value in known["environment"].items() if value is None]
+        if unset:
+            say(f"{', '.join(unset)} not set before it started: slower")
+        if (own := (known["computes"], known["processor"])) != usual and usual is not None:
+            say(
+                f"kernel entries by {' of '.join(own)}, those of most by {' of '.join(usual)}: as "
+                "good, but not equal to the last bit"
+            )
