@@ -3,6 +3,7 @@
 import click
 
 from bigscreen.cli.common import (
+    Number,
     check_json,
     check_output,
     check_page,
@@ -15,9 +16,19 @@ from bigscreen.cli.common import (
     time_option,
 )
 from bigscreen.cli.report import write_page
+from bigscreen.errors import InputError
+from bigscreen.train.option import INSIDE
 
 # A wider table does not fit a terminal.
 MATRIX_LABELS = 10
+
+threshold_option = click.option(
+    "--threshold",
+    metavar="RULE",
+    help="Draw the line between two labels elsewhere than at score 0, of a model fitted with "
+    "--probability: f1, precision:P or recall:R (of the second label, on rows held out), or "
+    "cost:A:M, what a false alarm and a miss cost.",
+)
 
 
 @click.command(short_help="Write predictions for a STORE to a file.")
@@ -25,6 +36,26 @@ MATRIX_LABELS = 10
 @click.argument("store")
 @click.argument("out")
 @click.option("--scores", is_flag=True, help="Write the score of every label, not of one.")
+@click.option(
+    "--probability",
+    is_flag=True,
+    help="Write probabilities of all labels, too, of a model fitted with --probability.",
+)
+@click.option(
+    "--prior",
+    metavar="LABEL=SHARE",
+    multiple=True,
+    help="The share of these rows that has a label, for their probabilities (repeatable).  "
+    "[default: as among the rows fitted]",
+)
+@click.option(
+    "--set",
+    "alpha",
+    type=Number(INSIDE),
+    metavar="ALPHA",
+    help="Write which labels a row may have, too: its own is among them but for ALPHA of the rows.",
+)
+@threshold_option
 @time_option
 @threads_option
 @overwrite_option
@@ -34,6 +65,10 @@ def predict(
     store: str,
     out: str,
     scores: bool,
+    probability: bool,
+    prior: tuple[str, ...],
+    alpha: float | None,
+    threshold: str | None,
     time_budget: float | None,
     threads: int | None,
     overwrite: bool,
@@ -44,33 +79,60 @@ def predict(
     OUT ends in .csv, .tsv or .npy, or is -, standard output (csv). Its columns are row (the row's
     number in the source, from 0), label and score (how sure: for two labels, above 0 means the
     second one); of a regression row and prediction. The labels of a one-class machine are -1
-    (outlier) and 1. Rows come in the source's order. STORE needs no labels, but must have been
+    (outlier) and 1. --probability adds a column probability_LABEL for every label, --set one
+    in_LABEL (1 or 0). Rows come in the source's order. STORE needs no labels, but must have been
     ingested like the training data (`bigscreen ingest --like MODEL`).
 
     \b
     Example:
       bigscreen predict model.bsm test.store predictions.csv
+      bigscreen predict model.bsm test.store predictions.csv --probability --set .1
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.model import Model, check_match
-    from bigscreen.model.predict import check_suffix, write_predictions
+    from bigscreen.model.predict import Meaning, check_suffix, write_predictions
     from bigscreen.report import report
 
     deadline = deadline_of(time_budget)
     check_suffix(out)
     check_output(out, overwrite)
     check_json(json_file, out, model)
+    shares = _shares(prior)
+    if shares and not probability:
+        raise InputError("--prior is for the probabilities of --probability; give that, too")
     fitted = Model.load(model)
+    if threshold is not None:
+        fitted = fitted.thresholded(threshold)
     dataset = Dataset.open(store)
     check_match(fitted, dataset, model)
     with each_block(threads) as each:
         counts = write_predictions(
-            fitted, dataset, out, all_scores=scores, each=each, deadline=deadline
+            fitted,
+            dataset,
+            out,
+            all_scores=scores,
+            meaning=Meaning(probability, shares or None, alpha),
+            each=each,
+            deadline=deadline,
         )
     if json_file:
         report.write_json(json_file, {"out": out, "rows": dataset.n_rows, "predicted": counts})
     predicted = {f"predicted {label}": report.count(rows) for label, rows in counts.items()}
     report.table(f"Predictions in {out}", {"rows": report.count(dataset.n_rows), **predicted})
+
+
+def _shares(given: tuple[str, ...]) -> dict[str, float]:
+    """The prior that the command line says."""
+    shares = {}
+    for text in given:
+        label, equals, share = text.rpartition("=")
+        try:
+            shares[label] = float(share)
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InputError(f"--prior must be LABEL=SHARE, such as yes=.1, got {text!r}")
+    return shares
 
 
 @click.command(short_help="Compare predictions with what a STORE says.")
@@ -82,6 +144,7 @@ def predict(
     help="Of a one-class machine: the label of rows like those it was fitted on.  [default: the "
     "second of two]",
 )
+@threshold_option
 @threads_option
 @report_option
 @json_option
@@ -89,6 +152,7 @@ def evaluate(
     model: str,
     store: str,
     positive: str | None,
+    threshold: str | None,
     threads: int | None,
     page: str | None,
     json_file: str | None,
@@ -108,6 +172,11 @@ def evaluate(
     confusion rows by true and by predicted label
     by label  precision (share of the rows predicted to have the label that do), recall (share of
               its rows that are found) and f1 of each
+
+    \b
+    Of a model fitted with --probability, too:
+    log loss, Brier score, calibration error (how far probabilities are from what came true),
+    reliability by tenths, and the sets of labels at alpha .1: coverage and mean size
 
     \b
     Of a regression, over all rows with a target:
@@ -135,6 +204,8 @@ def evaluate(
     check_json(json_file, model)
     check_page(page, model, *filter(None, [json_file]))
     fitted = Model.load(model)
+    if threshold is not None:
+        fitted = fitted.thresholded(threshold)
     dataset = Dataset.open(store)
     check_match(fitted, dataset, model)
     with each_block(threads) as each:
@@ -146,6 +217,8 @@ def evaluate(
     report.table(f"{model} on {store}", evaluation.facts(record))
     if "confusion" not in record:
         return
+    if "reliability" in record:
+        report.matrix("reliability", "probability", evaluation.reliability(record["reliability"]))
     if len(fitted.labels) <= MATRIX_LABELS:
         report.matrix("by label", "label", evaluation.by_label(record["by_label"]))
         confused = record["confusion"].items()

@@ -13,11 +13,18 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.metaestimators import available_if
 
 from bigscreen.estimators.base import Classifier
 from bigscreen.estimators.linear import HINGES, problem_of
 from bigscreen.model.model import Model
 from bigscreen.train.options import TrainOptions
+
+
+def _calibrated(machine: Any) -> bool:
+    if not machine.probability:
+        raise AttributeError("probabilities need probability=True")
+    return True
 
 
 @dataclass(eq=False, repr=False)
@@ -60,6 +67,9 @@ class NystroemSVC(Classifier):
         constant feature 1, penalised with the rest, which every solver has; or no offset.
     class_weight : None, "balanced" or dict, default=None
         Multiplies C by class; "balanced" is ``n / (n_classes * n_class)``, counting weights.
+    probability : bool, default=False
+        Whether to learn what scores mean, from machines that are each fitted without a fifth of the
+        rows, over the same features: `predict_proba`, `predict_set`, and ``model_.thresholded``.
     max_iter : int, default=1000
         Passes over the rows.
     time_budget : float or None, default=None
@@ -133,6 +143,7 @@ class NystroemSVC(Classifier):
     tol: float = 1e-3
     fit_intercept: bool | str = "penalized"
     class_weight: str | Mapping[Any, float] | None = None
+    probability: bool = False
     max_iter: int = 1000
     time_budget: float | None = None
     solver: str = "auto"
@@ -145,6 +156,26 @@ class NystroemSVC(Classifier):
     work: str | os.PathLike[str] | None = None
     verbose: int = 0
 
+    @available_if(_calibrated)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+        """Probabilities of classes, float64 (n_samples, n_classes); X as in ``decision_function``.
+
+        With ``probability=True``. Of two classes they rise with the decision function, and the more
+        probable one is the one predicted, unless ``class_weight`` says otherwise.
+        """
+        scores = self._scores(X)
+        return self.model_.calibrated.probabilities(scores)
+
+    @available_if(_calibrated)  # type: ignore[untyped-decorator]  # scikit-learn has no types
+    def predict_set(self, X: Any, alpha: float = 0.1) -> NDArray[np.bool_]:
+        """Which classes rows may have, bool (n_samples, n_classes); X as in ``decision_function``.
+
+        With ``probability=True``. Of the rows of every class a part of 1 - alpha has it in its set
+        (Mondrian conformal sets), as far as they come from where the rows did that were fitted.
+        """
+        values = self.model_.decision_values(self._scores(X))
+        return self.model_.calibrated.sets(values, alpha)
+
     def _options(self) -> TrainOptions:
         options = self._shared_options(
             C=self.C,
@@ -156,6 +187,7 @@ class NystroemSVC(Classifier):
             sampling=self.sampling,
             truncation=self.truncation,
             features=self.features,
+            probability=self.probability,
         )
         return replace(options, problem=problem_of(self.loss, HINGES))
 

@@ -23,12 +23,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigscreen.errors import InputError
 from bigscreen.estimators.inputs import is_chunked, is_store
+from bigscreen.model.calibration import LEAST, coupled, sigmoid
 from bigscreen.numerics.rows import FloatArray
 
 FOLDS = 5
-
-LEAST = 1e-7
-"""No class of a pair is less probable: sums over the pairs divide by it."""
 
 GONE = (
     "Attribute `{}` was deprecated in scikit-learn 1.9: take CalibratedClassifierCV in place of "
@@ -162,54 +160,3 @@ def _of_pairs(
         else:
             out[:, k] = np.sum(left == pair[0]) - np.sum(left == pair[1])
     return out
-
-
-def sigmoid(scores: FloatArray, positive: NDArray[np.bool_]) -> tuple[float, float]:
-    """A and B of ``1 / (1 + exp(A score + B))``, the most likely for these rows.
-
-    Platt's, with a prior for either class (Lin et al. 2007; maths.md 5.7): a Newton that halves
-    its steps.
-    """
-    ones, zeros = np.count_nonzero(positive), np.count_nonzero(~positive)
-    target = np.where(positive, (ones + 1.0) / (ones + 2.0), 1.0 / (zeros + 2.0))
-
-    def loss(at: FloatArray) -> float:
-        z = at[0] * scores + at[1]
-        return float(np.sum(np.logaddexp(0.0, z) - (1.0 - target) * z))
-
-    at = np.array([0.0, np.log((zeros + 1.0) / (ones + 1.0))])
-    columns = np.column_stack([scores, np.ones(len(scores))])
-    for _ in range(100):
-        p = expit(-(columns @ at))
-        gradient = columns.T @ (target - p)
-        if np.max(np.abs(gradient)) < 1e-10:
-            break
-        curvature = (columns * (p * (1 - p))[:, None]).T @ columns + 1e-12 * np.eye(2)
-        step, size = np.linalg.solve(curvature, -gradient), 1.0
-        while size > 1e-10 and loss(at + size * step) > loss(at) + 1e-4 * size * gradient @ step:
-            size /= 2
-        if size <= 1e-10:
-            break
-        at = at + size * step
-    return float(at[0]), float(at[1])
-
-
-def coupled(first: FloatArray, classes: int) -> FloatArray:
-    """Probabilities of all classes, (rows, classes), of those of every pair's first, (rows, pairs).
-
-    Wu et al. (2004), the second way: ``min sum_ij (r_ji p_i - r_ij p_j)^2``, ``sum p = 1``.
-    """
-    i, j = np.triu_indices(classes, 1)
-    r = np.zeros((len(first), classes, classes))
-    r[:, i, j], r[:, j, i] = first, 1.0 - first
-    system = np.zeros((len(first), classes + 1, classes + 1))
-    inner = system[:, :classes, :classes]
-    inner[:] = -r * r.transpose(0, 2, 1)
-    every = np.arange(classes)
-    inner[:, every, every] = np.sum(r**2, axis=1)
-    system[:, :classes, classes] = system[:, classes, :classes] = 1.0
-    right = np.zeros((len(first), classes + 1, 1))
-    right[:, classes] = 1.0
-    found = np.linalg.solve(system, right)[:, :classes, 0].clip(0.0)
-    probabilities: FloatArray = found / np.sum(found, axis=1, keepdims=True)
-    return probabilities

@@ -14,6 +14,7 @@ from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
 from bigscreen.model.curves import curve, histogram
 from bigscreen.model.model import Model
+from bigscreen.model.reliability import ALPHA, Reliability
 
 JOINT_BINS = 40
 """Bins of targets, and of predictions, that a regression's rows are counted in."""
@@ -74,8 +75,9 @@ def evaluate(
         recall of labels that occur), f1 (of ``labels[1]``; macro average when there are more than
         two labels), auc and average_precision (binary only, otherwise None), confusion (true label
         -> predicted label -> rows), by_label (label -> rows, precision, recall, f1; None where
-        nothing is divided). With `curves` and rows of both of two labels: curve and scores (of
-        `bigscreen.model.curves`: recall and the like by threshold, rows by score).
+        nothing is divided); of one with probabilities those of `Reliability.record`, too. With
+        `curves` and rows of both of two labels: curve and scores (of `bigscreen.model.curves`:
+        recall and the like by threshold, rows by score).
 
         Of a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute error, root
         of the mean squared one), r2 (share of the targets' variance that is explained; None if
@@ -132,6 +134,8 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
     n_labels = len(model.labels)
     code_of = np.array([model.labels.index(label) for label in dataset.labels], dtype=np.int64)
     counts = np.zeros((n_labels, n_labels), dtype=np.int64)
+    known = model.calibration
+    reliability = None if known is None else Reliability(model.labels)
     with tempfile.TemporaryFile() as positive, tempfile.TemporaryFile() as negative:
         for start, stop, scores in scored_blocks(model, dataset, each):
             codes = dataset.y(start, stop)
@@ -139,6 +143,9 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
             truth, scores = code_of[codes[labelled]], scores[labelled]
             pairs = truth * n_labels + model.decide(scores)
             counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
+            if known is not None and reliability is not None:
+                sets = known.sets(model.decision_values(scores), ALPHA)
+                reliability.add(known.probabilities(scores), sets, truth)
             if n_labels == 2:
                 _append(positive, scores[truth == 1, 0])
                 _append(negative, scores[truth != 1, 0])
@@ -163,6 +170,7 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
             for i, true in enumerate(model.labels)
         },
         **drawn,
+        **({} if reliability is None else reliability.record()),
     }
 
 

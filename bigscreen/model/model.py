@@ -1,13 +1,14 @@
 """A fitted model: what it scores and decides, and how it goes to a file and comes back."""
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, sqnorms
 from bigscreen.data.preparation import Preparation
@@ -19,6 +20,7 @@ from bigscreen.kernels.moved import Move, move_for
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled, geometry, kernel_from_dict
+from bigscreen.model.calibration import Calibration, given_prior
 from bigscreen.model.file import opened, packed, unpacked, write
 from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
 from bigscreen.numerics.rows import FloatArray
@@ -220,6 +222,10 @@ class Model:
     ledger : list of Ledger or None
         What is proved of the rows it was fitted on, for every score; None where nothing is, and of
         models of before.
+    calibration : Calibration or None
+        What the scores mean, of classifiers that were fitted with probabilities.
+    threshold : float
+        The score above which a row has the second of two labels (`thresholded`).
     """
 
     kernel: Kernel
@@ -235,6 +241,8 @@ class Model:
     part: NDArray[np.int64] | None = None
     kind: str = "classifier"
     ledger: list[Ledger] | None = None
+    calibration: Calibration | None = None
+    threshold: float = 0.0
 
     def __post_init__(self) -> None:
         self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
@@ -266,6 +274,10 @@ class Model:
             scorers = 1
         if (self.kind == "classifier" and labels < 2) or len(self.coef) != scorers:
             raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
+        if self.calibration is not None and len(self.calibration.curves) != scorers:
+            raise ValueError("the calibration is of another number of score functions")
+        if not np.isfinite(self.threshold) or (self.threshold and len(self.labels) != 2):
+            raise ValueError("a threshold is a finite score, of two labels")
 
     def _check_rows(self) -> None:
         """What is said of every landmark must be said of each, and make sense."""
@@ -354,7 +366,7 @@ class Model:
             return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
         if not prepared and (self.preparation.changes or not is_matrix(X)):
             X = prepared_rows(self.preparation, X)
-        return self._scores(X)
+        return self._scores(csr_array(X) if issparse(X) else X)
 
     def _scores(self, X: Features) -> FloatArray:
         if X.shape[1] != self.n_features:
@@ -384,9 +396,9 @@ class Model:
             return scores[:, 0]
         codes: NDArray[Any]
         if self.strategy == "one":
-            codes = np.argmax(_votes(scores >= 0, len(self.labels)), axis=1)
+            codes = np.argmax(_votes(scores >= self.threshold, len(self.labels)), axis=1)
         elif scores.shape[1] == 1:
-            codes = scores[:, 0] > 0
+            codes = scores[:, 0] > self.threshold
         else:
             codes = np.argmax(scores, axis=1)
         return codes.astype(np.int64)
@@ -407,6 +419,85 @@ class Model:
         """
         found = self.decide(self.scores(X, prepared=prepared))
         return found if self.kind == "regressor" else np.asarray(self.labels)[found]
+
+    def predict_proba(
+        self, X: Any, *, prior: Mapping[Any, float] | None = None, prepared: bool = False
+    ) -> FloatArray:
+        """Probabilities of labels; X as `scores` takes it.
+
+        Of two labels they rise with the score, and the more probable one is the one that is
+        predicted, unless class weights, a prior or a threshold say otherwise.
+
+        Parameters
+        ----------
+        prior : mapping of label to float, optional
+            The labels' shares among these rows; default: as among those that were fitted.
+
+        Returns
+        -------
+        (rows, labels) float64 ndarray
+            Columns in the order of ``labels``.
+
+        Raises
+        ------
+        InputError
+            If the model was fitted without probabilities, or the prior is none.
+        """
+        shares = None if prior is None else given_prior(prior, self.labels)
+        return self.calibrated.probabilities(self.scores(X, prepared=prepared), shares)
+
+    def predict_set(
+        self, X: Any, alpha: float = 0.1, *, prepared: bool = False
+    ) -> NDArray[np.bool_]:
+        """Which labels a row may have; X as `scores` takes it.
+
+        Of the rows of every label a part of 1 - alpha has it in the set, however good the machine
+        is: as far as they come from where the rows did that it was fitted on. A set may be empty
+        (a row unlike those of any label) or hold several labels.
+
+        Parameters
+        ----------
+        alpha : float
+            Strictly between 0 and 1.
+
+        Returns
+        -------
+        (rows, labels) bool ndarray
+
+        Raises
+        ------
+        InputError
+            If the model was fitted without probabilities, or alpha is out of range.
+        """
+        if not 0 < alpha < 1:
+            raise InputError(f"alpha must lie strictly between 0 and 1, got {alpha!r}")
+        values = self.decision_values(self.scores(X, prepared=prepared))
+        return self.calibrated.sets(values, alpha)
+
+    def thresholded(self, rule: str) -> Self:
+        """The model that decides between its two labels at another score than 0.
+
+        Parameters
+        ----------
+        rule : str
+            "f1", "precision:.9", "recall:.95" (of the second label), or "cost:1:10": what a false
+            alarm and a miss cost. Looked up among cross-fitted scores.
+
+        Raises
+        ------
+        InputError
+            If the model was fitted without probabilities, has more than two labels, or no
+            threshold does it.
+        """
+        return replace(self, threshold=self.calibrated.threshold(rule))
+
+    @property
+    def calibrated(self) -> Calibration:
+        """What the scores mean; InputError where nobody has learnt it."""
+        if self.calibration is None:
+            what = "a classifier that was fitted with `--probability` (probability=True)"
+            raise InputError(f"probabilities, sets of labels and thresholds are of {what}")
+        return self.calibration
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the model to one file, which appears whole or not at all.
@@ -436,6 +527,10 @@ class Model:
                 arrays["gate_ids"] = self.gate.ids
         if self.ledger is not None:
             arrays |= to_arrays(self.ledger)
+        own: dict[str, Any] = {} if not self.threshold else {"threshold": self.threshold}
+        if self.calibration is not None:
+            own["calibration"], more = self.calibration.to_arrays()
+            arrays |= more
         record = {
             "kernel": self.kernel.to_dict(),
             "landmarks": kind,
@@ -447,6 +542,7 @@ class Model:
             "labels": self.labels,
             "preparation": self.preparation.to_dict(),
             "provenance": self.provenance,
+            **own,
         }
         write(path, record, arrays)
 
@@ -507,7 +603,10 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
         "kind": record.get("kind", "classifier"),
         "strategy": record.get("strategy", "rest"),
         "support": array("support") if "support" in optional else None,
+        "threshold": float(record.get("threshold", 0.0)),
     }
+    if "calibration" in record:
+        model["calibration"] = Calibration.from_arrays(record["calibration"], array)
     if "ledger_margins" in optional:
         names = [name for name in optional if name.startswith("ledger_")]
         model["ledger"] = from_arrays({name: array(name) for name in names})

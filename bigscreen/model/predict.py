@@ -5,20 +5,36 @@ import io
 import os
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.output import replacing, written_through
+from bigscreen.model.calibration import given_prior
 from bigscreen.model.evaluate import Each, scored_blocks
 from bigscreen.model.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _TEXT_ROWS = 1 << 16
 _ZEROS = 1 << 20
+
+
+class Meaning(NamedTuple):
+    """What is written of rows beside their labels and scores."""
+
+    probabilities: bool = False
+    """A column ``probability_LABEL`` for every label."""
+    prior: Mapping[Any, float] | None = None
+    """The labels' shares among these rows, for the probabilities."""
+    alpha: float | None = None
+    """A column ``in_LABEL`` for every label: whether the row's set at this alpha has it."""
+
+
+NOTHING_MORE = Meaning()
 
 
 def check_suffix(out: str | os.PathLike[str]) -> str:
@@ -40,6 +56,7 @@ def write_predictions(
     out: str | os.PathLike[str],
     *,
     all_scores: bool = False,
+    meaning: Meaning = NOTHING_MORE,
     each: Each = map,
     deadline: float | None = None,
 ) -> dict[str, int]:
@@ -58,6 +75,8 @@ def write_predictions(
         are -1 (outlier) and 1.
     all_scores : bool
         Write every label's score instead; in text one column ``score_LABEL`` each.
+    meaning : Meaning
+        Probabilities and sets to write behind them, of a model that has them.
     each : callable
         ``each(function, blocks)``: results in block order.
     deadline : float or None
@@ -79,6 +98,10 @@ def write_predictions(
     columns = [("label", np.asarray(model.labels).dtype), score]
     if model.kind == "regressor":
         columns = [("prediction", np.dtype("<f8"))]
+    if meaning.probabilities or meaning.alpha is not None:
+        _ = model.calibrated
+        columns += [("probability", "<f8", (len(model.labels),))] * meaning.probabilities
+        columns += [("in", "?", (len(model.labels),))] * (meaning.alpha is not None)
     layout = np.dtype([("row", "<i8"), *columns])
     folder = None if written_through(out) else Path(out).resolve().parent
     with (
@@ -91,15 +114,16 @@ def write_predictions(
             header = {"descr": layout.descr, "fortran_order": False, "shape": (dataset.n_rows,)}
             np.lib.format.write_array_header_2_0(file, header)
             table = _reserve(file, layout, dataset.n_rows)
-            counts = _fill(table, order, model, dataset, each, deadline)
+            counts = _fill(table, order, model, dataset, each, deadline, meaning)
             table.flush()
         else:
             # A line of text has no fixed place, so the rows are put in order as records first.
             table = _reserve(records, layout, dataset.n_rows)
-            counts = _fill(table, order, model, dataset, each, deadline)
-            names = list(layout.names or ())
-            if width > 1:
-                names[2:] = [f"score_{label}" for label in model.labels]
+            counts = _fill(table, order, model, dataset, each, deadline, meaning)
+            names = []
+            for name in layout.names or ():
+                wide = layout[name].shape
+                names += [f"{name}_{label}" for label in model.labels] if wide else [name]
             _write_text(file, table, names, DELIMITERS[suffix])
     return counts
 
@@ -141,10 +165,12 @@ def _fill(
     dataset: Rows,
     each: Each,
     deadline: float | None,
+    meaning: Meaning,
 ) -> dict[str, int]:
     """Write every prediction to the place that its source row has; count the labels."""
     labels = np.asarray(model.labels)
     counts = np.zeros(len(labels), dtype=np.int64)
+    prior = None if meaning.prior is None else given_prior(meaning.prior, model.labels)
     for start, stop, scores in scored_blocks(model, dataset, each):
         if deadline is not None and time.monotonic() > deadline:
             raise TimeOver(
@@ -157,7 +183,11 @@ def _fill(
         if model.kind == "regressor":
             table["prediction"][place] = model.decide(scores)
             continue
+        if meaning.probabilities:
+            table["probability"][place] = model.calibrated.probabilities(scores, prior)
         codes, scores = model.decide(scores), model.decision_values(scores)
+        if meaning.alpha is not None:
+            table["in"][place] = model.calibrated.sets(scores, meaning.alpha)
         counts += np.bincount(codes, minlength=len(labels))
         table["label"][place] = labels[codes]
         if table["score"].ndim == 2:
@@ -173,10 +203,12 @@ def _write_text(file: IO[bytes], table: np.memmap, names: list[str], delimiter: 
     text = io.TextIOWrapper(file, encoding="utf-8", newline="", write_through=True)
     writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
     writer.writerow(names)
-    *single, last = table.dtype.names or ()
     for start in range(0, len(table), _TEXT_ROWS):
         part = table[start : start + _TEXT_ROWS]
-        numbers = part[last].reshape(len(part), -1).tolist()
-        lines = zip(*(part[name].tolist() for name in single), numbers, strict=True)
-        writer.writerows([*values, *scores] for *values, scores in lines)
+        columns: list[Any] = []
+        for name in table.dtype.names or ():
+            values = part[name]
+            values = values.astype(np.int8) if values.dtype == np.bool_ else values
+            columns += values.T.tolist() if values.ndim > 1 else [values.tolist()]
+        writer.writerows(zip(*columns, strict=True))
     text.detach()

@@ -1,9 +1,11 @@
 """What an evaluation found, for people: its facts, and its table of labels."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from bigscreen.report.report import count
+
+OF_PROBABILITIES = ("log_loss", "brier", "calibration_error")
 
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
@@ -25,6 +27,13 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
     plain = {name: record.get(name) for name in ("f1", "auc", "r2")}
     plain["average precision"] = record.get("average_precision")
     said |= {name: f"{value:.4f}" for name, value in plain.items() if value is not None}
+    plain = {name.replace("_", " "): record.get(name) for name in OF_PROBABILITIES}
+    said |= {name: f"{value:.4f}" for name, value in plain.items() if value is not None}
+    if "sets" in record:
+        sets = record["sets"]
+        each = ", ".join(f"{share:.2%} of {label}" for label, share in sets["by_label"].items())
+        said[f"sets at {sets['alpha']:g} hold the label of"] = f"{sets['coverage']:.2%} ({each})"
+        said["labels in a set"] = f"{sets['size']:.3f}"
     errors = {name: record.get(name) for name in ("mae", "rmse", "pinball")}
     return said | {name: f"{value:.6g}" for name, value in errors.items() if value is not None}
 
@@ -40,4 +49,16 @@ def by_label(record: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, str
             },
         }
         for label, parts in record.items()
+    }
+
+
+def reliability(record: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+    """What probabilities said and what came true, by tenths, for people."""
+    return {
+        f"{part['from']:.0%} to {part['from'] + 0.1:.0%}": {
+            "said": f"{part['probability']:.1%}",
+            "came true": f"{part['share']:.1%}",
+            "rows": count(part["rows"]),
+        }
+        for part in record
     }

@@ -144,6 +144,16 @@ def precision_recall(ax: Axes, curve: Mapping[str, Sequence[float]], share: floa
     ax.set_ylim(-0.02, 1.02)
 
 
+def reliability(ax: Axes, tenths: Sequence[Mapping[str, float]]) -> None:
+    """How often what was given a probability came true."""
+    ax.plot([0, 1], [0, 1], linestyle=":", color="0.5")
+    said, came = ([part[key] for part in tenths] for key in ("probability", "share"))
+    ax.plot(said, came, marker="o")
+    ax.set_xlabel("probability")
+    ax.set_ylabel("share that came true")
+    ax.set_aspect("equal")
+
+
 def histograms(ax: Axes, found: Mapping[str, Any], names: Sequence[str]) -> None:
     """How the scores of two groups of rows are spread, each group's area being its rows."""
     edges = np.array(found["edges"])

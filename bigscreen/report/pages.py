@@ -159,6 +159,10 @@ def evaluated(record: Mapping[str, Any], store: str) -> tuple[Section, dict[str,
         drawn["Scores: above 0 the second label is predicted"] = picture(
             partial(figures.histograms, found=record["scores"], names=labels)
         )
+    if "reliability" in record:
+        drawn[f"Reliability: calibration error {record['calibration_error']:.4f}"] = picture(
+            partial(figures.reliability, tenths=record["reliability"])
+        )
     if "joint" in record:
         drawn["Rows by target and by prediction"] = picture(
             partial(figures.predicted, found=record["joint"])

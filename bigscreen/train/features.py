@@ -102,13 +102,13 @@ class FeaturesJob(Job):
         start = starting_point(self, self.design, binary)
         solver: Solver = CoordinateDescent(seed=self.options.seed)
         if self.plan.solver == "newton":
-            solver = Newton(tol=self.options.tol)
+            solver = Newton(tol=self._tol(binary))
         elif self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
         elif self.plan.solver == "snacks":
-            solver = Snacks(tol=self.options.tol, seed=self.options.seed)
+            solver = Snacks(tol=self._tol(binary), seed=self.options.seed)
         elif self.plan.solver == "pegasos":
-            solver = Pegasos(tol=self.options.tol, seed=self.options.seed)
+            solver = Pegasos(tol=self._tol(binary), seed=self.options.seed)
         return Attempt(self.design, solver, self.fleet, start, self.source)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:

@@ -7,10 +7,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.data.dataset import MANIFEST
@@ -35,7 +37,7 @@ from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.pairs import Slices
+from bigscreen.train.pairs import HeldOut, Slices
 from bigscreen.train.plan import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
 from bigscreen.train.records import decided, hindrance, provenance, records
@@ -45,6 +47,9 @@ DONE = "done.kept"
 
 TOGETHER = "label-together"
 """Where the checkpoints of problems go that are solved together."""
+
+FOLD_TOL = 1e-2
+"""Relative gap that suffices for scores of rows that were held out."""
 
 NAMED = 5
 """Classifiers that a warning names, at most."""
@@ -110,6 +115,8 @@ class Job:
         """When the problem at hand has had its share of the time."""
         self.results: dict[str, Result] = {}
         """Of every problem, by its folder's name."""
+        self.fold: NDArray[np.int16] | None = None
+        """Of every row the fold that holds it out, where machines of folds are wanted, too."""
         self.landmarks: dict[str, Any] = {}
         """What certificates say of the landmarks, if there are any."""
         self._short: dict[Any, Shortfall] = {}
@@ -154,23 +161,25 @@ class Job:
         those that had too little: again from the start, so only where it is twice as much at least.
         """
         spent: dict[str, float] = {}
-        turn = self.problems
+        turn, end = self.problems, self.deadline
+        if end is not None and self.fold is not None:
+            end -= 0.5 * max(0.0, end - time.monotonic())  # the folds have the other half
         while turn:
             rounds = -(-len(turn) // self.plan.together)
             size = -(-len(turn) // rounds)  # the same for all, but for the last
             for place in range(0, len(turn), size):
                 began, some = time.monotonic(), turn[place : place + size]
-                if self.deadline is not None:
+                if end is not None:
                     share = len(some) / (len(turn) - place)
-                    self.until = began + max(0.0, self.deadline - began) * share
+                    self.until = began + max(0.0, end - began) * share
                 yield some
                 each = (time.monotonic() - began) / len(some)
                 spent |= {binary.folder: each for binary in some}
             short = [one for one in turn if self.results[one.folder].get("ended") == "time"]
-            if self.deadline is None or not short:
+            if end is None or not short:
                 break
             longest = max(spent[one.folder] for one in short)
-            left = self.deadline - time.monotonic()
+            left = end - time.monotonic()
             turn = short[: max(0, int(left / (2.0 * longest + 1e-9)))]
 
     def solve(self, some: Sequence[Binary]) -> None:
@@ -180,7 +189,7 @@ class Job:
             self._solve_together(left)
             return
         for binary in left:
-            attempt = self._attempt(binary)
+            attempt = self._fitting(binary)
             run, how = self._run(binary, attempt), self._how(binary, attempt)
             fitted = fit(run, attempt.solver, **how)
             self.seconds["solve"] += fitted.seconds["solve"]
@@ -189,10 +198,11 @@ class Job:
 
     def _solve_together(self, some: Sequence[Binary]) -> None:
         """Solve several problems over one pass a round, each as if it were alone."""
-        folder = None if self.options.work is None else self.options.work / TOGETHER
-        attempts = {binary.folder: (binary, self._attempt(binary)) for binary in some}
+        name = TOGETHER if some[0].fold is None else f"{TOGETHER}-fold-{some[0].fold}"
+        folder = None if self.options.work is None else self.options.work / name
+        attempts = {binary.folder: (binary, self._fitting(binary)) for binary in some}
         self.report({"event": "phase", "phase": "solve"})
-        lockstep, began = Lockstep(self.fleet, folder, f"{self._of}/{TOGETHER}"), time.monotonic()
+        lockstep, began = Lockstep(self.fleet, folder, f"{self._of}/{name}"), time.monotonic()
         with GracefulInterrupt(folder) as heard:
 
             def solved(binary: Binary, attempt: Attempt) -> Callable[[Fleet], Fitted]:
@@ -212,6 +222,18 @@ class Job:
         self.seconds["certify"] += lockstep.seconds
         self.seconds["solve"] += time.monotonic() - began - lockstep.seconds
 
+    def _fitting(self, binary: Binary) -> Attempt:
+        """How to solve one problem, on the rows that its fold does not hold out."""
+        attempt = self._attempt(binary)
+        if binary.fold is None:
+            return attempt
+        assert self.fold is not None
+        held, source = self.fold == binary.fold, attempt.source
+        design = held_out(attempt.design, held)
+        if source is not None:
+            source = design if source is attempt.design else held_out(source, held)
+        return attempt._replace(design=design, source=source, start=Start())
+
     def _run(self, binary: Binary, attempt: Attempt) -> Run:
         return Run(
             attempt.design,
@@ -228,12 +250,17 @@ class Job:
         """What `fit` takes beside the run and the solver."""
         options = self.options
         return {
-            "limits": Limits(options.tol, options.max_iter, self.until),
+            "limits": Limits(self._tol(binary), options.max_iter, self.until),
             "rule": make_rule(options.rule, options.f, options.patience),
             "certify": options.certify,
             "source": attempt.source,
             "report": lambda event: self._pass_on(event, binary.name),
         }
+
+    def _tol(self, binary: Binary) -> float:
+        """The relative gap to solve a problem to: those of folds need no close one."""
+        tol = self.options.tol
+        return tol if binary.fold is None else max(tol, FOLD_TOL)
 
     def _lines(self, binary: Binary) -> Report:
         """Events of one of several problems at once: the phases are those of all."""
@@ -256,7 +283,7 @@ class Job:
         self._note(fitted, binary)
         result = {
             **self._machine(attempt, fitted, binary),
-            "ledger": self._ledger(attempt, fitted, binary),
+            "ledger": None if binary.fold is not None else self._ledger(attempt, fitted, binary),
             "start": attempt.start.record,
             **records(fitted, binary.name, self.options.tol, self.landmarks),
         }
@@ -277,7 +304,10 @@ class Job:
         if self._short:
             warnings.warn(self._unsolved(), ConvergenceWarning, stacklevel=4)
         self.seconds["total"] = time.monotonic() - self.started
-        results = [self.results[binary.folder] for binary in self.problems]
+        return self.machine([self.results[binary.folder] for binary in self.problems])
+
+    def machine(self, results: list[Result]) -> Model:
+        """The model of one result for every problem."""
         ledgers: list[Any] = [result.get("ledger") for result in results]
         return Model(
             kernel=self.kernel,
@@ -356,7 +386,7 @@ class Job:
         if certificate is None:
             return result
         # One that missed the gap goes on from its last checkpoint.
-        return result if settled(certificate, self.options.tol) else None
+        return result if settled(certificate, self._tol(binary)) else None
 
     def _finish(self, binary: Binary, result: Result) -> None:
         """Keep a result for a run that resumes this one."""
@@ -390,6 +420,8 @@ class Job:
     # -- what there is to say ----------------------------------------------------------------------
     def _note(self, fitted: Fitted, binary: Binary) -> None:
         """Remember what stood in the way of a fit."""
+        if binary.fold is not None:
+            return  # what is published is the machine of all rows
         why, proof = hindrance(fitted, self.options.tol), fitted.certificate
         missed = not proof.proves(self.options.tol)
         self._short.pop(binary.name, None)
@@ -441,6 +473,16 @@ class Job:
             features=self.plan.features,
             seconds=self.seconds,
         )
+
+
+def held_out(design: Design, held: NDArray[np.bool_]) -> Design:
+    """The design whose rows of a fold, a bool (n,), have no weight."""
+    data = design.data
+    if isinstance(data, Slices):
+        return replace(design, data=data.without(held[data.ids]))
+    if isinstance(data, Moved):
+        return replace(design, data=Moved(HeldOut(data.base, held), data.move))
+    return replace(design, data=HeldOut(data, held))
 
 
 def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:

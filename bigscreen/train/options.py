@@ -267,6 +267,13 @@ class TrainOptions:
         "With more than two labels: each against the rest, or one against one, every pair.",
         (CLASSIFIERS,),
     )
+    probability: bool = option(
+        False,
+        FLAG,
+        "Learn what scores mean, too, from machines that are each fitted without a fifth of the "
+        "rows: probabilities, sets of labels, and where to draw the line between two labels.",
+        (CLASSIFIERS,),
+    )
     tol: float = option(
         1e-3,
         POSITIVE,
@@ -419,6 +426,8 @@ class TrainOptions:
             found["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
         if self.intercept_scaling == 1:
             del found["intercept_scaling"]  # as it was before there was any
+        if not self.probability:
+            del found["probability"]  # likewise
         if isinstance(self.class_weight, Mapping):
             found["class_weight"] = {str(k): _plain(v) for k, v in self.class_weight.items()}
         return {name: _plain(value) for name, value in found.items()}
@@ -554,6 +563,11 @@ class TrainOptions:
             raise InputError(f"solver {self.solver} needs stored features; use features auto")
 
     def _check_start(self) -> None:
+        if self.early and self.probability:
+            raise InputError(
+                "early stops after the parts, of which nothing is fitted again without some rows; "
+                "leave out early, or probability"
+            )
         if self.early and self.start not in ("auto", "divide"):
             raise InputError(f"early stops after the parts; it does not go with start {self.start}")
         if self.start == "nystrom" and (self.kernel == "precomputed" or callable(self.kernel)):

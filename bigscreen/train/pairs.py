@@ -6,6 +6,7 @@ Rows are brought into the order of their labels once; a pair of labels then is t
 from __future__ import annotations
 
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -84,6 +85,12 @@ class Slices(Rows):
         first = int(ids.min())
         return self.base.row_ids(first, int(ids.max()) + 1)[ids - first]
 
+    def without(self, held: NDArray[np.bool_]) -> Slices:
+        """The same rows, of which some, a bool (k,), have no weight."""
+        out = copy(self)
+        out._weights = np.where(held, 0.0, self._weights)
+        return out
+
     @property
     def max_sqnorm(self) -> float:
         return float(np.max(self.side.sqnorms))
@@ -95,6 +102,50 @@ class Slices(Rows):
     @property
     def fingerprint(self) -> str:
         raise NotImplementedError("rows of two labels are solved on, and never looked up again")
+
+
+class HeldOut(Rows):
+    """The rows of another data set, of which some have no weight.
+
+    Parameters
+    ----------
+    base : Rows
+    held : bool (n,)
+        Those rows.
+    """
+
+    def __init__(self, base: Rows, held: NDArray[np.bool_]) -> None:
+        self.base, self.held = base, held
+        self.layout = replace(base.layout, has_weights=True)
+        self.preparation, self.path = base.preparation, base.path
+
+    def X(self, start: int, stop: int) -> Features:
+        return self.base.X(start, stop)
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        return self.base.y(start, stop)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        return np.where(self.held[start:stop], 0.0, self.base.weights(start, stop))
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        return self.base.sqnorms(start, stop)
+
+    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self.base.row_ids(start, stop)
+
+    @property
+    def max_sqnorm(self) -> float:
+        return self.base.max_sqnorm
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        return self.base.label_counts
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the rows, which are the same."""
+        return self.base.fingerprint
 
 
 class ByLabel:

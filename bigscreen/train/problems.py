@@ -34,13 +34,15 @@ NO_MARGIN = 1e-9
 class Binary(NamedTuple):
     """One problem: what records call it (None: it is the only one), its folder, its labels.
 
-    The codes of its two labels are there where the rows of others have no part in it.
+    The codes of its two labels are there where the rows of others have no part in it, and the
+    number of a fold where its rows have none.
     """
 
     problem: Problem
     name: Any
     folder: str
     codes: tuple[int, int] | None = None
+    fold: int | None = None
 
 
 def problems(data: Rows, options: TrainOptions) -> list[Binary]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from dataclasses import replace
 from typing import Any
 
 import psutil
@@ -11,6 +12,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.model import Model
+from bigscreen.train.cross import calibration, folds_of
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.options import TrainOptions
@@ -30,6 +32,8 @@ def check(data: Rows, options: TrainOptions) -> None:
     """
     check_rows(data, options.problem, options.classifies)
     problems(data, options)
+    if options.probability:
+        folds_of(data, options)
 
 
 def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = False) -> Plan:
@@ -105,8 +109,13 @@ def train(
     # threads run just then.
     with blas_threads(1), kind(data, options, fleet, report, outlined, deadline) as job:
         job.begin()
+        if options.probability:
+            job.fold = folds_of(data, options)
         for some in job.turns():
             job.solve(some)
+        learnt = calibration(job) if options.probability else None
         model = job.model()
+    if learnt is not None:
+        model = replace(model, calibration=learnt)
     data.check_unchanged()
     return model

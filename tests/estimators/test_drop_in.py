@@ -16,7 +16,7 @@ from sklearn.preprocessing import scale
 
 import bigscreen
 from bigscreen import SVC, SVR, InputError, MemoryDataset, NuSVC, OneClassSVM
-from bigscreen.estimators.probability import coupled, sigmoid
+from bigscreen.model.calibration import coupled, sigmoid
 
 DEPRECATED = "ignore:The `probability` parameter:FutureWarning"
 

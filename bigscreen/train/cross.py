@@ -1,0 +1,105 @@
+"""Cross-fitted scores: of every row that of a machine that was not fitted on it.
+
+A fold's machine has the landmarks, the features and the kernel of the one that is fitted to all
+rows, and solves the same problem with the fold's rows left out.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.model.calibration import Calibration
+from bigscreen.model.model import Model
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.path.folds import assign
+from bigscreen.train.job import Job
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.path import of_rows
+from bigscreen.train.problems import Binary, class_weights
+
+FOLDS = 5
+
+MOST = 1 << 26
+"""Cross-fitted scores that are held, at most; of more rows those of some are."""
+
+
+def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
+    """The fold of every row, (n,): as many of every label in each, up to one.
+
+    Raises
+    ------
+    InputError
+        If a label has a single row: none is left to fit when that one is held out.
+    """
+    y, weights = data.y(0, data.n_rows), np.asarray(data.weights(0, data.n_rows), np.float64)
+    counts = np.bincount(y[weights > 0], minlength=data.n_labels)
+    least = int(np.argmin(counts))
+    if counts[least] < 2:
+        raise InputError(
+            f"probabilities come from rows that are held out, and label {data.labels[least]!r} has "
+            f"{counts[least]} with a weight; give two rows of it or more, or leave out probability"
+        )
+    return assign(y, weights, min(FOLDS, int(counts[least])), options.seed, list(data.labels))
+
+
+def calibration(job: Job) -> Calibration:
+    """What the scores of a run's machine mean; its problems have been solved."""
+    data, options, fold = job.data, job.options, job.fold
+    assert fold is not None
+    began, spent = time.monotonic(), dict(job.seconds)
+    y, weights = data.y(0, data.n_rows), np.asarray(data.weights(0, data.n_rows), np.float64)
+    folds = int(fold.max()) + 1
+    numbers = np.arange(data.n_rows)
+    if data.n_rows * len(job.problems) > MOST:
+        rng = np.random.default_rng([options.seed, 0x63726F73])
+        numbers = np.sort(rng.choice(data.n_rows, MOST // len(job.problems), replace=False))
+    scores = np.empty((len(numbers), len(job.problems)))
+    values = None
+    for f in range(folds):
+        if job.deadline is not None:
+            now = time.monotonic()
+            job.until = now + max(0.0, job.deadline - now) / (folds - f)
+        own = [_without(binary, f, y, np.where(fold == f, 0.0, weights)) for binary in job.problems]
+        for place in range(0, len(own), job.plan.together):
+            job.solve(own[place : place + job.plan.together])
+        machine = job.machine([job.results.pop(binary.folder) for binary in own])
+        places = np.flatnonzero(fold[numbers] == f)
+        found = _scores(job, machine, numbers[places])
+        scores[places] = found
+        decided = machine.decision_values(found)
+        values = np.empty((len(numbers), decided.shape[1])) if values is None else values
+        values[places] = decided
+    job.seconds = {**spent, "probability": time.monotonic() - began}
+    assert values is not None
+    own_weights = np.asarray(class_weights(options.class_weight, data) or np.ones(data.n_labels))
+    given = scores, values, y[numbers], weights[numbers], own_weights
+    return Calibration.learnt(*given, options.strategy, folds)
+
+
+def _without(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:
+    """The same problem on the rows that fold f does not hold out."""
+    return binary._replace(
+        problem=of_rows(binary.problem, y, weights),
+        name=f"fold {f + 1}" if binary.name is None else f"{binary.name}, fold {f + 1}",
+        folder=f"{binary.folder}-fold-{f}",
+        fold=f,
+    )
+
+
+def _scores(job: Job, machine: Model, rows: NDArray[np.int64]) -> FloatArray:
+    """A machine's scores of some rows, (rows, k), read chunk by chunk."""
+    data = job.data
+    ends = np.searchsorted(rows, [data.chunk(k)[1] for k in range(data.n_chunks)])
+    parts = [part for part in np.split(rows, ends[:-1]) if len(part)]
+    found = list(job.fleet.each(partial(_part_scores, machine, data), parts))
+    return np.concatenate(found) if found else np.empty((0, len(machine.coef)))
+
+
+def _part_scores(machine: Model, data: Rows, rows: NDArray[np.int64]) -> FloatArray:
+    return machine.scores(data.rows(rows), prepared=True)

@@ -1,0 +1,116 @@
+"""Machines of folds: what cross-fitting leaves out, and what it leaves alone."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.exceptions import ConvergenceWarning
+
+import bigscreen
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError
+from bigscreen.fleet.inline import Inline
+from bigscreen.train.cross import folds_of
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
+
+
+def rows(n=240, labels=2, seed=0):
+    rng = np.random.default_rng(seed)
+    codes = np.arange(n) % labels
+    X = rng.normal(size=(n, 3)) + 1.2 * np.eye(3)[codes % 3]
+    return MemoryDataset(X.astype(np.float32), codes, list(range(labels)))
+
+
+HOW = {
+    "landmarks": {"landmarks": 40, "gamma": 0.3},
+    "recomputed": {"landmarks": 40, "gamma": 0.3, "features": "recomputed"},
+    "float64": {"landmarks": 40, "gamma": 0.3, "certify": "float64"},
+    "linear": {"kernel": "linear", "solver": "cd"},
+    "exact": {"exact": True, "gamma": 0.3, "intercept": True},
+    "block": {"exact": True, "gamma": 0.3, "solver": "block"},
+    "nu": {"problem": "nu-svc", "nu": 0.4, "exact": True, "gamma": 0.3},
+    "squared": {"problem": "squared-svc", "landmarks": 40, "gamma": 0.3},
+}
+
+
+@pytest.mark.parametrize("how", HOW.values(), ids=HOW)
+@pytest.mark.parametrize("labels", [2, 3])
+def test_the_machine_is_the_one_without(how, labels):
+    data = rows(labels=labels)
+    strategy = {"strategy": "one"} if labels > 2 and "exact" in how else {}
+    options = TrainOptions(**how, **strategy, class_weight="balanced")
+    with Inline(2) as fleet:
+        plain = train(data, options, fleet)
+        model = train(data, replace(options, probability=True), fleet)
+    np.testing.assert_array_equal(model.coef, plain.coef)
+    np.testing.assert_array_equal(model.intercept, plain.intercept)
+    assert plain.calibration is None and model.calibration.folds == 5
+    one, other = (dict(m.provenance["certificates"][0]) for m in (plain, model))
+    assert one["gap"] == other["gap"] and one["label"] == other["label"]
+    X = data.X(0, data.n_rows)
+    p, sets = model.predict_proba(X), model.predict_set(X)
+    assert p.shape == sets.shape == (240, labels)
+    np.testing.assert_allclose(p.sum(axis=1), 1)
+    assert np.mean(np.argmax(p, axis=1) == model.decide(model.scores(X))) > 0.95
+    assert np.mean(sets[np.arange(240), data.y(0, 240)]) > 0.8
+
+
+def test_a_fold_does_not_see_its_rows():
+    """Labels that are noise: a machine that had seen a row would know its label."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(300, 20)).astype(np.float32), rng.integers(0, 2, 300)
+    data = MemoryDataset(X, y, ["a", "b"])
+    with Inline(1) as fleet:
+        how = {"exact": True, "gamma": 1.0, "C": 100.0, "probability": True}
+        model = train(data, TrainOptions(**how), fleet)
+    assert np.mean(model.predict(X) == np.array(["a", "b"])[y]) > 0.99
+    p = model.predict_proba(X)[:, 1]
+    assert 0.3 < p.min() and p.max() < 0.7
+
+
+def test_the_same_bits_anywhere_and_again(tmp_path):
+    data = rows()
+    options = TrainOptions(landmarks=40, gamma=0.3, probability=True)
+    found = []
+    for threads, work in ((1, None), (3, None), (2, tmp_path / "w"), (1, tmp_path / "w")):
+        own = replace(options, work=work, resume=work is not None and work.exists())
+        with Inline(threads) as fleet:
+            found.append(train(data, own, fleet).calibration)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other.curves[0].x, found[0].curves[0].x)
+        for one, same in zip(other.margins, found[0].margins, strict=True):
+            np.testing.assert_array_equal(one, same)
+
+
+def test_a_time_that_is_short_still_ends_with_a_model():
+    data = rows(2000)
+    how = {"exact": True, "gamma": 3.0, "C": 1e6, "tol": 1e-12, "time_budget": 0.2}
+    options = TrainOptions(probability=True, **how)
+    with Inline(1) as fleet, pytest.warns(ConvergenceWarning, match="missed"):
+        model = train(data, options, fleet)
+    assert model.calibration is not None
+
+
+def test_what_cannot_be_cross_fitted_is_one_sentence():
+    X = np.arange(12, dtype=np.float32).reshape(6, 2)
+    data = MemoryDataset(X, [0, 0, 0, 0, 0, 1], ["a", "rare"])
+    with pytest.raises(InputError, match="label 'rare' has 1 with a weight"):
+        folds_of(data, TrainOptions(probability=True))
+    counts = MemoryDataset(X, [0, 0, 0, 0, 1, 1], ["a", "b"])
+    assert folds_of(counts, TrainOptions(probability=True)).max() == 1
+    with pytest.raises(InputError, match="leave out early, or probability"):
+        TrainOptions(exact=True, early=True, probability=True)
+    with pytest.raises(InputError, match="probability is for classifiers"):
+        TrainOptions(problem="svr", probability=True)
+
+
+def test_the_estimator():
+    data = rows(400)
+    X, y = data.X(0, 400), np.array(["u", "v"])[data.y(0, 400)]
+    machine = bigscreen.NystroemSVC(n_components=30, gamma=0.3, probability=True).fit(X, y)
+    p = machine.predict_proba(X)
+    np.testing.assert_array_equal(machine.classes_[(p[:, 1] > 0.5).astype(int)], machine.predict(X))
+    assert machine.predict_set(X, 0.2).mean(axis=1).min() >= 0
+    assert not hasattr(clone(machine).set_params(probability=False), "predict_proba")
