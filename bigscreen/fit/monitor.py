@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from bigscreen.kernels.base import U32
 from bigscreen.problems.point import Certificate, Point, Reading, enough, relative
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Verdict
@@ -18,6 +19,9 @@ from bigscreen.solvers.protocol import Verdict
 Report = Callable[[dict[str, Any]], None]
 
 CHECKPOINT_SECONDS = 30.0
+
+LATE = 50
+"""Checks after which a nu-SVC whose P is still not below 0 is taken to have no w."""
 
 ROUNDING_GAP_RATIO = 2.0
 """A gap that the closing pass finds so many times as wide as the solver's is one of rounding."""
@@ -135,7 +139,7 @@ class Monitor:
             certificate = self._close(point)
             if self._enough(certificate):
                 self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
-                if self._nothing(certificate.dual):
+                if self._nothing(certificate):
                     self.ended = "nothing"
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
@@ -143,8 +147,8 @@ class Monitor:
             if self._reckless():
                 return self._take_back()
             doubted = self._left(certificate) > ROUNDING_GAP_RATIO * self._left(point)
-        if point.paired and self._nothing(point.dual):
-            if self._nothing(self._close(point).dual):
+        if point.paired and self._nothing(point):
+            if self._nothing(self._close(point)):
                 self.ended = "nothing"
                 return None
             self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
@@ -153,7 +157,7 @@ class Monitor:
             ended = "slow" if stats["stalled"] == "slow" else "stalled"
             if exhausted:
                 ended = "passes" if len(self.history) >= self.limits.max_iter else "time"
-            self.ended = "nothing" if self._nothing(self._close(self.best).dual) else ended
+            self.ended = "nothing" if self._nothing(self._close(self.best)) else ended
             return None
         if stats["stalled"]:
             return self._take_back()
@@ -247,9 +251,14 @@ class Monitor:
             if not self.rule.safe and len(self.removals.lessons) >= self.limits.restarts:
                 self.rule = GapBall() if self.definite else None
 
-    def _nothing(self, dual: float) -> bool:
-        """Whether w* is 0, as D bounds ``1/2 ||w*||^2``."""
-        return self.nothing > 0 and -dual <= self.nothing
+    def _nothing(self, found: Point | Certificate) -> bool:
+        """Whether w* is 0, as D bounds ``1/2 ||w*||^2``.
+
+        Where P stays above ``P* = -1/2 ||w*||^2`` by more than that, pairs would go on for hours:
+        it ends once it is less than what a last digit of float32 entries would make of it.
+        """
+        late = len(self.history) > LATE and found.primal >= 0
+        return self.nothing > 0 and -found.dual <= (self.nothing / U32 if late else self.nothing)
 
     def _region(self, point: Point) -> Any:
         return None if self.rule is None else self.rule.region(point, point.rounding)

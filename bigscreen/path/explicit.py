@@ -31,6 +31,9 @@ from bigscreen.solvers.coordinate import EpochRows, epoch
 NEWTON_WIDTH = 1500
 """Columns, or rows, up to which Newton steps, with matrices of that size, beat epochs."""
 
+QUICK_WIDTH = 3000
+"""The same where the matrices are summed from those of the step before, in float32."""
+
 DENSE_WIDTH = 20_000
 """Columns up to which some rows are written out dense for a Newton step."""
 
@@ -69,9 +72,19 @@ class ColumnsStage:
     """
 
     def __init__(self, X: Any, constant: bool = False, quick: bool = False) -> None:
-        self.columns = ExplicitRows(X, constant)
-        rows, width = self.columns.n_rows, self.columns.width
-        narrow = min(rows, width) <= NEWTON_WIDTH and width <= DENSE_WIDTH
+        self._begin(ExplicitRows(X, constant), quick)
+
+    def beside(self) -> ColumnsStage:
+        """A stage on the same rows that has solved nothing yet, for another thread."""
+        other = ColumnsStage.__new__(ColumnsStage)
+        other._begin(self.columns, self.quick)
+        return other
+
+    def _begin(self, columns: ExplicitRows, quick: bool) -> None:
+        self.columns, self.quick = columns, quick
+        rows, width = columns.n_rows, columns.width
+        limit = QUICK_WIDTH if quick else NEWTON_WIDTH
+        narrow = min(rows, width) <= limit and width <= DENSE_WIDTH
         self._engine: Engine = Descent(self.columns)
         if narrow:
             self._engine = ProxNewton(self.columns, quick)

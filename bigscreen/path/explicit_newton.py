@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import blas, lapack
+from scipy.linalg import lapack
 
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows, slack
@@ -30,6 +30,8 @@ WIDEST = 0.5
 """Largest h, as part of the mean |G|."""
 GRAM_ROWS = 4096
 """Rows of the zone that are held as float64 at once."""
+STRIP = 1024
+"""Rows whose products are summed in float32 before their sum is added to the others' in float64."""
 IDLE = 4
 """Rounds without progress after which float64 has no more to give."""
 SLOWEST = 1e-3
@@ -55,6 +57,56 @@ class ProximalTerms(NamedTuple):
     alpha: FloatArray
 
 
+class ZoneMoment:
+    """``sum slope_i phi_i phi_i'`` over a zone: of a step only rows that enter or leave cost.
+
+    Slopes of all rows are multiplied alike from one call to the next.
+    """
+
+    def __init__(self, columns: ExplicitRows) -> None:
+        self.columns = columns
+        self._sum = np.zeros((0, 0))
+        self._inside = np.empty(0, np.int64)
+        self._slope = np.empty(0)
+
+    def forget(self) -> None:
+        """Begin with a new zone."""
+        self._inside, self._slope = self._inside[:0], self._slope[:0]
+
+    def of(self, zone: NDArray[np.int64], slope: FloatArray) -> FloatArray:
+        """The matrix (d, d) of these rows, ascending; the caller's own."""
+        common, now, before = np.intersect1d(
+            zone, self._inside, assume_unique=True, return_indices=True
+        )
+        if 2 * len(common) <= len(self._inside) or not len(common):
+            width = self.columns.width
+            self._sum, common = np.zeros((width, width)), common[:0]
+            self._add(zone, slope, 1.0)
+        else:
+            self._sum *= slope[now[0]] / self._slope[before[0]]
+            self._add(*_without(zone, slope, now), 1.0)
+            gone, old = _without(self._inside, self._slope, before)
+            self._add(gone, old * (slope[now[0]] / self._slope[before[0]]), -1.0)
+        self._inside, self._slope = zone, slope
+        return self._sum.copy()
+
+    def _add(self, rows: NDArray[np.int64], slope: FloatArray, sign: float) -> None:
+        scale = np.sqrt(slope)
+        for a in range(0, len(rows), STRIP):
+            own = slice(a, a + STRIP)
+            part = self.columns.dense(rows[own], scale[own], np.float32)
+            self._sum += sign * (part.T @ part)
+
+
+def _without(
+    rows: NDArray[np.int64], slope: FloatArray, places: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], FloatArray]:
+    """All but those at some places."""
+    kept = np.ones(len(rows), np.bool_)
+    kept[places] = False
+    return rows[kept], slope[kept]
+
+
 class ProxNewton:
     """The proximal Newton method; from solve to solve it keeps h, which suits neighbours.
 
@@ -67,12 +119,13 @@ class ProxNewton:
     """
 
     def __init__(self, columns: ExplicitRows, quick: bool = False) -> None:
-        self.columns, self.quick = columns, quick
+        self.columns, self.quick, self.moment = columns, quick, ZoneMoment(columns)
         self.h = 0.0
 
     def begin(self, rows: UndecidedRows) -> None:
         """Take up rows: their alpha is the first centre."""
         self.centre = rows.alpha.copy()
+        self.moment.forget()
         self._worn = False
         size = float(np.mean(np.abs(rows.dual.gradient(rows.scores)))) if len(rows.ids) else 1.0
         size = size if size > 0 else 1.0
@@ -156,12 +209,11 @@ class ProxNewton:
     ) -> FloatArray:
         """``-(I + sum slope_i phi_i phi_i')^-1 gradient``."""
         width, scale = self.columns.width, np.sqrt(slope)
-        few = len(zone) < (width if self.quick else width // 2)
         if self.quick and len(zone):
-            found = self._quick_direction(zone, scale, gradient, few)
+            found = self._quick_direction(zone, slope, gradient)
             if found is not None:
                 return found
-        if few:
+        if len(zone) < (width if self.quick else width // 2):
             # The same through the matrix of products between the rows.
             B = self.columns.dense(zone, scale)
             inner = B @ B.T
@@ -174,20 +226,20 @@ class ProxNewton:
         return -_solve(H, gradient)
 
     def _quick_direction(
-        self, zone: NDArray[np.int64], scale: FloatArray, gradient: FloatArray, few: bool
+        self, zone: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
     ) -> FloatArray | None:
-        """The same by halves of symmetric matrices; None where rounding has lost the 1 on H's."""
-        size = len(zone) if few else self.columns.width
-        H = np.eye(size, order="F")
-        B = np.empty((0, self.columns.width))
-        for a in range(0, len(zone), GRAM_ROWS):
-            own = slice(a, a + GRAM_ROWS)
-            B = self.columns.dense(zone[own], scale[own])
-            H = blas.dsyrk(1.0, B.T, beta=1.0, c=H, trans=int(few), overwrite_c=True)
-        _, solved, lost = lapack.dposv(H, B @ gradient if few else gradient, overwrite_a=True)
+        """The same by a Cholesky factor; None where rounding has lost the 1 on H's diagonal."""
+        if len(zone) < self.columns.width:
+            B = self.columns.dense(zone, np.sqrt(slope))
+            H, g = B @ B.T, B @ gradient
+        else:
+            H, g = self.moment.of(zone, slope), gradient
+        H[np.diag_indices(len(H))] += 1.0
+        # (The transpose of a symmetric matrix is in the order that LAPACK wants.)
+        _, solved, lost = lapack.dposv(H.T, g, overwrite_a=True)
         if lost:
             return None
-        return np.asarray(B.T @ solved - gradient if few else -solved)
+        return np.asarray(B.T @ solved - gradient if g is not gradient else -solved)
 
     def _move(
         self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, decrease: float

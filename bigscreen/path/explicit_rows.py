@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_load, sqnorms
 from bigscreen.problems.dual import FREE, Dual
@@ -73,9 +73,11 @@ class ExplicitRows:
         row_scores(self.X, w, rows, float(self.constant), out)
         return out
 
-    def dense(self, rows: NDArray[np.int64], scale: FloatArray) -> FloatArray:
-        """``scale_k phi_k`` of some rows, float64 (rows, d)."""
-        out = np.empty((len(rows), self.width))
+    def dense(
+        self, rows: NDArray[np.int64], scale: FloatArray, dtype: DTypeLike = np.float64
+    ) -> NDArray[Any]:
+        """``scale_k phi_k`` of some rows (rows, d)."""
+        out = np.empty((len(rows), self.width), dtype)
         _load(self.X, rows, scale, self._position, self.constant, out)
         return out
 
@@ -122,7 +124,7 @@ def _load(
     scale: FloatArray,
     position: NDArray[np.int64],
     constant: bool,
-    out: FloatArray,
+    out: NDArray[Any],
 ) -> None:
     origin = np.zeros(out.shape[1])
     for k in range(len(rows)):

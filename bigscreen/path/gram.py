@@ -34,6 +34,10 @@ TRIES = 8
 """Times running that a solve gains nothing, or nothing that rounding could not hide, until it ends:
 each with an aim ten times closer."""
 
+LATE, NOTHING = 20, 2.0**-24
+"""Checks after which a nu-SVC may be left whose ||w*||^2 is no larger a part of what its rows alone
+could make of it."""
+
 SLOWEST = 1e-6
 """Part of the gap that D has to gain in a round."""
 
@@ -50,12 +54,6 @@ class GramStage:
     budget : int
         Bytes for the matrix and copies of its rows: 16 n^2 for float64 entries, else 8 n^2 for
         float32 ones, whose rounding limits what is proved.
-
-    Attributes
-    ----------
-    floor : float
-        A gap that is small enough whatever P is [0]: with a small nu the optimum may be 0, or so
-        near to it that a part of it is out of reach.
 
     Raises
     ------
@@ -76,11 +74,10 @@ class GramStage:
         """A stage on the same matrix that has solved nothing yet, for another thread."""
         other = GramStage.__new__(GramStage)
         other._begin(self.gram)
-        other.floor = self.floor
         return other
 
     def _begin(self, gram: FullGram) -> None:
-        self.gram, self.floor = gram, 0.0
+        self.gram = gram
         self._kept = CachedScores(self.gram)
         self._whole = self._square = Matrix(self.gram.K)
         self._order: NDArray[np.int64] | None = None
@@ -108,7 +105,7 @@ class GramStage:
         newton, sharper, still = self._slow, 1.0, 0
         psd = self.gram.psd
         while _left(best) > self._enough(tol, best) and len(live) and still < TRIES:
-            if task.late:
+            if task.late or (counts["checks"] > LATE and self._nothing(dual, best)):
                 break
             if newton and self.gram.wide and psd:
                 found = face_steps(self.gram.K, dual, now.alpha, now.scores.values, live)
@@ -173,9 +170,17 @@ class GramStage:
             kept.coef, kept.scores, kept.drift = memory["coef"], memory["scores"], drift
 
     def _enough(self, tol: float, point: PathPoint) -> float:
-        if not self.gram.psd:
-            return tol
-        return max(enough(point.rounding, point.primal, tol), self.floor)
+        return enough(point.rounding, point.primal, tol) if self.gram.psd else tol
+
+    def _nothing(self, dual: Dual, point: PathPoint) -> bool:
+        """Whether a nu-SVC's w* is 0 as far as float32 entries could tell; P does not say so.
+
+        The optimum is -1/2 ||w*||^2 then, of which no P above 0 is a part.
+        """
+        if dual.coupling is None or point.primal < 0 or not self.gram.psd or np.any(dual.lin):
+            return False
+        reach = float(np.sum(dual.total)) * float(np.max(self.norms))
+        return -point.dual <= 0.5 * NOTHING * reach**2
 
     def _at(self, dual: Dual, alpha: FloatArray) -> PathPoint:
         self._kept.move(dual.sign * alpha)

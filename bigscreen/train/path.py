@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import TimeOver
 from bigscreen.files.sealed import Arrays
 from bigscreen.fit.monitor import Report
+from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.file import packed
@@ -24,6 +26,7 @@ from bigscreen.model.solved_path import SolvedPath
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.folds import SCORINGS, checked_grid, judged
 from bigscreen.path.resume import PathFolder, state, take
+from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.problems.point import settled, worst
 from bigscreen.problems.recipes import NuSvc, OneClass, Problem, rows_weights
@@ -108,6 +111,7 @@ class PathJob:
         rely_on(fleet, data, self.fit.work)
         self._strict = self._end = deadline
         self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
+        self._reporting = Lock()
 
     def run(self) -> SolvedPath:
         """Do it all."""
@@ -115,20 +119,19 @@ class PathJob:
         if self._end is None and self.fit.time_budget is not None:
             self._end = began + self.fit.time_budget
         self.report({"event": "phase", "phase": "features"})
-        self.prepared = make_stage(self.data, self.fit, self.fleet, self._prepared)
+        self.prepared = make_stage(
+            self.data, self.fit, self.fleet, self._prepared, len(self.folds) + 1
+        )
         if not self.prepared.definite:
             refuse_rules(self.options.rules)
             # Where ||w||^2 may be negative no ball holds the optimum.
             self.rules, self.dynamic = (), False
         prepared = time.monotonic()
+        *parts, solved = self._walked([*range(len(self.folds)), None])
         folds, scores = None, None
         if self.folds:
-            folds, scores = [], []
-            for f in range(len(self.folds)):
-                points = list(self._walk(f))
-                folds.append([record for record, _ in points])
-                scores.append([record[0]["score"] for record, _ in points])
-        solved = list(self._walk(None))
+            folds = [[record for record, _ in points] for points in parts]
+            scores = [[record[0]["score"] for record in points] for points in folds]
         self.fleet.stop()
         seconds = {"features": prepared - began, "total": time.monotonic() - began}
         means = None if scores is None else np.mean(scores, axis=0)
@@ -162,6 +165,16 @@ class PathJob:
         return PathFolder(self.fit.work, known, self.fit.resume)
 
     # -- one walk ----------------------------------------------------------------------------------
+    def _walked(self, folds: list[int | None]) -> list[list[Point]]:
+        """The points of every walk: one walk after the other, or a point of each at a time."""
+        walks = [self._walk(fold) for fold in folds]
+        if not self.prepared.apart:
+            return [list(walk) for walk in walks]
+        # Rows in memory are this process's: threads, no other workers.
+        each = self.fleet.each if isinstance(self.fleet, Inline) else map
+        rounds = [list(each(next, walks)) for _ in self.values]
+        return [list(points) for points in zip(*rounds, strict=True)]
+
     def _walk(self, fold: int | None) -> Iterator[Point]:
         """All points of one fold's rows, or of all rows: records of its machines, and its model."""
         weights = self.weights if fold is None else self.folds[fold].weights
@@ -173,7 +186,7 @@ class PathJob:
             self.options.alone and fold is None,
             self._deadline(fold),
         )
-        stage = self.prepared.stage
+        stage = self.prepared.for_walk()
         walks = [
             Walk(
                 stage,
@@ -195,7 +208,7 @@ class PathJob:
             steps = [walk.step(k) for walk in walks]
             records = [step.record for step in steps]
             if fold is None:
-                arrays = self._arrays(steps)
+                arrays = self._arrays(steps, stage)
             else:
                 arrays = {}
                 records[0]["score"] = self._judge(steps, fold)
@@ -212,8 +225,8 @@ class PathJob:
 
     def _deadline(self, fold: int | None) -> float | None:
         """When a walk has used its share of the time that is left."""
-        if self._end is None:
-            return None
+        if self._end is None or self.prepared.apart:
+            return self._end
         now, walks = time.monotonic(), 1 + (0 if fold is None else len(self.folds) - fold)
         return now + max(0.0, self._end - now) / walks
 
@@ -238,20 +251,21 @@ class PathJob:
         return kept
 
     def _report_point(self, fold: int | None, records: list[dict[str, Any]]) -> None:
-        self.done += 1
-        self.report(
-            {
-                "event": "point",
-                "parameter": self.options.parameter,
-                "fold": fold,
-                "done": self.done,
-                "total": self.total,
-                "value": records[0]["value"],
-                **worst(records),
-                "rows": records[0]["rows"],
-                "left": max(record["left"] for record in records),
-            }
-        )
+        with self._reporting:
+            self.done += 1
+            self.report(
+                {
+                    "event": "point",
+                    "parameter": self.options.parameter,
+                    "fold": fold,
+                    "done": self.done,
+                    "total": self.total,
+                    "value": records[0]["value"],
+                    **worst(records),
+                    "rows": records[0]["rows"],
+                    "left": max(record["left"] for record in records),
+                }
+            )
 
     def _judge(self, steps: list[Step], fold: int) -> float:
         """How good the fold's held-out rows are predicted."""
@@ -264,11 +278,11 @@ class PathJob:
         return judged(self.scoring, self.y[rows], scores, weights, self.fit.tau)
 
     # -- what is made of the points ----------------------------------------------------------------
-    def _arrays(self, steps: list[Step]) -> Arrays:
+    def _arrays(self, steps: list[Step], stage: Stage) -> Arrays:
         """What a model needs of a point: coefficients of all machines, offsets, support rows."""
         prepared, parts, intercepts = self.prepared, [], []
         for step in steps:
-            one = prepared.stage.machine(step.dual, step.solved)
+            one = stage.machine(step.dual, step.solved)
             scale = published(step.problem, step.multiplier, self.data)
             intercepts.append(scale * (one["constant"] + step.offset))
             parts.append((one, scale))

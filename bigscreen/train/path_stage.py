@@ -35,6 +35,12 @@ PATH_ROW_BYTES = 400
 KERNEL_SHARE = 0.5
 """Part of the memory left that kernel columns may take where the whole matrix does not fit."""
 
+SIDE_BY_SIDE = 1 << 22
+"""Numbers of rows in memory from which the walks of a path go on side by side."""
+
+WALK_ROW_BYTES = 100
+"""What a walk keeps of a row between its points."""
+
 LEAST_FLOAT32 = 1e-5
 """Relative gap that a matrix of float32 entries can prove, with room."""
 
@@ -60,6 +66,9 @@ class PreparedPath:
         Of the landmarks.
     ids : int64 (m,) or None
         Rows that are landmarks.
+    apart : bool
+        Whether every walk has a stage of its own, ``stage.beside()``, so that they can go on side
+        by side.
     """
 
     stage: Stage
@@ -70,6 +79,14 @@ class PreparedPath:
     features: Any
     factor: nystrom.Factor | None = None
     ids: Any = None
+    apart: bool = False
+
+    def for_walk(self) -> Stage:
+        """The stage of one walk."""
+        if self.apart:
+            assert isinstance(self.stage, ColumnsStage)
+            return self.stage.beside()
+        return self.stage
 
     @property
     def definite(self) -> bool:
@@ -90,8 +107,10 @@ class PreparedPath:
         return coef if self.source is None else self.source.coef(coef)
 
 
-def make_stage(data: Rows, options: TrainOptions, fleet: Fleet, report: Report) -> PreparedPath:
-    """Prepare the rows once, for all points and folds.
+def make_stage(
+    data: Rows, options: TrainOptions, fleet: Fleet, report: Report, walks: int = 1
+) -> PreparedPath:
+    """Prepare the rows once, for all points and folds: so many ``walks``.
 
     Raises
     ------
@@ -143,9 +162,11 @@ def make_stage(data: Rows, options: TrainOptions, fleet: Fleet, report: Report) 
         features = nystrom.stored_features(source, fleet, None, partial(progress, "features")).data
         X = features.X(0, data.n_rows)
     if not options.coupled:
-        return PreparedPath(
-            ColumnsStage(X, constant), "columns", kernel, data, source, X, factor, ids
-        )
+        # Of few numbers a walk is over before threads have met.
+        kept = 4.0 * X.size + walks * data.n_rows * WALK_ROW_BYTES
+        apart = X.size >= SIDE_BY_SIDE and kept <= room
+        columns = ColumnsStage(X, constant, quick=apart)
+        return PreparedPath(columns, "columns", kernel, data, source, X, factor, ids, apart)
     rows = data if source is None else features
     stage, name = exact_stage(Design(rows, Linear()), constant, room, options, fleet, matrix)
     return PreparedPath(stage, name, kernel, data, source, X, factor, ids)

@@ -36,10 +36,6 @@ from bigscreen.train.problems import Binary, published
 READ_ROWS = 2048
 """Rows whose kernel entries are held at once while machines are judged."""
 
-NOTHING = 1e-12
-"""Gap, as part of the largest ``||phi||^2``, at which a nu-SVC is left whatever P is: where classes
-overlap wholly its optimal w is 0, which gaps can be relative to no more than anything else."""
-
 ZONE = 0.05
 """Width of the zone in which a start's alpha is between its bounds, as part of the mean |G|."""
 
@@ -94,8 +90,6 @@ class Group:
         def exact(design: Design) -> tuple[Callable[[], Stage], bool]:
             first, _ = exact_stage(design, constant, room, options, fleet, _silent)
             if isinstance(first, GramStage):
-                if options.problem == "nu-svc":
-                    first.floor = NOTHING * float(np.max(first.norms)) ** 2
                 # Each walk may copy the rows that it fits.
                 return first.beside, first.gram.K.nbytes * (1 + threads) <= room
             # Kernel columns are kept by the one stage, which begins every walk at nothing.

@@ -13,6 +13,8 @@ from scipy import sparse
 from bigscreen.errors import InputError
 from bigscreen.path import explicit as path_columns
 from bigscreen.path.explicit import ColumnsStage
+from bigscreen.path.explicit_newton import ZoneMoment
+from bigscreen.path.explicit_rows import ExplicitRows
 from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
@@ -59,7 +61,7 @@ def oracle(X, constant, dual):
 
 def stage_of(engine, X, constant, monkeypatch, csr=False):
     monkeypatch.setattr(path_columns, "NEWTON_WIDTH", 10**6 if engine == "newton" else 0)
-    return ColumnsStage(sparse.csr_array(X) if csr else X, constant)
+    return ColumnsStage(sparse.csr_array(X) if csr else X, constant, quick=engine == "quick")
 
 
 def cold(stage, dual, tol=1e-8, **more):
@@ -96,7 +98,7 @@ def assert_true(stage, q, dual, solved):
     close(np.append(made["coef"], made["constant"])[: len(w)], w, 1e-12)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("engine", [*ENGINES, "quick"])
 @pytest.mark.parametrize("constant", [False, True])
 @pytest.mark.parametrize("name", PROBLEMS)
 def test_every_problem_reaches_the_oracles_optimum(name, constant, engine, monkeypatch):
@@ -302,3 +304,21 @@ def test_couplings_are_refused_in_a_sentence():
         dual = problem.dual(codes, one)
         with pytest.raises(InputError, match="coupling.*newton, block or pairs"):
             stage.solve(PointTask(dual, np.zeros(4), free(dual), 1e-3))
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 10**6))
+def test_the_moment_of_a_zone_that_changes(seed):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(300, 6)).astype(np.float32)
+    columns, box = ExplicitRows(X, True), rng.uniform(0.5, 2.0, 300)
+    moment, phi = ZoneMoment(columns), np.hstack([X, np.ones((300, 1))]).astype(float)
+    zone = np.sort(rng.permutation(300)[:100])
+    for h in (1.0, 0.7, 0.7, 0.1):
+        found, slope = moment.of(zone, box[zone] / h), box[zone] / h
+        right = (phi[zone].T * slope) @ phi[zone]
+        np.testing.assert_allclose(found, right, atol=1e-5 * np.abs(right).max())
+        found[:] = np.nan  # the caller's own
+        keep = rng.random(300) < rng.choice([0.1, 0.9])
+        zone = np.flatnonzero(np.isin(np.arange(300), zone) == keep)[:150]
+        zone = zone if len(zone) else np.arange(10)

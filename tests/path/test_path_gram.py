@@ -298,6 +298,18 @@ def test_screening_during_a_solve():
     np.testing.assert_allclose(ends[0].dual, ends[1].dual, rtol=1e-8)
 
 
+def test_a_nu_svc_without_a_w_is_left():
+    rng = np.random.default_rng(0)
+    X, codes = rng.normal(size=(200, 3)).astype(np.float32), np.repeat([0, 1], 100)
+    data = MemoryDataset(X, codes.astype(np.int32), [0, 1])
+    one = GramStage(Design(data, make_kernel("rbf", 0.1)))
+    dual = NuSvc(0.3, 1, 200.0, (), "true").dual(codes, np.ones(200))
+    solved = cold(one, dual, tol=1e-3)
+    assert solved.primal >= 0 and solved.counts["steps"] < 50_000
+    # 1/2 ||w*||^2 is at most -D: what a last digit of float32 entries makes of sum alpha = .3.
+    assert 0 <= -solved.dual <= 0.5 * 2.0**-24 * 0.3**2
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_newton_steps_never_lose(kind):
     """From any feasible point: feasible still, and D no smaller; from near the optimum, at it."""

@@ -16,6 +16,7 @@ from bigscreen.estimators.path import SVCPathCV, nu_path, svm_path
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
+from bigscreen.train import path_stage
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import PathOptions
@@ -238,10 +239,13 @@ def same(one, other):
         assert np.array_equal(one.array(f"coef-{k}"), other.array(f"coef-{k}"))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "columns"])
+@pytest.mark.parametrize("kind", [*KINDS, "columns", "side by side"])
 @pytest.mark.parametrize("labels", [2, 3])
 @pytest.mark.parametrize("after", [1, 8, 12, 15])
-def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path):
+def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path, monkeypatch):
+    if kind == "side by side":
+        kind = "nystrom"
+        monkeypatch.setattr(path_stage, "SIDE_BY_SIDE", 1)
     X, y = rows(200, labels)
     data = MemoryDataset(X, y, list(range(labels)))
     seen = []
@@ -260,6 +264,25 @@ def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path):
         # A death in the middle of writing leaves such a file.
         (tmp_path / "walk-fold-0" / "point-99.tmp").write_bytes(b"half")
         same(train_path(data, options(tmp_path, True, kind=kind), fleet), whole)
+
+
+def test_walks_side_by_side_are_those_of_one_thread(monkeypatch):
+    X, y = rows(400, 3)
+    data = MemoryDataset(X, y, [0, 1, 2])
+    given = options(None, kind="nystrom", folds=4)
+    with Inline(1) as fleet:
+        after = train_path(data, given, fleet)
+        monkeypatch.setattr(path_stage, "SIDE_BY_SIDE", 1)
+        alone = train_path(data, given, fleet)
+    with Inline(3) as fleet:
+        seen = []
+        same(train_path(data, given, fleet, seen.append), alone)
+    assert [e["done"] for e in seen if e["event"] == "point"] == list(range(1, 5 * len(GRID) + 1))
+    for one, other in zip(alone.record["points"], after.record["points"], strict=True):
+        for part, its in zip(one, other, strict=True):
+            assert part["relative_gap"] <= given.fit.tol
+            assert part["dual"] <= its["primal"] and its["dual"] <= part["primal"]
+    assert np.abs(np.array(alone.record["scores"]) - after.record["scores"]).max() <= 0.02
 
 
 def test_a_spoiled_state_costs_a_point(tmp_path):
