@@ -29,6 +29,7 @@ The packages, from the ground up; each imports only itself and those before it:
     divide      parts of the rows, solved by themselves: a start for the whole
     path        a grid of C or nu: every point from the one before, rules before each, folds
     train       the main job: from a data set to a certified model or path
+    amend       edits of a fitted machine's rows, what they change at most, and the fit after them
     tune        the search for landmarks, gamma and C: rungs, elimination, the last fit
     cli         the command line
     estimators  what scikit-learn users call

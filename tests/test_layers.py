@@ -14,7 +14,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 PACKAGES = (
     *("errors", "files", "numerics", "fleet", "data", "kernels", "problems", "model", "features"),
     *("screening", "report", "intake", "certify", "solvers", "fit", "divide", "path", "train"),
-    *("tune", "cli", "estimators"),
+    *("amend", "tune", "cli", "estimators"),
 )
 
 # Solvers are handed regions, which are data; they never see a rule.

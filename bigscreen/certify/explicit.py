@@ -13,16 +13,17 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.ledger import SINGLE, Evidence
+from bigscreen.certify.ledger import SINGLE, Evidence, listed
 from bigscreen.certify.offset import Kinks
 from bigscreen.certify.sample import Looked, Sample, seen, stride
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.model.ledger import DualPoint
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.point import Certificate, Point, Reading, SumLayout, Terms, relative
-from bigscreen.problems.recipes import Problem
+from bigscreen.problems.recipes import CSvc, Problem
 from bigscreen.screening.dynamic import farthest
 
 ROUNDING_PART = 0.5
@@ -45,7 +46,7 @@ class _Sums(NamedTuple):
     |alpha| by part...]; ``values``, ``parts``: for every part of alpha the sums of its `Terms`, and
     V (terms, m + extras); ``kinks``: those of P near the multiplier of every group; ``sample``:
     what float64 columns of some rows would have changed; ``scores``: of all rows, in the end those
-    that are kept.
+    that are kept; ``alpha`` likewise, in the end (places, values) of rows that a ledger lists.
     """
 
     sums: FloatArray
@@ -54,6 +55,7 @@ class _Sums(NamedTuple):
     kinks: list[Kinks]
     sample: Sample
     scores: NDArray[Any]
+    alpha: Any
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ class _ShardSums:
             [],
             Sample.none(self.exact.rank),
             np.empty(rows if frame.groups or self.keep else 0),
+            np.empty(rows if self.lists else 0),
         )
 
     def add(
@@ -123,6 +126,13 @@ class _ShardSums:
         self._tile(part, columns, scores, alphas, found)
         if len(found.scores):
             found.scores[rows] = scores
+        if self.lists:
+            found.alpha[rows] = alpha
+
+    @property
+    def lists(self) -> bool:
+        """Whether a ledger can hold the dual point."""
+        return self.keep and type(self.problem) is CSvc and not self.frame.groups
 
     def seen(self, true: Design, looked: Looked, dual: Dual, alpha: FloatArray) -> Sample:
         """What float64 columns of some rows would have changed."""
@@ -133,7 +143,11 @@ class _ShardSums:
         mu, scores = np.atleast_1d(self.mu), found.scores
         kinks = Kinks.near(dual, scores, mu) if self.frame.kinked else []
         kept = scores.astype(np.float32) if self.keep else np.empty(0, np.float32)
-        return found._replace(kinks=kinks, scores=kept)
+        some = None
+        if self.lists:
+            places = np.flatnonzero(listed(dual, kept, found.alpha))
+            some = places, found.alpha[places]
+        return found._replace(kinks=kinks, scores=kept, alpha=some)
 
     def _tile(
         self,
@@ -285,7 +299,10 @@ def close(
         design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep
     )
     kept: list[NDArray[Any]] = []
+    some: list[tuple[NDArray[np.int64], FloatArray]] = []
     for found in fleet.each(program, items):
+        if found.alpha is not None:
+            some.append((found.alpha[0] + data.shard(len(kept))[0], found.alpha[1]))
         kept.append(found.scores)
         total += found.sums
         values += found.values
@@ -350,7 +367,12 @@ def close(
         # Of the published machine: float64 columns, which a sample of the rows has been seen with.
         known = exact.score_error(exact.coef(point.w), np.float64) + FARTHER * sample.far
         slack = SINGLE * np.abs(values32, dtype=np.float64) + error + known
-        evidence = Evidence(values32, slack, radius, (ends[0], ends[1]))
+        dual_point = None
+        if some:
+            places, alpha = (np.concatenate(part) for part in zip(*some, strict=True))
+            own_coef = (source or design).coef(w_alpha)
+            dual_point = DualPoint(own_coef, frame.constant * b_alpha, apart, places, alpha)
+        evidence = Evidence(values32, slack, radius, (ends[0], ends[1]), dual_point)
     proof = Certificate(
         primal=float(primal),
         dual=float(dual),

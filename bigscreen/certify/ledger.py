@@ -14,13 +14,18 @@ from bigscreen.kernels.base import phi_norms
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
-from bigscreen.model.ledger import Ledger, rounded
+from bigscreen.model.ledger import DualPoint, Ledger, rounded
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.recipes import Problem
 
 SINGLE = 2.0**-24
 """What a score is rounded by that is kept in float32."""
+
+
+SNAPPED = 2.0**-45
+"""Part of its box that an alpha may be off its end by and count as there: the rounding of a mix of
+several."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +43,15 @@ class Evidence:
     mu : (low, high) or None
         Between them lie the multipliers that are best for the scores as they are, of each group.
         None: without a coupling, and where the scores of all rows say it.
+    dual : DualPoint or None
+        Of all rows in their order, where a ledger can hold it.
     """
 
     scores: NDArray[Any]
     slack: FloatArray | float
     radius: float
     mu: tuple[Mu, Mu] | None = None
+    dual: DualPoint | None = None
 
 
 def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
@@ -67,7 +75,17 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
         scores = evidence.scores[own].astype(np.float64)
         rows = dual, scores, norms[own], slack[own]
         margins[own] = _margins(*rows, most, evidence.radius, evidence.mu)
-    return Ledger(margins, evidence.radius)
+    return Ledger(margins, evidence.radius, dual=evidence.dual)
+
+
+def listed(dual: Dual, scores: NDArray[Any], alpha: FloatArray) -> NDArray[np.bool_]:
+    """Rows whose alpha is not what the side of their score says (rows,), as `Ledger` has sides.
+
+    ``scores`` are those that a ledger is made of.
+    """
+    _, used = _distances(dual, scores.astype(np.float64), 0.0)
+    off: NDArray[np.bool_] = np.abs(alpha - np.where(used, dual.hi, 0.0)) > SNAPPED * dual.hi
+    return off
 
 
 def _margins(

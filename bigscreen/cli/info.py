@@ -19,8 +19,9 @@ UNBOUND = "go unnoticed: an older bigscreen wrote it without their checksums; in
 
 @click.command(short_help="Say what is in a STORE, a MODEL or a PATH.")
 @click.argument("thing", metavar="STORE|MODEL|PATH")
+@click.option("--history", is_flag=True, help="Of a MODEL: every edit since its first fit.")
 @json_option
-def info(thing: str, json_file: str | None) -> None:
+def info(thing: str, history: bool, json_file: str | None) -> None:
     """Say what is in a STORE, a MODEL or a PATH, the many models of `bigscreen path`.
 
     \b
@@ -28,6 +29,7 @@ def info(thing: str, json_file: str | None) -> None:
       bigscreen info train.store
       bigscreen info model.bsm
       bigscreen info all.bsp
+      bigscreen info model.bsm --history
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.file import is_path
@@ -37,6 +39,8 @@ def info(thing: str, json_file: str | None) -> None:
     from bigscreen.report import path as report_path
 
     check_json(json_file, thing)
+    if history and (not Path(thing).is_file() or is_path(thing)):
+        raise InputError(f"--history is of a model, and {thing} is none; leave it out")
     if not Path(thing).exists() and not Path(f"{thing}.wip").exists():
         raise InputError(f"there is no store and no model {thing}; check the path")
     if Path(thing).is_file() and is_path(thing):
@@ -48,6 +52,9 @@ def info(thing: str, json_file: str | None) -> None:
         model = Model.load(thing)
         record = describe_model(model)
         report.table(f"model {thing}", model_facts(record))
+        if history:
+            for number, edit in enumerate(model.provenance.get("edits", []), 1):
+                report.table(f"Edit {number} of {thing}", edit_facts(edit))
         certificate.show(certificate.fit_record(model), thing)
     else:
         record = describe_store(Dataset.open(thing))
@@ -156,6 +163,22 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
         "scaling": record["scaling"],
         "fitted on": _fitted_on(record),
     }
+
+
+def edit_facts(record: dict[str, Any]) -> dict[str, str]:
+    """One edit of a model for people."""
+    from bigscreen.report.report import count
+
+    rows = {what: count(n) for what, n in record["what"].items() if n}
+    facts = {"when": record["when"], **rows, "machine": record["how"]}
+    for before, after in zip(record["bound"], record["certificates"], strict=True):
+        name = "" if after["label"] is None else f" of {after['label']}"
+        bound = "none" if before["gap"] is None else f"{before['relative_gap']:.3g}"
+        facts[f"relative gap{name}"] = f"{after['relative_gap']:.3g} (bound before: {bound})"
+    facts |= {f"note {k}": note for k, note in enumerate(record["notes"], 1)}
+    for name, known in (("rows before", record["from"]), ("rows after", record["to"])):
+        facts[name] = f"{known[:16]}..." if known else "not stored"
+    return facts
 
 
 def describe_path(solved: "SolvedPath") -> dict[str, Any]:

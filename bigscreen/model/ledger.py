@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -14,12 +15,51 @@ from bigscreen.numerics.rows import FloatArray
 OUT, BOUND, OPEN = STATUS = ("out", "bound", "open")
 """What is proved of a row: alpha* is 0, it is the end of its box that is not 0, or neither."""
 
-LEDGER_ARRAYS = ("ledger_margins", "ledger_radius", "ledger_sizes", "ledger_steps")
-"""The arrays of a file; the last is of rows that are not simply 0, 1, 2, ..."""
+DUAL_ARRAYS = tuple(f"ledger_dual_{part}" for part in ("coef", "numbers", "sizes", "rows", "alpha"))
+"""The arrays of dual points in a file."""
+
+LEDGER_ARRAYS = (
+    *("ledger_margins", "ledger_radius", "ledger_sizes", "ledger_steps"),
+    *DUAL_ARRAYS,
+)
+"""The arrays of a file; ``steps`` are of rows that are not simply 0, 1, 2, ..."""
 
 Margins = NDArray[np.float16]
 
 FARTHEST = float(np.finfo(np.float16).max)
+
+
+@dataclass(frozen=True, eq=False)
+class DualPoint:
+    """The alpha behind a certificate's D, as far as the ledger does not say it (C-SVC).
+
+    A row whose margin has a minus sign has ``alpha = hi``, any other 0, but for those listed.
+
+    Parameters
+    ----------
+    coef : float64 (m,)
+        Coefficients of the columns: a row's score under ``w(alpha)`` is ``c . coef + offset``.
+    offset : float
+    apart : float
+        ``||w - w(alpha)||``, the constant's coefficients included.
+    places : int64 (k,)
+        Ledger places of rows whose alpha is neither, ascending.
+    alpha : float64 (k,)
+        Theirs.
+    """
+
+    coef: FloatArray
+    offset: float
+    apart: float
+    places: NDArray[np.int64]
+    alpha: FloatArray
+
+    def at(self, places: NDArray[np.int64]) -> DualPoint:
+        """The same for other places of the rows: -1 for one that has left (places of before,)."""
+        there = places[self.places]
+        order = np.argsort(there, kind="stable")
+        order = order[there[order] >= 0]
+        return replace(self, places=there[order], alpha=self.alpha[order])
 
 
 class Ledger:
@@ -39,6 +79,9 @@ class Ledger:
         Of the ball around w that holds w*, in units of ``||w||``.
     rows : int64 (rows,) or None
         Their numbers in the source, ascending; None: 0, 1, 2, ...
+    dual : DualPoint or None
+        Of a C-SVC on features without a coupling; the alpha of an exact machine is its own
+        coefficients.
     """
 
     def __init__(
@@ -46,8 +89,9 @@ class Ledger:
         margins: Margins | Callable[[], Margins],
         radius: float,
         rows: NDArray[np.int64] | None = None,
+        dual: DualPoint | None = None,
     ) -> None:
-        self._margins, self.radius, self.rows = margins, radius, rows
+        self._margins, self.radius, self.rows, self.dual = margins, radius, rows, dual
 
     @property
     def margins(self) -> Margins:
@@ -91,15 +135,18 @@ class Ledger:
         # Rows of a store are a permutation of most of the source: no need to sort.
         margins, there = np.empty(size, np.float16), np.zeros(size, np.bool_)
         margins[numbers], there[numbers] = self.margins, True
-        if len(numbers) == size:
-            return Ledger(margins, self.radius)
-        rows = np.flatnonzero(there)
-        return Ledger(margins[rows], self.radius, rows)
+        rows = None if len(numbers) == size else np.flatnonzero(there)
+        places = numbers if rows is None else np.searchsorted(rows, numbers)
+        dual = None if self.dual is None else self.dual.at(places)
+        return Ledger(margins if rows is None else margins[rows], self.radius, rows, dual)
 
     def among(self, keep: NDArray[np.bool_]) -> Ledger:
         """That of some of the rows."""
         rows = None if self.rows is None else self.rows[keep]
-        return Ledger(self.margins[keep], self.radius, rows)
+        dual = self.dual
+        if dual is not None:
+            dual = dual.at(np.where(keep, np.cumsum(keep) - 1, -1))
+        return Ledger(self.margins[keep], self.radius, rows, dual)
 
     def listed(self, status: str | None = None, top: int | None = None) -> NDArray[np.int64]:
         """Places of the rows of one status, or of all, in their order.
@@ -145,7 +192,17 @@ def to_arrays(ledgers: Sequence[Ledger]) -> dict[str, NDArray[Any]]:
     if any(ledger.rows is not None for ledger in ledgers):
         steps = np.concatenate([np.diff(ledger.numbers(), prepend=0) for ledger in ledgers])
         arrays["ledger_steps"] = steps.astype(np.min_scalar_type(int(steps.max(initial=0))))
-    return arrays
+    duals = [ledger.dual for ledger in ledgers if ledger.dual is not None]
+    if len(duals) < len(ledgers):
+        return arrays
+    own = [
+        np.stack([dual.coef for dual in duals]),
+        np.array([[dual.offset, dual.apart] for dual in duals]),
+        np.array([len(dual.places) for dual in duals], np.int64),
+        np.concatenate([dual.places for dual in duals]),
+        np.concatenate([dual.alpha for dual in duals]),
+    ]
+    return arrays | dict(zip(DUAL_ARRAYS, own, strict=True))
 
 
 def from_arrays(arrays: dict[str, NDArray[Any]]) -> list[Ledger]:
@@ -166,8 +223,28 @@ def from_arrays(arrays: dict[str, NDArray[Any]]) -> list[Ledger]:
     own: list[Any] = [None] * len(sizes)
     if steps is not None:
         own = [np.cumsum(part, dtype=np.int64) for part in np.split(steps, cuts)]
-    parts = zip(np.split(margins, cuts), radius.tolist(), own, strict=True)
-    return [Ledger(part, size, numbers) for part, size, numbers in parts]
+    duals = _duals(arrays, sizes)
+    parts = zip(np.split(margins, cuts), radius.tolist(), own, duals, strict=True)
+    return [Ledger(*part) for part in parts]
+
+
+def _duals(arrays: dict[str, NDArray[Any]], rows: NDArray[np.int64]) -> Sequence[DualPoint | None]:
+    """The dual points of ledgers of so many rows, None where a file has none."""
+    if DUAL_ARRAYS[0] not in arrays:
+        return [None] * len(rows)
+    coef, numbers, sizes, places, alpha = (arrays[name] for name in DUAL_ARRAYS)
+    whole: Any = len(coef) == len(sizes) == len(rows) and numbers.shape == (len(rows), 2)
+    whole = whole and coef.ndim == 2 and (sizes >= 0).all() and places.dtype == np.int64
+    whole = whole and places.shape == alpha.shape == (int(sizes.sum()),)
+    if not whole or not all(np.isfinite(part).all() for part in (coef, numbers, alpha)):
+        raise ValueError("the ledger's dual points do not fit each other")
+    cuts, found = np.cumsum(sizes)[:-1], []
+    listed = zip(np.split(places, cuts), np.split(alpha, cuts), rows.tolist(), strict=True)
+    for k, (own, values, most) in enumerate(listed):
+        if len(own) and (own[0] < 0 or own[-1] >= most or (np.diff(own) <= 0).any()):
+            raise ValueError("a dual point names rows that there are not")
+        found.append(DualPoint(coef[k], float(numbers[k, 0]), float(numbers[k, 1]), own, values))
+    return found
 
 
 def described(ledgers: Sequence[Ledger], labels: Sequence[Any]) -> dict[str, Any]:

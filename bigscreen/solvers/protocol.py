@@ -29,6 +29,13 @@ class Reach(NamedTuple):
     most: float
 
 
+class Near(NamedTuple):
+    """A machine near the optimum: w and the constant's coefficient (r, or r + 1), and some D."""
+
+    x: FloatArray
+    dual: float
+
+
 @dataclass(frozen=True)
 class Run:
     """One solve: a problem on the rows of a design, where its shards run, and what it begins from.
@@ -40,6 +47,8 @@ class Run:
     fleet : Fleet
     start : float64 (n,) or None
         A feasible alpha to begin from where no checkpoint is gone on with.
+    near : Near or None
+        A machine to begin from, for solvers that hold w, of a problem without a coupling.
     resident : bool
         Keep rows in memory between passes.
     folder : Path or None
@@ -58,6 +67,7 @@ class Run:
     folder: Path | None = None
     of: str = ""
     resume: bool = False
+    near: Near | None = None
 
     @property
     def checkpoint(self) -> Path | None:

@@ -25,7 +25,7 @@ from bigscreen.screening.dynamic import check_rule
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train.job import Attempt, Job, Result
+from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.pairs import ByLabel, Slices, squared
 from bigscreen.train.plan import FEW_ROWS
 from bigscreen.train.problems import Binary
@@ -50,11 +50,14 @@ class ExactJob(Job):
         own = self._own_rows(binary)
         if own is not None:
             return Attempt(own, Pairs(), self.alone)
-        start = starting_point(self, self.design, binary)
+        start = self._start(self.design, binary)
         solver: Solver = Block(cache=self.plan.cache_bytes, seed=self.options.seed)
         if self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
         return Attempt(self.design, solver, self.fleet, start)
+
+    def _start(self, design: Design, binary: Binary) -> Start:
+        return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
         assert fitted.point.alpha is not None and fitted.certificate.intercept is not None

@@ -14,12 +14,13 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import Fitted
 from bigscreen.kernels.moved import Moved
+from bigscreen.kernels.operand import Operand
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.snacks.solver import Pegasos, Snacks
-from bigscreen.train.job import Attempt, Job, Result
+from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import machine
 from bigscreen.train.start import starting_point
@@ -44,10 +45,7 @@ class FeaturesJob(Job):
         self.report({"event": "phase", "phase": "landmarks"})
         bare = self.design_of(self.kernel)
         assert bare.kernel is not None
-        self.sampling = nystrom.chosen(bare.data, bare.kernel, options.sampling, options.seed)
-        side, self.ids = nystrom.landmarks(
-            bare.data, bare.kernel, options.landmarks, self.sampling, options.seed
-        )
+        side = self._landmarks(bare)
         self.factor = nystrom.factored(bare.kernel, side, self._cutoff())
         self.source = replace(bare, landmarks=side, factor=self.factor.matrix)
         self.design = self.source
@@ -59,6 +57,16 @@ class FeaturesJob(Job):
             )
         self.landmarks = {"rank": self.design.rank, "cutoff": self.factor.cutoff}
         self.seconds["features"] = time.monotonic() - began
+
+    def _landmarks(self, bare: Design) -> Operand:
+        """The landmarks, as the rows of a bare design are."""
+        options = self.options
+        assert bare.kernel is not None
+        self.sampling = nystrom.chosen(bare.data, bare.kernel, options.sampling, options.seed)
+        side, self.ids = nystrom.landmarks(
+            bare.data, bare.kernel, options.landmarks, self.sampling, options.seed
+        )
+        return side
 
     def _cutoff(self) -> float:
         """The least eigenvalue that is kept, as a part of the largest."""
@@ -99,7 +107,7 @@ class FeaturesJob(Job):
             )
 
     def _attempt(self, binary: Binary) -> Attempt:
-        start = starting_point(self, self.design, binary)
+        start = self._start(self.design, binary)
         solver: Solver = CoordinateDescent(seed=self.options.seed)
         if self.plan.solver == "newton":
             solver = Newton(tol=self._tol(binary))
@@ -110,6 +118,9 @@ class FeaturesJob(Job):
         elif self.plan.solver == "pegasos":
             solver = Pegasos(tol=self._tol(binary), seed=self.options.seed)
         return Attempt(self.design, solver, self.fleet, start, self.source)
+
+    def _start(self, design: Design, binary: Binary) -> Start:
+        return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
         # The offset for rows where they are.
@@ -125,5 +136,9 @@ class FeaturesJob(Job):
         # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
         if self.source is not None and self.source is not self.design:
             coefs = [self.source.coef(coef) for coef in coefs]
-        landmarks = None if self.source is None else self.data.rows(self.ids)
+        landmarks = None if self.source is None else self._landmark_rows()
         return {"landmarks": landmarks, "coef": np.stack(coefs)}
+
+    def _landmark_rows(self) -> Any:
+        """The landmarks where the source has them."""
+        return self.data.rows(self.ids)

@@ -34,7 +34,7 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import settled
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.protocol import Run, Solver
+from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.pairs import HeldOut, Slices
@@ -59,10 +59,11 @@ Result = dict[str, Any]
 
 
 class Start(NamedTuple):
-    """A feasible alpha (n,), None for 0, and what the model records of it."""
+    """A feasible alpha (n,), None for 0, what the model records of it, a machine in its place."""
 
     alpha: FloatArray | None = None
     record: dict[str, Any] | None = None
+    near: Near | None = None
 
 
 class Attempt(NamedTuple):
@@ -244,6 +245,7 @@ class Job:
             folder=self.folder(binary),
             of=f"{self._of}/{binary.folder}",
             resume=self.options.resume,
+            near=attempt.start.near,
         )
 
     def _how(self, binary: Binary, attempt: Attempt) -> dict[str, Any]:

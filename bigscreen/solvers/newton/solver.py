@@ -69,7 +69,9 @@ class Newton:
                 return solve.run(solve.restore(program, meta), check)
         place, before = solve.origin(), 1.0
         strides = self._strides(design)
-        if run.start is not None:
+        if run.near is not None:
+            place.x, place.given, strides = run.near.x, run.near.dual, [1]
+        elif run.start is not None:
             place, strides = solve.start_at(run.start), [1]
         for stride in strides:
             # The picked rows can hold nearly all the weight, then scaled up by the stride.

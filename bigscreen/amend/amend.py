@@ -1,0 +1,215 @@
+"""Edits of a fitted machine, from what is proved before to what is proved after."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from bigscreen.amend.bound import Bound, bound
+from bigscreen.amend.edits import Changes, Edits, changes
+from bigscreen.amend.refit import alpha_after, refitted
+from bigscreen.amend.request import check_amendable, options_of
+from bigscreen.amend.store import amended_rows
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.model.ledger import Ledger
+from bigscreen.model.model import Model
+from bigscreen.train.problems import problems
+from bigscreen.train.run import train
+
+PROVED = ("label", "primal", "gap", "relative_gap", "rounding_bound", "rows")
+"""What the record of an edit keeps of a certificate."""
+
+
+@dataclass(frozen=True)
+class Amended:
+    """A model after edits.
+
+    Attributes
+    ----------
+    model : Model
+        With its certificates over the edited rows; its provenance lists all edits ("edits").
+    data : Rows
+        The edited rows.
+    record : dict
+        Of this edit; JSON-able.
+    """
+
+    model: Model
+    data: Rows
+    record: dict[str, Any]
+
+
+def bounds(model: Model, data: Rows, edits: Edits) -> tuple[list[Bound], Changes]:
+    """What edits change at most, of every score; no other row is looked at.
+
+    Raises
+    ------
+    InputError
+        For a model that cannot be amended, or edits that do not fit the data.
+    """
+    own = check_amendable(model, data)
+    edited = changes(data, edits)
+    return [bound(model, k, binary, data, edited) for k, binary in enumerate(own)], edited
+
+
+def amend(
+    model: Model,
+    data: Rows,
+    edits: Edits,
+    fleet: Any,
+    *,
+    path: str | os.PathLike[str] | None = None,
+    overwrite: bool = False,
+    strict: bool = False,
+    report: Callable[[dict[str, Any]], None] | None = None,
+) -> Amended:
+    """Apply edits: the rows as they are from then on, and a model that is certified over them.
+
+    Rows that leave and are proved to be out change nothing: the certificate holds as it is. Else
+    the fit goes on from where the model stands, with the model's landmarks and kernel.
+
+    Parameters
+    ----------
+    data : Rows
+        What the model was fitted on; it stays as it is.
+    path : path or None
+        The new store of the edited rows; None keeps them in memory.
+    strict : bool
+        Fit anew: landmarks are drawn, and a gamma in words is computed, from the edited rows.
+
+    Raises
+    ------
+    InputError
+        For a model that cannot be amended, edits that do not fit the data, or where strict asks
+        for a scaling that only the source can give.
+    """
+    began = time.monotonic()
+    found, edited = bounds(model, data, edits)
+    notes = _notes(model, data, edited, strict)
+    own = check_amendable(model, data)
+    alphas = {}
+    if not strict:
+        # Before the store is written: it may take the old one's memory.
+        for k, (binary, each) in enumerate(zip(own, found, strict=True)):
+            if not all(one.still for one in found):
+                alphas[binary.folder] = alpha_after(model, k, binary, data, edited, each)
+    before = model.provenance.get("fingerprint")
+    rows = amended_rows(data, edited, path, overwrite, {"amended_from": before})
+    if all(each.still for each in found) and not strict:
+        made, how = _kept(model, data, edited, rows), "carried over"
+    elif strict:
+        options = options_of(model, gamma=model.provenance["parameters"]["gamma"])
+        made, how = train(rows, options, fleet, report), "fitted anew"
+    else:
+        options = options_of(model)
+        problems(rows, options)  # each label still needs rows, before anything is made
+        duals = {b.folder: each.primal - each.gap for b, each in zip(own, found, strict=True)}
+        made, how = refitted(model, rows, options, fleet, alphas, duals, report), "fitted on"
+        _take_back(model, made, data, edited, found, rows)
+        made.provenance["parameters"] = {
+            **made.provenance["parameters"],
+            "gamma": model.provenance["parameters"]["gamma"],
+        }
+    record = {
+        "when": datetime.now(UTC).isoformat(timespec="seconds"),
+        "what": edits.counts,
+        "from": before,
+        "to": made.provenance["fingerprint"],
+        "bound": [each.to_dict() for each in found],
+        "how": how,
+        "certificates": [
+            {name: proof.get(name) for name in PROVED} for proof in made.provenance["certificates"]
+        ],
+        "notes": notes,
+        "seconds": time.monotonic() - began,
+    }
+    made.provenance["edits"] = [*model.provenance.get("edits", []), record]
+    return Amended(made, rows, record)
+
+
+def _kept(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
+    """The model as it is, its certificates of the rows that are left."""
+    known, n = model.provenance, rows.n_rows
+    proofs = [{**proof, "rows": n} for proof in known["certificates"]]
+    fingerprint = None if known.get("fingerprint") is None else rows.fingerprint
+    support, assert_ledger = model.support, model.ledger
+    assert assert_ledger is not None
+    if support is not None and data.path is None:
+        gone = np.sort(edited.numbers[edited.removed])
+        support = support - np.searchsorted(gone, support)
+    return replace(
+        model,
+        support=support,
+        ledger=[_left(book, data, edited) for book in assert_ledger],
+        provenance={**known, "certificates": proofs, "rows": n, "fingerprint": fingerprint},
+    )
+
+
+def _left(book: Ledger, data: Rows, edited: Changes) -> Ledger:
+    """A ledger of the rows that are left, by their numbers from now on."""
+    numbers = book.numbers()
+    gone = np.sort(edited.numbers[edited.removed])
+    left = book.among(~np.isin(numbers, gone))
+    rows = numbers[~np.isin(numbers, gone)]
+    if data.path is None:
+        rows = rows - np.searchsorted(gone, rows)
+    plain = np.array_equal(rows, np.arange(len(rows)))
+    return Ledger(left.margins, left.radius, None if plain else rows, left.dual)
+
+
+def _take_back(
+    model: Model, made: Model, data: Rows, edited: Changes, found: list[Bound], rows: Rows
+) -> None:
+    """Give scores of several that no edit has touched what they had; the fit has looked at them."""
+    for k, each in enumerate(found):
+        if each.still and model.support is None and made.ledger is not None:
+            assert model.ledger is not None
+            made.coef[k], made.intercept[k] = model.coef[k], model.intercept[k]
+            made.ledger[k] = _left(model.ledger[k], data, edited)
+            proof = model.provenance["certificates"][k]
+            made.provenance["certificates"][k] = {**proof, "rows": rows.n_rows}
+
+
+def _notes(model: Model, data: Rows, edited: Changes, strict: bool) -> list[str]:
+    """What the edits change beside the rows: landmarks, a gamma and a scaling come from rows, too.
+
+    Raises
+    ------
+    InputError
+        If strict asks for what only the source can give.
+    """
+    notes, scaling = [], data.preparation.scaling
+    if scaling != "none":
+        if strict:
+            raise InputError(
+                f"the store's scaling ({scaling}) was learnt from rows of before, and only their "
+                "source can tell another: ingest that again without the rows that leave, and fit"
+            )
+        notes.append(f"scaling {scaling} stays as the rows of before gave it")
+    if strict:
+        return notes
+    gamma = (model.provenance.get("parameters") or {}).get("gamma")
+    if isinstance(gamma, str) and "gamma" in model.kernel.to_dict():
+        notes.append(f"gamma stays what {gamma!r} was for the rows of before")
+    if model.support is None and model.landmarks is not None:
+        known = set(_texts(model.landmarks))
+        gone = np.flatnonzero(edited.removed)
+        lost = sum(text in known for text in _texts(edited.X[gone])) if len(gone) else 0
+        if lost:
+            notes.append(f"{lost} of the rows that leave are landmarks, and stay that")
+    return notes
+
+
+def _texts(X: Any) -> list[bytes]:
+    """Every row's bytes."""
+    if sparse.issparse(X):
+        X = X.toarray()
+    return [row.astype(np.float64).tobytes() for row in X]

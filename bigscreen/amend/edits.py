@@ -1,0 +1,284 @@
+"""What is edited: rows that leave, enter, or have another label or weight."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.layout import Features, csr_stack
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.numerics.rows import FloatArray
+
+NONE = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True)
+class Edits:
+    """Edits of a data set, by its rows' numbers in the source.
+
+    Parameters
+    ----------
+    remove : int64 (k,)
+    relabel : (int64 (k,), labels)
+        Rows and the label that each has from now on.
+    reweight : (int64 (k,), float64 (k,))
+        Rows and their weights from now on.
+    add : Rows or None
+        Rows that enter, prepared as the data are.
+    """
+
+    remove: NDArray[np.int64] = field(default_factory=lambda: NONE)
+    relabel: tuple[NDArray[np.int64], Sequence[Any]] = (NONE, ())
+    reweight: tuple[NDArray[np.int64], FloatArray] = (NONE, np.empty(0))
+    add: Rows | None = None
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Rows of every kind of edit; JSON-able."""
+        return {
+            "removed": len(self.remove),
+            "relabelled": len(self.relabel[0]),
+            "reweighted": len(self.reweight[0]),
+            "added": 0 if self.add is None else self.add.n_rows,
+        }
+
+
+@dataclass(frozen=True)
+class Changes:
+    """The rows that edits touch, before and after; a weight of 0 says that a row is not there.
+
+    Parameters
+    ----------
+    X : (k, d)
+        Their features, those that enter last.
+    numbers : int64 (k,)
+        In the source; those that enter go on from the largest.
+    places : int64 (k,)
+        Where they are stored, -1 of those that enter.
+    codes, weights : (before, after)
+        int32 and float64 (k,) each.
+    removed : bool (k,)
+        Rows that leave (one that is given the weight 0 stays).
+    """
+
+    X: Features
+    numbers: NDArray[np.int64]
+    places: NDArray[np.int64]
+    codes: tuple[NDArray[np.int32], NDArray[np.int32]]
+    weights: tuple[FloatArray, FloatArray]
+    removed: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+
+def changes(data: Rows, edits: Edits) -> Changes:
+    """Look up the rows that are edited.
+
+    Raises
+    ------
+    InputError
+        If a number is no row, is named twice or by edits that contradict, a label is unknown, a
+        weight is negative, or the rows that enter do not fit the data.
+    """
+    named = {"remove": edits.remove, "relabel": edits.relabel[0], "reweight": edits.reweight[0]}
+    for what, ids in named.items():
+        values, times = np.unique(ids, return_counts=True)
+        if np.any(times > 1):
+            raise InputError(f"{what} names row {values[np.argmax(times)]} twice; name it once")
+    both = np.intersect1d(edits.remove, np.concatenate([edits.relabel[0], edits.reweight[0]]))
+    if len(both):
+        raise InputError(
+            f"row {both[0]} is removed and changed at once; leave it out of one of the two"
+        )
+    numbers = np.unique(np.concatenate(list(named.values())).astype(np.int64))
+    places, top = places_of(data, numbers)
+    if not len(numbers) and edits.add is None:
+        raise InputError("there is nothing to amend: name rows to remove, to change or to add")
+    before, weights = outcomes(data, places)
+    codes, after = before.copy(), weights.copy()
+    after[np.searchsorted(numbers, edits.remove)] = 0.0
+    codes[np.searchsorted(numbers, edits.relabel[0])] = _codes(data, edits.relabel)
+    after[np.searchsorted(numbers, edits.reweight[0])] = _weights(edits.reweight)
+    X = data.rows(places)
+    if edits.add is not None:
+        more = edits.add
+        check_fit(data, more)
+        m = more.n_rows
+        X = joined(data, X, more.X(0, m))
+        entering = more.y(0, m).astype(np.int32)
+        if more.labels != data.labels:
+            entering = _codes(data, (np.arange(m), [more.labels[c] for c in entering]))
+        numbers = np.concatenate([numbers, np.arange(top + 1, top + 1 + m)])
+        places = np.concatenate([places, np.full(m, -1)])
+        before = np.concatenate([before, entering])
+        codes = np.concatenate([codes, entering])
+        weights = np.concatenate([weights, np.zeros(m)])
+        after = np.concatenate([after, more.weights(0, m)])
+    removed = np.isin(numbers, edits.remove)
+    return Changes(X, numbers, places, (before, codes), (weights, after), removed)
+
+
+def outcomes(data: Rows, places: NDArray[np.int64]) -> tuple[NDArray[np.int32], FloatArray]:
+    """Label codes and weights of rows by their places, in any order; a chunk is read once."""
+    codes, weights = np.empty(len(places), np.int32), np.empty(len(places))
+    order = np.argsort(places, kind="stable")
+    chunks, firsts = np.unique(places[order] // data.chunk_rows, return_index=True)
+    for k, own in zip(chunks.tolist(), np.split(order, firsts[1:]), strict=False):
+        start, stop = data.chunk(k)
+        codes[own] = data.y(start, stop)[places[own] - start]
+        weights[own] = data.weights(start, stop)[places[own] - start]
+    return codes, weights
+
+
+def check_fit(data: Rows, more: Rows) -> None:
+    """Refuse rows to add that are not prepared as the data are, or lack a label."""
+    if more.n_features != data.n_features:
+        raise InputError(
+            f"the rows to add have {more.n_features} features and the data has {data.n_features}; "
+            "ingest them with --like the store"
+        )
+    if more.preparation.of_features != data.preparation.of_features:
+        raise InputError(
+            "the rows to add were scaled or encoded otherwise than the data; ingest them with "
+            "--like the store"
+        )
+    if more.n_unlabelled:
+        raise InputError(f"{more.n_unlabelled} of the rows to add have no label; give each one")
+
+
+def places_of(data: Rows, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:
+    """Where rows with these numbers (ascending) are stored, and the largest number of all.
+
+    Raises
+    ------
+    InputError
+        If a number is that of no row.
+    """
+    places, top = np.full(len(numbers), -1, np.int64), -1
+    for start, stop in map(data.chunk, range(data.n_chunks)):
+        ids = data.row_ids(start, stop)
+        top = max(top, int(ids.max(initial=-1)))
+        if len(numbers):
+            at = np.minimum(np.searchsorted(numbers, ids), len(numbers) - 1)
+            own = np.flatnonzero(numbers[at] == ids)
+            places[at[own]] = start + own
+    lost = np.flatnonzero(places < 0)
+    if len(lost):
+        raise InputError(
+            f"row {numbers[lost[0]]} is not in {data.path or 'the data'}; rows are named by their "
+            "numbers in the source, as `bigscreen rows` lists them"
+        )
+    return places, top
+
+
+def _codes(data: Rows, relabel: tuple[NDArray[np.int64], Sequence[Any]]) -> NDArray[np.int32]:
+    known = {str(label): code for code, label in enumerate(data.labels)}
+    given = [str(label) for label in relabel[1]]
+    # (A number may be written as 1, 1.0 or +1.)
+    numeric = {float(label): k for k, label in enumerate(data.labels) if _is_number(label)}
+    codes = []
+    for row, label in zip(relabel[0], given, strict=True):
+        code = known.get(label)
+        if code is None and _is_number(label):
+            code = numeric.get(float(label))
+        if code is None:
+            raise InputError(
+                f"row {row} is to have the label {label!r}, which is none of {data.labels}"
+            )
+        codes.append(code)
+    return np.array(codes, np.int32)
+
+
+def _is_number(text: Any) -> bool:
+    try:
+        float(text)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray:
+    weights = np.asarray(reweight[1], dtype=np.float64)
+    wrong = np.flatnonzero(~(np.isfinite(weights) & (weights >= 0)))
+    if len(wrong):
+        raise InputError(
+            f"row {reweight[0][wrong[0]]} is to have the weight {weights[wrong[0]]}; weights are "
+            "finite and not negative"
+        )
+    return weights
+
+
+def joined(data: Rows, X: Features, more: Features) -> Features:
+    """Rows below each other, stored as the data are."""
+    if data.is_sparse:
+        from scipy import sparse
+
+        parts = [part if sparse.issparse(part) else sparse.csr_array(part) for part in (X, more)]
+        return csr_stack(parts, data.n_features)
+    dense = more if isinstance(more, np.ndarray) else more.toarray()
+    return np.concatenate([X, dense.astype(X.dtype, copy=False)])
+
+
+# -- files ---------------------------------------------------------------------------------------
+def read_rows(path: str | os.PathLike[str]) -> NDArray[np.int64]:
+    """Row numbers of a file: one a line, or the column ``row`` of what `bigscreen rows` writes."""
+    return _numbers(path, _table(path, 1)[0])
+
+
+def read_labels(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], list[str]]:
+    """Rows and labels of a file of two columns, with or without the header ``row,label``."""
+    rows, labels = _table(path, 2)
+    return _numbers(path, rows), labels
+
+
+def read_weights(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], FloatArray]:
+    """Rows and weights of a file of two columns, with or without the header ``row,weight``."""
+    rows, weights = _table(path, 2)
+    numbers = _numbers(path, rows)
+    for number, text in zip(numbers, weights, strict=True):
+        if not _is_number(text):
+            raise InputError(f"{os.fspath(path)}: row {number} has the weight {text!r}, no number")
+    return numbers, np.array([float(text) for text in weights])
+
+
+def _table(path: str | os.PathLike[str], width: int) -> list[list[str]]:
+    """The first columns of a file of text, or those that its header names."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{os.fspath(path)} cannot be read as text: {error}") from error
+    delimiter = "\t" if Path(path).suffix.lower() == ".tsv" else ","
+    lines = [line for line in csv.reader(text.splitlines(), delimiter=delimiter) if line]
+    first, columns = 0, list(range(width))
+    if lines and not lines[0][0].strip().lstrip("+-").isdigit():
+        names, first = [name.strip().lower() for name in lines[0]], 1
+        if "row" not in names:
+            raise InputError(
+                f"{os.fspath(path)} begins with {lines[0][0]!r}: give row numbers, or a header "
+                "with a column row"
+            )
+        rest = [k for k in range(len(names)) if k != names.index("row")]
+        columns = [names.index("row"), *rest][:width]
+    found: list[list[str]] = [[] for _ in range(width)]
+    for number, line in enumerate(lines[first:], first + 1):
+        if len(columns) < width or len(line) <= max(columns):
+            raise InputError(f"{os.fspath(path)}, line {number}: {width} columns are needed")
+        for k, column in enumerate(columns):
+            found[k].append(line[column].strip())
+    return found
+
+
+def _numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64]:
+    for text in texts:
+        if not text.isdigit():
+            raise InputError(f"{os.fspath(path)}: {text!r} is no row number, a whole number from 0")
+    return np.array(list(map(int, texts)), np.int64)

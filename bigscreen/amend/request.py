@@ -1,0 +1,70 @@
+"""Which models can be amended: the options and problems of a fit, from what its model records."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.model.model import Model, check_match
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.problems import Binary, problems
+
+
+def options_of(model: Model, **more: Any) -> TrainOptions:
+    """The options of the fit that made a model, its kernel's numbers in place of words."""
+    asked = model.provenance.get("parameters") or {}
+    kernel = model.kernel.to_dict()
+    names = {own.name for own in fields(TrainOptions)} - {"work", "resume", "time_budget"}
+    known = {name: value for name, value in asked.items() if name in names}
+    known |= {name: value for name, value in kernel.items() if name in ("gamma", "degree", "coef0")}
+    weights = known.get("class_weight")
+    if isinstance(weights, dict):  # JSON has texts as keys
+        by_text = {str(label): label for label in model.labels}
+        known["class_weight"] = {by_text.get(k, k): value for k, value in weights.items()}
+    return TrainOptions(**{**known, "kernel": kernel["name"], **more})
+
+
+def check_amendable(model: Model, data: Rows) -> list[Binary]:
+    """The problems of a model whose rows these are, one for every score.
+
+    Raises
+    ------
+    InputError
+        If what the model was fitted to is not solved for edits, nothing is proved of it, or these
+        are other rows.
+    """
+    asked = model.provenance.get("parameters") or {}
+    if model.provenance.get("certificates") is None or model.ledger is None:
+        raise InputError(
+            "nothing is proved of the model's rows, so that no edit can start from it: it was "
+            "taken from a path, ended early, or an older bigscreen wrote it; fit it again"
+        )
+    for refused, what in (
+        (asked.get("problem", "c-svc") != "c-svc", f"a {asked.get('problem')}"),
+        (asked.get("class_weight") == "balanced", "balanced class weights, which every edit moves"),
+        (asked.get("lam") is not None, "a lambda, whose C depends on the number of rows"),
+        (model.kernel.name in ("custom", "precomputed"), f"a {model.kernel.name} kernel"),
+        (not model.kernel.psd, "a kernel that is not positive semidefinite"),
+    ):
+        if refused:
+            raise InputError(f"a model of {what} cannot be amended; fit it again on other rows")
+    if not all(record["proved"] for record in model.provenance["certificates"]):
+        raise InputError("the model's gap is not proved, so that no edit can start from it")
+    check_match(model, data, "the model")
+    known = model.provenance.get("fingerprint")
+    if known is not None and known != data.fingerprint or data.n_rows != model.provenance["rows"]:
+        raise InputError(
+            f"{data.path or 'the data'} is not what the model was fitted on; give that store, or "
+            "the one that the last edit wrote"
+        )
+    if list(model.labels) != data.labels:
+        raise InputError("the data has other labels than the model")
+    exact = model.support is not None
+    if not exact and any(ledger.dual is None for ledger in model.ledger):
+        raise InputError(
+            "the model keeps no dual point to start an edit from: it has an unpenalised offset on "
+            "features, or an older bigscreen wrote it; use intercept penalized, or fit it again"
+        )
+    return problems(data, options_of(model))

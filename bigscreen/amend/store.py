@@ -1,0 +1,110 @@
+"""The rows after edits: a data set of their own, and the old one stays what it is."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.amend.edits import Changes, joined
+from bigscreen.data.dataset import Dataset
+from bigscreen.data.layout import Features, Layout, take
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.rows import Rows
+from bigscreen.data.writer import DatasetWriter
+
+Block = tuple[Features, NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]
+"""Features, codes, weights and numbers of some rows."""
+
+
+def amended_rows(
+    data: Rows,
+    edited: Changes,
+    path: str | os.PathLike[str] | None,
+    overwrite: bool = False,
+    extra: dict[str, Any] | None = None,
+) -> Rows:
+    """The rows after edits, in the old order, those that enter last.
+
+    Parameters
+    ----------
+    path : path or None
+        The new store, whole or not at all; a run that was killed is gone on with. None: rows in
+        memory, which are numbered anew, as those of arrays are.
+    extra : dict, optional
+        What its manifest keeps.
+    """
+    gone = np.zeros(data.n_rows, np.bool_)
+    gone[edited.places[edited.removed]] = True
+    entering = int(np.count_nonzero(edited.places < 0))
+    n = data.n_rows - int(np.count_nonzero(gone)) + entering
+    weighted = data.has_weights or bool(np.any(edited.weights[1][~edited.removed] != 1.0))
+    layout = Layout.of(
+        n_rows=n,
+        n_features=data.n_features,
+        sparse=data.is_sparse,
+        labels=data.layout.labels,
+        weights=weighted,
+        wide=data.layout.wide,
+    )
+    blocks = _blocks(data, edited, gone)
+    if path is None:
+        parts = list(blocks)
+        X = parts[0][0]
+        for part in parts[1:]:
+            X = joined(data, X, part[0])
+        y, weights, _ = (np.concatenate([part[k] for part in parts]) for k in (1, 2, 3))
+        return MemoryDataset(
+            X, y, data.layout.labels, weights if weighted else None, preparation=data.preparation
+        )
+    writer = DatasetWriter(path, layout, data.preparation, extra=extra, overwrite=overwrite)
+    return _written(writer, data, blocks)
+
+
+def _written(writer: DatasetWriter, data: Rows, blocks: Iterator[Block]) -> Dataset:
+    """Blocks of rows as the chunks of a store."""
+    held: Block | None = None
+    for k in range(writer.n_chunks):
+        start, stop = writer.chunk(k)
+        while held is None or len(held[1]) < stop - start:
+            more = next(blocks)
+            held = more if held is None else _together(data, held, more)
+        rows = slice(0, stop - start)
+        X, y, weights, ids = (_part(each, rows) for each in held)
+        writer.write(k, X, y, weights if writer.layout.has_weights else None, ids)
+        rest = slice(stop - start, len(held[1]))
+        held = (_part(held[0], rest), held[1][rest], held[2][rest], held[3][rest])
+    return writer.finish()
+
+
+def _blocks(data: Rows, edited: Changes, gone: NDArray[np.bool_]) -> Iterator[Block]:
+    """The rows chunk by chunk."""
+    stored = edited.places >= 0
+    changed = edited.places[stored]
+    codes, weights = edited.codes[1][stored], edited.weights[1][stored]
+    for start, stop in map(data.chunk, range(data.n_chunks)):
+        y, own = data.y(start, stop).copy(), data.weights(start, stop).copy()
+        here = np.flatnonzero((changed >= start) & (changed < stop))
+        y[changed[here] - start], own[changed[here] - start] = codes[here], weights[here]
+        keep = np.flatnonzero(~gone[start:stop])
+        X = data.X(start, stop)
+        yield _part(X, keep), y[keep], own[keep], data.row_ids(start, stop)[keep]
+    if not stored.all():
+        new = np.flatnonzero(~stored)
+        X = _part(edited.X, new)
+        yield X, edited.codes[1][new], edited.weights[1][new], edited.numbers[new]
+
+
+def _part(X: Any, rows: Any) -> Any:
+    if isinstance(rows, slice):
+        rows = np.arange(rows.start, rows.stop)
+    return X[rows] if isinstance(X, np.ndarray) else take(X, rows)
+
+
+def _together(data: Rows, one: Block, other: Block) -> Block:
+    rest = (np.concatenate([one[k], other[k]]) for k in (1, 2, 3))
+    y, weights, ids = rest
+    return joined(data, one[0], other[0]), y, weights, ids

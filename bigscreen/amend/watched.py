@@ -1,0 +1,37 @@
+"""Predictions that edits provably leave as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.amend.bound import Bound
+from bigscreen.data.rows import Rows
+from bigscreen.model.model import Model
+
+
+def unchanged(model: Model, found: list[Bound], data: Rows) -> int:
+    """Rows of a data set whose prediction is the same for every machine that the new one can be."""
+    if all(each.still for each in found):
+        return data.n_rows  # the machine is the same
+    total = 0
+    for start, stop in map(data.chunk, range(data.n_chunks)):
+        X = data.X(start, stop)
+        total += int(np.count_nonzero(same(model, [each.intervals(X) for each in found])))
+    return total
+
+
+def same(model: Model, intervals: list[tuple[NDArray[np.float64], ...]]) -> NDArray[np.bool_]:
+    """Rows that no scores within these (score, low, high) would decide otherwise (rows,)."""
+    low = np.stack([each[1] for each in intervals], axis=1)
+    high = np.stack([each[2] for each in intervals], axis=1)
+    codes = model.decide(np.stack([each[0] for each in intervals], axis=1))
+    certain: NDArray[np.bool_]
+    if low.shape[1] == 1 or model.strategy == "one":
+        certain = np.all((low > 0) | (high < 0), axis=1)
+        return certain
+    rows = np.arange(len(codes))
+    others = high.copy()
+    others[rows, codes] = -np.inf
+    certain = low[rows, codes] > others.max(axis=1)
+    return certain

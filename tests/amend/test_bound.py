@@ -1,0 +1,81 @@
+"""What edits change at most: no bound is ever broken by the optimum of the edited rows."""
+
+import edit_cases
+import numpy as np
+import pytest
+
+import bigscreen.amend.bound as amend_bound
+from bigscreen.amend.amend import bounds
+from bigscreen.amend.edits import Edits
+from bigscreen.amend.watched import same
+from bigscreen.errors import InputError
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_no_bound_is_broken_however_rough_the_machine(part):
+    still, found = 0, []
+    for seed in range(30 * part, 30 * part + 30):
+        case = edit_cases.Case(edit_cases.drawn(seed))
+        assert not edit_cases.wrongs(case), case.spec
+        still += case.bound().still
+        found.append(case.bound().relative_gap)
+    assert still and np.median(found) < 0.5
+
+
+def test_a_radius_that_is_too_small_would_be_caught(monkeypatch):
+    whole = amend_bound.Bound
+    thin = lambda *args, **known: thinned(whole(*args, **known))  # noqa: E731
+
+    def thinned(found):
+        for name in ("gap", "radius", "spread"):
+            object.__setattr__(found, name, 0.3 * getattr(found, name))
+        return found
+
+    monkeypatch.setattr(amend_bound, "Bound", thin)
+    wrong = [edit_cases.wrongs(edit_cases.Case(edit_cases.drawn(seed))) for seed in range(25)]
+    said = " ".join(sum(wrong, []))
+    assert "P' - P'*" in said and "w moves" in said and "outside" in said
+
+
+def test_predictions_that_stay_are_those_of_the_optimum():
+    stay = changed = 0
+    for seed in range(60):
+        spec = edit_cases.drawn(seed)
+        if spec.machine == "exact":
+            continue
+        case = edit_cases.Case(spec)
+        rng = np.random.default_rng(seed)
+        X = rng.normal(size=(200, spec.d)).astype(np.float32)
+        w, _ = case.w(case.model)
+        best = edit_cases.reference.solve(case.oracle())
+        phi = case.phi(X)
+        if spec.intercept == "penalized":
+            phi = np.column_stack([phi, np.ones(len(phi))])
+        certain = same(case.model, [case.bound().intervals(X)])
+        moved = (phi @ w > 0) != (phi @ best.w > 0)
+        stay, changed = stay + certain.sum(), changed + moved.sum()
+        assert not np.any(certain & moved), spec
+        ledger = case.model.ledger[0]
+        assert amend_bound.stays(case.bound(), case.data, case.changes) <= len(ledger)
+    assert stay > 2000 and changed > 50
+
+
+def test_what_cannot_be_edited_is_said_in_a_sentence():
+    case = edit_cases.Case(edit_cases.drawn(0))
+    n = case.spec.n
+    for edits, why in (
+        (Edits(), "nothing to amend"),
+        (Edits(remove=np.array([3, 3])), "names row 3 twice"),
+        (Edits(remove=np.array([n])), f"row {n} is not in"),
+        (Edits(remove=np.array([1]), relabel=(np.array([1]), [0])), "removed and changed"),
+        (Edits(relabel=(np.array([1]), ["x"])), "none of"),
+        (Edits(reweight=(np.array([1]), np.array([-1.0]))), "not negative"),
+    ):
+        with pytest.raises(InputError, match=why):
+            bounds(case.model, case.data, edits)
+    other = edit_cases.Case(edit_cases.drawn(1))
+    with pytest.raises(InputError, match="is not what|features"):
+        bounds(case.model, other.data, Edits(remove=np.array([1])))
+    case.model.provenance["parameters"]["problem"] = "nu-svc"
+    with pytest.raises(InputError, match="nu-svc cannot be amended"):
+        bounds(case.model, case.data, Edits(remove=np.array([1])))

@@ -1,0 +1,207 @@
+"""Random edits of small machines, judged by the oracle on features that the tests make themselves.
+
+A ``Spec`` is drawn from its number: rows, kernel, weights, offset, how loosely the machine was
+solved, and which rows leave, enter, change their label or weight.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import reference
+
+from bigscreen.amend.bound import Bound, bound
+from bigscreen.amend.edits import Changes, Edits, changes
+from bigscreen.amend.request import check_amendable
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.fleet.inline import Inline
+from bigscreen.model.model import Model
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
+
+MACHINES = ("nystrom", "linear", "exact")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A case: ``tol`` of the machine that is edited, ``share`` of its rows that are."""
+
+    seed: int
+    machine: str
+    intercept: str
+    weights: bool
+    n: int
+    d: int
+    C: float
+    gamma: float
+    tol: float
+    share: float
+
+
+def drawn(seed: int) -> Spec:
+    """The case of this number."""
+    rng = np.random.default_rng(seed)
+    machine = MACHINES[rng.integers(3)]
+    offsets = ("none", "penalized", "true") if machine == "exact" else ("none", "penalized")
+    return Spec(
+        seed,
+        machine,
+        offsets[rng.integers(len(offsets))],
+        bool(rng.random() < 0.5),
+        int(rng.integers(20, 70)),
+        int(rng.integers(1, 6)),
+        float(10 ** rng.uniform(-2, 1.5)),
+        float(10 ** rng.uniform(-1.5, 0.5)),
+        float(10 ** rng.uniform(-8, -0.5)),
+        float(rng.choice([0.02, 0.1, 0.3])),
+    )
+
+
+class Case:
+    """A machine, edits of its rows, and the edited problem as the oracle has it."""
+
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        rng = np.random.default_rng([spec.seed, 1])
+        n, d = spec.n, spec.d
+        X = rng.normal(size=(n, d)).astype(np.float32)
+        X[1] = X[0]
+        y = (X[:, 0] + rng.uniform(0.1, 1.5) * rng.normal(size=n) > 0).astype(np.int32)
+        y[:4] = [0, 1, 0, 1]
+        weights = rng.uniform(0.2, 3.0, n) if spec.weights else None
+        self.data = MemoryDataset(X, y, [0, 1], weights)
+        how: dict[str, Any] = {"C": spec.C, "tol": spec.tol, "intercept": spec.intercept}
+        if spec.machine == "linear":
+            how["kernel"] = "linear"
+        elif spec.machine == "nystrom":
+            how |= {"gamma": spec.gamma, "landmarks": min(12, n)}
+        else:
+            how |= {"gamma": spec.gamma, "exact": True}
+        self.options = TrainOptions(**how)
+        self.model = self.fitted(self.data)
+        self.edits = self._edits(rng)
+
+    def fitted(self, data: MemoryDataset) -> Model:
+        with Inline(1) as fleet, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return train(data, self.options, fleet)
+
+    def _edits(self, rng: np.random.Generator) -> Edits:
+        spec, n = self.spec, self.spec.n
+        some = rng.permutation(np.arange(4, n))[: max(1, int(spec.share * n))]
+        kind = rng.integers(5)
+        if kind == 0:  # those that matter least
+            ledger = self.model.ledger[0]
+            out = ledger.listed("out")
+            out = ledger.numbers()[out]
+            return Edits(remove=out[out >= 4][:5]) if np.any(out >= 4) else Edits(remove=some)
+        if kind == 1:
+            return Edits(remove=some)
+        if kind == 2:
+            codes = self.data.y(0, n)[some]
+            return Edits(relabel=(some, (1 - codes).tolist()))
+        if kind == 3 and spec.weights:
+            return Edits(reweight=(some, rng.uniform(0, 4, len(some))))
+        fresh = rng.normal(size=(len(some), spec.d)).astype(np.float32)
+        codes = rng.integers(0, 2, len(some))
+        weights = np.ones(len(some)) if spec.weights else None
+        return Edits(
+            remove=some[: len(some) // 2], add=MemoryDataset(fresh, codes, [0, 1], weights)
+        )
+
+    @property
+    def changes(self) -> Changes:
+        return changes(self.data, self.edits)
+
+    def bound(self) -> Bound:
+        (binary,) = check_amendable(self.model, self.data)
+        return bound(self.model, 0, binary, self.data, self.changes)
+
+    def phi(self, X: np.ndarray) -> np.ndarray:
+        """Features whose products are those of the machine, without the constant."""
+        X = np.asarray(X, dtype=np.float64)
+        if self.spec.machine == "linear":
+            return X
+        base = np.asarray(self.model.landmarks, dtype=np.float64)
+        if self.spec.machine == "exact":
+            # All rows that there are, and the support rows as the model has them.
+            base = np.concatenate([self.data.X(0, self.spec.n), self.changes.X]).astype(float)
+        values, vectors = np.linalg.eigh(self.gram(base, base))
+        keep = values > 1e-12 * values[-1]
+        return self.gram(X, base) @ (vectors[:, keep] / np.sqrt(values[keep]))
+
+    def gram(self, A: np.ndarray, B: np.ndarray) -> np.ndarray:
+        gamma = float(self.model.kernel.to_dict()["gamma"])
+        return np.exp(-gamma * ((A[:, None, :] - B[None]) ** 2).sum(axis=2))
+
+    def rows(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """X, codes and weights of the edited problem."""
+        n, c = self.spec.n, self.changes
+        X, y, weights = (
+            part(0, n).copy() for part in (self.data.X, self.data.y, self.data.weights)
+        )
+        own = c.places >= 0
+        y[c.places[own]], weights[c.places[own]] = c.codes[1][own], c.weights[1][own]
+        X, y = np.concatenate([X, c.X[~own]]), np.concatenate([y, c.codes[1][~own]])
+        weights = np.concatenate([weights, c.weights[1][~own]])
+        keep = weights > 0
+        return X[keep], y[keep], weights[keep]
+
+    def oracle(self) -> reference.Problem:
+        X, y, weights = self.rows()
+        offset = {"penalized": "constant"}.get(self.spec.intercept, self.spec.intercept)
+        return reference.c_svc(self.phi(X), y, self.spec.C * weights, offset)
+
+    def w(self, model: Model) -> tuple[np.ndarray, float]:
+        """w in the features of ``phi`` (the constant's coefficient last), and the offset."""
+        coef = model.coef[0]
+        w = coef if self.spec.machine == "linear" else self.phi(model.landmarks).T @ coef
+        offset = float(model.intercept[0])
+        if self.spec.intercept == "penalized":
+            w = np.append(w, offset)
+        return w, offset if self.spec.intercept == "true" else 0.0
+
+
+def objective(q: reference.Problem, w: np.ndarray, mu: float) -> float:
+    """P(w, mu)."""
+    return 0.5 * float(w @ w) + float(np.sum(reference.losses(q, q.phi @ w, mu)))
+
+
+def wrongs(case: Case) -> list[str]:
+    """What a bound says and the oracle contradicts."""
+    found, q = case.bound(), case.oracle()
+    best = reference.solve(q)
+    w, mu = case.w(case.model)
+    # (The tests' own features leave out directions below 1e-12 of the largest.)
+    P, room = objective(q, w, mu), 1e-6 * (1 + abs(best.primal))
+    gap, said = found.gap + found.rounding, []
+    if abs(P - found.primal) > found.rounding + room:
+        said.append(f"P' {found.primal} is {P}")
+    if P - best.primal > gap + room:
+        said.append(f"P' - P'* is {P - best.primal}, bound {gap}")
+    moved = float(np.linalg.norm(best.w - w))
+    slack = 1e-5 * (1 + moved)  # the oracle's own w* is as good as the root of its gap
+    if moved > found.radius + slack:
+        said.append(f"w moves {moved}, bound {found.radius}")
+    fresh = np.random.default_rng(case.spec.seed).normal(size=(20, case.spec.d)).astype(np.float32)
+    old, low, high = found.intervals(fresh)
+    phi = case.phi(fresh)
+    if case.spec.machine == "exact":
+        # A row that is none of those the features are made of has a part outside of them.
+        phi = None
+    if phi is not None and case.spec.intercept != "true":
+        if case.spec.intercept == "penalized":
+            phi = np.column_stack([phi, np.ones(len(phi))])
+        u = phi @ best.w
+        if np.any((u < low - slack) | (u > high + slack)):
+            said.append(f"a score lies outside by {max(np.max(low - u), np.max(u - high))}")
+    elif np.isfinite(low).any():
+        kernel = case.gram(fresh.astype(float), np.concatenate([case.rows()[0]]).astype(float))
+        s = q.s * best.alpha
+        u = kernel @ s + (float(s.sum()) if case.spec.intercept == "penalized" else 0.0)
+        if np.any((u < low - slack) | (u > high + slack)):
+            said.append(f"a score lies outside by {max(np.max(low - u), np.max(u - high))}")
+    return said
