@@ -81,7 +81,7 @@ def amend(
     data : Rows
         What the model was fitted on; it stays as it is.
     path : path or None
-        The new store of the edited rows; None keeps them in memory.
+        The new store of the edited rows; None, for rows in memory, keeps them there.
     strict : bool
         Fit anew: landmarks are drawn, and a gamma in words is computed, from the edited rows.
 
@@ -92,18 +92,20 @@ def amend(
         for a scaling that only the source can give.
     """
     began = time.monotonic()
+    if path is None and data.path is not None:
+        raise InputError("the edited rows of a store are a store again; say where it goes")
     found, edited = bounds(model, data, edits)
     notes = _notes(model, data, edited, strict)
     own = check_amendable(model, data)
-    alphas = {}
-    if not strict:
-        # Before the store is written: it may take the old one's memory.
-        for k, (binary, each) in enumerate(zip(own, found, strict=True)):
-            if not all(one.still for one in found):
-                alphas[binary.folder] = alpha_after(model, k, binary, data, edited, each)
     before = model.provenance.get("fingerprint")
+    # (Of rows whose fingerprint nobody took, nothing but another look is a proof.)
+    still = all(each.still for each in found) and before is not None and not strict
+    alphas = {}
+    if not (strict or still):
+        for k, (binary, each) in enumerate(zip(own, found, strict=True)):
+            alphas[binary.folder] = alpha_after(model, k, binary, data, edited, each)
     rows = amended_rows(data, edited, path, overwrite, {"amended_from": before})
-    if all(each.still for each in found) and not strict:
+    if still:
         made, how = _kept(model, data, edited, rows), "carried over"
     elif strict:
         options = options_of(model, gamma=model.provenance["parameters"]["gamma"])
@@ -113,7 +115,7 @@ def amend(
         problems(rows, options)  # each label still needs rows, before anything is made
         duals = {b.folder: each.primal - each.gap for b, each in zip(own, found, strict=True)}
         made, how = refitted(model, rows, options, fleet, alphas, duals, report), "fitted on"
-        _take_back(model, made, data, edited, found, rows)
+        _take_back(model, made, data, edited, found)
         made.provenance["parameters"] = {
             **made.provenance["parameters"],
             "gamma": model.provenance["parameters"]["gamma"],
@@ -137,20 +139,27 @@ def amend(
 
 def _kept(model: Model, data: Rows, edited: Changes, rows: Rows) -> Model:
     """The model as it is, its certificates of the rows that are left."""
-    known, n = model.provenance, rows.n_rows
-    proofs = [{**proof, "rows": n} for proof in known["certificates"]]
-    fingerprint = None if known.get("fingerprint") is None else rows.fingerprint
-    support, assert_ledger = model.support, model.ledger
-    assert assert_ledger is not None
+    known, support = model.provenance, model.support
+    assert model.ledger is not None
+    proofs = [_proof(model, k, edited) for k in range(len(model.ledger))]
     if support is not None and data.path is None:
         gone = np.sort(edited.numbers[edited.removed])
         support = support - np.searchsorted(gone, support)
+    facts = {"certificates": proofs, "rows": rows.n_rows, "fingerprint": rows.fingerprint}
     return replace(
         model,
         support=support,
-        ledger=[_left(book, data, edited) for book in assert_ledger],
-        provenance={**known, "certificates": proofs, "rows": n, "fingerprint": fingerprint},
+        ledger=[_left(book, data, edited) for book in model.ledger],
+        provenance={**known, **facts},
     )
+
+
+def _proof(model: Model, k: int, edited: Changes) -> dict[str, Any]:
+    """The certificate of a score that stays what it is, over the rows that are left."""
+    assert model.ledger is not None
+    proof, numbers = model.provenance["certificates"][k], model.ledger[k].numbers()
+    gone = int(np.count_nonzero(np.isin(numbers, edited.numbers[edited.removed])))
+    return {**proof, "rows": proof["rows"] - gone}
 
 
 def _left(book: Ledger, data: Rows, edited: Changes) -> Ledger:
@@ -165,17 +174,15 @@ def _left(book: Ledger, data: Rows, edited: Changes) -> Ledger:
     return Ledger(left.margins, left.radius, None if plain else rows, left.dual)
 
 
-def _take_back(
-    model: Model, made: Model, data: Rows, edited: Changes, found: list[Bound], rows: Rows
-) -> None:
+def _take_back(model: Model, made: Model, data: Rows, edited: Changes, found: list[Bound]) -> None:
     """Give scores of several that no edit has touched what they had; the fit has looked at them."""
     for k, each in enumerate(found):
-        if each.still and model.support is None and made.ledger is not None:
+        known = model.provenance.get("fingerprint") is not None
+        if each.still and known and model.support is None and made.ledger is not None:
             assert model.ledger is not None
             made.coef[k], made.intercept[k] = model.coef[k], model.intercept[k]
             made.ledger[k] = _left(model.ledger[k], data, edited)
-            proof = model.provenance["certificates"][k]
-            made.provenance["certificates"][k] = {**proof, "rows": rows.n_rows}
+            made.provenance["certificates"][k] = _proof(model, k, edited)
 
 
 def _notes(model: Model, data: Rows, edited: Changes, strict: bool) -> list[str]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from bigscreen.data.layout import Features, csr_stack
 from bigscreen.data.rows import Rows
@@ -113,7 +114,7 @@ def changes(data: Rows, edits: Edits) -> Changes:
         more = edits.add
         check_fit(data, more)
         m = more.n_rows
-        X = joined(data, X, more.X(0, m))
+        X = joined(data.is_sparse, X, more.X(0, m))
         entering = more.y(0, m).astype(np.int32)
         if more.labels != data.labels:
             entering = _codes(data, (np.arange(m), [more.labels[c] for c in entering]))
@@ -217,13 +218,11 @@ def _weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray:
     return weights
 
 
-def joined(data: Rows, X: Features, more: Features) -> Features:
-    """Rows below each other, stored as the data are."""
-    if data.is_sparse:
-        from scipy import sparse
-
+def joined(csr: bool, X: Features, more: Features) -> Features:
+    """Rows below each other, as CSR or dense, of the type of the first."""
+    if csr:
         parts = [part if sparse.issparse(part) else sparse.csr_array(part) for part in (X, more)]
-        return csr_stack(parts, data.n_features)
+        return csr_stack(parts, X.shape[1], X.dtype.type)
     dense = more if isinstance(more, np.ndarray) else more.toarray()
     return np.concatenate([X, dense.astype(X.dtype, copy=False)])
 

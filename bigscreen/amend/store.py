@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from bigscreen.amend.edits import Changes, joined
 from bigscreen.data.dataset import Dataset
@@ -55,23 +56,23 @@ def amended_rows(
         parts = list(blocks)
         X = parts[0][0]
         for part in parts[1:]:
-            X = joined(data, X, part[0])
+            X = joined(data.is_sparse, X, part[0])
         y, weights, _ = (np.concatenate([part[k] for part in parts]) for k in (1, 2, 3))
         return MemoryDataset(
             X, y, data.layout.labels, weights if weighted else None, preparation=data.preparation
         )
     writer = DatasetWriter(path, layout, data.preparation, extra=extra, overwrite=overwrite)
-    return _written(writer, data, blocks)
+    return written(writer, blocks)
 
 
-def _written(writer: DatasetWriter, data: Rows, blocks: Iterator[Block]) -> Dataset:
+def written(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
     """Blocks of rows as the chunks of a store."""
     held: Block | None = None
     for k in range(writer.n_chunks):
         start, stop = writer.chunk(k)
         while held is None or len(held[1]) < stop - start:
             more = next(blocks)
-            held = more if held is None else _together(data, held, more)
+            held = more if held is None else _together(held, more)
         rows = slice(0, stop - start)
         X, y, weights, ids = (_part(each, rows) for each in held)
         writer.write(k, X, y, weights if writer.layout.has_weights else None, ids)
@@ -104,7 +105,7 @@ def _part(X: Any, rows: Any) -> Any:
     return X[rows] if isinstance(X, np.ndarray) else take(X, rows)
 
 
-def _together(data: Rows, one: Block, other: Block) -> Block:
+def _together(one: Block, other: Block) -> Block:
     rest = (np.concatenate([one[k], other[k]]) for k in (1, 2, 3))
     y, weights, ids = rest
-    return joined(data, one[0], other[0]), y, weights, ids
+    return joined(issparse(one[0]), one[0], other[0]), y, weights, ids

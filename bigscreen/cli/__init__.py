@@ -2,7 +2,7 @@
 
 import click
 
-from bigscreen.cli.amend import amend
+from bigscreen.cli.amend import amend, compress
 from bigscreen.cli.apply import evaluate, predict
 from bigscreen.cli.cluster_check import cluster_check
 from bigscreen.cli.common import Commands
@@ -45,6 +45,6 @@ def main() -> None:
 
 
 _COMMANDS = (demo, ingest, info, plan, fit, path, pick, tune, watch, cluster_check)
-_OF_A_MODEL = (predict, evaluate, report, rows, amend)
+_OF_A_MODEL = (predict, evaluate, report, rows, amend, compress)
 for _command in (*_COMMANDS, *_OF_A_MODEL):
     main.add_command(_command)

@@ -20,6 +20,7 @@ from sklearn.utils import check_random_state, column_or_1d, get_tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import as_features
 from bigscreen.errors import InputError
@@ -298,6 +299,8 @@ def _score(model: Model, X: Any) -> NDArray[np.float64]:
 class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types
     """Machines that tell labels apart."""
 
+    classes_: NDArray[Any]
+
     def decision_function(self, X: Any) -> NDArray[np.float64]:
         """Scores of rows.
 
@@ -325,6 +328,72 @@ class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-lear
         if is_store(X):
             return self._store_score(X, y, sample_weight, "accuracy")
         return float(super().score(X, _given_outcome(y), sample_weight))
+
+    def amend(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        remove: Any = (),
+        relabel: tuple[Any, Any] | None = None,
+        add: tuple[Any, Any] | None = None,
+    ) -> Self:
+        """Go on to the machine of edited rows, and prove it over them.
+
+        Parameters
+        ----------
+        X, y, sample_weight : as in ``fit``
+            What the machine was fitted on, in memory; no weight is 0. They stay as they are.
+        remove : int array
+            Numbers in X of rows that leave; the others keep their order.
+        relabel : (int array, labels), optional
+            Rows of X and the labels that they have from now on.
+        add : (X, y), optional
+            Rows that enter, after all others.
+
+        Returns
+        -------
+        self
+            ``model_.provenance["edits"]`` lists what was done and what was proved, before and
+            after. Rows that ``ledger_`` has out leave a machine with landmarks as it is.
+
+        Raises
+        ------
+        InputError
+            For a machine that is no C-SVC, other rows than it was fitted on, or unknown labels.
+        """
+        from bigscreen.amend.amend import amend
+        from bigscreen.amend.edits import Edits
+
+        check_is_fitted(self)
+        if is_store(X):
+            raise InputError("the rows of a store are edited by `bigscreen amend`")
+        before, more = self.classes_, None
+        with ExitStack() as owned:
+            data, numbers = self._rows(X, y, sample_weight, owned)
+            same, self.classes_ = np.array_equal(before, self.classes_), before
+            if not same or numbers is not None:
+                raise InputError("these are not the rows that the machine was fitted on")
+            if add is not None:
+                fresh, labels = self._checked(*add, reset=False)
+                codes = np.searchsorted(before, labels)
+                if np.any(before[np.minimum(codes, len(before) - 1)] != labels):
+                    raise InputError(f"the rows to add have labels that are none of {before}")
+                weights = np.ones(len(codes)) if data.has_weights else None
+                kind = data.preparation
+                more = MemoryDataset(fresh, codes, data.labels, weights, preparation=kind)
+            ids, named = ((), ()) if relabel is None else relabel
+            labels = [data.labels[before.tolist().index(label)] for label in np.asarray(named)]
+            edits = Edits(
+                remove=np.unique(np.asarray(remove, dtype=np.int64)),
+                relabel=(np.asarray(ids, dtype=np.int64), labels),
+                add=more,
+            )
+            with self._fleet(data.n_rows * self.model_.coef.shape[1]) as fleet:
+                made = amend(self.model_, data, edits, fleet)
+        self._publish(made.model, None)
+        return self
 
     def _rows(
         self, X: Any, y: Any, sample_weight: Any, owned: ExitStack
