@@ -2,8 +2,9 @@
 
 What a person needs is here: scikit-learn estimators, the classifiers `SVC`, `NuSVC`, `LinearSVC`
 and `NystroemSVC`, the regressions `SVR`, `NuSVR`, `LinearSVR`, `LADRegressor` and
-`QuantileRegressor`, and `OneClassSVM`; `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a
-grid in one call) and `SolvedPath`; `NystroemSVCCV`, `SVCCV` and `NuSVCCV` (which search for gamma
+`QuantileRegressor`, and `OneClassSVM`; `fit_many` (many label or weight vectors of the
+same rows); `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a grid in one call) and
+`SolvedPath`; `NystroemSVCCV`, `SVCCV` and `NuSVCCV` (which search for gamma
 and C); `solve` (any problem that can be written down, with an exact kernel); `ingest` (files and
 arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`, `TrainOptions` (of
 `bigscreen.train.run.train`, the same fit without scikit-learn), `Inline`, `connect` and
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from bigscreen.estimators.classification import SVC, NuSVC
     from bigscreen.estimators.large_scale import NystroemSVC
     from bigscreen.estimators.linear import LinearSVC, LinearSVR
+    from bigscreen.estimators.many import fit_many
     from bigscreen.estimators.one_class import OneClassSVM
     from bigscreen.estimators.path import SVCPathCV, nu_path, svm_path
     from bigscreen.estimators.regression import SVR, LADRegressor, NuSVR, QuantileRegressor
@@ -84,6 +86,7 @@ __all__ = [
     "SolvedPath",
     "TrainOptions",
     "connect",
+    "fit_many",
     "ingest",
     "local_cluster",
     "nu_path",
@@ -114,6 +117,7 @@ _MODULES = {
     "SolvedPath": "model.solved_path",
     "TrainOptions": "train.options",
     "connect": "fleet.cluster",
+    "fit_many": "estimators.many",
     "ingest": "intake.ingest",
     "local_cluster": "fleet.cluster",
     "nu_path": "estimators.path",

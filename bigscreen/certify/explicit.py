@@ -80,7 +80,8 @@ class _ShardSums:
     @property
     def alike(self) -> Any:
         """The same for passes over the same columns, which can be one pass."""
-        return id(self.design), id(self.exact), id(self.source), self.dtype
+        source = None if self.source is None else self.source.same
+        return self.design.same, self.exact.same, source, self.dtype
 
     @staticmethod
     def together(passes: Iterable[_ShardSums]) -> _Several:
@@ -201,8 +202,9 @@ class _Several:
         first, shard = self.passes[0], items[0][0]
         design, exact, dtype, data = first.design, first.exact, first.dtype, first.exact.data
         start, stop = data.shard(shard)
-        y, weights = data.y(start, stop), data.weights(start, stop)
-        duals = [each.problem.dual(y, weights) for each in self.passes]
+        given = {id(own): own for own in (each.exact.data for each in self.passes)}
+        read = {key: (own.y(start, stop), own.weights(start, stop)) for key, own in given.items()}
+        duals = [each.problem.dual(*read[id(each.exact.data)]) for each in self.passes]
         found = [each.nothing(stop - start) for each in self.passes]
         true = None if dtype is np.float64 else first.source or design
         # Alpha is read off the very columns that the solver read it off: any alpha in the box is as

@@ -118,6 +118,11 @@ class Rows(ABC):
         """First row and one past the last row of chunk `k`; whole chunks read fastest."""
         return self.layout.chunk(k)
 
+    @property
+    def shared(self) -> "Rows":
+        """Where the features are: the same object for all data sets that differ in outcomes."""
+        return self
+
     def check_unchanged(self) -> None:  # noqa: B027 - rows in memory stay what they are
         """Raise InputError if what was opened is not there any more, or is another data set now."""
 

@@ -68,6 +68,11 @@ class Design:
         return []
 
     @property
+    def same(self) -> tuple[int, ...]:
+        """Equal for designs that give the same rows the same columns."""
+        return tuple(map(id, (self.data.shared, self.kernel, self.landmarks, self.factor)))
+
+    @property
     def exact(self) -> bool:
         """Whether phi is the kernel's own feature, never written down: the exact kernel machine."""
         return self.kernel is not None and self.landmarks is None

@@ -31,9 +31,9 @@ class Factor(NamedTuple):
     triangle: bytes
 
     def solve(self, v: NDArray[Any]) -> NDArray[Any]:
-        """The solution for one right-hand side (n,), in the factor's type."""
-        out = np.array(v, self.matrix.dtype)
-        _called(_POTRS, self.matrix, self.triangle, (1,), out)
+        """The solution for a right-hand side (n,), or each of some (k, n), in the factor's type."""
+        out = np.array(v, self.matrix.dtype, order="C")
+        _called(_POTRS, self.matrix, self.triangle, (out.size // len(self.matrix),), out)
         return out
 
 

@@ -137,7 +137,7 @@ class Job:
         """Check rows and plan, take the work folder, and make what all problems share."""
         data, options = self.data, self.options
         check_rows(data, options.problem, options.classifies)
-        self.problems = problems(data, options)
+        self.problems = self._problems()
         if self.plan.refusal:
             raise InputError(self.plan.refusal)
         if options.work is not None:
@@ -154,6 +154,9 @@ class Job:
             found = f"the kernel is {self.kernel.known}; {WITHOUT_PROOF}"
             warnings.warn(found, UserWarning, stacklevel=4)
         self._prepare()
+
+    def _problems(self) -> list[Binary]:
+        return problems(self.data, self.options)
 
     def turns(self) -> Iterator[list[Binary]]:
         """The problems, those together that the plan solves together.
@@ -302,14 +305,18 @@ class Job:
 
     def model(self) -> Model:
         """The model of all results; a warning says which of them missed the gap."""
-        self.fleet.stop()
-        if self._short:
-            warnings.warn(self._unsolved(), ConvergenceWarning, stacklevel=4)
-        self.seconds["total"] = time.monotonic() - self.started
+        self._end()
         return self.machine([self.results[binary.folder] for binary in self.problems])
 
-    def machine(self, results: list[Result]) -> Model:
-        """The model of one result for every problem."""
+    def _end(self) -> None:
+        self.fleet.stop()
+        if self._short:
+            warnings.warn(self._unsolved(), ConvergenceWarning, stacklevel=5)
+        self.seconds["total"] = time.monotonic() - self.started
+
+    def machine(self, results: list[Result], parts: dict[str, Any] | None = None) -> Model:
+        """The model of one result for every problem; ``parts``: what else it is made of."""
+        parts = self._parts(results) if parts is None else parts
         ledgers: list[Any] = [result.get("ledger") for result in results]
         return Model(
             kernel=self.kernel,
@@ -319,7 +326,7 @@ class Job:
             strategy=self.options.strategy,
             ledger=None if None in ledgers else ledgers,
             **decided(self.data, self.options),
-            **self._parts(results),
+            **parts,
         )
 
     # -- what kinds of run differ in ---------------------------------------------------------------

@@ -119,6 +119,10 @@ class HeldOut(Rows):
         self.layout = replace(base.layout, has_weights=True)
         self.preparation, self.path = base.preparation, base.path
 
+    @property
+    def shared(self) -> Rows:
+        return self.base.shared
+
     def X(self, start: int, stop: int) -> Features:
         return self.base.X(start, stop)
 

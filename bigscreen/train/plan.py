@@ -98,12 +98,13 @@ class Request:
     cache: int | None = None
     problem: str = "c-svc"
     sampling: str = "uniform"
+    fits: int = 1
 
     def classifiers(self, labels: int) -> int:
-        """Problems that so many labels make."""
+        """Problems that so many labels make, in all fits to the same rows."""
         if labels == 2 or not PROBLEMS[self.problem].classifies:
-            return 1
-        return labels * (labels - 1) // 2 if self.strategy == "one" else labels
+            return self.fits
+        return self.fits * (labels * (labels - 1) // 2 if self.strategy == "one" else labels)
 
     @property
     def base_bytes(self) -> int:

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import psutil
 
 from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.model import Model
 from bigscreen.train.cross import calibration, folds_of
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
+from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import Plan, Request, outline, outline_exact
 from bigscreen.train.problems import check_rows, problems
 
-__all__ = ["TrainOptions", "check", "plan", "train"]
+__all__ = ["TrainOptions", "check", "plan", "train", "train_many"]
 
 
 def check(data: Rows, options: TrainOptions) -> None:
@@ -36,8 +39,10 @@ def check(data: Rows, options: TrainOptions) -> None:
         folds_of(data, options)
 
 
-def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = False) -> Plan:
-    """Outline a fit without running it.
+def plan(
+    data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = False, fits: int = 1
+) -> Plan:
+    """Outline a fit without running it, or so many of them that share their features.
 
     Returns
     -------
@@ -57,6 +62,7 @@ def plan(data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = Fa
         None if options.cache is None else int(options.cache),
         options.problem,
         options.sampling,
+        fits,
     )
     return outline_exact(data, request) if options.exact else outline(data, request)
 
@@ -119,3 +125,45 @@ def train(
         model = replace(model, calibration=learnt)
     data.check_unchanged()
     return model
+
+
+def train_many(
+    data: Rows, options: TrainOptions, fleet: Any, outcomes: Sequence[Outcomes]
+) -> list[Model]:
+    """Fit one machine to many labels, targets or weights of the same rows, and certify each.
+
+    Parameters
+    ----------
+    data, options, fleet
+        As ``train`` takes them; of a machine on features (not exact).
+    outcomes : sequence of Outcomes
+
+    Returns
+    -------
+    list of Model
+        In their order. All share their landmarks; each has its own certificate.
+
+    Raises
+    ------
+    InputError
+        As ``train`` does; and for an exact machine, which has no features to share, and where
+        probabilities are asked for.
+    """
+    if options.exact:
+        raise InputError(
+            "many fits at once share their features, and an exact kernel machine has none; use "
+            "landmarks, or a linear machine"
+        )
+    if options.probability:
+        raise InputError(
+            "many fits at once learn no probabilities, whose folds are fits again; leave out "
+            "probability"
+        )
+    outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"), len(outcomes))
+    with blas_threads(1), ManyJob(data, options, fleet, outlined, outcomes) as job:
+        job.begin()
+        for some in job.turns():
+            job.solve(some)
+        models = job.models()
+    data.check_unchanged()
+    return models

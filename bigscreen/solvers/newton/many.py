@@ -1,0 +1,450 @@
+"""Many problems over the same features: Newton steps whose matrix products serve all of them.
+
+Problems differ in labels, targets or weights. A pass is one product of the features with the w of
+all; each problem has its own gradient, smoothing h, step length and end (maths.md 5.4). The Newton
+direction comes from conjugate gradients, whose products are those of all problems, too, and which
+one factor preconditions: that of the second moment of the rows with their mean curvature over the
+problems. Products are float32: what comes out is certified like any other point, and the Newton of
+one problem goes on where that proves too little.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.rows import Rows
+from bigscreen.features.design import Design
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.numerics import reproducible
+from bigscreen.numerics.cholesky import factored
+from bigscreen.numerics.reproducible import Totals
+from bigscreen.numerics.rows import FloatArray, njit
+from bigscreen.problems.point import Point, Reading, SumLayout
+from bigscreen.problems.recipes import Problem
+from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Check, Run
+
+Single = NDArray[np.float32]
+
+STEP_LENGTHS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
+
+STEPS = 60
+"""Newton steps, at most."""
+
+INEXACT, NEAR, REFINED = 0.2, 0.03, 16
+"""Part of the gradient, in the preconditioner's norm, that a direction may leave (where smoothing
+costs less than the gap that is asked for: the gap has the gradient's square, curved or not), and
+products that it may take."""
+
+MOMENT_ROWS = 16
+"""Rows, in columns of the features, that the preconditioner is made of."""
+
+ENOUGH = 0.8
+"""Part of the gap that is asked for at which a problem is taken for solved."""
+
+LITTLE = 0.4
+"""Part of the gap that is asked for that smoothing may cost in the end."""
+
+RIDGE = 1e-5
+"""Part of the largest entry on its diagonal that the preconditioner is made larger by."""
+
+ROW_BYTES = 40
+"""Memory of a row and a problem: signs, bounds, scores, alpha and what is made of them."""
+
+
+class Case(NamedTuple):
+    """One of the problems, and the rows with its labels and weights."""
+
+    problem: Problem
+    rows: Rows
+
+
+def suits(design: Design, cases: Sequence[Case]) -> bool:
+    """Whether these can be solved together: dense float32 features, a kink at 0, no coupling."""
+    data = design.data
+    if design.kernel is not None or data.is_sparse or data.X(0, 0).dtype != np.float32:
+        return False
+    for problem, rows in cases:
+        dual = problem.dual(rows.y(0, 1), rows.weights(0, 1))
+        if not (dual.coupling is None and dual.curve is None and dual.tube is None):
+            return False
+    return True
+
+
+@dataclass
+class _Shard:
+    """A shard's rows (rows, m), and of each problem that is left: arrays (rows, problems)."""
+
+    X: Single
+    runs: NDArray[np.int64]
+    sign: Single
+    lin: Single
+    lo: Single
+    hi: Single
+    scores: Single
+    trial: Single
+    signed: Single
+    bend: Single
+
+    OF_RUNS = ("sign", "lin", "lo", "hi", "scores", "trial", "signed", "bend")
+
+
+@dataclass(frozen=True)
+class ManyProgram:
+    """What every shard does for many problems at once (see ``fleet.Program``).
+
+    ``constant``: the feature appended to all rows, 0 without one.
+    """
+
+    design: Design
+    cases: tuple[Case, ...]
+    constant: float
+
+    def open(self, shard: int) -> _Shard:
+        """The rows at w = 0."""
+        start, stop = self.design.data.shard(shard)
+        shape = stop - start, len(self.cases)
+        made = {name: np.zeros(shape, np.float32) for name in _Shard.OF_RUNS}
+        for j, (problem, rows) in enumerate(self.cases):
+            dual = problem.dual(rows.y(start, stop), rows.weights(start, stop))
+            for name in ("sign", "lin", "lo", "hi"):
+                made[name][:, j] = getattr(dual, name)
+        X: Any = self.design.data.X(start, stop)
+        return _Shard(X, np.arange(len(self.cases)), **made)
+
+    def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Run one message; what it answers is summed over the shards."""
+        if len(message["left"]) < len(state.runs):
+            keep = np.searchsorted(state.runs, message["left"])
+            state.runs = message["left"]
+            for name in _Shard.OF_RUNS:
+                setattr(state, name, np.ascontiguousarray(getattr(state, name)[:, keep]))
+        answer: FloatArray = getattr(self, "_" + message["kind"])(state, message, totals)
+        return answer
+
+    def _sizes(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """[Sums of the rows' reach..., of reach times |lin|...]."""
+        reach = np.maximum(np.abs(state.lo), np.abs(state.hi))
+        weighted = np.sum(reach * np.abs(state.lin), axis=0, dtype=np.float64)
+        return np.concatenate([np.sum(reach, axis=0, dtype=np.float64), weighted])
+
+    def _line(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Smoothed losses at some step lengths along each problem's direction (problems, steps)."""
+        state.trial = self._products(state, message["along"])
+        losses = np.zeros((len(message["steps"]), len(state.runs)))
+        rows = state.sign, state.lin, state.lo, state.hi
+        _line(state.scores, state.trial, *rows, message["h"], message["steps"], losses)
+        return losses.T.ravel()
+
+    def _take(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Go so far along the directions, and read alpha off.
+
+        Returns [losses..., p . alpha..., the zones' weights..., ``sum s alpha [phi, constant]``
+        problem by problem...].
+        """
+        sums = np.zeros((3, len(state.runs)))
+        rows = state.sign, state.lin, state.lo, state.hi
+        moved = state.scores, state.trial, message["t"]
+        _take(*moved, *rows, message["h"], state.signed, state.bend, sums)
+        return np.concatenate([sums.ravel(), self._sums(state, state.signed).ravel()])
+
+    def _moment(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """Add the second moment of one row in ``stride``, with its mean curvature, to the totals.
+
+        Returns [its trace].
+        """
+        part = slice(message["turn"] % message["stride"], None, message["stride"])
+        bend = state.bend[part].mean(axis=1, dtype=np.float64) * message["stride"]
+        size = state.X.shape[1] + bool(self.constant)
+        scaled = np.empty((len(bend), size), np.float32)
+        root = np.sqrt(bend).astype(np.float32)[:, None]
+        np.multiply(state.X[part], root, out=scaled[:, : state.X.shape[1]])
+        if self.constant:
+            scaled[:, -1:] = root * np.float32(self.constant)
+        moment = scaled.T @ scaled
+        reproducible.add(totals, "moment", moment, message["bound"])
+        return np.array([float(np.trace(moment))])
+
+    def _curved(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """The losses' Hessian times each problem's direction (problems, size)."""
+        along = self._products(state, message["along"])
+        along *= state.bend
+        return self._sums(state, along).ravel()
+
+    def _products(self, state: _Shard, along: Single) -> Single:
+        """``[phi, constant] . along`` (rows, problems) of directions (problems, size)."""
+        m = state.X.shape[1]
+        found: Single = state.X @ along[:, :m].T
+        if self.constant:
+            found += np.float32(self.constant) * along[:, m]
+        return found
+
+    def _sums(self, state: _Shard, weights: Single) -> FloatArray:
+        """``sum weight [phi, constant]`` (problems, size)."""
+        m = state.X.shape[1]
+        out = np.empty((len(state.runs), m + bool(self.constant)))
+        out[:, :m] = weights.T @ state.X
+        if self.constant:
+            out[:, m] = self.constant * np.sum(weights, axis=0, dtype=np.float64)
+        return out
+
+    def save(self, state: Any) -> dict[str, NDArray[Any]]:
+        """Nothing is saved: what is interrupted begins again."""
+        raise NotImplementedError
+
+    def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> Any:
+        """See ``save``."""
+        raise NotImplementedError
+
+
+@dataclass
+class _Place:
+    """Where the problems that are left are: arrays (problems,), w (problems, size)."""
+
+    runs: NDArray[np.int64]
+    w: FloatArray
+    h: FloatArray
+    steps: int = 0
+
+    def narrowed(self, keep: NDArray[np.bool_]) -> None:
+        """Go on with these problems alone."""
+        self.runs, self.w, self.h = self.runs[keep], self.w[keep], self.h[keep]
+
+
+def solve_many(
+    design: Design, cases: Sequence[Case], fleet: Fleet, tol: float, until: float | None = None
+) -> list[Point]:
+    """The points where problems over the same features end, found together.
+
+    Parameters
+    ----------
+    design : Design
+        What the problems share (see ``suits``).
+    cases : sequence of Case
+        Each with the same kind of offset.
+    fleet : Fleet
+    tol : float
+        Relative gap that each is to have, as far as float32 sums tell.
+    until : float or None
+        Value of ``time.monotonic()`` after which all are left where they are.
+    """
+    return _Together(design, cases, fleet, tol).run(until)
+
+
+class _Together:
+    """The coordinator of ``solve_many``."""
+
+    def __init__(self, design: Design, cases: Sequence[Case], fleet: Fleet, tol: float) -> None:
+        self.design, self.fleet, self.tol = design, fleet, tol
+        self.frame = SumLayout.of(*cases[0])
+        self.cases = tuple(cases)
+        self.points: dict[int, Point] = {}
+        fleet.start(ManyProgram(design, self.cases, self.frame.constant), design.data.n_shards)
+        k, size = len(cases), design.width + self.frame.extras
+        self.place = _Place(np.arange(k), np.zeros((k, size)), np.ones(k))
+        self.reach, weighted = self._asked("sizes").reshape(2, k)
+        self.place.h = np.where(weighted > 0, weighted / np.maximum(self.reach, 1e-300), 1.0)
+
+    def _asked(self, kind: str, **what: Any) -> FloatArray:
+        message = {"kind": kind, "left": self.place.runs, **what}
+        stack, self.totals = self.fleet.round(message)
+        found: FloatArray = stack.sum(axis=0)
+        return found
+
+    def run(self, until: float | None) -> list[Point]:
+        """Step until all are solved, or nothing more is gained."""
+        place, t = self.place, np.zeros(len(self.place.runs))
+        for place.steps in range(STEPS + 1):
+            found = self._asked("take", t=t, h=place.h)
+            k = len(place.runs)
+            losses, lin, weight = found[: 3 * k].reshape(3, k)
+            sums = found[3 * k :].reshape(place.w.shape)
+            half = 0.5 * np.einsum("ij,ij->i", place.w, place.w)
+            primal = half + losses
+            dual = lin - 0.5 * np.einsum("ij,ij->i", sums, sums)
+            gradient = place.w - sums
+            last = place.steps == STEPS or (until is not None and time.monotonic() > until)
+            done = (primal - dual <= ENOUGH * self.tol * np.abs(primal)) | last
+            for i in np.flatnonzero(done).tolist():
+                self._end(i, float(primal[i]), float(dual[i]), sums[i])
+            left = ~done
+            if not left.any():
+                break
+            place.narrowed(left)
+            gradient, weight, primal = gradient[left], weight[left], primal[left]
+            near = weight * place.h / 12 <= self.tol * primal
+            along, decrement = self._direction(gradient, np.where(near, NEAR, INEXACT))
+            place.h = _next_h(place.h, weight, decrement, primal, self.tol)
+            t = self._searched(along)
+            place.w += t[:, None] * along
+        return [self.points[j] for j in range(len(self.cases))]
+
+    def _end(self, i: int, primal: float, dual: float, sums: FloatArray) -> None:
+        """Keep the point of a problem that is taken for solved."""
+        place, design, problem = self.place, self.design, self.cases[self.place.runs[i]].problem
+        w, b = place.w[i, : design.width].copy(), place.w[i, design.width :]
+        constant = self.frame.constant * float(b.sum())
+        reading = Reading(w, constant, float(place.h[i]))
+        error = 3 * design.score_error(w)
+        self.points[int(place.runs[i])] = Point(
+            w,
+            w,
+            constant + problem.offset(0.0),
+            primal,
+            dual,
+            paired=False,
+            readings=(reading,),
+            rounding=float(self.reach[place.runs[i]]) * error,
+            apart=float(np.linalg.norm(place.w[i] - sums)),
+        )
+
+    def _searched(self, along: FloatArray) -> FloatArray:
+        """How far to go along each problem's direction, and have the shards know its scores."""
+        place, steps = self.place, STEP_LENGTHS
+        message = {"along": along.astype(np.float32), "h": place.h, "steps": steps}
+        losses = self._asked("line", **message).reshape(len(place.runs), len(steps))
+        ww, wd, dd = (
+            np.einsum("ij,ij->i", one, other)
+            for one, other in ((place.w, place.w), (place.w, along), (along, along))
+        )
+        regular = 0.5 * (ww[:, None] + 2 * steps * wd[:, None] + steps**2 * dd[:, None])
+        best: FloatArray = steps[np.argmin(regular + losses, axis=1)]
+        return best
+
+    def _direction(
+        self, gradient: FloatArray, inexact: FloatArray
+    ) -> tuple[FloatArray, FloatArray]:
+        """Each problem's Newton direction, near enough, and the decrease that it promises."""
+        solved = self._preconditioner()
+        step, left = np.zeros_like(gradient), -gradient
+        near = solved(left)
+        towards, size = near, np.einsum("ij,ij->i", left, near)
+        enough = inexact**2 * size
+        for _ in range(REFINED):
+            going = size > enough
+            if not going.any():
+                break
+            image = towards + self._asked("curved", along=towards.astype(np.float32)).reshape(
+                towards.shape
+            )
+            curve = np.einsum("ij,ij->i", towards, image)
+            length = np.where(going & (curve > 0), size / np.where(curve > 0, curve, 1.0), 0.0)
+            step += length[:, None] * towards
+            left -= length[:, None] * image
+            near = solved(left)
+            before, size = size, np.where(going, np.einsum("ij,ij->i", left, near), size)
+            ratio = np.where(before > 0, size / np.where(before > 0, before, 1.0), 0.0)
+            towards = np.where(going[:, None], near + ratio[:, None] * towards, towards)
+        return step, -0.5 * np.einsum("ij,ij->i", gradient, step)
+
+    def _preconditioner(self) -> Any:
+        """What solves with 1 and the moment of rows with their mean curvature over the problems."""
+        size, n = self.place.w.shape[1], self.design.data.n_rows
+        stride = max(1, n // (MOMENT_ROWS * size))
+        # A mean bend is at most half the mean reach over the least h.
+        largest = self.frame.largest(self.design.column_bound)
+        most = float(np.max(self.reach)) * stride / float(np.min(self.place.h))
+        bound = most * largest**2
+        self._asked("moment", stride=stride, turn=self.place.steps, bound=bound)
+        matrix = reproducible.read(self.totals, "moment", bound)
+        top = float(np.max(np.diag(matrix), initial=0.0))
+        ridge, factor = RIDGE, None
+        while factor is None:
+            damped = matrix.astype(np.float32)
+            damped[np.diag_indices(size)] += np.float32(1.0 + ridge * top)
+            factor, ridge = factored(damped), 10 * ridge
+        return lambda v: factor.solve(v).astype(np.float64)
+
+
+def _next_h(
+    h: FloatArray, weight: FloatArray, decrement: FloatArray, primal: FloatArray, tol: float
+) -> FloatArray:
+    """The smoothing of the next step, by the rule of one Newton (`place.next_h`).
+
+    But that it stays where smoothing costs little enough: there it is the gradient that is left.
+    """
+    cost = weight * h / 12
+    ready = decrement <= np.maximum(np.minimum(cost, primal), 1e-15 * primal)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        floor = np.where(cost > 0, h * np.sqrt(0.8 * LITTLE * tol * primal / cost), 0.0)
+    converged = decrement <= 0.1 * cost
+    lower = np.maximum(h / np.where(converged, 4.0, 2.0), floor)
+    return np.where(ready & (cost > LITTLE * tol * primal), lower, h)
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A point that was found together with those of other problems, and what goes on from there.
+
+    Parameters
+    ----------
+    point : Point
+    rest : Newton
+        Solves the problem where the closing pass proves too little of the point.
+    """
+
+    point: Point
+    rest: Newton
+
+    def solve(self, run: Run, check: Check) -> Point:
+        """See ``Solver``."""
+        rows = {"rows_visited": run.design.data.n_rows, "rows_alive": run.design.data.n_rows}
+        counts = {**rows, "fixed_hi": 0, "fixed_lo": 0, "stalled": False}
+        if check(self.point, counts, lambda folder, meta: None) is None:
+            return self.point
+        return self.rest.solve(run, check)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+def _line(
+    scores: Single,
+    trial: Single,
+    sign: Single,
+    lin: Single,
+    lo: Single,
+    hi: Single,
+    h: FloatArray,
+    steps: FloatArray,
+    losses: FloatArray,
+) -> None:
+    for s in range(len(steps)):
+        for i in range(scores.shape[0]):
+            for j in range(scores.shape[1]):
+                z = lin[i, j] - sign[i, j] * (scores[i, j] + steps[s] * trial[i, j])
+                a = min(max((z + h[j]) / (2 * h[j]), 0.0), 1.0)
+                losses[s, j] += lo[i, j] * z + (hi[i, j] - lo[i, j]) * a * (z + h[j] - h[j] * a)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
+def _take(
+    scores: Single,
+    trial: Single,
+    t: FloatArray,
+    sign: Single,
+    lin: Single,
+    lo: Single,
+    hi: Single,
+    h: FloatArray,
+    signed: Single,
+    bend: Single,
+    sums: FloatArray,
+) -> None:
+    for i in range(scores.shape[0]):
+        for j in range(scores.shape[1]):
+            scores[i, j] += np.float32(t[j]) * trial[i, j]
+            z = float(lin[i, j]) - float(sign[i, j]) * float(scores[i, j])
+            low, width = float(lo[i, j]), float(hi[i, j]) - float(lo[i, j])
+            a = min(max((z + h[j]) / (2 * h[j]), 0.0), 1.0)
+            alpha = low + width * a
+            inside = 1.0 if abs(z) <= h[j] else 0.0
+            signed[i, j] = np.float32(float(sign[i, j]) * alpha)
+            bend[i, j] = np.float32(inside * width / (2 * h[j]))
+            sums[0, j] += low * z + width * max(z, 0.0)
+            sums[1, j] += float(lin[i, j]) * alpha
+            sums[2, j] += inside * width

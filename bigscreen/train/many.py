@@ -1,0 +1,121 @@
+"""Many fits to the same rows: features made once, problems solved together, a model of each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.recast import Recast
+from bigscreen.data.rows import Rows
+from bigscreen.features.design import Design
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.model.model import Model
+from bigscreen.problems.point import Point
+from bigscreen.solvers.newton.many import ROW_BYTES, Begun, Case, solve_many, suits
+from bigscreen.solvers.newton.solver import Newton
+from bigscreen.train.features import FeaturesJob
+from bigscreen.train.job import Attempt
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.plan import Plan
+from bigscreen.train.problems import Binary, check_rows, problems
+
+MOST = 128
+"""Problems over one product, at most."""
+
+HELD_BYTES = 2**30
+"""What the problems of one product may hold of the rows."""
+
+
+class Outcomes(NamedTuple):
+    """One fit's label codes or targets, and its weights (n,), row by row; None: the rows' own."""
+
+    y: NDArray[Any] | None
+    weights: NDArray[Any] | None
+
+
+class ManyJob(FeaturesJob):
+    """One training run of many fits; `models` makes a model of each.
+
+    Parameters
+    ----------
+    data, options, fleet, plan
+        As for `Job`.
+    outcomes : sequence of Outcomes
+    """
+
+    def __init__(
+        self,
+        data: Rows,
+        options: TrainOptions,
+        fleet: Fleet,
+        plan: Plan,
+        outcomes: Sequence[Outcomes],
+    ) -> None:
+        super().__init__(data, options, fleet, None, plan)
+        self.outcomes = outcomes
+        self.fits: dict[str, int] = {}
+        """The number of every problem's fit, by the problem's folder."""
+        self.points: dict[str, Point] = {}
+        """Where problems that were solved together ended, by their folders."""
+
+    def _problems(self) -> list[Binary]:
+        found = []
+        for fit, outcomes in enumerate(self.outcomes):
+            rows = Recast(self.data, *outcomes)
+            check_rows(rows, self.options.problem, self.options.classifies)
+            for one in problems(rows, self.options):
+                name = f"fit {fit}" if one.name is None else f"{one.name} of fit {fit}"
+                found.append(one._replace(name=name, folder=f"fit-{fit}-{one.folder}"))
+                self.fits[found[-1].folder] = fit
+        return found
+
+    def _prepare(self) -> None:
+        """Make the features, and solve over them what can be solved together."""
+        super()._prepare()
+        began = time.monotonic()
+        cases = {
+            one.folder: Case(one.problem, self._recast(self.design, one).data)
+            for one in self.problems
+        }
+        if self.plan.solver == "newton" and suits(self.design, list(cases.values())):
+            some = max(1, min(MOST, HELD_BYTES // (ROW_BYTES * self.data.n_rows)))
+            folders = list(cases)
+            for turn in (folders[a : a + some] for a in range(0, len(folders), some)):
+                own = [cases[folder] for folder in turn]
+                points = solve_many(self.design, own, self.fleet, self.options.tol, self.deadline)
+                self.points |= dict(zip(turn, points, strict=True))
+        self.seconds["solve"] += time.monotonic() - began
+
+    def _recast(self, design: Design, binary: Binary) -> Design:
+        outcomes = self.outcomes[self.fits[binary.folder]]
+        return replace(design, data=Recast(design.data, *outcomes))
+
+    def _attempt(self, binary: Binary) -> Attempt:
+        attempt = super()._attempt(binary)
+        solver, source = attempt.solver, attempt.source
+        if binary.folder in self.points and isinstance(solver, Newton):
+            solver = Begun(self.points[binary.folder], solver)
+        return attempt._replace(
+            design=self._recast(attempt.design, binary),
+            solver=solver,
+            source=None if source is None else self._recast(source, binary),
+        )
+
+    def models(self) -> list[Model]:
+        """The model of every fit; a warning says which of them missed the gap."""
+        self._end()
+        results = [self.results[binary.folder] for binary in self.problems]
+        parts = self._parts(results)
+        fits = np.array([self.fits[binary.folder] for binary in self.problems])
+        return [
+            self.machine(
+                [results[i] for i in np.flatnonzero(fits == fit)],
+                {**parts, "coef": parts["coef"][fits == fit]},
+            )
+            for fit in range(len(self.outcomes))
+        ]

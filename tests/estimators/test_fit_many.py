@@ -1,0 +1,186 @@
+"""Many fits to the same rows in one call: each is proved, and ends where a fit of its own ends."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy import sparse
+from sklearn.exceptions import ConvergenceWarning
+
+from bigscreen import (
+    SVC,
+    LinearSVC,
+    LinearSVR,
+    NystroemSVC,
+    QuantileRegressor,
+    fit_many,
+)
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.recast import Recast
+from bigscreen.data.writer import DatasetWriter
+from bigscreen.features import nystrom
+from bigscreen.fleet.cluster import local_cluster
+from bigscreen.fleet.inline import Inline
+from bigscreen.solvers.newton import many
+from bigscreen.train.many import Outcomes
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train_many
+
+RNG = np.random.default_rng(5)
+X = RNG.normal(size=(700, 4)).astype(np.float32)
+Y = np.where(X[:, 0] + X[:, 1] ** 2 + 0.5 * RNG.normal(size=700) > 0.7, "yes", "no")
+DRAWS = RNG.multinomial(700, np.full(700, 1 / 700), 5).T
+PERMUTED = np.stack([Y, *(RNG.permutation(Y) for _ in range(4))], axis=1)
+HOW = {"n_components": 40, "gamma": 0.3, "C": 2.0, "random_state": 0}
+
+
+def near(one, other):
+    """Both are proved, and no farther from each other than they can be from the optimum."""
+    for a, b in zip(one.certificate_, other.certificate_, strict=True):
+        room = [proof["gap"] + proof["rounding_bound"] for proof in (a, b)]
+        assert abs(a["primal"] - b["primal"]) <= max(room)
+    assert one.relative_gap_ <= one.tol and other.relative_gap_ <= one.tol
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-3, 1e-6])
+@pytest.mark.parametrize("offset", ["penalized", False])
+def test_labels_end_where_fits_of_their_own_end(tol, offset):
+    machine = NystroemSVC(**HOW, tol=tol, fit_intercept=offset)
+    found = fit_many(machine, X, PERMUTED)
+    assert len(found) == 5 and not hasattr(machine, "model_")
+    for j, each in enumerate(found):
+        own = NystroemSVC(**HOW, tol=tol, fit_intercept=offset).fit(X, PERMUTED[:, j])
+        near(each, own)
+        assert np.mean(each.predict(X) == own.predict(X)) > 0.97
+        assert len(each.ledger_.status) == 700
+    assert found[0].score(X, Y) > 0.85 > found[1].score(X, Y)
+
+
+def test_weights_end_where_fits_of_their_own_end():
+    machine = LinearSVC(loss="hinge", C=0.5, tol=1e-4)
+    for j, each in enumerate(fit_many(machine, X, Y, DRAWS)):
+        near(each, LinearSVC(loss="hinge", C=0.5, tol=1e-4).fit(X, Y, DRAWS[:, j]))
+        copies = np.repeat(np.arange(700), DRAWS[:, j])
+        near(each, LinearSVC(loss="hinge", C=0.5, tol=1e-4).fit(X[copies], Y[copies]))
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        NystroemSVC(**HOW, fit_intercept=True),
+        NystroemSVC(**HOW, loss="squared_hinge"),
+        NystroemSVC(**HOW, features="recomputed"),
+        NystroemSVC(**HOW, class_weight="balanced"),
+        NystroemSVC(**HOW, solver="cd"),
+    ],
+    ids=["offset", "squared", "recomputed", "balanced", "cd"],
+)
+def test_machines_of_every_kind(machine):
+    """Those whose steps are not made together share the features all the same."""
+    found = fit_many(machine, X, PERMUTED[:, :2])
+    for j, each in enumerate(found):
+        near(each, type(machine)(**machine.get_params()).fit(X, PERMUTED[:, j]))
+
+
+def test_sparse_rows_and_regressions():
+    targets = np.stack([X[:, 0] + 0.1 * RNG.normal(size=700) for _ in range(2)], axis=1)
+    for machine, rows in (
+        (LinearSVR(epsilon=0.1, tol=1e-4), X),
+        (LinearSVR(epsilon=0.0, tol=1e-4), sparse.csr_array(X)),
+        (QuantileRegressor(quantile=0.8, n_components=30, tol=1e-4, random_state=0), X),
+    ):
+        for j, each in enumerate(fit_many(machine, rows, targets)):
+            near(each, type(machine)(**machine.get_params()).fit(rows, targets[:, j]))
+
+
+def test_more_than_two_labels():
+    y = np.digitize(X[:, 0], [-0.5, 0.5])
+    columns = np.stack([y, RNG.permutation(y)], axis=1)
+    for j, each in enumerate(fit_many(NystroemSVC(**HOW), X, columns)):
+        assert each.coef_.shape == (3, 40) and len(each.certificate_) == 3
+        near(each, NystroemSVC(**HOW).fit(X, columns[:, j]))
+
+
+def test_features_are_made_once_and_steps_together(monkeypatch):
+    made, steps = [], []
+    stored, take = nystrom.stored_features, many.ManyProgram._take
+    monkeypatch.setattr(nystrom, "stored_features", lambda *all: made.append(1) or stored(*all))
+
+    def counted(self, state, message, totals):
+        steps.append(len(state.runs))
+        return take(self, state, message, totals)
+
+    monkeypatch.setattr(many.ManyProgram, "_take", counted)
+    found = fit_many(NystroemSVC(**HOW), X, Y, DRAWS)
+    assert len(made) == 1
+    assert steps[0] == 5 and len(steps) < 5 * 60
+    assert all(each.certificate_[0]["passes"]["closing"] == 1 for each in found)
+    assert all(each.components_ is found[0].components_ for each in found)
+
+
+def test_what_proves_too_little_is_solved_by_itself(monkeypatch):
+    monkeypatch.setattr(many, "STEPS", 2)
+    for each in fit_many(NystroemSVC(**HOW), X, Y, DRAWS[:, :3]):
+        assert each.relative_gap_ <= 1e-3 and len(each.history_) > 1
+
+
+def test_threads_and_workers_change_no_bit(tmp_path):
+    options = TrainOptions(gamma=0.3, landmarks=40, C=2.0)
+    data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"], shard_rows=256)
+    outcomes = [Outcomes(None, DRAWS[:, j].astype(np.uint8)) for j in range(3)]
+    writer = DatasetWriter(tmp_path / "rows.store", data.layout, None)
+    for k in range(writer.n_chunks):
+        a, b = writer.chunk(k)
+        writer.write(k, data.X(a, b), data.y(a, b))
+    store, models = writer.finish(), []
+    for threads in (1, 3):
+        with Inline(threads) as fleet:
+            models.append(train_many(data, options, fleet, outcomes))
+    with local_cluster(2) as fleet:
+        work = TrainOptions(gamma=0.3, landmarks=40, C=2.0, work=tmp_path / "work")
+        models.append(train_many(store, work, fleet, outcomes))
+    for others in models[1:]:
+        for one, other in zip(models[0], others, strict=True):
+            np.testing.assert_array_equal(one.coef, other.coef)
+            assert one.provenance["certificates"] == other.provenance["certificates"]
+
+
+def test_a_budget_is_for_all_fits():
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = fit_many(NystroemSVC(**HOW, time_budget=1e-9), X, Y, DRAWS)
+    said = [str(each.message) for each in told if each.category is ConvergenceWarning]
+    assert len(said) == 1 and "5 of 5 classifiers missed tol" in said[0] and "fit 0" in said[0]
+    assert all(np.isfinite(each.dual_gap_) for each in found)
+
+
+def test_recast_rows_are_the_others_with_outcomes_of_their_own():
+    base = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"])
+    found = Recast(base, np.zeros(700, np.uint8), None)
+    assert found.shared is base and found.X(0, 700) is not None
+    assert found.label_counts.tolist() == [700, 0] and not found.has_weights
+    weighted = Recast(base, None, DRAWS[:, 0])
+    assert weighted.has_weights and weighted.weights(3, 9).tolist() == DRAWS[3:9, 0].tolist()
+    np.testing.assert_array_equal(weighted.y(0, 700), base.y(0, 700))
+
+
+@pytest.mark.parametrize(
+    ("machine", "y", "weights", "said"),
+    [
+        (SVC(), Y, DRAWS, "an exact kernel machine has none"),
+        (NystroemSVC(**HOW, probability=True), Y, DRAWS, "leave out probability"),
+        (NystroemSVC(**HOW), Y, None, "there is one fit; use fit"),
+        (NystroemSVC(**HOW), PERMUTED, DRAWS[:, :3], "y has 5 columns"),
+        (NystroemSVC(**HOW), PERMUTED[:600], None, "600"),
+        (NystroemSVC(**HOW), Y, DRAWS[:600], "sample_weight has 600"),
+        (NystroemSVC(**HOW), Y, -DRAWS.astype(float), "weight"),
+        (NystroemSVC(**HOW), Y, DRAWS * (Y == "yes")[:, None], "fit 0: all rows that have any"),
+        (NystroemSVC(**HOW), Y, np.zeros((700, 2)), "fit 0: every row has the weight zero"),
+        (NystroemSVC(**HOW), np.stack([Y, np.full(700, "yes")], 1), None, "column 1 of y has the"),
+        (LinearSVR(), np.stack([X[:, 0], np.full(700, np.inf)], 1), None, "column 1 of y"),
+        ("a text", Y, DRAWS, "str is none"),
+    ],
+)
+def test_bad_input_is_said(machine, y, weights, said):
+    with pytest.raises(ValueError, match=said):  # scikit-learn's own, and ours, which are some, too
+        fit_many(machine, X, y, weights)
