@@ -12,6 +12,7 @@ from bigscreen.cli.info import info
 from bigscreen.cli.ingest import ingest
 from bigscreen.cli.path import path, pick
 from bigscreen.cli.report import report
+from bigscreen.cli.resample import resample
 from bigscreen.cli.rows import rows
 from bigscreen.cli.tune import tune
 from bigscreen.cli.watch import watch
@@ -44,7 +45,7 @@ def main() -> None:
     """
 
 
-_COMMANDS = (demo, ingest, info, plan, fit, path, pick, tune, watch, cluster_check)
+_COMMANDS = (demo, ingest, info, plan, fit, path, pick, tune, resample, watch, cluster_check)
 _OF_A_MODEL = (predict, evaluate, report, rows, amend, compress)
 for _command in (*_COMMANDS, *_OF_A_MODEL):
     main.add_command(_command)

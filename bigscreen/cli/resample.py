@@ -1,0 +1,109 @@
+"""`bigscreen resample`: how much a held-out error depends on chance."""
+
+import tempfile
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import click
+
+from bigscreen.cli.common import check_fleet, check_json, json_option, open_fleet
+from bigscreen.cli.options import fit_options, train_options
+
+OF_EVERY_FIT = (
+    *("landmarks", "kernel", "gamma", "degree", "coef0", "sampling", "truncation", "seed", "C"),
+    *("class_weight", "tol", "time_budget", "memory", "intercept", "no_intercept"),
+)
+"""Options of a fit that many fits at once have, too."""
+
+
+@click.command(short_help="Say how much an error depends on the rows drawn, or on chance.")
+@click.argument("store")
+@click.argument("holdout")
+@click.option(
+    "--way",
+    type=click.Choice(["bootstrap", "permutation"]),
+    default="bootstrap",
+    show_default=True,
+    help="bootstrap: fit rows drawn with replacement, and give the interval that the middle 95 % "
+    "of the errors fall into; permutation: fit labels in random order, and give how often chance "
+    "does as well.",
+)
+@click.option(
+    "--fits",
+    type=click.IntRange(min=1),
+    default=100,
+    show_default=True,
+    metavar="K",
+    help="Bootstraps, or permutations.",
+)
+@fit_options(OF_EVERY_FIT)
+@json_option
+@click.pass_context
+def resample(
+    context: click.Context,
+    /,
+    store: str,
+    holdout: str,
+    way: str,
+    fits: int,
+    json_file: str | None,
+    **values: Any,
+) -> None:
+    """Fit STORE and many resamples of it at once; count the errors of all on the store HOLDOUT.
+
+    All fits share their landmarks and every pass over the rows, and each is proved like a fit of
+    its own: a hundred take some ten times as long as one. No model is written.
+
+    \b
+    Examples:
+      bigscreen resample train.store train-holdout.store
+      bigscreen resample train.store train-holdout.store --way permutation --fits 999
+    """
+    from sklearn.exceptions import ConvergenceWarning
+
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.report import report
+    from bigscreen.train.resample import resampled
+    from bigscreen.train.run import plan
+
+    check_json(json_file)
+    check_fleet(values)
+    data, held = Dataset.open(store), Dataset.open(holdout)
+    of_fit = {**values, "problem": "c-svc", "exact": False, "strategy": "rest"}
+    with (
+        tempfile.TemporaryDirectory(prefix="bigscreen-") as work,
+        open_fleet(values) as fleet,
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        warnings.showwarning = lambda message, *_, **__: report.warn(str(message))
+        options = train_options(context, data, of_fit, Path(work), resume=False)
+        cluster = bool(values["workers"] or values["scheduler"])
+        if not plan(data, options, fleet.workers, cluster, fits + 1).disk_bytes:
+            options = replace(options, work=None)
+        record = resampled(data, held, options, fleet, fits, way)
+    if json_file:
+        report.write_json(json_file, record)
+    report.table(f"{way.capitalize()} of {store}", _facts(record, options.tol))
+
+
+def _facts(record: dict[str, Any], tol: float) -> dict[str, str]:
+    from bigscreen.report.report import count
+
+    facts = {
+        "fits": f"1 and {count(record['fits'])} resamples, seed {record['seed']}",
+        "judged by": f"{count(record['rows'])} rows",
+        "error": f"{record['error']:.2%}",
+    }
+    if record["way"] == "bootstrap":
+        low, high = record["interval"]
+        facts["95 % of the bootstraps"] = f"{low:.2%} to {high:.2%}"
+    else:
+        facts["errors of permuted labels"] = (
+            f"{min(record['errors']):.2%} to {max(record['errors']):.2%}"
+        )
+        facts["p-value"] = f"{record['p_value']:.2g}, that chance does as well"
+    missed = "" if record["relative_gap"] <= tol else f"; {tol:g} was asked for"
+    return {**facts, "largest relative gap": f"{record['relative_gap']:.1e}, proved{missed}"}

@@ -1,0 +1,112 @@
+"""How much a held-out error depends on the rows drawn, or on labels: many fits at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.model.model import Model
+from bigscreen.train.many import Outcomes
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train_many
+
+WAYS = ("bootstrap", "permutation")
+
+INTERVAL = (0.025, 0.975)
+"""The part of the bootstraps that an interval holds."""
+
+
+def resampled(
+    data: Rows, held: Rows, options: TrainOptions, fleet: Any, fits: int, way: str
+) -> dict[str, Any]:
+    """Fit a classifier to the rows, and to so many resamples of them; judge all by other rows.
+
+    Parameters
+    ----------
+    data, held : Rows
+        To fit, and to judge by: every row with a label counts once.
+    options : TrainOptions
+        Of a machine on features; the seed draws the resamples, too.
+    fleet : Fleet
+    fits : int
+    way : {"bootstrap", "permutation"}
+        As many rows drawn with replacement (a row's weight counts as often as it is drawn); or
+        the labels in random order, each with the weight of the row that it came to.
+
+    Returns
+    -------
+    dict
+        JSON-able: way, fits, seed, rows (judged), error (of the fit to the rows themselves),
+        errors (of the resamples), relative_gap (the largest of all fits). Of bootstraps interval
+        (the middle 95 % of the errors); of permutations p_value, how often chance does as well:
+        ``(1 + permutations with an error no larger) / (1 + permutations)``.
+
+    Raises
+    ------
+    InputError
+        As `train_many` does; where no row of ``held`` has a label, or it was prepared otherwise.
+    """
+    if held.regression or held.n_unlabelled == held.n_rows:
+        raise InputError("the rows to judge by have no labels, and errors are counted by them")
+    if (held.n_features, held.preparation.of_features) != (
+        data.n_features,
+        data.preparation.of_features,
+    ):
+        name = data.path or "the rows to fit"
+        raise InputError(
+            f"{held.path or 'what is held out'} was scaled or encoded otherwise than {name}, or "
+            f"has other columns; ingest it again with `--like {name}`"
+        )
+    drawn = [Outcomes(None, None), *_drawn(data, fits, way, options.seed)]
+    models = train_many(data, options, fleet, drawn)
+    counts = np.zeros(1 + len(models), np.int64)
+    for part in fleet.each(partial(_wrong, models, held), range(held.n_chunks)):
+        counts += part
+    error, *errors = (counts[1:] / counts[0]).tolist()
+    proofs = [proof for model in models for proof in model.provenance["certificates"]]
+    record = {
+        "way": way,
+        "fits": fits,
+        "seed": options.seed,
+        "rows": int(counts[0]),
+        "error": error,
+        "errors": errors,
+        "relative_gap": max(proof["relative_gap"] for proof in proofs),
+    }
+    if way == "bootstrap":
+        return {**record, "interval": np.quantile(errors, INTERVAL).tolist()}
+    as_well = sum(each <= error for each in errors)
+    return {**record, "p_value": (1 + as_well) / (1 + fits)}
+
+
+def _drawn(data: Rows, fits: int, way: str, seed: int) -> Iterator[Outcomes]:
+    rng, n = np.random.default_rng([seed, 0x64726177]), data.n_rows
+    if way == "permutation":
+        y = data.y(0, n)
+        for _ in range(fits):
+            yield Outcomes(rng.permutation(y), None)
+        return
+    for _ in range(fits):
+        times: NDArray[Any] = np.bincount(rng.integers(n, size=n), minlength=n).astype(np.uint16)
+        yield Outcomes(None, times * data.weights(0, n) if data.has_weights else times)
+
+
+def _wrong(models: list[Model], held: Rows, chunk: int) -> NDArray[np.int64]:
+    """[Rows of a chunk that have a label, those that each model gets wrong...]."""
+    start, stop = held.chunk(chunk)
+    y, X, labels = held.y(start, stop), held.X(start, stop), models[0].labels
+    known = y >= 0
+    # A label that no model knows is one that all get wrong.
+    codes = np.array([labels.index(each) if each in labels else -1 for each in held.labels])
+    true = codes[y[known]]
+    wrong = [
+        np.count_nonzero(model.decide(model.scores(X, prepared=True)[known]) != true)
+        for model in models
+    ]
+    return np.array([np.count_nonzero(known), *wrong], np.int64)
