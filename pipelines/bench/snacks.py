@@ -56,6 +56,8 @@ SETS = {
 EPOCHS = (1, 3, 10, 30, 100)
 CONSTANT = (0.01, 0.1, 1.0)
 WITHIN = 0.01
+RESIDENT = 2_000_000
+"""Rows up to which Newton keeps them in memory."""
 PUBLISHED = Snacks(1e-12, step=1.5, radius=1100.0, batch=1, first=12_000, growth=1.0, plain=True)
 
 
@@ -192,7 +194,7 @@ def susy(given: Any, work: Path) -> dict[str, Any]:
             # (Another stage would go beyond one pass.)
             clock = Clock(told, rows=np.inf if label == "newton" else data.n_rows / 2)
             if label == "newton":
-                run = Run(design, problem, fleet)
+                run = Run(design, problem, fleet, resident=given.rows <= RESIDENT)
                 found = fit(run, _Timed(solver, clock), Limits(1e-3))
                 record["best"] = {**found.certificate.to_dict(), **told(found.point)}
             else:
