@@ -133,6 +133,9 @@ def test_figures_of_a_few_rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert [figure["title"] for figure in found["figures"]] == ["figure 1", "figure 2"]
     curve = found["figure 1"]
     assert curve["steps"][-1] == 4 * curve["rows"] and len(curve["Snacks"]) == 10
+    drawn, accuracies = zip(*curve["Snacks ours"], strict=True)
+    assert list(drawn) == sorted(drawn) and drawn[-1] >= 4 * curve["rows"]
+    assert all(0.5 < accuracy <= 1 for accuracy in accuracies)
     assert set(found["verdicts"]) == {"figure 1", "figure 2"}
     assert all(word in ("agrees", "differs") for word, *_ in found["verdicts"].values())
 
