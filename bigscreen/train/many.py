@@ -27,8 +27,8 @@ from bigscreen.train.problems import Binary, check_rows, problems
 MOST = 128
 """Problems over one product, at most."""
 
-HELD_BYTES = 2**30
-"""What the problems of one product may hold of the rows."""
+HELD_BYTES, HELD_SHARE = 2**30, 0.25
+"""What the problems of one product may hold of the rows, also as a part of the memory allowed."""
 
 
 class Outcomes(NamedTuple):
@@ -83,11 +83,13 @@ class ManyJob(FeaturesJob):
             for one in self.problems
         }
         if self.plan.solver == "newton" and suits(self.design, list(cases.values())):
-            some = max(1, min(MOST, HELD_BYTES // (ROW_BYTES * self.data.n_rows)))
+            room = min(HELD_BYTES, HELD_SHARE * (self.options.memory or np.inf))
+            some = max(1, min(MOST, int(room // (ROW_BYTES * self.data.n_rows))))
             folders = list(cases)
             for turn in (folders[a : a + some] for a in range(0, len(folders), some)):
                 own = [cases[folder] for folder in turn]
-                points = solve_many(self.design, own, self.fleet, self.options.tol, self.deadline)
+                how = self.options.tol, self.deadline, self.plan.resident
+                points = solve_many(self.design, own, self.fleet, *how)
                 self.points |= dict(zip(turn, points, strict=True))
         self.seconds["solve"] += time.monotonic() - began
 

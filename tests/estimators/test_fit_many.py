@@ -19,8 +19,10 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.recast import Recast
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.features import nystrom
+from bigscreen.features.design import Design
 from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton import many
 from bigscreen.train.many import Outcomes
 from bigscreen.train.options import TrainOptions
@@ -143,6 +145,42 @@ def test_threads_and_workers_change_no_bit(tmp_path):
         for one, other in zip(models[0], others, strict=True):
             np.testing.assert_array_equal(one.coef, other.coef)
             assert one.provenance["certificates"] == other.provenance["certificates"]
+
+
+@pytest.mark.parametrize("offset", ["none", "constant"])
+def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
+    """In parts, and to the same bits as those that are kept."""
+    monkeypatch.setattr(many, "TILE", 100)
+    data, read = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"]), []
+    cases = [many.Case(CSvc(1.0, 1, (), offset), Recast(data, None, DRAWS[:, j])) for j in range(3)]
+    points, given = [], data.X
+    monkeypatch.setattr(data, "X", lambda a, b: read.append(b - a) or given(a, b))
+    with Inline(2) as fleet:
+        for resident in (True, False):
+            read.clear()
+            points.append(many.solve_many(Design(data), cases, fleet, 1e-4, resident=resident))
+    assert max(read) <= 100 and len(read) > 50
+    for one, other in zip(*points, strict=True):
+        np.testing.assert_array_equal(one.w, other.w)
+        assert one.relative_gap <= 1e-4
+
+
+def test_a_shard_moves_to_another_worker():
+    data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"])
+    cases = tuple(many.Case(CSvc(1.0, 1), Recast(data, None, DRAWS[:, j])) for j in range(3))
+    program = many.ManyProgram(Design(data), cases, 0.0)
+    along = RNG.normal(size=(2, 4)).astype(np.float32)
+    left, h = np.array([0, 2]), np.full(2, 0.5)
+    line = {"kind": "line", "left": left, "along": along, "h": h, "steps": np.array([0.0, 1.0])}
+    take = {"kind": "take", "left": left, "t": np.ones(2), "h": h}
+    here = program.open(0)
+    program.step(here, line, {})
+    there = program.load(0, program.save(here))
+    for state in (here, there):
+        state.found = program.step(state, take, {})
+    np.testing.assert_array_equal(here.found, there.found)
+    for name in ("runs", *many._Shard.OF_RUNS):
+        np.testing.assert_array_equal(getattr(here, name), getattr(there, name))
 
 
 def test_a_budget_is_for_all_fits():

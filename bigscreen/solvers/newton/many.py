@@ -11,7 +11,7 @@ one problem goes on where that proves too little.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
-from bigscreen.features.design import Design
+from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics import reproducible
 from bigscreen.numerics.cholesky import factored
@@ -54,6 +54,9 @@ LITTLE = 0.4
 RIDGE = 1e-5
 """Part of the largest entry on its diagonal that the preconditioner is made larger by."""
 
+TILE = 8192
+"""Rows that one product is of."""
+
 ROW_BYTES = 40
 """Memory of a row and a problem: signs, bounds, scores, alpha and what is made of them."""
 
@@ -79,9 +82,13 @@ def suits(design: Design, cases: Sequence[Case]) -> bool:
 
 @dataclass
 class _Shard:
-    """A shard's rows (rows, m), and of each problem that is left: arrays (rows, problems)."""
+    """A shard's rows, and of each problem that is left: arrays (rows, problems).
 
-    X: Single
+    ``X`` (rows, m) is None where the rows are read again in every pass.
+    """
+
+    start: int
+    X: Single | None
     runs: NDArray[np.int64]
     sign: Single
     lin: Single
@@ -94,17 +101,27 @@ class _Shard:
 
     OF_RUNS = ("sign", "lin", "lo", "hi", "scores", "trial", "signed", "bend")
 
+    def narrow(self, left: NDArray[np.int64]) -> None:
+        """Forget all problems but these."""
+        if len(left) < len(self.runs):
+            keep = np.searchsorted(self.runs, left)
+            self.runs = left
+            for name in _Shard.OF_RUNS:
+                setattr(self, name, np.ascontiguousarray(getattr(self, name)[:, keep]))
+
 
 @dataclass(frozen=True)
 class ManyProgram:
     """What every shard does for many problems at once (see ``fleet.Program``).
 
-    ``constant``: the feature appended to all rows, 0 without one.
+    ``constant``: the feature appended to all rows, 0 without one. ``resident``: whether rows are
+    kept in memory between passes.
     """
 
     design: Design
     cases: tuple[Case, ...]
     constant: float
+    resident: bool = True
 
     def open(self, shard: int) -> _Shard:
         """The rows at w = 0."""
@@ -115,16 +132,12 @@ class ManyProgram:
             dual = problem.dual(rows.y(start, stop), rows.weights(start, stop))
             for name in ("sign", "lin", "lo", "hi"):
                 made[name][:, j] = getattr(dual, name)
-        X: Any = self.design.data.X(start, stop)
-        return _Shard(X, np.arange(len(self.cases)), **made)
+        X = self._read(start, stop) if self.resident else None
+        return _Shard(start, X, np.arange(len(self.cases)), **made)
 
     def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Run one message; what it answers is summed over the shards."""
-        if len(message["left"]) < len(state.runs):
-            keep = np.searchsorted(state.runs, message["left"])
-            state.runs = message["left"]
-            for name in _Shard.OF_RUNS:
-                setattr(state, name, np.ascontiguousarray(getattr(state, name)[:, keep]))
+        state.narrow(message["left"])
         answer: FloatArray = getattr(self, "_" + message["kind"])(state, message, totals)
         return answer
 
@@ -136,10 +149,12 @@ class ManyProgram:
 
     def _line(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Smoothed losses at some step lengths along each problem's direction (problems, steps)."""
-        state.trial = self._products(state, message["along"])
+        state.trial = np.empty_like(state.scores)
+        for rows, X in self._tiles(state):
+            state.trial[rows] = self._products(X, message["along"])
         losses = np.zeros((len(message["steps"]), len(state.runs)))
-        rows = state.sign, state.lin, state.lo, state.hi
-        _line(state.scores, state.trial, *rows, message["h"], message["steps"], losses)
+        box = state.sign, state.lin, state.lo, state.hi
+        _line(state.scores, state.trial, *box, message["h"], message["steps"], losses)
         return losses.T.ravel()
 
     def _take(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
@@ -152,55 +167,83 @@ class ManyProgram:
         rows = state.sign, state.lin, state.lo, state.hi
         moved = state.scores, state.trial, message["t"]
         _take(*moved, *rows, message["h"], state.signed, state.bend, sums)
-        return np.concatenate([sums.ravel(), self._sums(state, state.signed).ravel()])
+        features = self._nothing(state)
+        for part, X in self._tiles(state):
+            features += self._sums(X, state.signed[part])
+        return np.concatenate([sums.ravel(), features.ravel()])
 
     def _moment(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Add the second moment of one row in ``stride``, with its mean curvature, to the totals.
 
         Returns [its trace].
         """
-        part = slice(message["turn"] % message["stride"], None, message["stride"])
-        bend = state.bend[part].mean(axis=1, dtype=np.float64) * message["stride"]
-        size = state.X.shape[1] + bool(self.constant)
-        scaled = np.empty((len(bend), size), np.float32)
-        root = np.sqrt(bend).astype(np.float32)[:, None]
-        np.multiply(state.X[part], root, out=scaled[:, : state.X.shape[1]])
-        if self.constant:
-            scaled[:, -1:] = root * np.float32(self.constant)
-        moment = scaled.T @ scaled
-        reproducible.add(totals, "moment", moment, message["bound"])
-        return np.array([float(np.trace(moment))])
+        stride, trace, m = message["stride"], 0.0, self.design.width
+        for rows, X in self._tiles(state):
+            part = slice((message["turn"] - rows.start) % stride, None, stride)
+            bend = state.bend[rows][part].mean(axis=1, dtype=np.float64) * stride
+            root = np.sqrt(bend).astype(np.float32)[:, None]
+            scaled = np.empty((len(bend), m + bool(self.constant)), np.float32)
+            np.multiply(X[part], root, out=scaled[:, :m])
+            if self.constant:
+                scaled[:, m:] = root * np.float32(self.constant)
+            moment = scaled.T @ scaled
+            trace += float(np.trace(moment))
+            reproducible.add(totals, "moment", moment, message["bound"])
+        return np.array([trace])
 
     def _curved(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """The losses' Hessian times each problem's direction (problems, size)."""
-        along = self._products(state, message["along"])
-        along *= state.bend
-        return self._sums(state, along).ravel()
+        out = self._nothing(state)
+        for rows, X in self._tiles(state):
+            along = self._products(X, message["along"])
+            along *= state.bend[rows]
+            out += self._sums(X, along)
+        return out.ravel()
 
-    def _products(self, state: _Shard, along: Single) -> Single:
+    def _tiles(self, state: _Shard) -> Iterator[tuple[slice, Single]]:
+        """The rows in parts that are as large as one product: their places, and the rows."""
+        for a, b in row_ranges(len(state.sign), TILE):
+            X: Any = state.X
+            kept = X is not None
+            yield slice(a, b), X[a:b] if kept else self._read(state.start + a, state.start + b)
+
+    def _read(self, start: int, stop: int) -> Any:
+        return self.design.data.X(start, stop)
+
+    def _products(self, X: Single, along: Single) -> Single:
         """``[phi, constant] . along`` (rows, problems) of directions (problems, size)."""
-        m = state.X.shape[1]
-        found: Single = state.X @ along[:, :m].T
+        m = X.shape[1]
+        found: Single = X @ along[:, :m].T
         if self.constant:
             found += np.float32(self.constant) * along[:, m]
         return found
 
-    def _sums(self, state: _Shard, weights: Single) -> FloatArray:
+    def _nothing(self, state: _Shard) -> FloatArray:
+        return np.zeros((len(state.runs), self.design.width + bool(self.constant)))
+
+    def _sums(self, X: Single, weights: Single) -> FloatArray:
         """``sum weight [phi, constant]`` (problems, size)."""
-        m = state.X.shape[1]
-        out = np.empty((len(state.runs), m + bool(self.constant)))
-        out[:, :m] = weights.T @ state.X
+        m = X.shape[1]
+        out = np.empty((weights.shape[1], m + bool(self.constant)))
+        out[:, :m] = weights.T @ X
         if self.constant:
             out[:, m] = self.constant * np.sum(weights, axis=0, dtype=np.float64)
         return out
 
-    def save(self, state: Any) -> dict[str, NDArray[Any]]:
-        """Nothing is saved: what is interrupted begins again."""
-        raise NotImplementedError
+    def save(self, state: _Shard) -> dict[str, NDArray[Any]]:
+        """What the state holds beyond the data and the problems."""
+        return {name: getattr(state, name) for name in _SAVED}
 
-    def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> Any:
-        """See ``save``."""
-        raise NotImplementedError
+    def load(self, shard: int, arrays: dict[str, NDArray[Any]]) -> _Shard:
+        """The state that ``save`` wrote."""
+        state = self.open(shard)
+        state.narrow(arrays["runs"])
+        for name in _SAVED:
+            setattr(state, name, arrays[name].copy())
+        return state
+
+
+_SAVED = ("runs", "scores", "trial", "signed", "bend")
 
 
 @dataclass
@@ -218,7 +261,12 @@ class _Place:
 
 
 def solve_many(
-    design: Design, cases: Sequence[Case], fleet: Fleet, tol: float, until: float | None = None
+    design: Design,
+    cases: Sequence[Case],
+    fleet: Fleet,
+    tol: float,
+    until: float | None = None,
+    resident: bool = True,
 ) -> list[Point]:
     """The points where problems over the same features end, found together.
 
@@ -233,19 +281,24 @@ def solve_many(
         Relative gap that each is to have, as far as float32 sums tell.
     until : float or None
         Value of ``time.monotonic()`` after which all are left where they are.
+    resident : bool
+        Keep rows in memory between passes.
     """
-    return _Together(design, cases, fleet, tol).run(until)
+    return _Together(design, cases, fleet, tol, resident).run(until)
 
 
 class _Together:
     """The coordinator of ``solve_many``."""
 
-    def __init__(self, design: Design, cases: Sequence[Case], fleet: Fleet, tol: float) -> None:
+    def __init__(
+        self, design: Design, cases: Sequence[Case], fleet: Fleet, tol: float, resident: bool
+    ) -> None:
         self.design, self.fleet, self.tol = design, fleet, tol
         self.frame = SumLayout.of(*cases[0])
         self.cases = tuple(cases)
         self.points: dict[int, Point] = {}
-        fleet.start(ManyProgram(design, self.cases, self.frame.constant), design.data.n_shards)
+        program = ManyProgram(design, self.cases, self.frame.constant, resident)
+        fleet.start(program, design.data.n_shards)
         k, size = len(cases), design.width + self.frame.extras
         self.place = _Place(np.arange(k), np.zeros((k, size)), np.ones(k))
         self.reach, weighted = self._asked("sizes").reshape(2, k)
