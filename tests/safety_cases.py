@@ -1,6 +1,7 @@
 """Random cases for the rules of a path: is w* in every region, and is nothing removed wrongly?
 
-``python tests/safety_cases.py --cases 20000`` tries that many and prints what each rule decided.
+``python tests/safety_cases.py --cases 20000`` tries that many and prints what each rule decided;
+``--edits 2000``: so many edits of machines (``edit_cases``), whose bounds no optimum may break.
 A ``Spec`` is one case: a problem at one point of a path, kernel, rows, weights, and points solved
 before to some accuracy. Optima come from ``reference``, alphas from plain loops here: nothing that
 judges a rule is the package's own, but for the recipes that say what the problem is.
@@ -50,6 +51,7 @@ from bigscreen.screening.sequential import Dvi, Essnsv, GapAtPast, PathRule, Ssn
 from bigscreen.screening.srbo import Srbo, SrboCut
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+import edit_cases
 import reference
 
 RECIPES = ("c_svc", "nu_svc", "one_class", "lad", "svr", "quantile", "sublinear")
@@ -464,11 +466,28 @@ def judge_ledger(case: Case, name: str, book: Ledger, tally: Tally) -> None:
     tally.add(name, case, wrong, 0, int(np.count_nonzero((status != OPEN) & live)))
 
 
+def try_edits(numbers: Sequence[int]) -> int:
+    """Edits: how many bounds, machines after them or ledgers the optimum contradicts."""
+    kinds, broken, began = Counter(), 0, time.perf_counter()
+    for number in numbers:
+        case = edit_cases.Case(edit_cases.drawn(number))
+        said = edit_cases.wrongs(case) + edit_cases.wrongs_after(case)
+        kinds[case.spec.machine] += 1
+        broken += bool(said)
+        if said:
+            print("FALSE:", case.spec, *said)
+    seconds = time.perf_counter() - began
+    print(f"{len(numbers)} edits in {seconds:.0f} s: {dict(kinds)}, {broken} with a wrong claim")
+    return broken
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0, help="number of the first case")
+    parser.add_argument("--edits", type=int, default=0, help="edits of machines to try, too")
     given = parser.parse_args(arguments)
+    broken = try_edits(range(given.seed, given.seed + given.edits)) if given.edits else 0
     tally, began, kinds, unsolved = Tally(), time.perf_counter(), Counter(), 0
     for number in range(given.seed, given.seed + given.cases):
         case = Case(drawn(number))
@@ -489,7 +508,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"{name:>18} {cases:7d} {tally.rows[name]:9d} {rate:8.1%} {numbers}")
     for name, spec in tally.guilty[:20]:
         print("FALSE:", name, spec)
-    return 1 if tally.guilty else 0
+    return 1 if tally.guilty or broken else 0
 
 
 if __name__ == "__main__":

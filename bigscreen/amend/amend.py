@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,6 +70,7 @@ def amend(
     path: str | os.PathLike[str] | None = None,
     overwrite: bool = False,
     strict: bool = False,
+    work: Path | None = None,
     report: Callable[[dict[str, Any]], None] | None = None,
 ) -> Amended:
     """Apply edits: the rows as they are from then on, and a model that is certified over them.
@@ -84,6 +86,8 @@ def amend(
         The new store of the edited rows; None, for rows in memory, keeps them there.
     strict : bool
         Fit anew: landmarks are drawn, and a gamma in words is computed, from the edited rows.
+    work : path or None
+        A folder for features that do not fit in memory.
 
     Raises
     ------
@@ -108,10 +112,10 @@ def amend(
     if still:
         made, how = _kept(model, data, edited, rows), "carried over"
     elif strict:
-        options = options_of(model, gamma=model.provenance["parameters"]["gamma"])
+        options = options_of(model, gamma=model.provenance["parameters"]["gamma"], work=work)
         made, how = train(rows, options, fleet, report), "fitted anew"
     else:
-        options = options_of(model)
+        options = options_of(model, work=work)
         problems(rows, options)  # each label still needs rows, before anything is made
         duals = {b.folder: each.primal - each.gap for b, each in zip(own, found, strict=True)}
         made, how = refitted(model, rows, options, fleet, alphas, duals, report), "fitted on"

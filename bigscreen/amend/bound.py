@@ -29,7 +29,7 @@ from bigscreen.train.problems import Binary
 SUMMED = 2.0**-44
 """What float64 sums of so many terms as there are edited rows are off, as a part of their size."""
 
-SWEEPS, MOST_SWEPT = 10, 2000
+SWEEPS, MOST_SWEPT = 3, 1000
 """Sweeps of coordinate ascent over the rows that enter, and for how many of them it is tried."""
 
 MENDERS = 512

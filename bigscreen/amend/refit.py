@@ -62,6 +62,8 @@ class _AmendedFeatures(_Amended, FeaturesJob):
 
     def _landmarks(self, bare: Design) -> Operand:
         rows: Any = self.old.landmarks
+        known = self.old.provenance.get("nystrom") or {}
+        self.sampling = known.get("sampling", self.options.sampling)
         if isinstance(bare.data, Moved):
             rows = bare.data.move(rows)
         return Operand(rows)

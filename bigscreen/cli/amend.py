@@ -143,7 +143,11 @@ def amend(
             report.table(f"Edits of {model}: {_said(edits.counts)}", _bound_facts(record))
             return
         assert out is not None
-        with open_fleet({**values, "memory": None}) as fleet, report.FitReport() as show:
+        with (
+            tempfile.TemporaryDirectory(dir=Path(out).absolute().parent, prefix=".work-") as work,
+            open_fleet({**values, "memory": None}) as fleet,
+            report.FitReport() as show,
+        ):
             made = edit(
                 fitted,
                 dataset,
@@ -152,6 +156,7 @@ def amend(
                 path=folder,
                 overwrite=overwrite,
                 strict=strict,
+                work=Path(work),
                 report=show,
             )
     made.model.save(out)

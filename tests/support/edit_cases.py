@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import reference
 
+from bigscreen.amend.amend import amend
 from bigscreen.amend.bound import Bound, bound
 from bigscreen.amend.edits import Changes, Edits, changes
 from bigscreen.amend.request import check_amendable
@@ -204,4 +205,31 @@ def wrongs(case: Case) -> list[str]:
         u = kernel @ s + (float(s.sum()) if case.spec.intercept == "penalized" else 0.0)
         if np.any((u < low - slack) | (u > high + slack)):
             said.append(f"a score lies outside by {max(np.max(low - u), np.max(u - high))}")
+    return said
+
+
+def wrongs_after(case: Case) -> list[str]:
+    """What the machine of the edited rows says and the oracle contradicts."""
+    with Inline(1) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        made = amend(case.model, case.data, case.edits, fleet)
+    q = case.oracle()
+    best = reference.solve(q)
+    (proof,), (book,) = made.model.provenance["certificates"], made.model.ledger
+    w, mu = case.w(made.model)
+    P, room = objective(q, w, mu), proof["rounding_bound"] + 1e-6 * (1 + abs(best.primal))
+    said = []
+    if abs(P - proof["primal"]) > room:
+        said.append(f"P {proof['primal']} is {P}")
+    if P - best.primal > proof["gap"] + room:
+        said.append(f"P - P* is {P - best.primal}, gap {proof['gap']}")
+    n = made.data.n_rows
+    alpha, most = np.zeros(n), made.data.weights(0, n) * case.spec.C
+    alpha[most > 0] = best.alpha
+    status, numbers = book.status, book.numbers()
+    if np.any(alpha[numbers][status == "out"] > 1e-4 * most[numbers][status == "out"]):
+        said.append("a row is not out")
+    bound_rows = status == "bound"
+    if np.any(alpha[numbers][bound_rows] < (1 - 1e-4) * most[numbers][bound_rows]):
+        said.append("a row is not at its bound")
     return said
