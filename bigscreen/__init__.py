@@ -23,6 +23,7 @@ The packages, from the ground up; each imports only itself and those before it:
     features    what solvers multiply with: raw rows, stored features, columns of a kernel
     screening   which rows need no further look, and why that is safe
     report      what a person sees: progress, tables, plots
+    export      models for other programs, read again there and compared
     intake      from files and arrays to a data set on disk; readers of every format
     certify     the closing pass: the certificate, over all rows
     solvers     smoothed Newton, coordinate descent; blocks and pairs of rows for exact kernels

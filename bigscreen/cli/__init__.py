@@ -7,6 +7,8 @@ from bigscreen.cli.apply import evaluate, predict
 from bigscreen.cli.cluster_check import cluster_check
 from bigscreen.cli.common import Commands
 from bigscreen.cli.demo import demo
+from bigscreen.cli.explain import explain
+from bigscreen.cli.export import export, import_
 from bigscreen.cli.fit import fit, plan
 from bigscreen.cli.info import info
 from bigscreen.cli.ingest import ingest
@@ -46,6 +48,6 @@ def main() -> None:
 
 
 _COMMANDS = (demo, ingest, info, plan, fit, path, pick, tune, resample, watch, cluster_check)
-_OF_A_MODEL = (predict, evaluate, report, rows, amend, compress)
+_OF_A_MODEL = (predict, evaluate, explain, report, rows, amend, compress, export, import_)
 for _command in (*_COMMANDS, *_OF_A_MODEL):
     main.add_command(_command)

@@ -16,6 +16,7 @@ from bigscreen.estimators.base import Classifier
 from bigscreen.estimators.kernel import KernelMachine
 from bigscreen.estimators.probability import Probable
 from bigscreen.model.model import Model
+from bigscreen.model.pairs import classes_of, one_against_one
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -84,13 +85,13 @@ class _Voting(Probable, Classifier, KernelMachine):
 
     def _publish_support(self, model: Model) -> None:
         assert model.support is not None
-        code = _classes_of(model)
+        code = classes_of(model)
         order = np.lexsort((model.support, code))
         order = order[code[order] >= 0]
         code = code[order]
         self._support_of(model, order)
         self.n_support_ = np.bincount(code, minlength=len(self.classes_)).astype(np.int32)
-        self._coefficients(_one_against_one(model.coef[:, order], code, len(self.classes_)))
+        self._coefficients(one_against_one(model.coef[:, order], code, len(self.classes_)))
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -289,28 +290,3 @@ class NuSVC(_Voting):
 
     def _own(self) -> dict[str, Any]:
         return {**super()._own(), "nu": self.nu}
-
-
-def _pairs(classes: int) -> list[tuple[int, int]]:
-    return list(zip(*(part.tolist() for part in np.triu_indices(classes, 1)), strict=True))
-
-
-def _classes_of(model: Model) -> NDArray[np.int64]:
-    """The class of every support row, which the sign of any of its coefficients tells; -1: none."""
-    code = np.full(model.coef.shape[1], -1)
-    for (first, second), coef in zip(_pairs(len(model.labels)), model.coef, strict=True):
-        code[coef > 0], code[coef < 0] = second, first
-    return code
-
-
-def _one_against_one(
-    coef: NDArray[np.float64], code: NDArray[np.int64], classes: int
-) -> NDArray[np.float64]:
-    """Coefficients (pairs, n_SV) in scikit-learn's layout (classes - 1, n_SV)."""
-    if classes == 2:
-        return coef
-    out = np.zeros((classes - 1, coef.shape[1]))
-    for (first, second), own in zip(_pairs(classes), coef, strict=True):
-        out[second - 1] -= np.where(code == first, own, 0.0)
-        out[first] -= np.where(code == second, own, 0.0)
-    return out

@@ -100,12 +100,12 @@ def evaluate(
         raise InputError(f"positive is for one-class machines and the model is a {model.kind}")
     if model.kind == "one-class":
         return _one_class(model, dataset, each, positive)
-    _check_outcome(model, dataset)
+    check_outcome(model, dataset)
     compare = _regressor if model.kind == "regressor" else _classifier
     return compare(model, dataset, each, curves)
 
 
-def _check_outcome(model: Model, dataset: Rows) -> None:
+def check_outcome(model: Model, dataset: Rows) -> None:
     """Refuse a store whose rows do not have what the model predicts."""
     data = dataset.path or "the data"
     if dataset.regression != (model.kind == "regressor"):

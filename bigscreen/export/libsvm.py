@@ -1,0 +1,276 @@
+"""Model files of LIBSVM: written, read, and evaluated as LIBSVM does, in float64."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.data.limits import check_regular
+from bigscreen.data.preparation import Preparation
+from bigscreen.errors import InputError
+from bigscreen.files.output import replacing
+from bigscreen.kernels.standard import make_kernel
+from bigscreen.model.model import Model
+from bigscreen.model.pairs import classes_of, one_against_one
+from bigscreen.numerics.rows import FloatArray
+
+KERNELS = {"linear": "linear", "polynomial": "polynomial", "rbf": "rbf", "sigmoid": "sigmoid"}
+"""Those that both have, and their names there."""
+
+TYPES = {
+    "c_svc": "classifier",
+    "nu_svc": "classifier",
+    "one_class": "one-class",
+    "epsilon_svr": "regressor",
+    "nu_svr": "regressor",
+}
+
+IMPORTED = (
+    "no certificate: it was read from a file of LIBSVM's, which does not say what it was fitted to"
+)
+
+
+def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
+    """Write a model file of LIBSVM, which appears whole or not at all.
+
+    Returns
+    -------
+    list of str
+        What a reader of the file has to know: sentences.
+
+    Raises
+    ------
+    InputError
+        If LIBSVM has no such machine.
+    """
+    name = model.kernel.name
+    if name not in KERNELS:
+        raise InputError(f"LIBSVM has no {name} kernel; export the model to onnx or sklearn")
+    if model.gate is not None:
+        raise InputError("LIBSVM has no machine of parts, as an early divide and conquer ends with")
+    k = len(model.labels)
+    many = model.kind == "classifier" and k > 2
+    if many and (model.strategy != "one" or model.support is None):
+        raise InputError(
+            "LIBSVM's machines of more than two labels are exact and one against one: fit with "
+            "`--exact --strategy one`, or export to onnx or sklearn"
+        )
+    notes = []
+    if model.preparation.changes:
+        notes.append("the file is of prepared rows (scaled, a column for every category)")
+    rows: Any = model.landmarks
+    coef, offset = model.coef, model.intercept - (0.0 if many else model.threshold)
+    if rows is None:  # one support vector, which is w itself
+        rows, coef = model.coef, np.ones((1, 1))
+    head = [f"svm_type {_type(model)}", f"kernel_type {KERNELS[name]}"]
+    own = [name for name in ("degree", "gamma", "coef0") if hasattr(model.kernel, name)]
+    head += [f"{parameter} {getattr(model.kernel, parameter)!r}" for parameter in own]
+    order, sizes = np.arange(coef.shape[1]), [coef.shape[1], 0]
+    if many:
+        code = classes_of(model)
+        order = np.argsort(code, kind="stable")
+        order = order[code[order] >= 0]
+        sizes = np.bincount(code[order], minlength=k).tolist()
+        coef, offset = one_against_one(coef[:, order], code[order], k), -offset
+    head += [f"nr_class {k if many else 2}", f"total_sv {len(order)}"]
+    head.append("rho " + " ".join(repr(float(-each)) for each in offset))
+    if model.kind == "classifier":
+        labels = model.labels if many else model.labels[::-1]
+        if not all(isinstance(label, (int, np.integer)) for label in labels):
+            codes = {label: code for code, label in enumerate(model.labels)}
+            named = ", ".join(f"{code} is {label}" for label, code in codes.items())
+            notes.append(f"LIBSVM's labels are whole numbers: {named}")
+            labels = [codes[label] for label in labels]
+        head += ["label " + " ".join(map(str, labels)), "nr_sv " + " ".join(map(str, sizes))]
+    with replacing(out) as file:
+        file.write("\n".join([*head, "SV\n"]).encode())
+        for row, own in zip(order.tolist(), coef.T, strict=True):
+            numbers = " ".join(repr(float(each)) for each in own)
+            file.write(f"{numbers} {' '.join(_entries(rows, row))}\n".encode())
+    return notes
+
+
+def _type(model: Model) -> str:
+    names = {"classifier": "c_svc", "one-class": "one_class", "regressor": "epsilon_svr"}
+    return names[model.kind]
+
+
+def _entries(rows: Any, row: int) -> Iterator[str]:
+    """The entries of a row that are not 0, as svmlight has them."""
+    if issparse(rows):
+        own = slice(rows.indptr[row], rows.indptr[row + 1])
+        columns, values = rows.indices[own], rows.data[own]
+    else:
+        columns = np.flatnonzero(rows[row])
+        values = rows[row, columns]
+    return (f"{j + 1}:{v!r}" for j, v in zip(columns.tolist(), values.tolist(), strict=True))
+
+
+def read_libsvm(path: str | os.PathLike[str]) -> Model:
+    """The machine in a model file of LIBSVM; nothing is proved of it.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or it is not one of LIBSVM's, or damaged.
+    """
+    name = os.fspath(path)
+    check_regular(path)
+    if not Path(path).is_file():
+        raise InputError(f"there is no file {name}")
+    head: dict[str, list[str]] = {}
+    try:
+        with open(path, encoding="ascii") as file:
+            for line in file:
+                key, *values = line.split() or [""]
+                if key == "SV":
+                    break
+                head[key] = values
+            if "svm_type" not in head or "kernel_type" not in head:
+                raise InputError(f"{name} is no model file of LIBSVM: it names no svm_type")
+            return _machine(name, head, file)
+    except (ValueError, KeyError, IndexError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{name} is no whole model file of LIBSVM ({reason})") from error
+
+
+def _machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
+    kind = TYPES.get(head["svm_type"][0])
+    kernel_name = head["kernel_type"][0]
+    if kind is None or kernel_name not in KERNELS.values():
+        raise InputError(
+            f"{name} holds a {head['svm_type'][0]} with a {kernel_name} kernel, which is not read; "
+            f"known are {', '.join(TYPES)} with {', '.join(KERNELS.values())}"
+        )
+    count, classes = int(head["total_sv"][0]), int(head["nr_class"][0])
+    width = classes - 1 if kind == "classifier" else 1
+    if count < 1 or width < 1:
+        raise ValueError(f"{count} support vectors of {classes} classes")
+    coef, rows = _support(lines, count, width)
+    rho = np.array([float(each) for each in head["rho"]])
+    kernel = make_kernel(
+        kernel_name,
+        float(head.get("gamma", ["1"])[0]),
+        int(head.get("degree", ["3"])[0]),
+        float(head.get("coef0", ["0"])[0]),
+    )
+    labels: list[Any] = {"regressor": [], "one-class": [-1, 1]}.get(kind, [])
+    if kind == "classifier":
+        labels = [int(each) for each in head["label"]]
+        sizes = np.array([int(each) for each in head["nr_sv"]])
+        if len(labels) != classes or len(sizes) != classes or sizes.sum() != count:
+            raise ValueError("labels and support vectors do not match")
+        if classes > 2:
+            coef, rho = _by_pairs(coef, np.repeat(np.arange(classes), sizes)), -rho
+        elif labels[0] > labels[1]:  # LIBSVM's score is above 0 for the first of two labels
+            labels = labels[::-1]
+        else:
+            coef, rho = -coef, -rho
+    if not (np.isfinite(coef).all() and np.isfinite(rho).all() and np.isfinite(rows.data).all()):
+        raise ValueError("its numbers are not all finite")
+    return Model(
+        kernel=kernel,
+        landmarks=rows,
+        coef=coef,
+        intercept=-rho,
+        labels=labels,
+        preparation=Preparation.none(),
+        provenance=_provenance(name, head, kernel.to_dict(), count),
+        strategy="one" if kind == "classifier" else "rest",
+        kind=kind,
+    )
+
+
+def _support(lines: Any, count: int, width: int) -> tuple[FloatArray, Any]:
+    """Coefficients (width, count) and rows, read line by line."""
+    coef = np.empty((width, count))
+    data, columns, ends, last = [], [], [0], -1
+    for row in range(count):
+        parts = next(lines, "").split()
+        if len(parts) < width:
+            raise ValueError(f"support vector {row + 1} of {count} is missing or cut short")
+        coef[:, row] = [float(each) for each in parts[:width]]
+        pairs = [part.split(":") for part in parts[width:]]
+        own = [int(j) - 1 for j, _ in pairs]
+        if any(b <= a for a, b in zip([-1, *own], own, strict=False)):
+            raise ValueError(f"the columns of support vector {row + 1} do not ascend from 1")
+        columns += own
+        data += [float(value) for _, value in pairs]
+        ends.append(len(columns))
+        last = max([last, *own[-1:]])
+    if last >= np.iinfo(np.int32).max:
+        raise ValueError(f"column {last + 1} is beyond 32 bits")
+    values = np.array(data)
+    narrow = values.astype(np.float32)
+    kept = narrow if np.array_equal(narrow, values) else values
+    indices = np.array(columns, np.int32), np.array(ends, np.int32)
+    return coef, csr_array((kept, *indices), shape=(count, max(last + 1, 1)))
+
+
+def _by_pairs(coef: FloatArray, code: NDArray[np.int64]) -> FloatArray:
+    """Coefficients (pairs, n_SV) of ours from LIBSVM's (classes - 1, n_SV): of the other sign."""
+    classes = len(coef) + 1
+    out = []
+    for first in range(classes):
+        for second in range(first + 1, classes):
+            one = np.where(code == first, coef[second - 1], 0.0)
+            out.append(-(one + np.where(code == second, coef[first], 0.0)))
+    return np.stack(out)
+
+
+def _provenance(
+    name: str, head: dict[str, list[str]], kernel: dict[str, Any], count: int
+) -> dict[str, Any]:
+    """What a model that was fitted here would say, as far as the file does."""
+    problems = {"c_svc": "c-svc", "nu_svc": "nu-svc", "one_class": "one-class"}
+    kind = head["svm_type"][0]
+    problem = problems.get(kind, kind.removeprefix("epsilon_").replace("_", "-"))
+    return {
+        "source": os.path.basename(name),
+        "versions": {},
+        "fingerprint": None,
+        "index_base": 1,
+        "parameters": {"problem": problem, "kernel": kernel, "tol": None},
+        "certificates": None,
+        "no_certificate": IMPORTED,
+        "history": [],
+        "screening": [],
+        "solver": "LIBSVM",
+        "features": "exact",
+        "seconds": {},
+        "rows": None,
+        "support": count,
+        "peak_pss_bytes": None,
+    }
+
+
+def decision(path: str | os.PathLike[str], X: Any) -> FloatArray:
+    """Our scores (rows, k) of rows as the numbers of a file give them: float64 and dense, slowly.
+
+    What LIBSVM's own prediction does with the file, step by step.
+    """
+    model = read_libsvm(path)
+    Z: Any = model.landmarks
+    wide = np.zeros((Z.shape[0], X.shape[1]))
+    wide[:, : Z.shape[1]] = Z.toarray()[:, : X.shape[1]]
+    rows = np.asarray(X.toarray() if issparse(X) else X, np.float64)
+    kernel: Any = model.kernel
+    if kernel.name == "rbf":
+        apart = np.stack([np.sum((rows - z) ** 2, axis=1) for z in wide], axis=1)
+        entries = np.exp(-kernel.gamma * apart)
+    else:
+        entries = rows @ wide.T
+        if kernel.name == "polynomial":
+            entries = (kernel.gamma * entries + kernel.coef0) ** kernel.degree
+        elif kernel.name == "sigmoid":
+            entries = np.tanh(kernel.gamma * entries + kernel.coef0)
+    found: FloatArray = entries @ model.coef.T + model.intercept
+    return found

@@ -1,0 +1,315 @@
+"""A model as an ONNX graph that takes rows as their source had them, computed in float64.
+
+Inputs: ``X``, float64 (rows, columns of the source); where the source has categories one input a
+column instead, (rows, 1), float64 or text, by the column's name. Outputs: ``label`` (or
+``prediction``) and ``scores``, and ``probabilities`` of a model that has them.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+from bigscreen.data.preparation import ABSENT, MISSING
+from bigscreen.errors import InputError
+from bigscreen.export.source import Tried
+from bigscreen.files.output import replacing
+from bigscreen.model.calibration import LEAST, Curve
+from bigscreen.model.model import Model
+from bigscreen.numerics.rows import FloatArray
+
+OPSET = 17
+IR = 8
+
+DENSE = 1 << 31
+"""Bytes that landmarks may take as a dense matrix: the largest file that ONNX has."""
+
+
+def needs() -> tuple[Any, Any]:
+    """The modules onnx and onnxruntime; InputError if one is missing."""
+    try:
+        import onnx
+        import onnxruntime
+    except ImportError as error:
+        raise InputError(
+            f"exporting to onnx needs onnx and onnxruntime ({error}): pip install "
+            "'bigscreen[export]'"
+        ) from error
+    return onnx, onnxruntime
+
+
+class Graph:
+    """Nodes and constants, each result by a name of its own."""
+
+    def __init__(self) -> None:
+        self.onnx, _ = needs()
+        self.nodes: list[Any] = []
+        self.constants: list[Any] = []
+
+    def constant(self, value: Any, dtype: type = np.float64) -> str:
+        """A tensor that the graph brings along."""
+        name = f"c{len(self.constants)}"
+        array = np.asarray(value) if dtype is object else np.asarray(value, dtype)
+        if array.dtype.kind in "UO":
+            array = array.astype(object)
+        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
+        return name
+
+    def add(self, op: str, *inputs: str, domain: str = "", out: str = "", **attributes: Any) -> str:
+        """A node; the name of its result."""
+        out = out or f"t{len(self.nodes)}"
+        node = self.onnx.helper.make_node(op, inputs, [out], domain=domain, **attributes)
+        self.nodes.append(node)
+        return out
+
+
+def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
+    """Write an ONNX file, which appears whole or not at all.
+
+    Returns
+    -------
+    list of str
+        What a reader of the file has to know: sentences.
+
+    Raises
+    ------
+    InputError
+        If onnx is missing, or ONNX has no such machine.
+    """
+    graph = Graph()
+    helper, types = graph.onnx.helper, graph.onnx.TensorProto
+    features, inputs, notes = _features(graph, model)
+    scores = _scores(graph, model, features)
+    graph.add("Identity", scores, out="scores")
+    outputs = [helper.make_tensor_value_info("scores", types.DOUBLE, [None, len(model.coef)])]
+    if model.kind == "regressor":
+        graph.add("Squeeze", scores, graph.constant([1], np.int64), out="prediction")
+        outputs.insert(0, helper.make_tensor_value_info("prediction", types.DOUBLE, [None]))
+    else:
+        names = _labels(model)
+        graph.add(
+            "Gather",
+            graph.constant(names, names.dtype.type),
+            _codes(graph, model, scores),
+            out="label",
+        )
+        kind = {"O": types.STRING, "i": types.INT64}.get(names.dtype.kind, types.DOUBLE)
+        outputs.insert(0, helper.make_tensor_value_info("label", kind, [None]))
+    if model.calibration is not None:
+        if model.strategy == "one" and len(model.labels) > 2:
+            notes.append("the probabilities of pairs of labels are not in the graph, only scores")
+        else:
+            _probabilities(graph, model, scores)
+            shape = [None, len(model.labels)]
+            outputs.append(helper.make_tensor_value_info("probabilities", types.DOUBLE, shape))
+    made = helper.make_graph(graph.nodes, "bigscreen", inputs, outputs, graph.constants)
+    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", 3)]
+    bundle = helper.make_model(made, producer_name="bigscreen", opset_imports=opsets)
+    bundle.ir_version = IR
+    graph.onnx.checker.check_model(bundle)
+    with replacing(out) as file:
+        file.write(bundle.SerializeToString())
+    return notes
+
+
+def _labels(model: Model) -> NDArray[Any]:
+    """Labels as ONNX has them: whole numbers, numbers, or texts."""
+    names = np.asarray(model.labels)
+    if names.dtype.kind in "iu":
+        return names.astype(np.int64)
+    return names if names.dtype.kind == "f" else np.array([str(n) for n in model.labels], object)
+
+
+def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
+    """The inputs, and the name of the features that are made of them, (rows, n_features)."""
+    helper, types, known = graph.onnx.helper, graph.onnx.TensorProto, model.preparation
+    n_raw = model.n_features_in_
+    if not known.categories:
+        inputs = [helper.make_tensor_value_info("X", types.DOUBLE, [None, n_raw])]
+        values = "X" if known.fill is None else _filled(graph, "X", known.fill)
+        return _scaled(graph, model, values), inputs, []
+    names = input_names(model)
+    inputs, parts = [], []
+    for j, name in enumerate(names):
+        kinds = known.categories.get(j)
+        kind = types.DOUBLE if kinds is None else types.STRING
+        inputs.append(helper.make_tensor_value_info(name, kind, [None, 1]))
+        if kinds is None:
+            fill = None if known.fill is None else known.fill[j : j + 1]
+            parts.append(name if fill is None else _filled(graph, name, fill))
+            continue
+        # A text that says that a value is missing stands for the category of those.
+        gone = [text for text in MISSING if ABSENT in kinds and text not in kinds]
+        ones = graph.add(
+            *("OneHotEncoder", name),
+            domain="ai.onnx.ml",
+            cats_strings=[*kinds, *gone],
+            zeros=1,
+        )
+        ones = graph.add("Cast", ones, to=types.DOUBLE)
+        ones = graph.add("Reshape", ones, graph.constant([-1, len(kinds) + len(gone)], np.int64))
+        if gone:
+            fold = np.eye(len(kinds) + len(gone), len(kinds))
+            fold[len(kinds) :, kinds.index(ABSENT)] = 1.0
+            ones = graph.add("MatMul", ones, graph.constant(fold))
+        parts.append(ones)
+    values = graph.add("Concat", *parts, axis=1)
+    return _scaled(graph, model, values), inputs, []
+
+
+def input_names(model: Model) -> list[str]:
+    """What the inputs are called where there is one a column: the source's names."""
+    known = model.preparation.names
+    names = [f"column {j + 1}" for j in range(model.n_features_in_)] if known is None else known
+    return [
+        f"in: {name}" if name in ("label", "scores", "probabilities") else name for name in names
+    ]
+
+
+def _filled(graph: Graph, values: str, fill: FloatArray) -> str:
+    return graph.add("Where", graph.add("IsNaN", values), graph.constant(fill), values)
+
+
+def _scaled(graph: Graph, model: Model, values: str) -> str:
+    known = model.preparation
+    if known.offset is not None:
+        values = graph.add("Sub", values, graph.constant(known.offset))
+    if known.factor is not None:
+        values = graph.add("Mul", values, graph.constant(known.factor))
+    return values
+
+
+def _scores(graph: Graph, model: Model, X: str) -> str:
+    """Scores (rows, k)."""
+    offset = graph.constant(model.intercept)
+    if model.landmarks is None:
+        return graph.add("Add", graph.add("MatMul", X, graph.constant(model.coef.T)), offset)
+    kernel: Any = model.kernel
+    if model.gate is not None:
+        raise InputError("machines of parts (an early divide and conquer) are not exported to onnx")
+    if kernel.name not in ("linear", "rbf", "polynomial", "sigmoid", "laplacian"):
+        raise InputError(f"a {kernel.name} kernel is not exported to onnx: it has no formula")
+    rows: Any = model.landmarks
+    if 8 * rows.shape[0] * rows.shape[1] >= DENSE:
+        raise InputError(
+            f"{rows.shape[0]} rows of {rows.shape[1]} columns take more than the 2 GiB that an "
+            "ONNX file may have, which knows no sparse matrices; export to libsvm"
+        )
+    Z = np.asarray(rows.toarray() if issparse(rows) else rows, np.float64)
+    if kernel.invariant:  # near 0 differences of squares keep their digits
+        middle = Z.mean(axis=0)
+        X, Z = graph.add("Sub", X, graph.constant(middle)), Z - middle
+    entries = _entries(graph, kernel, X, Z)
+    return graph.add("Add", graph.add("MatMul", entries, graph.constant(model.coef.T)), offset)
+
+
+def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
+    """Kernel entries (rows, m)."""
+    if kernel.name == "laplacian":
+        apart = graph.add(
+            "Sub", graph.add("Unsqueeze", X, graph.constant([1], np.int64)), graph.constant(Z[None])
+        )
+        total = graph.add(
+            "ReduceSum", graph.add("Abs", apart), graph.constant([2], np.int64), keepdims=0
+        )
+        return graph.add("Exp", graph.add("Mul", total, graph.constant(-kernel.gamma)))
+    products = graph.add("MatMul", X, graph.constant(Z.T))
+    if kernel.name == "linear":
+        return products
+    if kernel.name == "rbf":
+        own = graph.add("ReduceSum", graph.add("Mul", X, X), graph.constant([1], np.int64))
+        apart = graph.add("Add", graph.add("Mul", products, graph.constant(-2.0)), own)
+        apart = graph.add("Add", apart, graph.constant(np.einsum("ij,ij->i", Z, Z)))
+        apart = graph.add("Max", apart, graph.constant(0.0))
+        return graph.add("Exp", graph.add("Mul", apart, graph.constant(-kernel.gamma)))
+    moved = graph.add(
+        "Add",
+        graph.add("Mul", products, graph.constant(kernel.gamma)),
+        graph.constant(kernel.coef0),
+    )
+    if kernel.name == "sigmoid":
+        return graph.add("Tanh", moved)
+    return graph.add("Pow", moved, graph.constant(float(kernel.degree)))
+
+
+def _codes(graph: Graph, model: Model, scores: str) -> str:
+    """Label codes (rows,), as `Model.decide` has them."""
+    types, k = graph.onnx.TensorProto, len(model.labels)
+    if model.strategy == "one" and k > 2:
+        lost = graph.add("Less", scores, graph.constant(0.0))
+        lost = graph.add("Cast", lost, to=types.DOUBLE)
+        first, second = np.triu_indices(k, 1)
+        votes = np.zeros((len(first), k))
+        # A vote for the first of a pair is one less for its second.
+        votes[np.arange(len(first)), first] = 1.0
+        votes[np.arange(len(first)), second] = -1.0
+        total = graph.add(
+            "Add",
+            graph.add("MatMul", lost, graph.constant(votes)),
+            graph.constant(np.bincount(second, minlength=k)),
+        )
+        return graph.add("ArgMax", total, axis=1, keepdims=0)
+    if len(model.coef) == 1:
+        op = "GreaterOrEqual" if model.strategy == "one" else "Greater"
+        over = graph.add(op, scores, graph.constant(model.threshold))
+        code = graph.add("Cast", over, to=types.INT64)
+        return graph.add("Squeeze", code, graph.constant([1], np.int64))
+    return graph.add("ArgMax", scores, axis=1, keepdims=0)
+
+
+def _probabilities(graph: Graph, model: Model, scores: str) -> None:
+    """Probabilities of labels, one against the rest."""
+    parts = []
+    for c, curve in enumerate(model.calibrated.curves):
+        column = graph.add("Gather", scores, graph.constant([c], np.int64), axis=1)
+        parts.append(_curve(graph, curve, column))
+    if len(model.labels) == 2:
+        other = graph.add("Sub", graph.constant(1.0), parts[0])
+        graph.add("Concat", other, parts[0], axis=1, out="probabilities")
+        return
+    found = graph.add("Concat", *parts, axis=1)
+    graph.add(
+        "Div",
+        found,
+        graph.add("ReduceSum", found, graph.constant([1], np.int64)),
+        out="probabilities",
+    )
+
+
+def _curve(graph: Graph, curve: Curve, score: str) -> str:
+    """A curve's probabilities (rows, 1) of scores (rows, 1)."""
+    if len(curve.x) == 1:
+        line = graph.add("Mul", score, graph.constant(-curve.x[0]))
+        found = graph.add("Sigmoid", graph.add("Add", line, graph.constant(-curve.p[0])))
+        found = graph.add("Max", found, graph.constant(LEAST))
+        found = graph.add("Min", found, graph.constant(1 - LEAST))
+    else:  # up every step as far as the score is along it
+        along = graph.add("Sub", score, graph.constant(curve.x[:-1]))
+        along = graph.add("Div", along, graph.constant(np.diff(curve.x)))
+        along = graph.add("Max", along, graph.constant(0.0))
+        along = graph.add("Min", along, graph.constant(1.0))
+        found = graph.add("MatMul", along, graph.constant(np.diff(curve.p)[:, None]))
+        found = graph.add("Add", found, graph.constant(curve.p[0]))
+    if curve.even is None:
+        return found
+    above = graph.add("Max", found, graph.constant(np.nextafter(curve.even, 1.0)))
+    below = graph.add("Min", found, graph.constant(curve.even))
+    return graph.add("Where", graph.add("Greater", score, graph.constant(0.0)), above, below)
+
+
+def run_onnx(path: str | os.PathLike[str], model: Model, rows: Tried) -> dict[str, NDArray[Any]]:
+    """What a file answers for rows, by the names of its outputs."""
+    _, runtime = needs()
+    session = runtime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+    if model.preparation.categories:
+        names = input_names(model)
+        parts = zip(names, rows.columns, strict=True)
+        given = {name: column[:, None] for name, column in parts}
+    else:
+        given = {"X": rows.table().astype(np.float64)}
+    outputs = [each.name for each in session.get_outputs()]
+    return dict(zip(outputs, session.run(None, given), strict=True))

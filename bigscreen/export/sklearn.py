@@ -1,0 +1,226 @@
+"""A model as a pipeline of scikit-learn's own parts, which needs no bigscreen to answer."""
+
+from __future__ import annotations
+
+import os
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.compose import ColumnTransformer
+from sklearn.impute import SimpleImputer
+from sklearn.kernel_approximation import Nystroem
+from sklearn.linear_model import SGDOneClassSVM
+from sklearn.multiclass import OneVsOneClassifier
+from sklearn.pipeline import Pipeline
+from sklearn.preprocessing import OneHotEncoder, StandardScaler
+from sklearn.svm import LinearSVC, LinearSVR
+
+from bigscreen.data.preparation import Preparation
+from bigscreen.errors import InputError
+from bigscreen.files.output import replacing
+from bigscreen.model.model import Model
+
+HARMLESS = ("numpy.dtype",)
+"""What skops has to be told to trust, where there are categories."""
+
+METRICS = ("linear", "rbf", "polynomial", "sigmoid", "laplacian")
+
+
+def pipeline(model: Model) -> tuple[Pipeline, list[str]]:
+    """A fitted pipeline: preparation, the kernel with the landmarks, a linear machine.
+
+    Returns
+    -------
+    Pipeline
+        Takes arrays with the source's columns, categories as texts.
+    list of str
+        What a reader has to know: sentences.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn has no such machine.
+    """
+    if model.gate is not None:
+        raise InputError("scikit-learn has no machine of parts (an early divide and conquer)")
+    if model.landmarks is not None and model.kernel.name not in METRICS:
+        raise InputError(f"a {model.kernel.name} kernel is not exported: it has no formula")
+    notes = []
+    if model.calibration is not None:
+        notes.append("probabilities stay here: the pipeline has scores and labels alone")
+    order = np.arange(model.n_features)
+    steps: list[tuple[str, Any]] = []
+    if model.preparation.changes:
+        steps.append(("preparation", _preparation(model.preparation)))
+        order = _order(model.preparation)
+    coef = model.coef
+    if model.landmarks is None:
+        coef = coef[:, order]
+    else:
+        rows: Any = model.landmarks
+        Z = np.asarray(rows.toarray() if issparse(rows) else rows, np.float64)[:, order]
+        steps.append(("kernel", _kernel(model, Z)))
+    steps.append(("machine", _machine(model, coef)))
+    return Pipeline(steps), notes
+
+
+def _order(known: Preparation) -> NDArray[np.int64]:
+    """Our feature for each of the pipeline's: numbers first, then categories."""
+    places = known.places
+    kinds = [
+        np.arange(places[j], places[j] + len(known.categories[j])) for j in sorted(known.categories)
+    ]
+    return np.concatenate([places[known.numeric], *kinds]).astype(np.int64)
+
+
+def _preparation(known: Preparation) -> ColumnTransformer:
+    width = known.n_raw
+    if width is None:
+        given = known.factor if known.offset is None else known.offset
+        assert given is not None
+        width = len(given)
+    numeric = [j for j in range(width) if j not in known.categories]
+    kinds = sorted(known.categories)
+    places = np.arange(width) if known.n_raw is None else known.places
+    steps: list[tuple[str, Any]] = []
+    if known.fill is not None:
+        steps.append(("missing", SimpleImputer(keep_empty_features=True)))
+    steps.append(("scale", StandardScaler()))
+    parts: list[tuple[str, Any, Any]] = []
+    if numeric:
+        parts.append(("numbers", Pipeline(steps), numeric))
+    if kinds:
+        lists = [np.array(known.categories[j], object) for j in kinds]
+        encoder = OneHotEncoder(categories=lists, handle_unknown="ignore", sparse_output=False)
+        parts.append(("kinds", encoder, kinds))
+    out = ColumnTransformer(parts, sparse_threshold=0.0)
+    sample = np.zeros((2, width), object if kinds else np.float64)
+    sample[0] = 1.0
+    for j in kinds:
+        sample[:, j] = known.categories[j][0]
+    out.fit(sample)
+    if numeric:
+        fitted = out.named_transformers_["numbers"]
+        if known.fill is not None:
+            fitted.named_steps["missing"].statistics_ = known.fill[numeric]
+        features = places[numeric]
+        scaler = fitted.named_steps["scale"]
+        zeros, ones = np.zeros(len(numeric)), np.ones(len(numeric))
+        scaler.mean_ = zeros if known.offset is None else known.offset[features]
+        scaler.scale_ = ones if known.factor is None else 1.0 / known.factor[features]
+        scaler.var_ = scaler.scale_**2
+    if kinds and (known.offset is not None or known.factor is not None):
+        own = _order(known)[len(numeric) :]
+        moved = known.offset is not None and bool(np.any(known.offset[own]))
+        if moved or (known.factor is not None and bool(np.any(known.factor[own] != 1.0))):
+            raise InputError(
+                "the model is of before: its categories were scaled, which the pipeline does not "
+                "do; ingest and fit again, or export to onnx"
+            )
+    return out
+
+
+def _kernel(model: Model, Z: NDArray[np.float64]) -> Nystroem:
+    kernel: Any = model.kernel
+    known = {
+        name: getattr(kernel, name)
+        for name in ("gamma", "degree", "coef0")
+        if hasattr(kernel, name)
+    }
+    out = Nystroem(kernel=kernel.name, n_components=len(Z), **known)
+    out.components_, out.normalization_ = Z, np.eye(len(Z))
+    out.component_indices_ = np.arange(len(Z)) if model.support is None else model.support
+    out.n_features_in_ = Z.shape[1]
+    return out
+
+
+def _machine(model: Model, coef: NDArray[np.float64]) -> Any:
+    width, offset = coef.shape[1], model.intercept
+    if model.kind == "regressor":
+        out: Any = LinearSVR()
+        out.coef_, out.intercept_ = coef[0], offset
+    elif model.kind == "one-class":
+        out = SGDOneClassSVM()
+        out.coef_, out.offset_ = coef[0], -offset
+    elif len(model.labels) > 2 and model.strategy == "one":
+        out = OneVsOneClassifier(LinearSVC())
+        out.classes_, out.pairwise_indices_ = np.asarray(model.labels), None
+        pairs = combinations(range(len(model.labels)), 2)
+        out.estimators_ = [
+            _linear(np.array([0, 1]), coef[k : k + 1], offset[k : k + 1])
+            for k, _ in enumerate(pairs)
+        ]
+    else:
+        shift = model.threshold if len(model.labels) == 2 else 0.0
+        out = _linear(np.asarray(model.labels), coef, offset - shift)
+    out.n_features_in_ = width
+    return out
+
+
+def _linear(labels: NDArray[Any], coef: Any, offset: Any) -> LinearSVC:
+    out = LinearSVC()
+    out.classes_, out.coef_, out.intercept_ = labels, coef, offset
+    out.n_features_in_, out.n_iter_ = coef.shape[1], 0
+    return out
+
+
+def write_sklearn(model: Model, out: str | os.PathLike[str], safe: bool) -> list[str]:
+    """Write the pipeline: with joblib, or ``safe`` with skops, which runs no code when it is read.
+
+    Raises
+    ------
+    InputError
+        If scikit-learn has no such machine, or skops is missing.
+    """
+    made, notes = pipeline(model)
+    if safe:
+        with replacing(out) as file:
+            file.write(_skops().io.dumps(made))
+        if model.preparation.categories:
+            trusted = f"trusted={list(HARMLESS)}"
+            notes.append(f"it is read by skops.io.load(file, {trusted}): texts are of that type")
+        return notes
+    import joblib
+
+    with replacing(out) as file:
+        joblib.dump(made, file)
+    notes.append("joblib files run code when they are read: take them from whom you trust alone")
+    return notes
+
+
+def read_sklearn(path: str | os.PathLike[str], safe: bool) -> Pipeline:
+    """The pipeline of a file that was just written."""
+    if not safe:
+        import joblib
+
+        return joblib.load(path)
+    skops = _skops()
+    unknown = sorted(set(skops.io.get_untrusted_types(file=path)) - set(HARMLESS))
+    if unknown:
+        raise InputError(f"skops trusts no {unknown[0]} and could not read the file again")
+    return skops.io.load(path, trusted=list(HARMLESS))
+
+
+def _skops() -> Any:
+    try:
+        import skops.io
+    except ImportError as error:
+        raise InputError(
+            f"exporting to skops needs it ({error}): pip install 'bigscreen[export]'"
+        ) from error
+    return skops
+
+
+def scores(made: Pipeline, model: Model, X: NDArray[Any]) -> NDArray[np.float64] | None:
+    """Our scores (rows, k) by the pipeline; None of machines of pairs, which has others."""
+    if model.kind == "regressor":
+        found = made.predict(X)
+    elif len(model.labels) > 2 and model.strategy == "one":
+        return None
+    else:
+        found = made.decision_function(X) + (model.threshold if len(model.labels) == 2 else 0.0)
+    found = np.asarray(found, np.float64)
+    return found[:, None] if found.ndim == 1 else found

@@ -1,0 +1,67 @@
+"""Rows of a store as their source had them, as far as a store tells: to try an export on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.rows import Rows
+from bigscreen.numerics.rows import FloatArray
+
+UNSEEN = "(a kind that was never seen)"
+
+
+@dataclass(frozen=True)
+class Tried:
+    """Some rows, prepared and as their source had them.
+
+    Parameters
+    ----------
+    prepared : float64 (rows, n_features)
+        As the store has them.
+    columns : list of float64 (rows,) or object (rows,) arrays
+        The source's columns: numbers, and categories as texts.
+    """
+
+    prepared: FloatArray
+    columns: list[NDArray[Any]]
+
+    def table(self) -> NDArray[Any]:
+        """The columns side by side: objects where there are categories."""
+        kinds = any(column.dtype == object for column in self.columns)
+        if not kinds:
+            return np.stack(self.columns, axis=1)
+        out = np.empty((len(self.prepared), len(self.columns)), object)
+        for j, column in enumerate(self.columns):
+            out[:, j] = column
+        return out
+
+
+def tried(data: Rows, preparation: Preparation, most: int, seed: int = 0) -> Tried:
+    """At most so many rows of a store, by chance, and what their source was."""
+    rng = np.random.default_rng(seed)
+    rows = np.sort(rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
+    X: Any = data.rows(rows)
+    X = np.asarray(X.toarray() if issparse(X) else X, np.float64)
+    values = X.copy()
+    if preparation.factor is not None:
+        values /= preparation.factor
+    if preparation.offset is not None:
+        values += preparation.offset
+    n_raw = X.shape[1] if preparation.n_raw is None else preparation.n_raw
+    places = np.arange(n_raw) if preparation.n_raw is None else preparation.places
+    columns: list[NDArray[Any]] = []
+    for j, place in enumerate(places.tolist()):
+        kinds = preparation.categories.get(j)
+        if kinds is None:
+            columns.append(values[:, place])
+            continue
+        ones = values[:, place : place + len(kinds)]
+        texts = np.array([*kinds, UNSEEN], object)
+        columns.append(texts[np.where(ones.max(axis=1) > 0.5, ones.argmax(axis=1), len(kinds))])
+    return Tried(X, columns)

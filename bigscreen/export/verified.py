@@ -1,0 +1,148 @@
+"""A model exported, read again and compared with the original on rows of a store."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.rows import Rows
+from bigscreen.errors import InputError
+from bigscreen.export.source import Tried, tried
+from bigscreen.model.model import Model
+from bigscreen.numerics.rows import FloatArray
+
+FORMATS = ("onnx", "libsvm", "sklearn", "skops")
+
+ROWS = 2000
+"""Rows that are compared, by chance, where nobody asks for another number."""
+
+TOLERANCE = 1e-4
+"""Largest difference of a score, as a part of the largest score among the rows: ours come from
+float32 entries where they tell nothing."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What the comparison of an export with its model found.
+
+    Parameters
+    ----------
+    rows : int
+    agree : float
+        Part of the rows that get the same label, or prediction (of a regression: all).
+    difference : float or None
+        Largest difference of a score, as a part of the largest score; None: the export has none.
+    probability : float or None
+        Largest difference of a probability.
+    notes : list of str
+    """
+
+    rows: int
+    agree: float
+    difference: float | None
+    probability: float | None
+    notes: list[str]
+
+
+def export(
+    model: Model,
+    data: Rows,
+    out: str | os.PathLike[str],
+    to: str,
+    tolerance: float = TOLERANCE,
+    most: int = ROWS,
+) -> Compared:
+    """Write a model for another program, read it again there, and compare.
+
+    Parameters
+    ----------
+    data : Rows
+        That the model matches.
+    to : {"onnx", "libsvm", "sklearn", "skops"}
+    tolerance : float
+        Largest difference that is let pass.
+
+    Raises
+    ------
+    InputError
+        If the format has no such machine, what is needed is not installed, or the answers differ by
+        more: nothing is left of the file then.
+    """
+    rows = tried(data, model.preparation, most)
+    notes = _writer(to)(model, out)
+    try:
+        compared = _compared(model, rows, out, to, notes)
+    except BaseException:
+        Path(out).unlink(missing_ok=True)
+        raise
+    worst = max(compared.difference or 0.0, compared.probability or 0.0)
+    if not worst <= tolerance:
+        Path(out).unlink(missing_ok=True)
+        raise InputError(
+            f"the export differs from the model by {worst:.2g}, and {tolerance:g} is let pass; "
+            "scale the data, or allow more with --tolerance"
+        )
+    return compared
+
+
+def _writer(to: str) -> Callable[[Model, Any], list[str]]:
+    if to == "onnx":
+        from bigscreen.export.onnx import write_onnx
+
+        return write_onnx
+    if to == "libsvm":
+        from bigscreen.export.libsvm import write_libsvm
+
+        return write_libsvm
+    from bigscreen.export.sklearn import write_sklearn
+
+    return lambda model, out: write_sklearn(model, out, to == "skops")
+
+
+def _compared(model: Model, rows: Tried, out: Any, to: str, notes: list[str]) -> Compared:
+    ours = model.scores(rows.prepared, prepared=True)
+    probability = None
+    theirs: FloatArray | None
+    if to == "onnx":
+        from bigscreen.export.onnx import run_onnx
+
+        found = run_onnx(out, model, rows)
+        theirs, labels = found["scores"], found.get("label")
+        if "probabilities" in found:
+            own = model.calibrated.probabilities(theirs)
+            probability = float(np.max(np.abs(found["probabilities"] - own)))
+    elif to == "libsvm":
+        from bigscreen.export.libsvm import decision, read_libsvm
+
+        theirs, labels = decision(out, rows.prepared), None
+        if model.kind == "classifier":
+            read = read_libsvm(out)
+            codes = read.decide(theirs)
+            if len(model.labels) == 2:
+                if read.labels == model.labels[::-1]:
+                    theirs, codes = -theirs, 1 - codes
+                theirs = theirs + model.threshold
+            labels = np.asarray(model.labels)[codes]
+    else:
+        from bigscreen.export.sklearn import read_sklearn, scores
+
+        made = read_sklearn(out, to == "skops")
+        theirs = scores(made, model, rows.table())
+        labels = None if model.kind == "regressor" else made.predict(rows.table())
+    agree = 1.0 if labels is None else _agreement(model, ours, labels)
+    difference = None
+    if theirs is not None:
+        largest = float(np.max(np.abs(ours))) or 1.0
+        difference = float(np.max(np.abs(theirs - ours))) / largest
+    return Compared(len(rows.prepared), agree, difference, probability, notes)
+
+
+def _agreement(model: Model, scores: FloatArray, labels: NDArray[Any]) -> float:
+    own = np.asarray(model.labels)[model.decide(scores)]
+    return float(np.mean([str(a) == str(b) for a, b in zip(own, labels, strict=True)]))

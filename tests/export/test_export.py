@@ -1,0 +1,242 @@
+"""Exports answer as their models do, and LIBSVM's files as LIBSVM does."""
+
+import csv
+import subprocess
+import sys
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_iris
+from sklearn.svm import SVC, SVR, OneClassSVM
+
+import bigscreen
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError
+from bigscreen.export import verified
+from bigscreen.export.libsvm import decision, read_libsvm, write_libsvm
+from bigscreen.export.verified import export
+from bigscreen.fleet.inline import Inline
+from bigscreen.model.model import Model
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
+
+NEEDS = {
+    "onnx": ("onnx", "onnxruntime"),
+    "skops": ("skops",),
+    "sklearn": ("joblib",),
+    "libsvm": (),
+}
+
+
+@pytest.fixture(params=NEEDS)
+def to(request):
+    for module in NEEDS[request.param]:
+        pytest.importorskip(module, reason=f"{module} is of the extra export")
+    return request.param
+
+
+def fitted(data, **how):
+    with Inline(1) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return train(data, TrainOptions(**how), fleet)
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A table of numbers, some missing, texts and truth values, as a store."""
+    folder = tmp_path_factory.mktemp("mixed")
+    rng = np.random.default_rng(0)
+    n = 300
+    age = np.where(rng.random(n) < 0.1, "", rng.integers(18, 80, n).astype(str))
+    income, owner = rng.lognormal(10, 1, n).tolist(), rng.choice([True, False], n)
+    colour = rng.choice(["red", "green", "blue", "NA"], n)
+    buys = np.where((np.array(income) > 2e4) ^ (colour == "red"), "yes", "no")
+    with open(folder / "t.csv", "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["age", "income", "colour", "owner", "buys"])
+        writer.writerows(zip(age, income, colour, owner, buys, strict=True))
+    how = {"label": "buys", "scale": "standard", "impute": "median"}
+    return folder, bigscreen.ingest(folder / "t.csv", folder / "s", **how).store
+
+
+def test_labels_in_any_order(tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(100, 3)).astype(np.float32)
+    data = MemoryDataset(X, (X[:, 0] > 0).astype(int), [9, 4])
+    model = fitted(data, exact=True, gamma=0.3)
+    found = export(model, data, tmp_path / "m.model", "libsvm")
+    assert found.agree == 1.0 and found.difference < 1e-9
+    read = read_libsvm(tmp_path / "m.model")
+    assert read.labels == [4, 9]
+    np.testing.assert_array_equal(read.predict(X), model.predict(X))
+
+
+def numbers(kind):
+    rng = np.random.default_rng(1)
+    codes = np.arange(200) % 3
+    X = (rng.normal(size=(200, 4)) + 2 * np.eye(4)[codes]).astype(np.float32)
+    if kind == "targets":
+        return MemoryDataset(X, X[:, 0] + rng.normal(size=200), None)
+    return MemoryDataset(X, codes, [3, 5, 7])
+
+
+MACHINES = {
+    "rbf": ("mixed", {"landmarks": 40, "gamma": 0.3, "probability": True}),
+    "exact": ("mixed", {"exact": True, "gamma": 0.3, "C": 10.0, "intercept": True}),
+    "linear": ("mixed", {"kernel": "linear"}),
+    "polynomial": ("mixed", {"kernel": "polynomial", "exact": True, "gamma": 0.2, "coef0": 1.0}),
+    "laplacian": ("mixed", {"kernel": "laplacian", "landmarks": 40, "gamma": 0.2}),
+    "one-class": ("mixed", {"problem": "one-class", "nu": 0.1, "landmarks": 40, "gamma": 0.2}),
+    "rest": ("labels", {"landmarks": 40, "gamma": 0.3, "probability": True}),
+    "pairs": ("labels", {"exact": True, "gamma": 0.3, "strategy": "one"}),
+    "svr": ("targets", {"problem": "svr", "landmarks": 40, "gamma": 0.2}),
+}
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_an_export_answers_as_the_model(mixed, tmp_path, to, name):
+    kind, how = MACHINES[name]
+    data = mixed[1] if kind == "mixed" else numbers(kind)
+    model = fitted(data, **how)
+    out = tmp_path / "out"
+    impossible = {("libsvm", "laplacian"): "no laplacian", ("libsvm", "rest"): "one against one"}
+    if (to, name) in impossible:
+        with pytest.raises(InputError, match=impossible[to, name]):
+            export(model, data, out, to)
+        assert not out.exists()
+        return
+    found = export(model, data, out, to)
+    assert out.stat().st_size > 100 and found.agree == 1.0
+    assert found.rows == data.n_rows
+    if (to, name) != ("sklearn", "pairs") and (to, name) != ("skops", "pairs"):
+        assert found.difference < 1e-5
+    if to == "onnx" and "probability" in how:
+        assert found.probability < 1e-9
+    if len(model.labels) == 2 and "probability" in how:
+        model = model.thresholded("recall:.99")
+        assert export(model, data, out, to).agree == 1.0
+
+
+def test_an_onnx_graph_takes_the_source_with_its_gaps(mixed, tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is of the extra export")
+    pytest.importorskip("onnx", reason="onnx is of the extra export")
+    folder, data = mixed
+    model = fitted(data, landmarks=40, gamma=0.3, probability=True)
+    export(model, data, tmp_path / "m.onnx", "onnx")
+    with open(folder / "t.csv", newline="") as file:
+        records = list(csv.DictReader(file))[:50]
+    given = {}
+    for name in ("age", "income"):
+        values = [float(record[name]) if record[name] else np.nan for record in records]
+        given[name] = np.array(values)[:, None]
+    for name in ("colour", "owner"):
+        given[name] = np.array([[record[name]] for record in records], object)
+    session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    label, scores, probabilities = session.run(None, given)
+    assert label.tolist() == model.predict(records).tolist()
+    np.testing.assert_allclose(scores, model.scores(records), atol=1e-5)
+    np.testing.assert_allclose(probabilities, model.predict_proba(records), atol=1e-5)
+
+
+def test_a_pipeline_needs_no_bigscreen(mixed, tmp_path):
+    pytest.importorskip("joblib", reason="joblib is of the extra export")
+    folder, data = mixed
+    export(fitted(data, landmarks=40, gamma=0.3), data, tmp_path / "m.joblib", "sklearn")
+    code = (
+        "import sys, joblib, numpy as np; made = joblib.load(sys.argv[1]);"
+        "print(made.predict(np.array([[30.0, 1e4, 'red', 'True']], object))[0]);"
+        "assert not any(name.startswith('bigscreen') for name in sys.modules)"
+    )
+    place = str(tmp_path / "m.joblib")
+    done = subprocess.run([sys.executable, "-c", code, place], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() in ("yes", "no")
+
+
+def test_what_differs_is_not_left_there(mixed, tmp_path, monkeypatch):
+    data = mixed[1]
+    model = fitted(data, kernel="linear")
+    monkeypatch.setattr(verified, "_writer", lambda to: _wrong)
+    with pytest.raises(InputError, match="differs from the model by .* let pass"):
+        export(model, data, tmp_path / "m", "libsvm")
+    assert not (tmp_path / "m").exists()
+
+
+def _wrong(model, out):
+    wrong = Model(**{**model.__dict__, "coef": 1.01 * model.coef})
+    return write_libsvm(wrong, out)
+
+
+def as_libsvm(machine, path):
+    """A machine of scikit-learn's, which are LIBSVM's, written as svm-train does."""
+    coef = machine.dual_coef_
+    kinds = {SVC: "c_svc", SVR: "epsilon_svr", OneClassSVM: "one_class"}
+    many = hasattr(machine, "classes_") and len(machine.classes_) > 2
+    # scikit-learn turns the signs of two classes round.
+    sign = -1.0 if hasattr(machine, "classes_") and not many else 1.0
+    lines = [
+        f"svm_type {kinds[type(machine)]}",
+        "kernel_type rbf",
+        f"gamma {float(machine._gamma)!r}",
+    ]
+    lines += [f"nr_class {len(getattr(machine, 'classes_', '12'))}", f"total_sv {coef.shape[1]}"]
+    lines.append("rho " + " ".join(repr(float(each)) for each in -sign * machine.intercept_))
+    if hasattr(machine, "classes_"):
+        lines.append("label " + " ".join(map(str, machine.classes_)))
+        lines.append("nr_sv " + " ".join(map(str, machine.n_support_)))
+    lines.append("SV")
+    for own, row in zip(sign * coef.T, machine.support_vectors_, strict=True):
+        entries = " ".join(f"{j + 1}:{v!r}" for j, v in enumerate(row.tolist()) if v)
+        lines.append(" ".join(repr(float(each)) for each in own) + " " + entries)
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("kind", ["two", "three", "svr", "one-class"])
+def test_files_of_libsvm_are_read(tmp_path, kind):
+    X, y = load_iris(return_X_y=True)
+    if kind == "two":
+        X, y = X[50:], y[50:]
+    peer = {"svr": SVR(), "one-class": OneClassSVM(nu=0.2)}.get(kind, SVC(C=3.0))
+    peer.fit(X, X[:, 0] if kind == "svr" else y)
+    model = read_libsvm(as_libsvm(peer, tmp_path / "m.model"))
+    model.save(tmp_path / "m.bsm")
+    model = Model.load(tmp_path / "m.bsm")
+    np.testing.assert_allclose(model.predict(X), peer.predict(X), atol=1e-5)
+    scores = model.scores(X)
+    if kind == "two":
+        np.testing.assert_allclose(scores[:, 0], peer.decision_function(X), atol=1e-5)
+    write_libsvm(model, tmp_path / "again.model")
+    np.testing.assert_allclose(decision(tmp_path / "again.model", X), scores, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (lambda text: "hello\n", "is no model file of LIBSVM"),
+        (lambda text: text.replace("c_svc", "d_svc"), "which is not read; known are c_svc"),
+        (lambda text: text[: len(text) // 2], "missing or cut short"),
+        (lambda text: text.replace("total_sv ", "total_sv -"), "is no whole model file"),
+        (lambda text: text.replace("rho ", "rho nan "), "is no whole model file"),
+        (lambda text: text.replace(" 2:", " 1:"), "do not ascend"),
+        (lambda text: text.replace("nr_sv ", "nr_sv 1"), "do not match"),
+    ],
+)
+def test_a_spoiled_file_is_one_sentence(tmp_path, spoil, words):
+    X, y = load_iris(return_X_y=True)
+    path = as_libsvm(SVC().fit(X[50:], y[50:]), tmp_path / "m.model")
+    path.write_text(spoil(path.read_text()))
+    with pytest.raises(InputError, match=words) as found:
+        read_libsvm(path)
+    assert "\n" not in str(found.value)
+
+
+def test_without_a_module_a_sentence_says_what_to_install(mixed, tmp_path, monkeypatch):
+    model = fitted(mixed[1], kernel="linear")
+    for name, to in (("onnx", "onnx"), ("skops.io", "skops")):
+        monkeypatch.setitem(sys.modules, name, None)
+        monkeypatch.setitem(sys.modules, name.split(".")[0], None)
+        with pytest.raises(InputError, match=r"pip install 'bigscreen\[export\]'"):
+            export(model, mixed[1], tmp_path / "m", to)
+        assert not (tmp_path / "m").exists()
