@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
         raise InputError("LIBSVM has no machine of parts, as an early divide and conquer ends with")
     k = len(model.labels)
     many = model.kind == "classifier" and k > 2
-    if many and (model.strategy != "one" or model.support is None):
+    if many and not (model.strategy == "one" and _of_own_classes(model)):
         raise InputError(
             "LIBSVM's machines of more than two labels are exact and one against one: fit with "
             "`--exact --strategy one`, or export to onnx or sklearn"
@@ -94,6 +95,15 @@ def write_libsvm(model: Model, out: str | os.PathLike[str]) -> list[str]:
             numbers = " ".join(repr(float(each)) for each in own)
             file.write(f"{numbers} {' '.join(_entries(rows, row))}\n".encode())
     return notes
+
+
+def _of_own_classes(model: Model) -> bool:
+    """Whether every row has coefficients in the pairs of its own class alone."""
+    code = classes_of(model)
+    pairs = combinations(range(len(model.labels)), 2)
+    return all(
+        np.isin(code[coef != 0], pair).all() for pair, coef in zip(pairs, model.coef, strict=True)
+    )
 
 
 def _type(model: Model) -> str:
