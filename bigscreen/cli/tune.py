@@ -92,9 +92,9 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     type=click.Choice(list(ELIMINATIONS)),
     default="halving",
     show_default=True,
-    help="How candidates are dropped. halving: the best third goes on to three times the rows, a "
-    "heuristic; safe: all are solved on all rows, and dropped only where their gaps prove that "
-    "they cannot win; none: all are solved on all rows.",
+    help="How candidates are dropped. halving: the best third goes on to three times the rows, "
+    "and the best one's neighbours to all, a heuristic; safe: all are solved on all rows, and "
+    "dropped only where their gaps prove that they cannot win; none: all are solved on all rows.",
 )
 @fit_options(OF_EVERY_FIT, where=(threads_option,))
 @click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")

@@ -137,13 +137,13 @@ class _Search(Classifier):
         for f in range(record["folds"]):
             scores = [point["scores"][f] if "scores" in point else np.nan for point in points]
             columns[f"split{f}_test_score"] = np.array(scores)
-        rung, mean = columns["iter"], columns["mean_test_score"]
+        rows, mean = columns["n_resources"], columns["mean_test_score"]
         # As scikit-learn's halving has it: who got farther ranks before.
-        order = np.lexsort((-mean, -rung))
+        order = np.lexsort((-mean, -rows))
         rank = np.empty(len(points), np.int32)
         for place, k in enumerate(order):
             before = order[place - 1]
-            same = place and rung[k] == rung[before] and mean[k] == mean[before]
+            same = place and rows[k] == rows[before] and mean[k] == mean[before]
             rank[k] = rank[before] if same else place + 1
         columns["rank_test_score"] = rank
         columns["params"] = np.array(
@@ -181,9 +181,9 @@ class NystroemSVCCV(_Search):
     cv : int or list of (rows to fit, rows to hold out), default=5
         Stratified folds, or the row numbers of each.
     elimination : {"halving", "safe", "none"}, default="halving"
-        "halving": the best third goes on to three times the rows, a heuristic; "safe": all are
-        solved on all rows, and dropped only where their gaps prove that they cannot win; "none":
-        all are solved on all rows.
+        "halving": the best third goes on to three times the rows, and the best one's neighbours in
+        the grid to all, a heuristic; "safe": all are solved on all rows, and dropped only where
+        their gaps prove that they cannot win; "none": all are solved on all rows.
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
     degree, coef0, sampling, truncation, class_weight, fit_intercept
         As in `NystroemSVC`.

@@ -158,6 +158,11 @@ class ColumnsStage:
         """The rows that may move, their alpha and its w, and a w to start from with its scores."""
         columns, coef, rows = self.columns, task.dual.sign * task.alpha, task.live
         given = columns, task.dual, task.alpha, rows
+        if task.point is not None:
+            point = task.point.copy()
+            return UndecidedRows(
+                *given, columns.sum(coef), point, columns.scores(point, rows), ray=False
+            )
         factor = self._factor(coef[rows], self._coef[rows])
         if factor is None:
             total = columns.sum(coef)

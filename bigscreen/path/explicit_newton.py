@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import lapack
 
+from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows, slack
 
@@ -121,12 +121,13 @@ class ProxNewton:
     def __init__(self, columns: ExplicitRows, quick: bool = False) -> None:
         self.columns, self.quick, self.moment = columns, quick, ZoneMoment(columns)
         self.h = 0.0
+        self._kept: tuple[NDArray[np.int64], float, FloatArray | None, Factor] | None = None
 
     def begin(self, rows: UndecidedRows) -> None:
         """Take up rows: their alpha is the first centre."""
         self.centre = rows.alpha.copy()
         self.moment.forget()
-        self._worn = False
+        self._worn, self._kept = False, None
         size = float(np.mean(np.abs(rows.dual.gradient(rows.scores)))) if len(rows.ids) else 1.0
         size = size if size > 0 else 1.0
         self.h = min(self.h, WIDEST * size) if self.h > 0 else ZONE * size
@@ -228,18 +229,29 @@ class ProxNewton:
     def _quick_direction(
         self, zone: NDArray[np.int64], slope: FloatArray, gradient: FloatArray
     ) -> FloatArray | None:
-        """The same by a Cholesky factor; None where rounding has lost the 1 on H's diagonal."""
-        if len(zone) < self.columns.width:
-            B = self.columns.dense(zone, np.sqrt(slope))
-            H, g = B @ B.T, B @ gradient
+        """The same by a Cholesky factor; None where rounding has lost the 1 on H's diagonal.
+
+        A zone that has not changed since the last step has the same factor.
+        """
+        known = self._kept
+        if known is not None and known[1] == self.h and np.array_equal(known[0], zone):
+            B, factor = known[2:]
         else:
-            H, g = self.moment.of(zone, slope), gradient
-        H[np.diag_indices(len(H))] += 1.0
-        # (The transpose of a symmetric matrix is in the order that LAPACK wants.)
-        _, solved, lost = lapack.dposv(H.T, g, overwrite_a=True)
-        if lost:
-            return None
-        return np.asarray(B.T @ solved - gradient if g is not gradient else -solved)
+            B = None
+            if len(zone) < self.columns.width:
+                B = self.columns.dense(zone, np.sqrt(slope))
+                H = B @ B.T
+            else:
+                H = self.moment.of(zone, slope)
+            H[np.diag_indices(len(H))] += 1.0
+            made = factored(H)
+            if made is None:
+                return None
+            factor = made
+            self._kept = zone, self.h, B, factor
+        if B is None:
+            return -factor.solve(gradient)
+        return np.asarray(B.T @ factor.solve(B @ gradient) - gradient)
 
     def _move(
         self, rows: UndecidedRows, gradient: FloatArray, step: FloatArray, decrease: float

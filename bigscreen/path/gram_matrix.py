@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.kernels.base import FLOAT64, Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
+from bigscreen.numerics.cholesky import factored
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual
 
@@ -234,20 +234,19 @@ def _direction(
     whole = len(rest) == len(G)
     own = Q.copy() if whole else Q[np.ix_(rest, rest)]
     own[np.diag_indices_from(own)] += RIDGE * float(np.max(np.diagonal(own))) + 1e-300
-    try:
-        factor = cho_factor(own, lower=True, overwrite_a=True, check_finite=False)
-    except LinAlgError:
+    factor = factored(own, lower=True)
+    if factor is None:
         return None
     g, d = G[rest], np.zeros(len(G))
     if part.coupling is None:
-        d[rest] = cho_solve(factor, g, check_finite=False)
+        d[rest] = factor.solve(g)
         return d
     t = part.coupling[rest]
     group = np.zeros(len(rest), np.int8) if part.group is None else part.group[rest]
     A = np.equal.outer(group, np.unique(group)) * t[:, None]
     # Without its mean the gradient is small, and so is what the solution is rounded by.
     g = g - A @ (A.T @ g / np.count_nonzero(A, axis=0))
-    solved = cho_solve(factor, np.column_stack([g, A]), check_finite=False)
+    solved = np.array([factor.solve(v) for v in (g, *A.T)]).T
     try:
         mu = np.linalg.solve(A.T @ solved[:, 1:], A.T @ solved[:, 0])
     except np.linalg.LinAlgError:

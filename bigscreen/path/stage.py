@@ -87,6 +87,9 @@ class PointTask:
         Value of ``time.monotonic()`` after which the best point so far is returned.
     dynamic : bool
         Screen with the gap ball during the solve.
+    point : float64 (d,) or None
+        A w that is near to the optimum, as one is that alpha was read off: where a stage of
+        columns starts. None: at w(alpha).
     """
 
     dual: Dual
@@ -95,6 +98,7 @@ class PointTask:
     tol: float
     deadline: float | None = None
     dynamic: bool = True
+    point: FloatArray | None = None
 
     @property
     def live(self) -> NDArray[np.int64]:

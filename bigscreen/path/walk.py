@@ -25,7 +25,7 @@ from bigscreen.problems.recipes import Problem, refuse_uncommon
 from bigscreen.screening.regions import Past
 from bigscreen.screening.sequential import PathRule, Screened, screen
 
-Start = Callable[[Dual, float], FloatArray | None]
+Start = Callable[[Dual, float], tuple[FloatArray, FloatArray | None] | None]
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,8 @@ class Walk:
     values : float64 (points,), ascending
     settings : PathSettings
     start : callable or None
-        ``start(dual, value)``: an alpha (n,) where the first point begins, or None.
+        ``start(dual, value)``: an alpha (n,) where the first point begins, and the w that it was
+        read off (see `PointTask`) or None; or None.
     """
 
     def __init__(
@@ -167,10 +168,9 @@ class Walk:
         problem = self.problem.at(value)
         dual = problem.dual(self.y, self.weights)
         check_box(np.maximum(dual.hi, -dual.lo), partial(np.arange, len(dual)))
-        alpha = _start(problem, dual, before if settings.warm else None)
+        alpha, point = _start(problem, dual, before if settings.warm else None), None
         if before is None and self.start is not None:
-            given = self.start(dual, value)
-            alpha = alpha if given is None else given
+            alpha, point = self.start(dual, value) or (alpha, None)
         decided, screened = np.full(len(dual), FREE), {}
         # Where no time is left for a solve, nothing is gained by leaving rows out of it.
         if before is not None and settings.rules and not settings.late:
@@ -181,7 +181,8 @@ class Walk:
         else:
             alpha = dual.feasible(alpha)
         ruled = time.perf_counter()
-        task = PointTask(dual, alpha, decided, settings.tol, settings.deadline, settings.dynamic)
+        of_walk = settings.tol, settings.deadline, settings.dynamic
+        task = PointTask(dual, alpha, decided, *of_walk, point)
         with arithmetic():
             solved = self.stage.solve(task)
         ended = time.perf_counter()

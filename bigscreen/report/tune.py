@@ -128,8 +128,8 @@ def show(record: Mapping[str, Any]) -> None:
 def best_rows(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]], int | None]:
     """Columns and texts of the candidates that got farthest, and which of them was chosen."""
     parameter = record["parameter"]
-    last = max(point.get("rung", -1) for point in record["candidates"])
-    far = [point for point in record["candidates"] if point.get("rung") == last]
+    most = max(point.get("rows", -1) for point in record["candidates"])
+    far = [point for point in record["candidates"] if point.get("rows") == most]
     far.sort(key=lambda point: -point["mean"])
     bounds = record["elimination"] == "safe"
     names = ["landmarks", "gamma", parameter, record["scoring"], "+-", "gap / P"]

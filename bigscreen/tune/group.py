@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,9 @@ from bigscreen.train.problems import Binary, published
 READ_ROWS = 2048
 """Rows whose kernel entries are held at once while machines are judged."""
 
+SQUARE = 6
+"""Rows for each feature up to which pair steps on products of rows beat Newton steps."""
+
 ZONE = 0.05
 """Width of the zone in which a start's alpha is between its bounds, as part of the mean |G|."""
 
@@ -59,6 +62,8 @@ class Group:
         self.near = moved(data, self.kernel, False)
         near = self.near
         self.own: Kernel = near.move.kernel(self.kernel) if isinstance(near, Moved) else self.kernel
+        self._kept: NDArray[np.float32] | None = None
+        self._known = np.zeros(0, np.bool_)
 
     @property
     def key(self) -> tuple[int | None, float]:
@@ -79,11 +84,50 @@ class Group:
         cutoff = self.options.truncation
         return nystrom.factor(self.own, self.side, nystrom.FULL if cutoff is None else cutoff)
 
+    def keep(self) -> None:
+        """Keep entries between rows and landmarks, from when they are first asked for."""
+        if self._kept is None:
+            self._kept = np.empty((self.data.n_rows, len(self.side)), np.float32)
+            self._known = np.zeros(self.data.n_rows, np.bool_)
+
+    def entries(self, start: int, stop: int, side: Operand) -> NDArray[np.float32]:
+        """Kernel entries of rows, which two calls cut alike, or not at all, with these."""
+        kept, X = self._kept, partial(self.near.X, start, stop)
+        if kept is None:
+            return np.asarray(self.own.block(X(), side))
+        if not self._known[start:stop].all():
+            self.own.block(X(), side, out=kept[start:stop])
+            self._known[start:stop] = True
+        return kept[start:stop]
+
+    def features(
+        self, rows: NDArray[np.int64], factor: FloatArray, fleet: Fleet
+    ) -> NDArray[np.float32]:
+        """float32 features of some rows, from entries that are kept."""
+        design = Design(self.near, self.own, self.side, factor)
+        out = np.empty((len(rows), design.rank), np.float32)
+
+        def chunk(k: int) -> None:
+            for start, stop in self.reads(k):
+                a, b = np.searchsorted(rows, (start, stop))
+                if a < b:
+                    K = self.entries(start, stop, self.side)
+                    design.features_of(K[rows[a:b] - start], out[a:b])
+
+        for _ in fleet.each(chunk, range(self.data.n_chunks)):
+            pass
+        return out
+
+    def reads(self, k: int) -> Iterator[tuple[int, int]]:
+        """The parts in which a chunk of all rows is read."""
+        first, last = self.data.chunk(k)
+        for a, b in row_ranges(last - first, READ_ROWS):
+            yield first + a, first + b
+
     def ground(
         self, rows: NDArray[np.int64] | None, fleet: Fleet, room: float, threads: int
     ) -> Ground:
         """Some rows, or all, as this group's machines see them."""
-        data: Rows = self.near if rows is None else _part(self.near, rows)
         options = self.options
         constant = options.offset == "constant"
 
@@ -96,17 +140,31 @@ class Group:
             return lambda: exact_stage(design, constant, room, options, fleet, _silent)[0], False
 
         if options.exact:
+            data = self._part(rows)
             make, parallel = exact(Design(data, self.own))
-            return Ground(make, parallel, None, Operand(data.X(0, data.n_rows)), None)
+            return Ground(make, parallel, None, Operand(data.X(0, data.n_rows)), None, constant)
         # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
         factor = self.factor if rows is None else _carried(self.factor)
-        design = Design(data, self.own, self.side, factor)
-        features = nystrom.stored_features(design, fleet, None).data
-        X = features.X(0, features.n_rows)
-        if not options.coupled:
-            return Ground(lambda: ColumnsStage(X, constant, quick=True), True, X, self.side, factor)
+        if rows is not None and self._kept is not None:
+            X: Any = self.features(rows, factor, fleet)
+        else:
+            design = Design(self._part(rows), self.own, self.side, factor)
+            data = nystrom.stored_features(design, fleet, None).data
+            X = data.X(0, data.n_rows)
+        n, width = X.shape
+        if not options.coupled and n > SQUARE * width:
+            make = ColumnsStage(X, constant, quick=True).beside
+            return Ground(make, True, X, self.side, factor, constant)
+        features = MemoryDataset(X, np.zeros(n, np.int64), self.data.labels)
         make, parallel = exact(Design(features, Linear()))
-        return Ground(make, parallel, X, self.side, factor)
+        return Ground(make, parallel, X, self.side, factor, constant)
+
+    def _part(self, rows: NDArray[np.int64] | None) -> Rows:
+        data, n = self.near, self.data.n_rows
+        if rows is None:
+            return data
+        weights = data.weights(0, n)[rows] if data.has_weights else None
+        return MemoryDataset(data.rows(rows), data.y(0, n)[rows], data.labels, weights)
 
 
 @dataclass(frozen=True)
@@ -125,6 +183,8 @@ class Ground:
         What machines score other rows by: the landmarks, or these rows.
     factor : float64 (m, r) or None
         ``T`` of the features.
+    constant : bool
+        Whether a 1 is appended to every phi.
     """
 
     stage: Callable[[], Stage]
@@ -132,6 +192,7 @@ class Ground:
     X: Any
     side: Operand
     factor: FloatArray | None
+    constant: bool
 
 
 class Part(NamedTuple):
@@ -212,28 +273,27 @@ def _scoring(ground: Ground, stage: Stage, step: Step, data: Rows) -> tuple[Floa
 
 @dataclass(frozen=True)
 class _Start:
-    """Where the first value of a walk begins: at the same value of the walk before."""
+    """Where the first value of a walk begins: at that value of the walk before, or the nearest."""
 
     ground: Ground
     before: Arrays
     machine: int
 
-    def __call__(self, dual: Dual, value: float) -> FloatArray | None:
-        own = np.flatnonzero(self.before["values"] == value)
-        if not len(own):
-            return None
-        found, k = {name: part[own[0]] for name, part in self.before.items()}, self.machine
-        if "alpha" in found and len(found["alpha"][k]) == len(dual):
-            alpha: FloatArray = found["alpha"][k]
-            return alpha
+    def __call__(self, dual: Dual, value: float) -> tuple[FloatArray, FloatArray | None] | None:
+        own = int(np.argmin(np.abs(np.log(self.before["values"] / value))))
+        found, k = {name: part[own] for name, part in self.before.items()}, self.machine
+        if "alpha" in found and len(found["alpha"][k]) == len(dual) and found["values"] == value:
+            return found["alpha"][k], None
         if self.ground.X is None or dual.group is not None or not np.any(dual.lin):
             return None
         X, coef = self.ground.X, found["coef"][k]
         # Directions that fewer rows did without come first.
-        w = np.concatenate([np.zeros(X.shape[1] - len(coef)), coef])
-        G = dual.lin - dual.sign * (X @ w + found["intercept"][k])
+        w, offset = np.concatenate([np.zeros(X.shape[1] - len(coef)), coef]), found["intercept"][k]
+        # (float32 columns times float64 numbers would be made float64 first.)
+        G = dual.lin - dual.sign * (X @ w.astype(np.float32) + offset)
         width = ZONE * float(np.mean(np.abs(G[dual.hi > dual.lo])))
-        return read_off(dual, G, max(width, 1e-12))
+        point = np.append(w, offset) if self.ground.constant else w
+        return read_off(dual, G, max(width, 1e-12)), point
 
 
 def correct(
@@ -242,7 +302,7 @@ def correct(
     binaries: list[Binary],
     machines: list[Arrays],
     fold: NDArray[np.bool_],
-    chunk: tuple[int, int],
+    chunk: int,
 ) -> FloatArray:
     """The weight of held-out rows that every machine judges right, of one chunk of all rows.
 
@@ -252,7 +312,7 @@ def correct(
         What `walked` made of every fold.
     fold : bool (folds, n)
         The rows that each fold holds out.
-    chunk : (int, int)
+    chunk : int
 
     Returns
     -------
@@ -265,9 +325,8 @@ def correct(
         flat = arrays["coef"].reshape(-1, arrays["coef"].shape[-1]).T
         beta = flat if ground.factor is None else ground.factor @ flat
         columns.append(np.ascontiguousarray(beta, dtype=np.float32))
-    for a, b in row_ranges(chunk[1] - chunk[0], READ_ROWS):
-        start, stop = chunk[0] + a, chunk[0] + b
-        K = group.own.block(group.near.X(start, stop), ground.side)
+    for start, stop in group.reads(chunk):
+        K = group.entries(start, stop, ground.side)
         y, weights = data.y(start, stop), data.weights(start, stop)
         for f, arrays in enumerate(machines):
             held = np.flatnonzero(fold[f, start:stop])
@@ -282,12 +341,6 @@ def _carried(factor: FloatArray) -> FloatArray:
     """The directions of ``T`` that float32 columns carry."""
     lengths = np.einsum("ij,ij->j", factor, factor)  # inverses of the eigenvalues
     return np.ascontiguousarray(factor[:, nystrom.CARRIED * lengths < lengths.min()])
-
-
-def _part(data: Rows, rows: NDArray[np.int64]) -> MemoryDataset:
-    n = data.n_rows
-    weights = data.weights(0, n)[rows] if data.has_weights else None
-    return MemoryDataset(data.rows(rows), data.y(0, n)[rows], data.labels, weights)
 
 
 def _silent(done: int, total: int) -> None:

@@ -43,8 +43,9 @@ class TuneOptions:
     folds : int or sequence of (rows to fit, rows to hold out)
     elimination : {"halving", "safe", "none"}
         "halving": a part of the candidates goes on to `factor` times the rows, until the last are
-        solved on all rows. "safe": all are solved on all rows, ever more closely, and dropped only
-        where their gaps prove that they cannot win.
+        solved on all rows, and then the best one's neighbours in the grid. "safe": all are solved
+        on all rows, ever more closely, and dropped only where their gaps prove that they cannot
+        win.
     factor : int
         Of halving: one in so many goes on.
     """
@@ -111,6 +112,14 @@ class TuneOptions:
         gammas, values = (np.asarray(grid, float).tolist() for grid in (self.gammas, self.values))
         counts: list[int | None] = [None] if self.landmarks is None else list(self.landmarks)
         return [Candidate(m, g, v) for m in counts for g in gammas for v in values]
+
+    def neighbours(self, one: Candidate) -> list[Candidate]:
+        """Those beside a candidate in the grid: another gamma, or another value."""
+        gammas, values = (np.asarray(grid, float).tolist() for grid in (self.gammas, self.values))
+        at, of = gammas.index(one.gamma), values.index(one.value)
+        beside = [one._replace(gamma=gammas[k]) for k in (at - 1, at + 1) if 0 <= k < len(gammas)]
+        values_of = [values[k] for k in (of - 1, of + 1) if 0 <= k < len(values)]
+        return [*beside, *(one._replace(value=value) for value in values_of)]
 
     def fit_of(self, landmarks: int | None, gamma: float, value: float) -> TrainOptions:
         """The options of one candidate's fit."""

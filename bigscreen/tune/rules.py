@@ -1,7 +1,8 @@
 """What can be searched, and how candidates are dropped: words that help needs without delay."""
 
 ELIMINATIONS = {
-    "halving": "a heuristic: the best part of the candidates went on to more rows",
+    "halving": "a heuristic: the best part of the candidates went on to more rows, and the best "
+    "one's neighbours to all",
     "safe": "candidates were dropped only where gaps prove that they cannot win",
     "none": "every candidate was solved on all rows",
 }

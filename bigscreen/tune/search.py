@@ -37,12 +37,14 @@ from bigscreen.tune.options import Candidate, TuneOptions
 from bigscreen.tune.rules import ELIMINATIONS
 from bigscreen.tune.schedule import Rung, rungs
 
-ROUGH = 1e-2
+ROUGH = 3e-2
 """Relative gap of points on a part of the rows, unless more is allowed."""
 CLOSER = 0.1
 """What safe elimination multiplies the gap with, from round to round."""
 CLOSEST = 1e-12
 """Relative gap at which it gives up, at last: float64 sums show little less."""
+KEPT_SHARE = 0.3
+"""Part of the memory that entries between rows and landmarks may take from rung to rung."""
 SEARCH_SHARE = 0.75
 """Part of a time budget that is for the search."""
 FACTOR_SHARE = 0.1
@@ -176,8 +178,9 @@ class Search:
         self.dropped: dict[Candidate, str] = {}
         self.stages: list[dict[str, Any]] = []
         self.machines: dict[tuple[Pair, int], Arrays] = {}
-        """What the last rung made of every fold of a group."""
+        """What the last rung that a group got to made of every fold."""
         self.groups: dict[Pair, Group] = {}
+        self.keeping = False
         self.done = self.spent = 0.0
         self._known = {**options.record, "data": data.fingerprint} if options.fit.work else {}
         self._of = digest(self._known)
@@ -220,12 +223,14 @@ class Search:
         if not self.outcomes:
             raise TimeOver("the time budget ended before any candidate was judged")
         self.spent = time.monotonic() - self.began
-        # Only those that got as far as anyone are compared.
-        last = max(found.rung for found in self.outcomes.values())
-        left = [c for c in self.candidates if c in self.outcomes]
-        left = [c for c in left if self.outcomes[c].rung == last and c not in self.dropped]
-        best = max(left, key=lambda c: (self.outcomes[c].mean, -self.candidates.index(c)))
-        return self._record(best, late)
+        return self._record(self._best(), late)
+
+    def _best(self) -> Candidate:
+        """The best of those that got to as many rows as any, and of equals the first."""
+        most = max(found.rows for found in self.outcomes.values())
+        left = [c for c in self.candidates if c in self.outcomes and c not in self.dropped]
+        left = [c for c in left if self.outcomes[c].rows == most]
+        return max(left, key=lambda c: self.outcomes[c].mean)
 
     # -- rules of elimination ----------------------------------------------------------------------
     @property
@@ -242,12 +247,32 @@ class Search:
             last = rung.rows is None
             self._rung(r, rung, alive, self._tol if last else max(self._tol, ROUGH))
             if last:
-                return
+                break
             place = {c: k for k, c in enumerate(alive)}
             order = sorted(alive, key=lambda c: (-self.outcomes[c].mean, place[c]))
             keep = set(order[: plan[r + 1].candidates])
             self._drop(r, [c for c in alive if c not in keep], "halving")
             alive = [c for c in alive if c in keep]
+        self._climb(len(plan))
+
+    def _climb(self, r: int) -> None:
+        """The best one's neighbours in the grid on all rows, until none of them is better.
+
+        Which C is best grows or shrinks with the rows, and the last rung has few of them.
+        """
+        while True:
+            best = self._best()
+            near = [
+                c
+                for c in self.options.neighbours(best)
+                if c not in self.outcomes or self.outcomes[c].rows < self.data.n_rows
+            ]
+            if not near:
+                return
+            for c in near:
+                self.dropped.pop(c, None)
+            self._rung(r, Rung(None, len(near)), near, self._tol)
+            r += 1
 
     def _narrow(self) -> None:
         """Safe elimination: solve ever more closely until one is left that provably wins."""
@@ -276,6 +301,10 @@ class Search:
         for c in alive:
             values.setdefault((c.landmarks, c.gamma), []).append(c.value)
         rows = self.data.n_rows if rung.rows is None else len(rung.rows)
+        self.groups = {pair: group for pair, group in self.groups.items() if pair in values}
+        # (Those who judge on all rows have read them all by the second rung.)
+        kept = sum(4.0 * self.data.n_rows * (landmarks or np.inf) for landmarks, _ in values)
+        self.keeping = rung.rows is not None and kept <= KEPT_SHARE * self.room
         stage = {"rows": rows, "candidates": len(alive), "tol": tol, "dropped": 0}
         self.done = 0.0
         self.report({"event": "rung", "rung": r, **stage, "parts": len(values) * len(self.folds)})
@@ -289,7 +318,7 @@ class Search:
             if not r:
                 self.outcomes |= outcomes  # better than nothing, if the time ends
         self.outcomes |= found
-        self.machines = made
+        self.machines |= made
         best = max(found.values(), key=lambda one: one.mean)
         stage |= {"best": best.mean, "seconds": time.monotonic() - began}
         self.stages.append(stage)
@@ -309,6 +338,8 @@ class Search:
             if pair not in self.groups:
                 fit = self.options.fit_of(*pair, float(np.asarray(self.options.values)[-1]))
                 self.groups[pair] = Group(self.data, fit, self.fleet)
+            if self.keeping:
+                self.groups[pair].keep()
         alone = Inline(1)
 
         def ground(pair: Pair) -> Ground:
@@ -415,7 +446,7 @@ class Search:
             self._watch()
             machines = [solved[pair, f][1] for f in folds]
             given = self.groups[pair], grounds[pair], self.binaries, machines, self.held_out
-            return correct(*given, self.data.chunk(k))
+            return correct(*given, k)
 
         items = [(pair, k) for pair in batch for k in range(self.data.n_chunks)]
         total = np.array([float(np.sum(self.weights[fold.held])) for fold in self.folds])
@@ -425,12 +456,15 @@ class Search:
         return {pair: right / total for pair, right in found.items()}
 
     def _fold_part(self, f: int, rung: Rung) -> Part:
-        """The rows of a rung as a fold fits them: each for as many as the fold has of all rows."""
+        """The rows of a rung as a fold fits them: each weighs what it does among all rows.
+
+        Many of the best C stay the best as rows are added; with the weight of all rows on a part of
+        them smaller ones do (on ijcnn1 and a9a).
+        """
         weights = self.folds[f].weights
         if rung.rows is None:
             return Part(self.y, weights)
-        own = weights[rung.rows]
-        return Part(self.y[rung.rows], own * (float(np.sum(weights)) / float(np.sum(own))))
+        return Part(self.y[rung.rows], weights[rung.rows])
 
     # -- memory, time and the work folder ----------------------------------------------------------
     def _bytes(self, pair: Pair, rows: int) -> float:
