@@ -86,23 +86,18 @@ def left_of(event: Mapping[str, Any]) -> str:
     return f"relative gap {event['relative_gap']:.1e}"
 
 
-class FitReport:
-    """Show the events of a fit: a live line on a terminal, plain lines every 2 s elsewhere.
+class LiveReport:
+    """What shows events while they come: live on a terminal, plain lines elsewhere.
 
     Parameters
     ----------
     console : rich.console.Console, optional
-        Standard error unless given: what a fit prints at its end is not mixed with progress.
+        Standard error unless given: what a command prints at its end is not mixed with progress.
     """
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
         self._live: Live | None = None
-        self._phase = ""
-        self._line = ""
-        self._began = time.monotonic()
-        self._printed = -math.inf
-        self._waiting: str | None = None
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -117,10 +112,33 @@ class FitReport:
         trace: TracebackType | None,
     ) -> None:
         if self._live is not None:
-            self._close_phase()
             self._live.stop()
-        elif self._waiting is not None:
+
+    def _print(self, line: str) -> None:
+        self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+
+
+class FitReport(LiveReport):
+    """Show the events of a fit: a live line on a terminal, plain lines every 2 s elsewhere."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        super().__init__(console)
+        self._phase = ""
+        self._line = ""
+        self._began = time.monotonic()
+        self._printed = -math.inf
+        self._waiting: str | None = None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._live is None and self._waiting is not None:
             self._print(self._waiting)
+        self._close_phase()
+        super().__exit__(kind, error, trace)
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event of `bigscreen.train.run.train`."""
@@ -149,9 +167,6 @@ class FitReport:
             line = printable(self._line or f"{self._phase}  {took}")
             self.console.print(Text(line, overflow="ellipsis", no_wrap=True))
             self._phase = ""
-
-    def _print(self, line: str) -> None:
-        self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
     def _plain(self, line: str) -> None:
         now = time.monotonic()

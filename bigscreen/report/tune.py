@@ -6,20 +6,18 @@ import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from rich.box import SIMPLE
 from rich.console import Console
-from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.report.path import check_matplotlib
-from bigscreen.report.report import PLAIN_SECONDS, count, pass_line, seconds
+from bigscreen.report.report import PLAIN_SECONDS, LiveReport, count, pass_line, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,35 +26,13 @@ BEST_ROWS = 10
 """Candidates of the table at the end."""
 
 
-class TuneReport:
-    """Show the events of `bigscreen.tune.search.tune`: a live table, or lines off a terminal.
-
-    Parameters
-    ----------
-    console : rich.console.Console, optional
-        Standard error unless given.
-    """
+class TuneReport(LiveReport):
+    """Show the events of `bigscreen.tune.search.tune`: a live table, or lines off a terminal."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True, highlight=False)
-        self._live: Live | None = None
+        super().__init__(console)
         self._rungs: list[dict[str, Any]] = []
         self._line, self._printed = "", -math.inf
-
-    def __enter__(self) -> Self:
-        if self.console.is_terminal:
-            self._live = Live(console=self.console, refresh_per_second=8, transient=True)
-            self._live.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._live is not None:
-            self._live.stop()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
@@ -79,7 +55,7 @@ class TuneReport:
             grid.caption = Text(printable(self._line))
             self._live.update(grid)
         elif self._line and time.monotonic() - self._printed >= PLAIN_SECONDS:
-            self.console.print(printable(self._line), markup=False, highlight=False, soft_wrap=True)
+            self._print(self._line)
             self._printed = time.monotonic()
 
 
