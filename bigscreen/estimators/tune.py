@@ -212,7 +212,7 @@ class NystroemSVCCV(_Search):
     search_ : dict
         The whole record: what was dropped at which rung, by which rule.
     classes_, n_features_in_, components_, coef_, intercept_, dual_gap_, relative_gap_
-        As in `NystroemSVC`, of the best machine; certificate_ and model_, too.
+        As in `NystroemSVC`, of the best machine; ``certificate_`` and ``model_``, too.
     """
 
     _exact = False
@@ -278,8 +278,8 @@ class SVCCV(_Search):
     best_params_, best_score_, cv_results_, best_index_, best_estimator_, search_
         As in `NystroemSVCCV`.
     classes_, n_features_in_, support_, support_vectors_, dual_coef_, intercept_
-        Of the best machine, one row of coefficients for each score; dual_gap_, relative_gap_,
-        certificate_ and model_, too.
+        Of the best machine, one row of coefficients for each score; ``dual_gap_``,
+        ``relative_gap_``, ``certificate_`` and ``model_``, too.
     """
 
     gammas: Any = None

@@ -331,7 +331,7 @@ class Model:
 
     @property
     def feature_names_in_(self) -> NDArray[np.object_]:
-        """Names of the source's columns, (n_features_in_,); AttributeError if they had none."""
+        """Names of the source's columns, an array of str; AttributeError if they had none."""
         if self.preparation.names is None:
             raise AttributeError("the source's columns had no names")
         return np.array(self.preparation.names, dtype=object)

@@ -1,0 +1,26 @@
+"""Sphinx settings: `python -m sphinx -W -b html docs site` builds these pages."""
+
+import importlib.metadata
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+import pictures
+
+project = "bigscreen"
+release = version = importlib.metadata.version("bigscreen")
+extensions = ["myst_parser", "numpydoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode"]
+html_theme = "furo"
+html_title = "bigscreen"
+html_extra_path = ["_made/page"]
+html_static_path: list[str] = []
+
+myst_heading_anchors = 3
+# Pages link files of the repository by their paths, which tests/cli/test_docs.py looks at.
+suppress_warnings = ["myst.xref_missing"]
+autosummary_generate = True
+numpydoc_show_class_members = False
+add_module_names = False
+
+# Figures of these pages are computed, and so cannot be out of date.
+pictures.make(Path(__file__).parent / "_made")
