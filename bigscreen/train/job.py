@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.data.dataset import MANIFEST
+from bigscreen.data.recast import Recast
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -37,7 +38,7 @@ from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.pairs import HeldOut, Slices
+from bigscreen.train.pairs import Slices
 from bigscreen.train.plan import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
 from bigscreen.train.records import decided, hindrance, provenance, records
@@ -489,9 +490,10 @@ def held_out(design: Design, held: NDArray[np.bool_]) -> Design:
     data = design.data
     if isinstance(data, Slices):
         return replace(design, data=data.without(held[data.ids]))
+    weights = np.where(held, 0.0, data.weights(0, data.n_rows))
     if isinstance(data, Moved):
-        return replace(design, data=Moved(HeldOut(data.base, held), data.move))
-    return replace(design, data=HeldOut(data, held))
+        return replace(design, data=Moved(Recast(data.base, None, weights), data.move))
+    return replace(design, data=Recast(data, None, weights))
 
 
 def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:

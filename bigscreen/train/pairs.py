@@ -104,54 +104,6 @@ class Slices(Rows):
         raise NotImplementedError("rows of two labels are solved on, and never looked up again")
 
 
-class HeldOut(Rows):
-    """The rows of another data set, of which some have no weight.
-
-    Parameters
-    ----------
-    base : Rows
-    held : bool (n,)
-        Those rows.
-    """
-
-    def __init__(self, base: Rows, held: NDArray[np.bool_]) -> None:
-        self.base, self.held = base, held
-        self.layout = replace(base.layout, has_weights=True)
-        self.preparation, self.path = base.preparation, base.path
-
-    @property
-    def shared(self) -> Rows:
-        return self.base.shared
-
-    def X(self, start: int, stop: int) -> Features:
-        return self.base.X(start, stop)
-
-    def y(self, start: int, stop: int) -> NDArray[Any]:
-        return self.base.y(start, stop)
-
-    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
-        return np.where(self.held[start:stop], 0.0, self.base.weights(start, stop))
-
-    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
-        return self.base.sqnorms(start, stop)
-
-    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        return self.base.row_ids(start, stop)
-
-    @property
-    def max_sqnorm(self) -> float:
-        return self.base.max_sqnorm
-
-    @property
-    def label_counts(self) -> NDArray[np.int64]:
-        return self.base.label_counts
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the rows, which are the same."""
-        return self.base.fingerprint
-
-
 class ByLabel:
     """The rows of a design in the order of their labels.
 
