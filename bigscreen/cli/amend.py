@@ -17,7 +17,7 @@ from bigscreen.cli.common import (
     open_fleet,
     overwrite_option,
 )
-from bigscreen.cli.options import WHERE_IT_RUNS
+from bigscreen.cli.options import fit_options
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
@@ -25,12 +25,6 @@ if TYPE_CHECKING:
     from bigscreen.amend.edits import Changes, Edits
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.model import Model
-
-
-def _where_it_runs(command: Any) -> Any:
-    for decorate in reversed(list(WHERE_IT_RUNS.values())):
-        command = decorate(command)
-    return command
 
 
 @click.command(short_help="Edit the rows of a MODEL, and prove what that changes.")
@@ -71,7 +65,7 @@ def _where_it_runs(command: Any) -> Any:
     is_flag=True,
     help="Fit anew: landmarks and a gamma in words come from the edited rows, too.",
 )
-@_where_it_runs
+@fit_options(())
 @overwrite_option
 @json_option
 @click.pass_context
@@ -175,7 +169,7 @@ def amend(
 @click.argument("model")
 @click.argument("store")
 @click.argument("out")
-@_where_it_runs
+@fit_options(())
 @overwrite_option
 @json_option
 @click.pass_context

@@ -4,7 +4,7 @@ import dataclasses
 import os
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,18 +16,11 @@ from bigscreen.cli.common import (
     json_option,
     time_option,
 )
-from bigscreen.cli.options import WHERE_IT_RUNS
+from bigscreen.cli.options import WHERE_IT_RUNS, fit_options
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
     from bigscreen.fleet.survey import Surveyed
-
-
-def _tls(command: Any) -> Any:
-    """The options of an encrypted cluster."""
-    for name in reversed(TLS):
-        command = WHERE_IT_RUNS[name](command)
-    return command
 
 
 @click.command("cluster-check", short_help="Look at a cluster's workers before a long job.")
@@ -35,7 +28,7 @@ def _tls(command: Any) -> Any:
 @click.option(
     "--scheduler", required=True, metavar="ADDRESS", help="The Dask scheduler, as fit has it."
 )
-@_tls
+@fit_options((), [WHERE_IT_RUNS[name] for name in TLS])
 @click.option(
     "--work", metavar="FOLDER", help="The folder for features and checkpoints, as fit has it."
 )
