@@ -114,7 +114,10 @@ def multipliers(parts: Arrays, scores: FloatArray) -> FloatArray:
 @njit(cache=True, nogil=True)
 def _middle(values: FloatArray, weights: FloatArray, threshold: float) -> float:
     """As `order_statistic.middle`."""
-    level = LEVEL * weights.sum()
+    total = 0.0
+    for weight in weights:
+        total += weight
+    level = LEVEL * total
     if level == 0.0:
         return 0.0
     low, high = _statistics(values, weights, threshold, level)

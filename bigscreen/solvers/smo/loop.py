@@ -15,7 +15,6 @@ own: loops are compiled without what is not there only where an argument says so
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +34,9 @@ _MOST = np.int64(0x7FFFFFFFFFFFFFFF)
 _NONE = np.int64(-0x8000000000000000)
 _INDEX = np.int64(0xFFFFFFFF)
 _ZERO, _HALF, _TINY = np.float32(0), np.float32(0.5), np.float32(1e-30)
+# (A number as such has a type of its own: each function that takes one is compiled again for it.)
+_FIRST: Any = np.int64(0)
+_NOBODY: Any = np.int64(-1)
 _FLAT = 1e-12  # curvature below this share of the largest k(x, x) counts as this much
 
 
@@ -280,22 +282,21 @@ def _coupled(
     x = variables.x
     least = least_curvature(diag)
     floor = np.float32(least)
-    moves = np.empty(len(x), np.int8)
-    note_room(range(len(x)), variables, moves)
+    moves = rooms(variables)
     scan = PairScan(variables.F, variables.up, variables.down, flip, diag.astype(np.float32), moves)
     groups = 1 if ends is None else len(ends) - 1
     tops = np.full(groups, -1)
     steps, violation = 0, 0.0
-    i, j, a, b = 0, 0, 0.0, 0.0
+    i, j, a, b = _FIRST, _FIRST, 0.0, 0.0
     while len(x):
         row, other = _row(K, order, copies, copied, i), _row(K, order, copies, copied, j)
         for g in range(groups):
-            first = 0 if ends is None else ends[g]
+            first = _FIRST if ends is None else ends[g]
             top = pair_update(_group(scan, ends, g), _cut(row, ends, g), _cut(other, ends, g), a, b)
             tops[g] = first + top if top >= 0 else -1
-        i, violation = -1, 0.0
+        i, violation = _NOBODY, 0.0
         for g in range(groups):
-            first, top = 0 if ends is None else ends[g], tops[g]
+            first, top = _FIRST if ends is None else ends[g], tops[g]
             if top < 0:
                 continue
             row = _row(K, order, copies, copied, top)
@@ -325,7 +326,7 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
     if len(variables.x) == 0:
         return steps, violation
     scan = free_scan(variables, diag)
-    row = _row(K, order, copies, copied, 0)
+    row = _row(K, order, copies, copied, _FIRST)
     i, violation = free_update(scan, row, row, 0.0, 0.0, second)
     while i >= 0 and violation > tol and steps < most:
         j, row = i, _row(K, order, copies, copied, i)
@@ -334,7 +335,8 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
         a, b = free_step(variables, i, j, diag, row[j], scan.least)
         if a == 0.0 and b == 0.0:  # below the last digit of x
             break
-        note_space((i, j), variables, scan)
+        note_space(i, variables, scan)
+        note_space(j, variables, scan)
         steps += 1
         other = _row(K, order, copies, copied, j)
         i, violation = free_update(scan, row, other, a, b, second)
@@ -344,7 +346,16 @@ def _free(rows: Any, diag: FloatArray, variables: Variables, limits: Limits) -> 
 @njit(cache=True, nogil=True)
 def least_curvature(diag: FloatArray) -> float:
     """The smallest curvature that steps reckon with (duplicates, zeros, kernels not psd)."""
-    return max(_FLAT * diag.max(), 1e-30) if len(diag) else 1e-30
+    return max(_FLAT * largest(diag), 1e-30)
+
+
+@njit(cache=True, nogil=True)
+def largest(values: FloatArray) -> float:
+    """The largest of values that are not negative; 0 of none (numpy's takes long to compile)."""
+    found = 0.0
+    for value in values:
+        found = max(found, value)
+    return found
 
 
 # -- what may not be there -----------------------------------------------------------------------
@@ -374,17 +385,16 @@ def smooth(k: int, up: FloatArray | None, down: FloatArray | None) -> bool:
 
 @njit(cache=True, nogil=True)
 def note_tube(
-    rows: Iterable[int],
+    k: int,
     x: FloatArray,
     tube: FloatArray | None,
     up: FloatArray | None,
     down: FloatArray | None,
 ) -> None:
-    """Write down what the tube adds to F at these x, on the way up and on the way down."""
+    """Write down what the tube adds to F at this x, on the way up and on the way down."""
     if tube is not None and up is not None and down is not None:
-        for k in rows:
-            up[k] = -tube[k] if x[k] >= 0 else tube[k]
-            down[k] = -tube[k] if x[k] > 0 else tube[k]
+        up[k] = -tube[k] if x[k] >= 0 else tube[k]
+        down[k] = -tube[k] if x[k] > 0 else tube[k]
 
 
 @njit(cache=True, nogil=True)
@@ -401,11 +411,18 @@ def piece(k: int, way: float, variables: Variables) -> tuple[float, float]:
 
 # -- with a coupling: pairs that keep the sum --------------------------------------------------
 @njit(cache=True, nogil=True)
-def note_room(rows: Iterable[int], variables: Variables, moves: NDArray[np.int8]) -> None:
-    """Write down which way these variables can move: bits UP and DOWN."""
+def rooms(variables: Variables) -> NDArray[np.int8]:
+    """Which way every variable can move: bits UP and DOWN, int8 (q,)."""
+    moves = np.empty(len(variables.x), np.int8)
+    for k in range(len(moves)):
+        _note_room(k, variables, moves)
+    return moves
+
+
+@njit(cache=True, nogil=True)
+def _note_room(k: int, variables: Variables, moves: NDArray[np.int8]) -> None:
     x, low, high = variables.x, variables.low, variables.high
-    for k in rows:
-        moves[k] = UP * (x[k] < high[k]) + DOWN * (x[k] > low[k])
+    moves[k] = UP * (x[k] < high[k]) + DOWN * (x[k] > low[k])
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -485,8 +502,9 @@ def pair_step(
     d = min(apart / max(curvature, least), more, less)
     x[i] = top if d >= more else min(old_i + d, top)
     x[j] = bottom if d >= less else max(old_j - d, bottom)
-    note_room((i, j), variables, moves)
-    note_tube((i, j), x, variables.tube, variables.up, variables.down)
+    for k in (i, j):
+        _note_room(k, variables, moves)
+        note_tube(k, x, variables.tube, variables.up, variables.down)
     return 0.0 if x[i] == old_i and x[j] == old_j else d
 
 
@@ -516,27 +534,25 @@ def pair_turn(
 def free_scan(variables: Variables, diag: FloatArray) -> FreeScan:
     """What the scans of these variables reckon with."""
     n, width = len(variables.x), variables.high - variables.low
-    unit = max(width.max(), 1e-300)
-    curve = np.maximum(np.maximum(diag, _FLAT * diag.max()) * unit, 1e-30).astype(np.float32)
+    unit = max(largest(width), 1e-300)
+    curve = np.maximum(np.maximum(diag, _FLAT * largest(diag)) * unit, 1e-30).astype(np.float32)
     inverse = (1.0 / curve).astype(np.float32)
     less, more = np.empty(n, np.float32), np.empty(n, np.float32)
     v, least = variables, least_curvature(diag)
     scan = FreeScan(v.F, v.up, v.down, diag, least, unit, curve, inverse, less, more)
-    note_space(range(n), variables, scan)
+    for k in range(n):
+        note_space(k, variables, scan)
     return scan
 
 
 @njit(cache=True, nogil=True)
-def note_space(rows: Iterable[int], variables: Variables, scan: FreeScan) -> None:
-    """Write down how far these variables can go, to a kink at most."""
-    low, high, x = variables.low, variables.high, variables.x
-    kinks, unit, less, more = variables.tube is not None, scan.unit, scan.less, scan.more
-    for k in rows:
-        bottom, top = low[k], high[k]
-        if kinks:
-            bottom = max(bottom, 0.0) if x[k] > 0.0 else bottom
-            top = min(top, 0.0) if x[k] < 0.0 else top
-        less[k], more[k] = (bottom - x[k]) / unit, (top - x[k]) / unit
+def note_space(k: int, variables: Variables, scan: FreeScan) -> None:
+    """Write down how far a variable can go, to a kink at most."""
+    x, bottom, top = variables.x[k], variables.low[k], variables.high[k]
+    if variables.tube is not None:
+        bottom = max(bottom, 0.0) if x > 0.0 else bottom
+        top = min(top, 0.0) if x < 0.0 else top
+    scan.less[k], scan.more[k] = (bottom - x) / scan.unit, (top - x) / scan.unit
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
@@ -634,7 +650,8 @@ def free_step(
         d_j = _within((g_j - cross * d_i) / diag_j, low_j - old_j, high_j - old_j)
         x[j] = _move(old_j, d_j, low_j, high_j)
     x[i] = _move(old_i, d_i, low_i, high_i)
-    note_tube((i, j), x, variables.tube, up, down)
+    for k in (i, j):
+        note_tube(k, x, variables.tube, up, down)
     return x[i] - old_i, x[j] - old_j if j != i else 0.0
 
 
@@ -647,7 +664,8 @@ def free_turn(
     In one call: outside of compiled loops calls cost as much as a step.
     """
     a, b = free_step(variables, i, j, scan.diag, np.float64(row[j]), scan.least)
-    note_space((i, j), variables, scan)
+    note_space(i, variables, scan)
+    note_space(j, variables, scan)
     best, violation = free_update(scan, row, other, a, b, second)
     return a != 0.0 or b != 0.0, best, violation
 

@@ -22,10 +22,10 @@ from bigscreen.solvers.smo.loop import (
     free_turn,
     free_update,
     least_curvature,
-    note_room,
     pair_partner,
     pair_turn,
     pair_update,
+    rooms,
     steps,
 )
 from bigscreen.solvers.smo.state import PLACE, SmoState
@@ -165,8 +165,7 @@ class Pairs:
             np.float32(least),
             self.selection == "second",
         )
-        moves = np.empty(len(diag), np.int8)
-        note_room(np.arange(len(diag)), variables, moves)
+        moves = rooms(variables)
         # A group's moves are those of all rows, with none for rows of other groups.
         own = [moves] if group is None else [moves * (group == g) for g in state.groups]
         F, up, down = variables.F, variables.up, variables.down
