@@ -81,6 +81,12 @@ def _workers(values: dict[str, Any]) -> int:
         return fleet.workers
 
 
+def _kept(part: float) -> str:
+    if 0 < part < 1:
+        return f"{part:.0%} kept in memory, the others read in every pass"
+    return "kept in memory" if part else "read in every pass"
+
+
 def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
     from bigscreen.report.report import count, seconds, size
 
@@ -95,7 +101,7 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
         "landmarks": count(outline.landmarks) if outline.landmarks else "none (linear)",
         "solver": outline.solver,
         "features": f"stored {where}" if outline.features == "stored" else outline.features,
-        "rows of a pass": "kept in memory" if outline.resident else "read in every pass",
+        "rows of a pass": _kept(outline.resident),
         "kernel columns kept": f"{count(outline.cache_bytes // (4 * outline.rows))} of "
         f"{count(outline.rows)}, {size(outline.cache_bytes)}",
         "peak memory": f"about {size(outline.peak_bytes)}",

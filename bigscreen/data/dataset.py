@@ -1,8 +1,9 @@
 """A dataset on disk: opened, checked and read."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,7 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.zarr_arrays import (
     Checksums,
+    LastChunk,
     StoredArray,
     csr_arrays,
     csr_folder,
@@ -32,6 +34,8 @@ BOUND = 3
 """The first schema whose manifest has the checksum of every chunk, and its own."""
 
 MANIFEST = "manifest.json"
+
+T = TypeVar("T")
 
 
 class Dataset(Rows):
@@ -68,6 +72,7 @@ class Dataset(Rows):
             if len(digests) != self.n_chunks or found != self._fingerprint:
                 raise bad_manifest(self.path)
             self._arrays = row_arrays(self.path, self.layout, self._compressed, self._checksums())
+            self._last = LastChunk()
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise bad_manifest(self.path) from error
 
@@ -187,11 +192,17 @@ class Dataset(Rows):
 
     def _read(self, name: str, start: int, stop: int) -> NDArray[Any]:
         self.layout.check_range(start, stop)
-        return self._checked(self._arrays[name], start, stop)
+        return self._checked(self._arrays[name].read, start, stop)
 
-    def _checked(self, array: StoredArray, start: int, stop: int) -> NDArray[Any]:
+    def _chunk_rows(self, k: int) -> Any:
+        if self.is_sparse:
+            return self._last.chunk(k, lambda _: self._csr_chunk(k))
+        array = self._arrays["X"]
+        return self._checked(self._last.chunk, k, lambda room: array.read_chunk(k, room))
+
+    def _checked(self, read: Callable[..., T], *how: Any) -> T:
         try:
-            return array.read(start, stop)
+            return read(*how)
         except InputError as error:
             # Of a store that was replaced while it was read that is what there is to say.
             self.check_unchanged()
@@ -213,7 +224,7 @@ class Dataset(Rows):
         return csr_arrays(folder, stop - start, nnz, self._compressed, known, wide)
 
     def _csr_chunk(self, k: int) -> Features:
-        parts = [self._checked(array, 0, array.shape[0]) for array in self._csr_files(k)]
+        parts = [self._checked(array.read, 0, array.shape[0]) for array in self._csr_files(k)]
         data, indices, indptr = parts
         return csr(data, indices, indptr, self.n_features)
 

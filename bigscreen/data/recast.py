@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from bigscreen.data.layout import Features
 from bigscreen.data.rows import Rows
@@ -43,6 +43,9 @@ class Recast(Rows):
 
     def X(self, start: int, stop: int) -> Features:
         return self.base.X(start, stop)
+
+    def rows(self, ids: ArrayLike) -> Features:
+        return self.base.rows(ids)
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
         if self._outcomes is None:

@@ -192,11 +192,11 @@ class Rows(ABC):
             dense = np.empty((len(ids), self.n_features), self.X(0, 0).dtype)
         parts = []
         for k, group in zip(chunks.tolist(), np.split(order, firsts[1:]), strict=False):
-            start, stop = self.chunk(k)
+            start = k * self.chunk_rows
             if dense is None:
-                parts.append(take(self.X(start, stop), ids[group] - start))
+                parts.append(take(self._chunk_rows(k), ids[group] - start))
             else:
-                dense[group] = self.X(start, stop)[ids[group] - start]
+                dense[group] = self._chunk_rows(k)[ids[group] - start]
         if dense is not None:
             return dense
         place = np.empty_like(order)
@@ -204,3 +204,7 @@ class Rows(ABC):
         if not parts:
             return self.X(0, 0)
         return take(csr_stack(parts, self.n_features), place)
+
+    def _chunk_rows(self, k: int) -> Any:
+        """All rows of a chunk, not to be written to."""
+        return self.X(*self.chunk(k))

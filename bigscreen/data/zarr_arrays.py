@@ -3,7 +3,8 @@
 import math
 import os
 import secrets
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -105,11 +106,16 @@ class StoredArray:
             if len(part) == self.chunk_rows:
                 self._read_chunk(k, part)
             else:
-                whole = np.empty((self.chunk_rows, *self.shape[1:]), dtype=self.dtype)
-                self._read_chunk(k, whole)
-                part[:] = whole[at - first : end - first]
+                part[:] = self.read_chunk(k)[at - first : end - first]
             at = end
         return out
+
+    def read_chunk(self, k: int, room: NDArray[Any] | None = None) -> NDArray[Any]:
+        """All rows of a chunk, and what fills up the last one; in ``room``, if there is any."""
+        if room is None:
+            room = np.empty((self.chunk_rows, *self.shape[1:]), dtype=self.dtype)
+        self._read_chunk(k, room)
+        return room
 
     def files(self) -> Iterator[tuple[Path, int | None]]:
         """Every chunk file and its size in bytes, None if compressed."""
@@ -162,6 +168,22 @@ class StoredArray:
                 flat[:] = np.frombuffer(blosc.decompress(body), np.uint8)
             except (ValueError, RuntimeError) as error:
                 raise damaged_chunk(file) from error
+
+
+class LastChunk(threading.local):
+    """The chunk of rows that a thread has read last: passes go over it in tiles of few rows."""
+
+    def __init__(self) -> None:
+        self._number = -1
+        self._rows: Any = None
+
+    def chunk(self, k: int, read: Callable[[Any], Any]) -> Any:
+        """The rows of a chunk, which ``read`` reads into those of another, or anew."""
+        if k != self._number:
+            self._number = -1  # a read that fails leaves no chunk behind
+            self._rows = read(self._rows)
+            self._number = k
+        return self._rows
 
 
 def missing_chunk(file: Path) -> InputError:

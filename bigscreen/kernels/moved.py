@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, csr, sqnorms
@@ -106,6 +106,9 @@ class Moved(Rows):
 
     def X(self, start: int, stop: int) -> Features:
         return self.move(self.base.X(start, stop))
+
+    def rows(self, ids: ArrayLike) -> Features:
+        return self.move(self.base.rows(ids))
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
         return self.base.y(start, stop)

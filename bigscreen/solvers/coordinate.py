@@ -91,7 +91,7 @@ class _Descent:
                 "offset, or nu) does not allow; use the newton, block or pairs solver"
             )
         self.sqnorms = [data.sqnorms(a, b) + self.constant**2 for a, b in self.shards]
-        self.X = [data.X(a, b) for a, b in self.shards] if run.resident else None
+        self.X = [data.X(a, b) for a, b in self.shards] if run.resident >= 1 else None
         self.curved = any(dual.curve is not None for dual in self.duals)
         # Rows that cannot move cost nothing after this.
         self.still = np.concatenate([dual.hi <= dual.lo for dual in self.duals])

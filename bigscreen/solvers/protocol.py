@@ -49,8 +49,9 @@ class Run:
         A feasible alpha to begin from where no checkpoint is gone on with.
     near : Near or None
         A machine to begin from, for solvers that hold w, of a problem without a coupling.
-    resident : bool
-        Keep rows in memory between passes.
+    resident : float
+        Part of the rows that may be kept in memory between passes; what is less than all is of use
+        to some solvers.
     folder : Path or None
         Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
     of : str
@@ -63,7 +64,7 @@ class Run:
     problem: Problem
     fleet: Fleet
     start: FloatArray | None = None
-    resident: bool = True
+    resident: float = 1.0
     folder: Path | None = None
     of: str = ""
     resume: bool = False

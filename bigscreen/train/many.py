@@ -88,7 +88,7 @@ class ManyJob(FeaturesJob):
             folders = list(cases)
             for turn in (folders[a : a + some] for a in range(0, len(folders), some)):
                 own = [cases[folder] for folder in turn]
-                how = self.options.tol, self.deadline, self.plan.resident
+                how = self.options.tol, self.deadline, self.plan.resident >= 1
                 points = solve_many(self.design, own, self.fleet, *how)
                 self.points |= dict(zip(turn, points, strict=True))
         self.seconds["solve"] += time.monotonic() - began

@@ -29,6 +29,8 @@ SOLVER_ROW_BYTES = 72
 """Solver state of a row: scores, labels, norms, side, temporaries of a pass."""
 BLOCK_BYTES = 2 * 2**26
 """Rows that a thread holds while it reads them: a block, and what is made of it."""
+KEPT_SHARE = 0.8
+"""Part of the memory left over that rows may take: of more of them, some are read in every pass."""
 PAIR_ROWS_BYTES = 256 * 2**20
 """Rows of products that pair steps on features keep where nobody says how many."""
 VECTOR_BYTES, VECTORS = 8, 6
@@ -53,8 +55,9 @@ class Plan:
     solver, features : str
         ``newton``, ``cd``, ``block``, ``pairs``, ``snacks`` or ``pegasos``; ``stored`` (in memory
         or on disk), ``recomputed``, ``raw`` or ``exact``.
-    features_in_memory, resident : bool
-        Whether features, and the rows a pass reads, are kept in memory.
+    features_in_memory : bool
+    resident : float
+        Part of the rows a pass goes over that is kept in memory; the others are read each time.
     peak_bytes, disk_bytes, cache_bytes : int
         Memory of all processes together; disk for features; of the memory, kernel columns kept.
     together : int
@@ -73,7 +76,7 @@ class Plan:
     solver: str
     features: str
     features_in_memory: bool
-    resident: bool
+    resident: float
     peak_bytes: int
     disk_bytes: int
     seconds: float
@@ -140,12 +143,15 @@ def outline(data: Rows, request: Request) -> Plan:
     room = request.memory - fixed
     feature_bytes = 4 * n * m if features == "stored" else 0
     data_bytes = int(n * row_bytes)
-    in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= 0.8 * room
+    in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= KEPT_SHARE * room
     passed_over = feature_bytes or data_bytes
-    resident = passed_over <= 0.8 * room or solver == "pairs"
-    read = passed_over if resident else threads * BLOCK_BYTES
-    if solver in STOCHASTIC and not resident:
-        read = min(passed_over, max(read, HELD_BYTES))
+    resident, read = 1.0, float(passed_over)
+    if passed_over > KEPT_SHARE * room and solver != "pairs":
+        blocks = threads * BLOCK_BYTES
+        kept = max(0.0, KEPT_SHARE * room - blocks) if solver == "newton" else 0.0
+        resident, read = kept / passed_over, blocks + kept
+        if solver in STOCHASTIC:
+            read = min(passed_over, max(read, HELD_BYTES))
     # What each of several Newtons holds: moments and their sums, rows nearby, the rows' state.
     own = square * (MOMENTS + threads) + 2 * min(4 * ENTRIES, 4 * n * m) + n * SOLVER_ROW_BYTES
     together = 1
@@ -353,7 +359,7 @@ def outline_exact(data: Rows, request: Request) -> Plan:
         solver="pairs" if pairs else "block",
         features="exact",
         features_in_memory=False,
-        resident=True,
+        resident=1.0,
         peak_bytes=int(fixed + cache),
         disk_bytes=0,
         seconds=seconds,

@@ -180,3 +180,30 @@ def test_reads_outside_are_refused(tmp_path):
             dataset.rows(ids)
     with pytest.raises(TypeError):
         dataset.rows([1.5])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_by_number_over_and_over(tmp_path, sparse, monkeypatch):
+    """Tiles of a chunk are taken from the chunk that was read for the first of them."""
+    X, *_ = data = table(2000, 3, sparse=sparse)
+    dataset = store(tmp_path / "a", data, chunk_rows=256)
+    dense = X.toarray() if sparse else X
+    whole = dataset.rows(np.arange(2000))
+    read, real = [], stored_arrays.StoredArray._read_chunk
+    monkeypatch.setattr(
+        stored_arrays.StoredArray,
+        "_read_chunk",
+        lambda self, k, out: (read.append((self.folder, k)), real(self, k, out))[1],
+    )
+    fresh = pickle.loads(pickle.dumps(dataset))
+    for a in range(0, 2000, 50):
+        found = fresh.rows(np.arange(a, a + 50))
+        found = found.toarray() if sparse else found
+        np.testing.assert_array_equal(found, dense[a : a + 50])
+        found[:] = np.nan  # it is the caller's own
+    assert len(read) == len(set(read)) == 8 * (3 if sparse else 1)
+    assert_same_features(whole, dataset.X(0, 2000))
+    with ThreadPoolExecutor(4) as pool:
+        parts = list(pool.map(lambda a: fresh.rows(np.arange(a, a + 40)), range(0, 1960, 20)))
+    for a, part in zip(range(0, 1960, 20), parts, strict=True):
+        np.testing.assert_array_equal(part.toarray() if sparse else part, dense[a : a + 40])

@@ -1,5 +1,7 @@
 """The smoothed Newton solves to what it says, and its shortcuts are exact."""
 
+from dataclasses import replace
+
 import contracts
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from hypothesis import strategies as st
 from newton_world import Probe
 
 from bigscreen.certify.explicit import close
+from bigscreen.data.writer import DatasetWriter
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -234,3 +237,28 @@ def test_sides_of_a_shard(fleet):
     np.testing.assert_array_equal(state.side == AT_HI, margin > h)
     np.testing.assert_array_equal(state.side == AT_LO, margin < -h)
     np.testing.assert_array_equal(state.side == FREE, np.abs(margin) <= h)
+
+
+@pytest.mark.parametrize("sparse_rows", [False, True])
+@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+def test_rows_that_are_kept_in_part(kernel, sparse_rows, tmp_path):
+    """The same bits whatever part of the rows stays in memory, on a subsample and on all rows."""
+    memory = contracts.rows(3, n=9000, sparse_rows=sparse_rows, shard_rows=1024, chunk_rows=256)
+    writer = DatasetWriter(tmp_path / "rows", memory.layout, None)
+    for k in range(writer.n_chunks):
+        rows = writer.chunk(k)
+        writer.write(k, memory.X(*rows), memory.y(*rows), memory.weights(*rows))
+    world = contracts.world(writer.finish(), kernel, 1.0, "none")
+    found = []
+    with Inline(2) as fleet:
+        for resident in (0.0, 0.3, 1.0):
+            run = Run(world.design, world.problem, fleet, resident=resident)
+            fitted = fit(run, Newton(tol=1e-4, sample=1.0), Limits(1e-4, 100))
+            found.append((fitted.point.w, fitted.certificate.primal, fitted.certificate.dual))
+    for other in found[:-1]:
+        np.testing.assert_array_equal(other[0], found[-1][0])
+        assert other[1:] == found[-1][1:]
+    program = NewtonProgram(world.design, world.problem, resident=0.3)
+    kept = [program.keeps(shard) for shard in range(world.design.data.n_shards)]
+    assert kept == [False, False, False, True, False, False, True, False, False]
+    assert all(replace(program, stride=8).keeps(shard) for shard in range(9))

@@ -113,8 +113,8 @@ class NewtonProgram:
     problem : Problem
     stride, scale : int, float
         Take one row in ``stride`` and multiply its box by ``scale``: a subsample's problem.
-    resident : bool
-        Keep the shard's rows in memory between passes.
+    resident : float
+        Part of the rows that is kept in memory between passes: whole shards, spread evenly.
     lazy : bool
         Skip rows that provably stay on their side; False visits every row alive in every pass.
     weight_bound : float
@@ -126,7 +126,7 @@ class NewtonProgram:
     problem: Problem
     stride: int = 1
     scale: float = 1.0
-    resident: bool = True
+    resident: float = 1.0
     lazy: bool = True
     weight_bound: float = 1.0
 
@@ -146,11 +146,10 @@ class NewtonProgram:
         pick = slice(None, None, self.stride)
         known: Any = {} if lent is None else lent
         X, norms = (known.get((what, self.stride)) for what in ("rows", "norms"))
-        if X is None and (self.resident or norms is None):
-            X = data.X(start, stop)
-            if self.stride > 1:
-                # A copy: a view would keep all of the shard's rows in memory.
-                X = X[pick].copy()
+        keeps = self.keeps(shard)
+        if X is None and (keeps or (norms is None and self.design.kernel is not None)):
+            ids = np.arange(start, stop, dtype=np.int64)[pick]
+            X = data.X(start, stop) if self.stride == 1 else data.rows(ids)
             known["rows", self.stride] = X
         if norms is None:
             norms = self.design.norms(X, data.sqnorms(start, stop)[pick])
@@ -162,7 +161,7 @@ class NewtonProgram:
         counted = np.flatnonzero(dual.reach)
         if len(counted) < len(ids):
             dual, ids, norms = dual[counted], ids[counted], norms[counted]
-            X = X if lent is not None or not self.resident else X[counted]
+            X = X if lent is not None or not keeps else X[counted]
         n = len(dual)
         most = replace(dual, total=0.0 * frame.total).threshold if frame.groups else 0.0
         return NewtonShard(
@@ -171,7 +170,7 @@ class NewtonProgram:
             ids=ids,
             dual=dual,
             norms=norms,
-            X=X if self.resident else None,
+            X=X if keeps else None,
             stride=self.stride,
             lent=lent is not None,
             scores=np.zeros(n),
@@ -183,6 +182,11 @@ class NewtonProgram:
             most=np.atleast_1d(most),
             below=np.zeros(max(1, frame.groups)),
         )
+
+    def keeps(self, shard: int) -> bool:
+        """Whether the rows of a shard stay in memory."""
+        part = min(1.0, self.resident * self.stride)
+        return int((shard + 1) * part) > int(shard * part)
 
     def most_alpha(self, message: dict[str, Any]) -> float:
         """At least ``sum |alpha|``: of squared losses as the coordinator knows it from P."""

@@ -83,11 +83,7 @@ class NewtonShard:
         if self.X is not None:
             places = (self.ids[local] - self.start) // self.stride if self.lent else local
             return self.X[span(places)]
-        ids = self.ids[local]
-        if not len(ids):
-            return data.X(self.start, self.start)
-        first = int(ids[0])
-        return data.X(first, int(ids[-1]) + 1)[ids - first]
+        return data.rows(self.ids[local])
 
     def distance(self, scores: FloatArray) -> FloatArray:
         """How far every row's G is from a kink at these scores."""
