@@ -213,7 +213,7 @@ def evaluate(
     if json_file:
         report.write_json(json_file, record)
     if page:
-        write_page(page, fitted, model, store, record)
+        write_page(page, fitted, model, dataset, record)
     report.table(f"{model} on {store}", evaluation.facts(record))
     if "confusion" not in record:
         return

@@ -186,6 +186,6 @@ def fit(
         report.write_json(json_file, record)
     certificate.show(record, model)
     if page:
-        write_page(page, fitted, model)
+        write_page(page, fitted, model, dataset)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)

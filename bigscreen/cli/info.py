@@ -35,7 +35,7 @@ def info(thing: str, history: bool, json_file: str | None) -> None:
     from bigscreen.model.file import is_path
     from bigscreen.model.model import Model
     from bigscreen.model.solved_path import SolvedPath
-    from bigscreen.report import certificate, report
+    from bigscreen.report import certificate, profile, report
     from bigscreen.report import path as report_path
 
     check_json(json_file, thing)
@@ -59,6 +59,8 @@ def info(thing: str, history: bool, json_file: str | None) -> None:
     else:
         record = describe_store(Dataset.open(thing))
         report.table(f"store {thing}", store_facts(record))
+        if record["profile"] is not None:
+            profile.show(record["profile"])
     if json_file:
         report.write_json(json_file, record)
 
@@ -86,11 +88,13 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
         "bytes": sum(file.stat().st_size for file in files),
         "fingerprint": dataset.fingerprint,
         "bound": dataset.bound,
+        "profile": dataset.profile,
     }
 
 
 def store_facts(record: dict[str, Any]) -> dict[str, str]:
     """The same for people, as `report.table` takes it."""
+    from bigscreen.report import profile
     from bigscreen.report.report import count, size
 
     rows = record["rows"]
@@ -115,6 +119,7 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
         "shards": f"{count(record['shards'])} (what worker processes share out)",
         "on disk": size(record["bytes"]),
         "fingerprint": f"{record['fingerprint'][:16]}...",
+        **({} if record["profile"] is None else profile.facts(record["profile"], record["labels"])),
         **({} if record["bound"] else {"exchanged files": UNBOUND}),
     }
 

@@ -1,5 +1,6 @@
 """`bigscreen ingest`."""
 
+import csv
 from typing import Any
 
 import click
@@ -20,6 +21,13 @@ from bigscreen.files.printable import printable
 from bigscreen.train.option import POSITIVE
 
 
+def column_names(
+    context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Names between commas; one that holds a comma stands in double quotes."""
+    return tuple(name.strip() for row in csv.reader(given, skipinitialspace=True) for name in row)
+
+
 @click.command(short_help="Read files into a STORE.")
 @click.argument("sources", metavar="SOURCE...", nargs=-1, required=True)
 @click.argument("store")
@@ -31,13 +39,41 @@ from bigscreen.train.option import POSITIVE
     "files have it first]",
 )
 @click.option("--weight", metavar="COLUMN", help="Column of row weights, by name or position.")
-@click.option("--drop", metavar="COLUMN", multiple=True, help="Leave a column out (repeatable).")
+@click.option(
+    "--drop",
+    metavar="A,B,...",
+    multiple=True,
+    callback=column_names,
+    help="Leave columns out (repeatable).",
+)
+@click.option(
+    "--columns",
+    metavar="A,B,...",
+    multiple=True,
+    callback=column_names,
+    help="Take these columns as features, and no others (repeatable).",
+)
 @click.option(
     "--categorical",
     metavar="COLUMN",
     multiple=True,
     help="A column whose numbers are names of kinds, not amounts (repeatable). Columns of text are "
     "categorical anyway: each kind becomes a column of 0 and 1.",
+)
+@click.option(
+    "--date",
+    metavar="COLUMN=FORMAT",
+    multiple=True,
+    help="A column of dates or times that are written so, such as born=%d/%m/%Y (repeatable). They "
+    "become days since 1970, as those like 2024-02-29 12:30 do anyway.",
+)
+@click.option(
+    "--hash",
+    "hashed",
+    metavar="COLUMN:BITS",
+    multiple=True,
+    help="A column of text with too many kinds: a hash of each picks one of 2**BITS features "
+    "(repeatable).",
 )
 @click.option(
     "--header/--no-header",
@@ -81,6 +117,11 @@ from bigscreen.train.option import POSITIVE
     help="What stands for a missing number of a column, kept with the store and the model; a "
     "missing text is a kind of its own.  [default: a missing value is an error]",
 )
+@click.option(
+    "--drop-missing",
+    is_flag=True,
+    help="Leave out rows that lack a number, a text or their label; they are counted and listed.",
+)
 @click.option("--positive", metavar="LABEL", help="This label against all others as one.")
 @click.option(
     "--regression",
@@ -109,8 +150,8 @@ from bigscreen.train.option import POSITIVE
     "--max-kinds",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Most kinds that a column of text may have, as each becomes a column.  [default: 1000, "
-    "and of more than 50 at most one for ten rows]",
+    help="Most kinds that a column of text may have, as each becomes a column, and most labels.  "
+    "[default: 1000, and of more than 50 at most one for ten rows; 200 labels]",
 )
 @click.option(
     "--memory",
@@ -151,9 +192,9 @@ def ingest(
     """Read files into STORE, a folder that is quick to read in pieces.
 
     Reads svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX (MNIST) and Parquet; text also packed as
-    .gz, .bz2 or .xz. Several SOURCEs become one store. Needs little memory however large the
-    files are. After an interruption, or at the end of a time budget, the same command goes on
-    where it stopped.
+    .gz, .bz2 or .xz. Several SOURCEs become one store; one may be a folder of files, or a pattern
+    in quotes. Needs little memory however large the files are. After an interruption, or at the
+    end of a time budget, the same command goes on where it stopped.
 
     \b
     Examples:
@@ -165,7 +206,7 @@ def ingest(
       bigscreen ingest normal.csv normal.store --unlabelled
     """
     from bigscreen.intake.ingest import ingest as read_in
-    from bigscreen.report import report
+    from bigscreen.report import profile, report
 
     deadline = deadline_of(time_budget)
     check_output(store, overwrite, folder=True)
@@ -192,6 +233,9 @@ def ingest(
     if made.holdout is not None:
         stores["holdout"] = describe_store(made.holdout)
     if json_file:
-        report.write_json(json_file, {**stores, "notes": list(made.notes)})
+        dropped = {"rows": made.dropped, "first": list(made.dropped_rows)}
+        report.write_json(json_file, {**stores, "notes": list(made.notes), "dropped": dropped})
     for name, record in stores.items():
         report.table(f"{name} {record['path']}", store_facts(record))
+    if stores["store"]["profile"] is not None:
+        profile.show(stores["store"]["profile"])

@@ -18,6 +18,7 @@ from bigscreen.cli.common import (
 from bigscreen.errors import InputError
 
 if TYPE_CHECKING:
+    from bigscreen.data.dataset import Dataset
     from bigscreen.model.model import Model
 
 
@@ -73,13 +74,13 @@ def report(
             )
         pages.path_page(SolvedPath.load(thing), os.path.basename(thing)).write(out)
     else:
-        model = Model.load(thing)
+        model, dataset = Model.load(thing), None
         if store is not None:
             dataset = Dataset.open(store)
             check_match(model, dataset, thing)
             with each_block(threads) as each:
                 found = evaluate(model, dataset, each, curves=True)
-        write_page(out, model, thing, store, found)
+        write_page(out, model, thing, dataset, found)
     if json_file:
         write_json(json_file, {"out": out, "of": thing, "store": store, "evaluation": found})
     note(f"wrote {out}")
@@ -89,11 +90,19 @@ def write_page(
     out: str,
     model: "Model",
     name: str,
-    store: str | None = None,
+    dataset: "Dataset | None" = None,
     found: dict[str, Any] | None = None,
 ) -> None:
-    """Write a model's page, with what an evaluation with curves has found on a store if any was."""
-    from bigscreen.report import pages
+    """Write a model's page, with what is known of a store's table.
 
-    held, tiles = (None, None) if found is None else pages.evaluated(found, str(store))
-    pages.model_page(model, os.path.basename(name), held, tiles).write(out)
+    ``found``: what an evaluation with curves has found on it.
+    """
+    from bigscreen.report import pages, profile
+
+    store = "" if dataset is None else os.path.basename(dataset.path)
+    held, tiles = (None, None) if found is None else pages.evaluated(found, store)
+    table = None
+    if dataset is not None and dataset.profile is not None:
+        counts = zip(map(str, dataset.labels), dataset.label_counts.tolist(), strict=True)
+        table = profile.section(dataset.profile, dict(counts), store)
+    pages.model_page(model, os.path.basename(name), held, tiles, table).write(out)

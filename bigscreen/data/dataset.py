@@ -118,6 +118,11 @@ class Dataset(Rows):
         """
         return bool(self.manifest["schema"] >= BOUND)
 
+    @property
+    def profile(self) -> dict[str, Any] | None:
+        """What the source's columns hold, as the ingest saw it; None of stores that do not say."""
+        return self.manifest.get("profile")
+
     def check_unchanged(self) -> None:
         """Raise InputError if another dataset has taken this one's place."""
         reopen(str(self.path), self.fingerprint)

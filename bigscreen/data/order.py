@@ -7,7 +7,7 @@ ties, and comes out the same however the rows were read, split or interrupted.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,7 +103,19 @@ class Holdout:
 
     @classmethod
     def choose(cls, seed: int, first: int, stop: int, count: int) -> Holdout:
-        """Hold out exactly `count` of the rows first..stop-1, those with the smallest hashes.
+        """Hold out exactly `count` of the rows first..stop-1, those with the smallest hashes."""
+
+        def numbers() -> Iterator[NDArray[np.int64]]:
+            for at in range(first, stop, _SLICE):
+                yield np.arange(at, min(at + _SLICE, stop), dtype=np.int64)
+
+        return cls.among(seed, numbers, count)
+
+    @classmethod
+    def among(
+        cls, seed: int, numbers: Callable[[], Iterator[NDArray[np.int64]]], count: int
+    ) -> Holdout:
+        """Hold out exactly `count` of the rows whose numbers are given, some at a time.
 
         The hashes are counted by their leading bits and only one bin of them is ever sorted, so
         the memory stays small for any number of rows.
@@ -112,8 +124,7 @@ class Holdout:
             return cls(seed, None)
 
         def hashes() -> Iterator[NDArray[np.uint64]]:
-            for at in range(first, stop, _SLICE):
-                rows = np.arange(at, min(at + _SLICE, stop), dtype=np.int64)
+            for rows in numbers():
                 yield row_hash(seed, "holdout", rows)
 
         shift = np.uint64(64 - _TOP_BITS)

@@ -13,12 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, Label, csr
+from bigscreen.data.texts import by_column
 from bigscreen.errors import InputError
 
-OF_FEATURES = ("categories", "fill", "offset", "factor")
+OF_FEATURES = ("categories", "dates", "hashed", "fill", "offset", "factor")
 """What decides the meaning of a feature."""
 
-MISSING = ("", "?", "NA")
+MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan")
 """Texts that say that a value is missing."""
 
 ABSENT = "(missing)"
@@ -37,6 +38,11 @@ class Preparation:
         Names of the source columns.
     categories : dict of int to list of str
         Categorical source columns; a value of theirs is the index into the list.
+    dates : dict of int to str
+        Source columns of dates and times, as days since 1970, and how texts write them: a format of
+        `strptime`, or "" (ISO 8601).
+    hashed : dict of int to int
+        Categorical columns whose texts are hashed to so many bits; `categories` names the buckets.
     scaling : str
         Name of the scaling, for people: "none", "standard", "minmax", "divide:255".
     fill : float64 ndarray of shape (n_raw,) or None
@@ -59,6 +65,8 @@ class Preparation:
     factor: NDArray[np.float64] | None = None
     labels: list[Label] | None = field(default_factory=list)
     positive: Label | None = None
+    dates: dict[int, str] = field(default_factory=dict)
+    hashed: dict[int, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.categories and self.n_raw is None:
@@ -256,8 +264,11 @@ class Preparation:
         record["categories"] = {str(c): list(values) for c, values in self.categories.items()}
         for name in ("fill", "offset", "factor"):
             record[name] = None if record[name] is None else record[name].tolist()
-        if record["fill"] is None:
-            del record["fill"]  # (so have the records of before none)
+        for name in ("dates", "hashed"):
+            record[name] = {str(c): value for c, value in record[name].items()} or None
+        for name in ("fill", "dates", "hashed"):
+            if record[name] is None:
+                del record[name]  # (so have the records of before none)
         return record
 
     @classmethod
@@ -271,7 +282,8 @@ class Preparation:
         """
         try:
             categories = {int(c): list(values) for c, values in record["categories"].items()}
-            return cls(**{**record, "categories": categories})
+            kinds = {name: by_column(record.get(name)) for name in ("dates", "hashed")}
+            return cls(**{**record, **kinds, "categories": categories})
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"the record of the preparation cannot be read: {error!r}") from error
 

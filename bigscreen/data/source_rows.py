@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from datetime import date, time, timedelta
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.sparse import issparse
 from bigscreen.data.layout import Features
 from bigscreen.data.preparation import ABSENT, MISSING, Preparation
 from bigscreen.data.targets import as_features
+from bigscreen.data.texts import days, days_in, days_of, hashed_name
 from bigscreen.errors import InputError
 
 BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALSE", "0")}
@@ -55,7 +57,7 @@ def prepared_rows(preparation: Preparation, X: Any) -> Features:
                 f"rows must be a table or an array of two dimensions, got {values.ndim}; a single "
                 "row x is [x]"
             )
-        if preparation.categories or values.dtype.kind not in "biuf":
+        if preparation.categories or preparation.dates or values.dtype.kind not in "biuf":
             _check_width(preparation, values.shape[1])
             values = _coded(preparation, [values[:, j] for j in range(values.shape[1])])
     width = preparation.n_raw
@@ -136,10 +138,45 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
         name = f"column {preparation.names[j]!r}" if preparation.names else f"column {j + 1}"
         if values.shape != (rows,):
             raise InputError(f"{name} has shape {values.shape}, and others have {rows} rows")
-        if j in preparation.categories:
+        if j in preparation.hashed:
+            out[:, j] = _hashed(values, preparation.hashed[j])
+        elif j in preparation.categories:
             out[:, j] = _codes(values, preparation.categories[j], name)
         else:
+            if j in preparation.dates:
+                values = _days(values, preparation.dates[j], name)
             out[:, j] = _numbers(values, name, preparation.fill is not None)
+    return out
+
+
+def _hashed(values: NDArray[Any], bits: int) -> NDArray[np.float64]:
+    """The bucket of every value's text, as a file would have written it."""
+    known: dict[str, int] = {}
+    out = np.empty(len(values))
+    for row, value in enumerate(values.tolist()):
+        text = _texts(value)[-1]
+        if text not in known:
+            known[text] = hashed_name(text, bits)
+        out[row] = known[text]
+    return out
+
+
+def _days(values: NDArray[Any], form: str, name: str) -> NDArray[np.float64]:
+    """Dates and times, perhaps as texts, in days; NaN where they are missing."""
+    if values.dtype.kind in "Mm":
+        return days_in(values)
+    out = np.empty(len(values))
+    for row, value in enumerate(values.tolist()):
+        try:
+            if isinstance(value, (date, time, timedelta)):
+                out[row] = days_of(value)
+            elif isinstance(value, str) and value.strip() not in MISSING:
+                out[row] = days(value.strip(), form)
+            else:
+                out[row] = np.nan if value is None or value in MISSING else float(value)
+        except (TypeError, ValueError) as error:
+            how = f"written as {form}" if form else "as ISO 8601 writes it"
+            raise InputError(f"row {row}, {name}: {value!r} is no date {how}") from error
     return out
 
 

@@ -170,8 +170,13 @@ class DatasetWriter:
         self.chunk(chunk_index)
         return self._record(chunk_index) is not None
 
-    def finish(self) -> Dataset:
+    def finish(self, profile: dict[str, Any] | None = None) -> Dataset:
         """Give the dataset its name, once every chunk is written.
+
+        Parameters
+        ----------
+        profile : dict, optional
+            JSON values: what the source's columns hold, to be kept beside the rows.
 
         Raises
         ------
@@ -196,6 +201,7 @@ class DatasetWriter:
             **self._plan(),
             "fingerprint": self.layout.fingerprint(digests, self.preparation.fingerprint, summary),
             **summary,
+            **({} if profile is None else {"profile": profile}),
             "chunks": [{name: record[name] for name in IN_MANIFEST} for record in written],
         }
         self._refuse_existing()

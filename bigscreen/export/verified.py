@@ -74,8 +74,17 @@ def export(
         If the format has no such machine, what is needed is not installed, or the answers differ by
         more: nothing is left of the file then.
     """
-    rows = tried(data, model.preparation, most)
+    known = model.preparation
+    if known.hashed and to != "libsvm":  # (whose files are of prepared rows)
+        raise InputError(
+            f"columns are hashed, and {to} has no such hash: export to libsvm, or ingest the "
+            "table without them (drop)"
+        )
+    rows = tried(data, known, most)
     notes = _writer(to)(model, out)
+    if known.dates and to != "libsvm":
+        columns = (known.names[c] if known.names else f"column {c + 1}" for c in known.dates)
+        notes.append(f"dates are given there as days since 1970: {', '.join(columns)}")
     try:
         compared = _compared(model, rows, out, to, notes)
     except BaseException:

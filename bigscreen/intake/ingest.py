@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import glob
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +25,8 @@ from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.data.folder import store_path, unfinished
 from bigscreen.data.layout import Label
 from bigscreen.data.limits import most_memory
-from bigscreen.data.preparation import Preparation, divisor
+from bigscreen.data.preparation import ABSENT, Preparation, divisor
+from bigscreen.data.texts import parse_dates, parse_hashes
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.intake.read_pass import Reading, Request
 from bigscreen.intake.readers import is_path, open_source
@@ -47,7 +49,10 @@ def ingest(
     label: Column | None = None,
     weight: Column | None = None,
     drop: Sequence[Column] = (),
+    columns: Sequence[Column] = (),
     categorical: Sequence[Column] = (),
+    date: Sequence[str] = (),
+    hashed: Sequence[str] = (),
     header: bool | None = None,
     delimiter: str | None = None,
     zero_based: bool | Literal["auto"] = "auto",
@@ -59,6 +64,7 @@ def ingest(
     rows: str | None = None,
     scale: str = "none",
     impute: str | None = None,
+    drop_missing: bool = False,
     positive: Label | None = None,
     regression: bool = False,
     unlabelled: bool = False,
@@ -75,15 +81,24 @@ def ingest(
 
     Parameters
     ----------
-    sources : path, list of paths, array, (X, y), (X, y, weight), or iterable of such blocks
-        svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX or Parquet files; numpy, scipy sparse or dask
-        arrays. Row numbers run from 0 over all sources in their order.
+    sources : path, list of paths, frame, array, (X, y), (X, y, weight), or iterable of such blocks
+        svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX or Parquet files, folders of them, or patterns
+        such as "part-*.csv"; pandas, polars, Arrow and dask data frames; numpy, scipy sparse or
+        dask arrays. Row numbers run from 0 over all sources in their order.
     path : path
         The dataset to make.
     label, weight : str or int, optional
         Columns of tables, by name or position. label="none": there are no labels. With
         `regression` the label is the target.
-    drop, categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
+    drop, columns : sequence of str or int
+        Columns of tables to leave out; those to take as features, if not all.
+    date : sequence of str
+        Columns of dates, as COLUMN=FORMAT with a format of `strptime` such as "born=%d/%m/%Y"; they
+        become days since 1970. Those in ISO 8601 are found.
+    hashed : sequence of str
+        Columns of texts whose kinds are too many to have a feature each, as COLUMN:BITS: a hash of
+        the text picks one of 2**BITS features.
+    categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
         How to read: see `open_source` and the readers.
     holdout : float, default=0
         Fraction (below 1) or number of rows for a second dataset: `train-holdout.store`
@@ -99,6 +114,8 @@ def ingest(
         What stands for a missing number ("", "?", "NA", NaN, null) of a column, learnt from the
         rows that are not held out (medians and commonest values from up to 100,000 of them); a
         missing text is a category of its own. Default: a missing value is an error.
+    drop_missing : bool, default=False
+        Leave out the rows that lack a number, a text or their label. Other rows keep their numbers.
     positive : label, optional
         Make two labels: this one (code 1) and "rest" (code 0).
     regression : bool, default=False
@@ -118,7 +135,8 @@ def ingest(
         are scaled without centring.
     max_kinds : int, optional
         Most kinds that a column of texts, or one named as categorical, may have; each becomes a
-        feature. Default: 1,000, but for more than 50 kinds at most one for ten rows.
+        feature. Default: 1,000, but for more than 50 kinds at most one for ten rows. Most labels,
+        too; default: 200.
     memory : int, optional
         Bytes that the ingest may take; what needs more is refused. Default: 0.8 of the machine's.
     overwrite : bool, default=False
@@ -162,14 +180,20 @@ def ingest(
         )
     if impute is not None and known is not None:
         raise InputError("like brings its own numbers for what is missing: leave out impute.")
+    if impute is not None and drop_missing:
+        raise InputError("impute fills what is missing and drop_missing drops it: choose one.")
     check_choices(known, scale, positive, regression, unlabelled)
-    missing = impute is not None or (known is not None and known.fill is not None)
+    fills = impute is not None or (known is not None and known.fill is not None)
+    missing = fills or drop_missing
     regression = regression or (known is not None and known.labels is None)
     options: dict[str, Any] = {
         "label": label,
         "weight": weight,
         "drop": tuple(drop),
+        "columns": tuple(columns),
         "categorical": tuple(categorical),
+        "dates": parse_dates(date),
+        "hashed": parse_hashes(hashed),
         "header": header,
         "delimiter": delimiter,
         "zero_based": zero_based,
@@ -193,6 +217,7 @@ def ingest(
         "layout": layout,
         "max_kinds": max_kinds,
         **({} if impute is None else {"impute": impute}),
+        **({"drop_missing": True} if drop_missing else {}),
     }
     job = {
         "sources": [source.identity for source in inputs],
@@ -204,7 +229,7 @@ def ingest(
     if pattern is not None and pattern.index_base is not None and zero_based == "auto":
         options["zero_based"] = pattern.index_base == 0
     if known is not None and known.n_raw is not None:
-        options["categories"] = known.categories
+        options["like"] = with_absent(known) if drop_missing else known
     request = Request(
         openers=[partial(source.open, options) for source in inputs],
         expected_bytes=sum(source.expected_bytes for source in inputs),
@@ -216,6 +241,7 @@ def ingest(
         unlabelled=unlabelled,
         max_kinds=max_kinds,
         missing=missing,
+        drop_missing=drop_missing,
     )
     wanted = Wanted(
         path=store_path(path),
@@ -232,6 +258,7 @@ def ingest(
         regression=regression,
         unlabelled=unlabelled,
         memory=allowed,
+        max_kinds=max_kinds,
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]
@@ -273,7 +300,8 @@ def _make(request: Request, wanted: Wanted, journal: Journal, report: _Reporter)
     reading = Reading(request, journal.folder / BUCKETS, journal)
     reading.run(report.read)
     made = Build(wanted, reading, journal, report.build).run()
-    journal.write({"finished": made.notes})
+    dropped = [made.dropped, made.dropped_rows]
+    journal.write({"finished": made.notes, "dropped": dropped})
     return made
 
 
@@ -282,7 +310,9 @@ def _made(wanted: Wanted, journal: Journal) -> Ingested | None:
     for line in journal.lines:
         if "finished" in line:
             made = [Dataset.open(path) for path in wanted.paths]
-            return Ingested(made[0], made[1] if len(made) > 1 else None, line["finished"])
+            dropped = line.get("dropped", [0, []])
+            held = made[1] if len(made) > 1 else None
+            return Ingested(made[0], held, line["finished"], *dropped)
     return None
 
 
@@ -394,11 +424,39 @@ def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
     if is_path(sources):
         sources = [sources]
     if isinstance(sources, (list, tuple)) and len(sources) and all(map(is_path, sources)):
-        return [_file(Path(source)) for source in sources]
+        return [_file(path) for source in sources for path in files_of(source)]
     reader = open_source(sources, **options)
     size = reader.progress()[1]
     kind = type(sources).__name__
     return [Input(kind, getattr(reader, "identity", None), size, size or UNKNOWN_BYTES, reader)]
+
+
+def files_of(source: str | Path) -> list[Path]:
+    """The files that a source names: itself, those of a folder, or those that match a pattern.
+
+    Names that begin with a dot or an underscore are passed over in folders.
+
+    Raises
+    ------
+    InputError
+        If there are none, or the folder is a data set already.
+    """
+    path = Path(source)
+    if path.is_dir():
+        if (path / MANIFEST).exists():
+            raise InputError(f"{path} is a bigscreen dataset already: there is nothing to ingest.")
+        found = [file for file in sorted(path.iterdir()) if file.name[0] not in "._"]
+        within = next((file for file in found if file.is_dir()), None)
+        if within is not None or not found:
+            what = "no file" if within is None else f"the folder {within.name}"
+            raise InputError(f"{path} is a folder that holds {what}: name the files themselves.")
+        return found
+    if path.exists() or not any(mark in str(source) for mark in "*?["):
+        return [path]
+    found = sorted(Path(name) for name in glob(str(source), recursive=True))
+    if not found:
+        raise InputError(f"no file is called like {source}: check the pattern.")
+    return [file for one in found for file in files_of(one)]
 
 
 def _file(path: Path) -> Input:
@@ -446,6 +504,14 @@ def pattern_of(like: str | os.PathLike[str] | Dataset | Model | Preparation) -> 
             preparation = replace(preparation, labels=None)
         return Pattern(preparation, None, like.provenance.get("index_base"))
     return Pattern(like.preparation, like.is_sparse, like.manifest["extra"].get("index_base"))
+
+
+def with_absent(known: Preparation) -> Preparation:
+    """The same with a category for texts that are missing, by which readers tell them apart."""
+    texts = {c: kinds for c, kinds in known.categories.items() if c not in known.hashed}
+    more = {c: [*kinds, ABSENT] for c, kinds in texts.items() if ABSENT not in kinds}
+    out = Preparation(known.n_raw, known.names, {**known.categories, **more})
+    return replace(out, dates=known.dates, hashed=known.hashed)
 
 
 def check_choices(

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.layout import Features, csr_slice
+from bigscreen.data.layout import Features, take
 from bigscreen.data.order import Order
-from bigscreen.data.preparation import Preparation
-from bigscreen.data.targets import as_features, coarse
+from bigscreen.data.preparation import ABSENT, Preparation
+from bigscreen.data.targets import as_features, coarse, plain_label
 from bigscreen.errors import InputError
 from bigscreen.intake.needs import check_source
 from bigscreen.intake.readers.base import PIECE_BYTES, Block, Reader
@@ -26,6 +26,8 @@ from bigscreen.intake.spill import BUCKET_BYTES, RECORD, Journal, Spill, bucket_
 
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_SECONDS = 5.0
+LISTED = 1000
+"""Dropped rows that are listed, at most."""
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -52,6 +54,8 @@ class Request:
         Of a categorical column.
     missing : bool
         Whether numbers may be missing, which are NaN then in the spill.
+    drop_missing : bool
+        Whether rows that lack something are left out.
     """
 
     openers: Sequence[Callable[[], Reader]]
@@ -64,6 +68,7 @@ class Request:
     unlabelled: bool
     max_kinds: int | None
     missing: bool
+    drop_missing: bool = False
 
 
 class Reading:
@@ -91,6 +96,7 @@ class Reading:
                 self._merge(line)
                 lengths.update({int(b): of_bucket for b, of_bucket in line["lengths"].items()})
         self._written = len(self.found.labels), self._sizes()
+        self._listed = len(self.found.dropped_rows)
         self.spill: Spill | None = None
         if self.shape is not None:
             self._prepare(self.shape, lengths)
@@ -132,6 +138,11 @@ class Reading:
             else:
                 found.source, found.offset = found.source + 1, found.offset + found.source_rows
                 found.source_rows = 0
+        if self.spill is None and found.dropped:
+            raise InputError(
+                f"every row lacks something: {found.dropped_rows[0]}; say what stands for missing "
+                "values (impute), or drop the columns that have them."
+            )
         if self.spill is None:
             first, stop = self.request.rows
             raise InputError(
@@ -156,30 +167,56 @@ class Reading:
             stop = min(self.request.rows[1] - first, stop)
         if start >= stop:
             return
+        if start > 0 or stop < block.X.shape[0]:
+            block = _rows_of(block, np.arange(start, stop))
+        numbers = np.arange(first + start, first + stop)
+        if self.request.drop_missing:
+            kept = self._whole(block, reader)
+            if not len(kept):
+                return
+            if len(kept) < len(numbers):
+                block, numbers = _rows_of(block, kept), numbers[kept]
         block, holes = self._without_holes(block)
         wide = self._wide(block)
         X = as_features(block.X, block.where, wide)
         if holes is not None:
             X[holes] = np.nan
-        y, weight = block.y, block.weight
-        if start > 0 or stop < X.shape[0]:
-            X = csr_slice(X, start, stop) if issparse(X) else X[start:stop]
-            y = None if y is None else y[start:stop]
-            weight = None if weight is None else weight[start:stop]
-
-        where = partial(_shifted, block.where, start)
+        y, weight, where = block.y, block.weight, block.where
         if self.spill is None:
             self._begin(X, weight is not None, reader, wide)
         assert self.spill is not None
         X, y = self._intake.admit(X, y, weight, reader, where)
         record = np.zeros(X.shape[0], RECORD)
-        record["row"] = np.arange(first + start, first + stop)
+        record["row"] = numbers
         record["nnz"] = np.diff(X.indptr) if isinstance(X, csr_array) else 0
         record["weight"] = 1.0 if weight is None else weight
         record["y"] = y
         self.spill.append(record, X)
         self.found.rows += X.shape[0]
         self.found.nonzeros += _nonzeros(X, list(reader.categories))
+
+    def _whole(self, block: Block, reader: Reader) -> NDArray[np.int64]:
+        """The rows of a block that lack nothing; the others are counted, the first ones listed."""
+        if isinstance(block.X, csr_array):
+            lacks = np.zeros((block.X.shape[0], 0), bool)
+        else:
+            lacks = np.isnan(block.X)
+            for c, kinds in reader.categories.items():
+                if ABSENT in kinds:
+                    lacks[:, c] |= block.X[:, c] == kinds.index(ABSENT)
+        lacking = lacks.any(axis=1)
+        if block.y is not None and not self.request.unlabelled:
+            labels = np.ravel(block.y).tolist()
+            lacking = lacking | np.array([plain_label(value) is None for value in labels], bool)
+        found = self.found
+        for row in np.flatnonzero(lacking)[: LISTED - len(found.dropped_rows)].tolist():
+            names = (
+                repr(reader.names[c]) if reader.names else f"column {c + 1}"
+                for c in np.flatnonzero(lacks[row]).tolist()
+            )
+            found.dropped_rows.append(f"{block.where(row)}: {', '.join(names) or 'the label'}")
+        found.dropped += int(np.count_nonzero(lacking))
+        return np.flatnonzero(~lacking)
 
     def _without_holes(self, block: Block) -> tuple[Block, NDArray[np.bool_] | None]:
         """The block with 0 where numbers are missing, and where that is, if they may be."""
@@ -210,6 +247,8 @@ class Reading:
             weighted=weighted,
             names=reader.names,
             categorical=sorted(reader.categories),
+            dates={str(c): form for c, form in getattr(reader, "dates", {}).items()},
+            hashed={str(c): bits for c, bits in getattr(reader, "hashed", {}).items()},
             bits=bucket_bits(self.request.expected_bytes),
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
@@ -229,6 +268,7 @@ class Reading:
             request.regression,
             request.unlabelled,
             request.max_kinds,
+            request.drop_missing,
         )
 
     def _note_base(self, reader: Reader) -> None:
@@ -256,18 +296,22 @@ class Reading:
         fresh = {
             **self.found.__dict__,
             "labels": self.found.labels[labels:],
+            "dropped_rows": self.found.dropped_rows[self._listed :],
             "categories": {c: v[sizes.get(c, 0) :] for c, v in self.found.categories.items()},
         }
         self.journal.write({"found": fresh, "lengths": lengths})
         self._written = len(self.found.labels), self._sizes()
+        self._listed = len(self.found.dropped_rows)
         self._saved = time.monotonic()
 
     def _merge(self, line: dict[str, Any]) -> None:
         known, new = self.found, dict(line["found"])
         known.labels += new.pop("labels")
+        known.dropped_rows += new.pop("dropped_rows", [])
         for c, texts in new.pop("categories").items():
             known.categories.setdefault(int(c), []).extend(texts)
         known.unseen = {int(c): count for c, count in new.pop("unseen").items()}
+        known.unknown = {int(c): count for c, count in new.pop("unknown", {}).items()}
         for name, value in new.items():
             setattr(known, name, value)
 
@@ -288,6 +332,18 @@ def _storable(block: Block, reader: Reader) -> Iterator[Block]:
 
 def _shifted(where: Callable[[int], str], by: int, i: int) -> str:
     return where(i + by)
+
+
+def _rows_of(block: Block, rows: NDArray[np.int64]) -> Block:
+    """Some rows of a block, in their order; `first_row` stays that of the block."""
+    X = take(block.X, rows)
+    y = None if block.y is None else block.y[rows]
+    weight = None if block.weight is None else block.weight[rows]
+    return Block(X, y, weight, block.first_row, partial(_picked, block.where, rows))
+
+
+def _picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
+    return where(int(rows[i]))
 
 
 def _nonzeros(X: Features, categorical: list[int]) -> int:

@@ -15,11 +15,13 @@ from bigscreen.data.folder import unfinished
 from bigscreen.data.layout import Label, Layout, row_grid
 from bigscreen.data.order import Holdout
 from bigscreen.data.preparation import Preparation, divisor
+from bigscreen.data.texts import by_column
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
+from bigscreen.intake.profile import MOST_COLUMNS, TableProfile
 from bigscreen.intake.read_pass import Reading, Report
-from bigscreen.intake.source import known_codes, settle
+from bigscreen.intake.source import FEW_LABELS, MAX_LABELS, known_codes, settle
 from bigscreen.intake.spill import Journal
 from bigscreen.intake.write_pass import (
     Spilled,
@@ -55,11 +57,17 @@ class Ingested:
     holdout : Dataset or None
     notes : list of str
         What a person should know: unseen categories, a scaling without centring, and the like.
+    dropped : int
+        Rows that were left out as they lack something.
+    dropped_rows : list of str
+        Where the first 1,000 of them are, and what they lack.
     """
 
     store: Dataset
     holdout: Dataset | None
     notes: list[str] = field(default_factory=list)
+    dropped: int = 0
+    dropped_rows: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,7 @@ class Wanted:
     regression: bool
     unlabelled: bool
     memory: int
+    max_kinds: int | None = None
 
     @property
     def paths(self) -> list[Path]:
@@ -124,34 +133,43 @@ class Build:
         wanted, found = self.wanted, self.found
         labels, codes = self._labels()
         first = found.first
-        holdout = Holdout.choose(wanted.seed, first, first + found.rows, self._held_out())
+        count = self._held_out()
+        if found.dropped:
+            holdout = Holdout.among(wanted.seed, self._spill.numbers, count)
+        else:
+            holdout = Holdout.choose(wanted.seed, first, first + found.rows, count)
         survey = Survey.of(self._spill, holdout, len(found.labels))
         if wanted.like is None and labels and codes is not None:
             _check_labels(labels, codes, survey.labels[0])
         n_raw = self._n_raw()
         spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0)
-        finishing = any("finishing" in line for line in self._journal.lines)
+        finishing = next((line for line in self._journal.lines if "finishing" in line), None)
+        seen = [] if finishing is None else finishing.get("profiles", [])
         transform = self._transform(n_raw, labels)
-        if not finishing:
+        if finishing is None:
             self._check_disk(transform)
         if wanted.like is None:
             self._fill(spilled, survey, transform)
             self._scale(spilled, survey, transform)
         self._note_counts(transform)
         sizes = survey.sizes.sum(axis=0).tolist()
-        if not finishing:
+        if finishing is None:
             writers = [
                 self._writer(path, rows, transform)
                 for path, rows in zip(wanted.paths, sizes, strict=False)
             ]
-            arrange(spilled, survey, transform, codes, writers, self._counter("write"))
-            self._journal.write({"finishing": True})
+            profiles = self._profiles(transform, len(writers))
+            progress = self._counter("write")
+            arrange(spilled, survey, transform, codes, writers, profiles, progress)
+            seen = [profile.record(transform.recode) for profile in profiles]
+            self._journal.write({"finishing": True, "profiles": seen})
         # The main dataset last: once it has its name, all is done.
         made = [
-            self._finish(path, rows, transform)
-            for path, rows in reversed(list(zip(wanted.paths, sizes, strict=False)))
+            self._finish(side, sizes[side], transform, seen[side] if seen else None)
+            for side in reversed(range(len(wanted.paths)))
         ][::-1]
-        return Ingested(made[0], made[1] if len(made) > 1 else None, self.notes)
+        dropped = found.dropped, found.dropped_rows
+        return Ingested(made[0], made[1] if len(made) > 1 else None, self.notes, *dropped)
 
     def _labels(self) -> tuple[list[Label] | None, NDArray[np.int32] | None]:
         """The labels and the code of each raw one; None where rows have targets."""
@@ -162,7 +180,8 @@ class Build:
             return list(like.labels), known_codes(self.found.labels, like.labels, like.positive)
         # What is like a store without labels, the test rows of a one-class machine, has its own.
         least = 2 if like is None and not wanted.unlabelled else 0
-        return settle(self.found.labels, wanted.positive, least)
+        most = max(wanted.max_kinds or 0, FEW_LABELS) if least else MAX_LABELS
+        return settle(self.found.labels, wanted.positive, least, most)
 
     def _held_out(self) -> int:
         wanted, rows = self.wanted.holdout, self.found.rows
@@ -208,6 +227,8 @@ class Build:
                 categories=final,
                 labels=labels,
                 positive=positive,
+                dates=by_column(self.shape.dates),
+                hashed=by_column(self.shape.hashed),
             )
             if by := divisor(scale):
                 _, factor = _of_all(preparation, None, np.full(len(preparation.numeric), 1 / by))
@@ -322,6 +343,7 @@ class Build:
                 f"{count} value(s) of the column {name} are not among its known categories; they "
                 "are stored as zeros."
             )
+        self._note_rows()
         if found.unlabelled:
             what = "target" if self.wanted.regression else "label"
             self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
@@ -334,6 +356,27 @@ class Build:
             self.notes.append(
                 f"column {found.narrowed + 1} is coarse in float32, which the first rows did not "
                 "show: scale it (--scale standard), or put rows that show it first."
+            )
+
+    def _note_rows(self) -> None:
+        """What was dropped, what was taken as a date, and labels that nobody knows."""
+        found, like, shape = self.found, self.wanted.like, self.shape
+        if found.dropped:
+            some = "; ".join(found.dropped_rows[:NAMED])
+            more = "; ..." if found.dropped > NAMED else ""
+            self.notes.append(
+                f"{found.dropped} row(s) lack something and are left out: {some}{more}."
+            )
+        for c, form in shape.dates.items():
+            if like is None and not form:
+                name = repr(shape.names[int(c)]) if shape.names else f"number {int(c) + 1}"
+                self.notes.append(f"the column {name} holds dates, taken as days since 1970.")
+        if found.unknown:
+            parts = (f"{found.labels[c]!r} ({rows})" for c, rows in sorted(found.unknown.items()))
+            known = ", ".join(map(str, (like and like.labels or [])[:NAMED]))
+            self.notes.append(
+                f"{sum(found.unknown.values())} row(s) have a label that is none of {known}, and "
+                f"are stored without one: {', '.join(list(parts)[:NAMED])}."
             )
 
     def _writer(self, path: Path, rows: int, transform: Transform) -> DatasetWriter:
@@ -365,10 +408,19 @@ class Build:
         name = preparation.scaling if preparation.scaling != "none" else self.wanted.scale
         return self.shape.wide and (name == "none" or name.startswith("divide"))
 
-    def _finish(self, path: Path, rows: int, transform: Transform) -> Dataset:
+    def _finish(
+        self, side: int, rows: int, transform: Transform, profile: dict[str, Any] | None
+    ) -> Dataset:
+        path = self.wanted.paths[side]
         if not unfinished(path).exists():  # an earlier run has named it
             return Dataset.open(path)
-        return self._writer(path, rows, transform).finish()
+        return self._writer(path, rows, transform).finish(profile)
+
+    def _profiles(self, transform: Transform, sides: int) -> list[TableProfile]:
+        n_raw = transform.preparation.n_raw or 0
+        if self.shape.sparse or not 0 < n_raw <= MOST_COLUMNS:
+            return []
+        return [TableProfile(transform.preparation) for _ in range(sides)]
 
     def _counter(self, phase: str) -> Callable[[int], None]:
         done = 0

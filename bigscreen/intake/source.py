@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, Label
-from bigscreen.data.preparation import Preparation
+from bigscreen.data.preparation import ABSENT, Preparation
 from bigscreen.data.targets import as_targets, plain_label
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import Reader
@@ -20,6 +20,8 @@ from bigscreen.intake.readers.table import DelimitedReader
 
 Where = Callable[[int], str]
 
+FEW_LABELS = 200
+"""More labels than this are taken only if they were asked for."""
 MAX_KINDS = 1000
 """More kinds than this make a column of texts one of names, numbers of which tell nothing."""
 FEW_KINDS = 50
@@ -49,6 +51,12 @@ class Found:
         Number of the first column as written in svmlight files; None if there are none.
     unseen : dict of int to int
         How many values of each categorical column were not among the given categories.
+    unknown : dict of int to int
+        How many rows have each raw label that the store to be like does not have.
+    dropped : int
+        Rows that were left out as they lack something.
+    dropped_rows : list of str
+        Where the first of them are, and what they lack.
     labels : list
         Raw labels, in order of first appearance.
     categories : dict of int to list of str
@@ -67,6 +75,9 @@ class Found:
     index_base: int | None = None
     finished: bool = False
     unseen: dict[int, int] = field(default_factory=dict)
+    unknown: dict[int, int] = field(default_factory=dict)
+    dropped: int = 0
+    dropped_rows: list[str] = field(default_factory=list)
     labels: list[Label] = field(default_factory=list)
     categories: dict[int, list[str]] = field(default_factory=dict)
 
@@ -83,6 +94,8 @@ class Shape:
     bits: int
     rows_per_bucket: int
     wide: bool = False
+    dates: dict[str, str] = field(default_factory=dict)
+    hashed: dict[str, int] = field(default_factory=dict)
 
 
 class Intake:
@@ -102,6 +115,8 @@ class Intake:
     max_kinds : int or None
         Most kinds that a categorical column may have; None: MAX_KINDS, and in the end one for ten
         rows, or FEW_KINDS.
+    whole : bool
+        Whether rows that lack something were left out, so that nothing is `ABSENT`.
     """
 
     def __init__(
@@ -112,8 +127,9 @@ class Intake:
         regression: bool = False,
         unlabelled: bool = False,
         max_kinds: int | None = None,
+        whole: bool = False,
     ) -> None:
-        self.max_kinds = max_kinds
+        self.max_kinds, self._whole = max_kinds, whole
         self.found, self.shape, self.like = found, shape, like
         self.regression, self.unlabelled = regression, unlabelled
         self._labels = RawLabels(found.labels)
@@ -210,7 +226,8 @@ class Intake:
             ours, names = self._codes.setdefault(c, {}), self.found.categories.setdefault(c, [])
             fresh = []
             for text in texts[len(table) :]:
-                if text not in ours and self.like is None:
+                gone = self._whole and text == ABSENT
+                if text not in ours and self.like is None and not gone:
                     ours[text] = len(names)
                     names.append(text)
                 fresh.append(ours.get(text, -1))
@@ -233,14 +250,16 @@ class Intake:
                 self._check_kinds(c, max(rows // 10, FEW_KINDS), why, reader)
 
     def _check_kinds(self, c: int, most: int, why: str, reader: Reader) -> None:
-        if self.like is not None or len(self.found.categories[c]) <= most:
+        hashed = str(c) in self.shape.hashed
+        if self.like is not None or hashed or len(self.found.categories[c]) <= most:
             return
         column = f"{reader.names[c]!r}" if reader.names else f"number {c}"
         if isinstance(reader, DelimitedReader) and not reader.names:
             column = f"number {reader.columns.features[c]}"
         raise InputError(
-            f"the column {column} {why}, and each would be a feature: leave it out (drop) if it "
-            "names rows, or allow more (max-kinds)."
+            f"the column {column} {why} (such as {self.found.categories[c][-1][:40]!r}), and each "
+            "would be a feature: leave it out (drop) if it names rows or holds free text, allow "
+            "more (max-kinds), or hash them (hash COLUMN:BITS)."
         )
 
     def _outcome(
@@ -250,7 +269,7 @@ class Intake:
         if not self.regression:
             codes = self._labels.encode(y, rows, where)
             missing = codes < 0
-            self._check_known(codes, missing, where)
+            self._note_unknown(codes)
             return codes, missing
         if y is not None and y.ndim == 2 and y.shape[1] == 1:
             y = y[:, 0]
@@ -263,11 +282,12 @@ class Intake:
             what, ask = ("target (nan)", "") if self.regression else ("label", " or unlabelled")
             raise InputError(
                 f"{where(int(np.argmax(missing)))}: the row has no {what}; training rows need "
-                f"one, so correct or remove it; only a store made like another{ask} may do without."
+                "one, so correct it, remove it, or leave out such rows (drop-missing); only a "
+                f"store made like another{ask} may do without."
             )
 
-    def _check_known(self, codes: NDArray[Any], missing: NDArray[np.bool_], where: Where) -> None:
-        """Refuse labels that the store to be like does not have, if it has any."""
+    def _note_unknown(self, codes: NDArray[Any]) -> None:
+        """Count labels that the store to be like does not have: a model answers all the same."""
         like = self.like
         if like is None or not like.labels:
             return
@@ -275,14 +295,9 @@ class Intake:
         if len(values) > len(self._known):
             fresh = known_codes(values[len(self._known) :], like.labels, like.positive)
             self._known = np.concatenate([self._known, fresh])
-        unknown = ~missing & (np.append(self._known, -1)[codes] < 0)
-        if unknown.any():
-            row = int(np.argmax(unknown))
-            some = ", ".join(map(str, like.labels[:10]))
-            raise InputError(
-                f"{where(row)}: the label {values[codes[row]]!r} is not one of {some}, the labels "
-                "of the store it shall be like."
-            )
+        rows = np.bincount(codes[codes >= 0], minlength=len(values))
+        for code in np.flatnonzero((self._known < 0) & (rows > 0)).tolist():
+            self.found.unknown[code] = self.found.unknown.get(code, 0) + int(rows[code])
 
 
 MAX_LABELS = 65_536
@@ -364,7 +379,7 @@ def known_codes(values: list[Label], labels: list[Label], positive: Label | None
 
 
 def settle(
-    values: list[Label], positive: Label | None, least: int = 2
+    values: list[Label], positive: Label | None, least: int = 2, most: int = MAX_LABELS
 ) -> tuple[list[Label], NDArray[np.int32]]:
     """Decide the labels of a new store, and the code of each raw label.
 
@@ -373,8 +388,16 @@ def settle(
     Raises
     ------
     InputError
-        If there are fewer than `least` labels, or `positive` is not among them.
+        If there are fewer than `least` labels or more than `most`, or `positive` is not among them.
     """
+    if positive is None and len(values) > most:
+        numbers = not any(isinstance(value, str) for value in values)
+        some = ", ".join(repr(value) for value in values[:3])
+        instead = "ask for regression if it is an amount, " if numbers else ""
+        raise InputError(
+            f"the label has {len(values)} different values ({some}, ...): {instead}name another "
+            f"column as the label, or allow so many labels (max-kinds {len(values)})."
+        )
     texts = any(isinstance(value, str) for value in values)
     labels = sorted([str(v) for v in values] if texts else values)
     if len(labels) < least:

@@ -161,6 +161,12 @@ class Spill:
                 wanted = min(SLAB_BYTES // RECORD.itemsize, count - at)
                 yield np.fromfile(file, RECORD, wanted)
 
+    def numbers(self) -> Iterator[NDArray[np.int64]]:
+        """Yield the source numbers of all rows, some at a time."""
+        for bucket in sorted(self.lengths):
+            for record in self.records(bucket):
+                yield record["row"]
+
     def read(self, part: Part, n_features: int, index_base: int = 0) -> SpilledRows:
         """Return the rows of a part, sorted by their keys.
 

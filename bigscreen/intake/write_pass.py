@@ -15,6 +15,7 @@ from bigscreen.data.layout import Features, csr_slice
 from bigscreen.data.order import Holdout
 from bigscreen.data.preparation import Moments, Preparation
 from bigscreen.data.writer import DatasetWriter
+from bigscreen.intake.profile import TableProfile
 from bigscreen.intake.spill import Part, Spill, SpilledRows, stack
 
 _SLICE_BYTES = 8 << 20
@@ -274,6 +275,7 @@ def arrange(
     transform: Transform,
     codes: NDArray[np.int32] | None,
     writers: list[DatasetWriter],
+    profiles: list[TableProfile],
     report: Callable[[int], None],
 ) -> None:
     """Write every chunk that is not written yet.
@@ -285,6 +287,8 @@ def arrange(
         Final label code of each raw one; None: rows have targets, which are stored as they are.
     writers : list of DatasetWriter
         For the kept rows and, if there are any, the rows held out.
+    profiles : list of TableProfile
+        The same, or none; each sees all of its rows, those that are written already, too.
     report : callable
         Gets how many rows are done.
     """
@@ -295,11 +299,15 @@ def arrange(
         targets = [_Target(writer, pool) for writer in writers]
         for part, sizes in zip(survey.parts, survey.sizes, strict=True):
             ends = firsts + sizes
-            if any(end > target.at for end, target in zip(ends.tolist(), targets, strict=False)):
-                for target, first, rows in zip(targets, firsts, spilled.read(part), strict=False):
+            missing = (end > target.at for end, target in zip(ends.tolist(), targets, strict=False))
+            if profiles or any(missing):
+                sides = zip(targets, firsts, spilled.read(part), strict=False)
+                for side, (target, first, rows) in enumerate(sides):
                     record, y = rows.record, rows.record["y"]
                     if codes is not None:
                         y = codes[y.astype(np.int64)]
+                    if profiles and len(y):
+                        profiles[side].add(rows.X, y)
                     for at, X in transform.pieces(rows.X):
                         own = slice(at, at + X.shape[0])
                         of_rows = y[own], record["weight"][own], record["row"][own]

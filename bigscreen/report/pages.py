@@ -17,7 +17,11 @@ NOISY = "What the gap says is true of the training rows; how often it errs, othe
 
 
 def model_page(
-    model: Model, name: str, held: Section | None = None, tiles: Mapping[str, str] | None = None
+    model: Model,
+    name: str,
+    held: Section | None = None,
+    tiles: Mapping[str, str] | None = None,
+    table: Section | None = None,
 ) -> Page:
     """The page of a fitted model.
 
@@ -30,6 +34,8 @@ def model_page(
         What it gets right on a store: of `evaluated`.
     tiles : mapping, optional
         Numbers of that for the head of the page.
+    table : Section, optional
+        What the source of a store held: of `bigscreen.report.profile.section`.
 
     Raises
     ------
@@ -52,6 +58,7 @@ def model_page(
         _solve(known, record),
         _ledger(record),
         None if search is None else _search(search),
+        table,
         Section("Provenance", facts=_origin(known)),
     ]
     return Page(

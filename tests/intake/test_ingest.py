@@ -181,12 +181,12 @@ def test_later_store_takes_everything_over(tmp_path):
     bare = csv(tmp_path / "b.csv", "size,colour", "3,red")
     made = ingest(bare, tmp_path / "bare", like=first.preparation, label="none")
     assert made.store.y(0, 1).tolist() == [-1] and "1 row(s) have no label." in made.notes
-    with pytest.raises(InputError, match=r"s2.csv, line 3.*'c' is not one of a, b"):
-        ingest(
-            csv(tmp_path / "s2.csv", "size,colour,y", "1,red,a", "1,red,c"),
-            tmp_path / "x",
-            like=first,
-        )
+    more = csv(tmp_path / "s2.csv", "size,colour,y", "1,red,a", "1,red,c", "2,red,c", "2,red,d")
+    other = ingest(more, tmp_path / "other", like=first)
+    assert other.store.label_counts.tolist() == [1, 0] and other.store.n_unlabelled == 3
+    assert other.notes == [
+        "3 row(s) have a label that is none of a, b, and are stored without one: 'c' (2), 'd' (1)."
+    ]
     with pytest.raises(InputError, match="line 2.*columns differ.*'weight' for 'size'"):
         ingest(csv(tmp_path / "s3.csv", "weight,colour,y", "1,red,a"), tmp_path / "x", like=first)
     with pytest.raises(InputError, match="leave out scale"):

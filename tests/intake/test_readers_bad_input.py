@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 from reader_rows import read, written
 
+from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.arff import ArffReader
@@ -31,7 +32,6 @@ SVMLIGHT = [
     ("1 2\n", "line 1: '2' is not index:value"),
     ("1,2 1:1\n", "line 1: '1,2' is several labels"),
     ("1 1:1\n 1:1 2:1\n", "line 2: the line begins with '1:1', not with a label"),
-    ("1 1:1\nnan 1:1\n", "line 2: the label: 'nan' is not a finite number"),
     ("# nothing\n# here\n", "data holds no row"),
     (" \n\n", "data is empty"),
     ("", "data is empty"),
@@ -62,10 +62,9 @@ TABLE = [
     ("a,b,y\n1,,2\n", {}, r"line 2, column 2 \('b'\): the value is missing"),
     ("1,?,2\n3,4,5\n", {}, "line 1, column 2: the value is missing"),
     ("u,1,2\nNA,4,5\n", {}, "line 2, column 1: the value is missing"),
-    ("1,2,a\n3,4,?\n", {}, "line 2, column 3: the label: the value is missing"),
-    ("1,nan,2\n3,4,5\n", {}, "line 1, column 2: 'nan' is not a finite number"),
+    ("1,nan,2\n3,4,5\n", {}, "line 1, column 2: the value is missing"),
     ("1,2,0\n2,x,1\n3,4,1\n", {}, "line 2, column 2: 'x' stands among numbers"),
-    ("1;2,5;0\n3;4,5;1\n", {"delimiter": ";"}, "line 1, column 2: '2,5' has a decimal comma"),
+    ("1;2,5;0\n3;4,5;1\n", {"delimiter": ";"}, "line 1, column 2: '2,5' has a comma"),
     ("1;2,5;0\n3;4,5;1\n", {}, "its delimiter may be comma or semicolon; say which"),
     ("a,b,a\n1,2,3\n", {}, "two columns are named 'a'"),
     ("a,b\n1,2,3\n4,5,6\n", {"header": True}, "header has 2 names and the rows have 3 fields"),
@@ -85,7 +84,7 @@ TABLE = [
     ("1,2\n", {"delimiter": "ab"}, "'ab' is no delimiter"),
     (ROWS + "1,oops,1\n", {}, "line 3001, column 2: 'oops' is not a number"),
     (ROWS + "1,2\n", {}, "line 3001: 2 fields where 3 are expected"),
-    ("1,u,0\n2,v,1\n", {"categories": {}}, "line 1, column 2: 'u' is not a number"),
+    ("1,u,0\n2,v,1\n", {"like": Preparation(n_raw=2)}, "line 1, column 2: 'u' is not a number"),
 ]
 
 

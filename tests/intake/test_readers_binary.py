@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy.sparse import csr_array, csr_matrix, issparse
 
+from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.intake.readers import binary as matrix
 from bigscreen.intake.readers import open_source
@@ -231,7 +232,8 @@ def test_parquet_texts_are_categories(chunked, tmp_path):
     assert [reader.categories[1][int(code)] for code in X[:, 1]] == colours
     tail, _, _ = collect(reader, 30)
     assert [reader.categories[1][int(code)] for code in tail[:, 1]] == colours[30:]
-    given = open_source(path, categories={1: ["blue", "red"]}, label="none", drop=["y"])
+    like = Preparation(n_raw=3, categories={1: ["blue", "red"]})
+    given = open_source(path, like=like, label="none", drop=["y"])
     X, y, _ = collect(given)
     assert y is None and X[:4, 1].tolist() == [1, 0, 1, -1] and given.unseen == {1: 25}
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from reader_rows import read, written
 from sklearn.datasets import dump_svmlight_file
 
+from bigscreen.data.preparation import Preparation
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
@@ -94,7 +95,7 @@ def test_sparse_arff_values(write):
     X, y, places = read(reader)
     assert X.toarray().tolist() == [[2.5, 1], [0, 0], [0, 0]] and y == ["n", "p", "n"]
     assert reader.sparse and places[1] == f"{path}, line 7"
-    other = ArffReader(path, categories={1: ["w", "u"]})
+    other = ArffReader(path, like=Preparation(n_raw=2, categories={1: ["w", "u"]}))
     assert read(other)[0].toarray().tolist() == [[2.5, -1], [0, 1], [0, 1]]
     assert other.unseen == {1: 1}
 
@@ -133,7 +134,7 @@ def test_wide_rows(write, delimiter):
 def test_given_categories_count_the_unseen(write, monkeypatch):
     monkeypatch.setattr(base, "PIECE_BYTES", 16)
     path = write("b,1,0\nc,2,0\na,3,1\nc,4,1\n")
-    reader = TableReader(path, categories={0: ["a", "b"]})
+    reader = TableReader(path, like=Preparation(n_raw=2, categories={0: ["a", "b"]}))
     assert read(reader)[0][:, 0].tolist() == [1, -1, 0, -1]
     assert reader.unseen == {0: 2} and reader.categories == {0: ["a", "b"]}
     assert read(reader, 2)[0][:, 0].tolist() == [0, -1] and reader.unseen == {0: 2}

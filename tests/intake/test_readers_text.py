@@ -156,7 +156,7 @@ def test_rows_do_not_depend_on_pieces_or_skipping(write, monkeypatch, kind):
     assert len(dense) == 200 and len(set(y)) == (3 if kind == "svm" else 2)
     if not kind.startswith("svm"):
         assert [len(names) for names in whole.categories.values()] == [
-            {"csv": 18, "arff": 3, "sparse.arff": 2}[kind]
+            {"csv": 9, "arff": 3, "sparse.arff": 2}[kind]
         ]
     for piece, skip in [(37, 0), (64, 1), (300, 77), (1000, 199), (1 << 20, 120)]:
         monkeypatch.setattr(base, "PIECE_BYTES", piece)

@@ -11,6 +11,7 @@ from bigscreen.errors import InputError
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.base import Block, Reader, Source, base_name
 from bigscreen.intake.readers.binary import open_hdf5, open_idx, open_npy, open_npz
+from bigscreen.intake.readers.frames import FrameReader, is_frame
 from bigscreen.intake.readers.parquet import ParquetReader
 from bigscreen.intake.readers.python import python_reader
 from bigscreen.intake.readers.svmlight import SvmlightReader
@@ -19,20 +20,22 @@ from bigscreen.intake.readers.table import LABEL_NAMES, TableReader
 __all__ = ["Block", "Reader", "is_path", "open_source"]
 
 _COLUMNS = ("label", "weight")
-_TABLE = (*_COLUMNS, "drop", "categorical", "categories", "missing")
+_TABLE = (*_COLUMNS, "drop", "columns", "dates", "hashed", "like", "missing")
+
+_FRAME = (*_TABLE, "categorical")
 
 # How a format is called, what opens it, which options it takes.
 _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "svmlight": (SvmlightReader, ("zero_based",)),
-    "table": (TableReader, (*_TABLE, "header", "delimiter")),
-    "ARFF": (ArffReader, (*_COLUMNS, "drop", "categories", "missing")),
+    "table": (TableReader, (*_FRAME, "header", "delimiter")),
+    "ARFF": (ArffReader, _TABLE),
     "HDF5": (open_hdf5, (*_COLUMNS, "h5_x", "h5_y", "memory")),
     "NPY": (open_npy, (*_COLUMNS, "labels_file", "memory")),
     "NPZ": (open_npz, (*_COLUMNS, "memory")),
     "IDX": (open_idx, ("label", "labels_file")),
-    "Parquet": (ParquetReader, (*_TABLE, "memory")),
+    "Parquet": (ParquetReader, (*_FRAME, "memory")),
 }
-_ALWAYS_GIVEN = ("zero_based", "categories", "memory", "missing")
+_ALWAYS_GIVEN = ("zero_based", "like", "memory", "missing")
 
 _NAMES = {
     "svmlight": (".svm", ".libsvm", ".svmlight"),
@@ -67,10 +70,11 @@ def open_source(source: Any, **options: Any) -> Reader:
     ----------
     source : path, array, (X, y), (X, y, weight), dask array, or iterable of such blocks
     **options
-        label, weight, drop, categorical, categories, header, delimiter (tables), zero_based
-        (svmlight), labels_file (IDX, NPY), h5_x, h5_y (HDF5), memory (bytes that what must be held
-        whole may take), missing (True: a missing number is NaN, a missing text a category of its
-        own, see `ABSENT`; other formats have NaN as it is); None and () stand for "not given".
+        label, weight, drop, columns, categorical, dates, hashed, like (the `Preparation` of an
+        earlier store), header, delimiter (tables), zero_based (svmlight), labels_file (IDX, NPY),
+        h5_x, h5_y (HDF5), memory (bytes that what must be held whole may take), missing (True: a
+        missing number is NaN, a missing text a category of its own, see `ABSENT`; other formats
+        have NaN as it is); None and () stand for "not given".
         A label of "none" says that there are no labels; so does unlabelled=True, unless a label
         is named.
 
@@ -84,11 +88,17 @@ def open_source(source: Any, **options: Any) -> Reader:
         If the format is not known, or an option means nothing to it.
     """
     unlabelled = options.pop("unlabelled", False)
-    given = {key: value for key, value in options.items() if value is not None and value != ()}
+    given = {key: value for key, value in options.items() if value not in (None, (), {})}
     unsaid = unlabelled and "label" not in given
     if given.get("label") == "none":
         given["label"] = False
     if not is_path(source):
+        parts = source if isinstance(source, tuple) else (source,)
+        if 1 <= len(parts) <= 3 and is_frame(parts[0]):
+            _refuse(given, _FRAME, "a data frame")
+            if unsaid:
+                given["label"] = False
+            return FrameReader(*parts, **{key: given[key] for key in _FRAME if key in given})
         _refuse(given, (), "data given as arrays")
         return python_reader(source)
     path = Path(source)

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from scipy.sparse import csr_array
 
+from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
-from bigscreen.intake.readers.categories import MAX_CATEGORIES, label_value
-from bigscreen.intake.readers.table import Column, DelimitedReader, TableColumns, check_weights
+from bigscreen.intake.readers.categories import MAX_CATEGORIES, Kind, Typed, label_value
+from bigscreen.intake.readers.table import (
+    Column,
+    DelimitedReader,
+    TableColumns,
+    asked_kinds,
+    check_weights,
+)
 from bigscreen.intake.readers.text import Layout, Marks, finite_number
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
@@ -131,12 +138,16 @@ class ArffReader(DelimitedReader):
         Name or position of the label's attribute; False: there is none. Default: the last one.
     weight : str or int, optional
         Attribute that holds sample weights.
-    drop : sequence of str or int, optional
-        Attributes to leave out; string and date attributes must be.
-    categories : mapping of int to list of str, optional
-        Categories from an earlier store, for columns of X: a value not among them has code -1
-        and is counted in `unseen`. Default: a nominal attribute's categories as declared, where
-        any other value is an error.
+    drop, columns : sequence of str or int, optional
+        Attributes to leave out (string attributes must be, unless hashed), and those to take.
+    dates : mapping of str or int to str, optional
+        Formats of date attributes; see `Dates`. Default: ISO 8601.
+    hashed : mapping of str or int to int, optional
+        Attributes whose texts are hashed, and to how many bits.
+    like : Preparation, optional
+        Of an earlier store: a value that is not among its categories has code -1 and is counted in
+        `unseen`. Default: a nominal attribute's categories as declared, where any other value is
+        an error.
     missing : bool, default=False
         Whether features of dense rows may be missing: see `DelimitedReader`.
 
@@ -153,24 +164,35 @@ class ArffReader(DelimitedReader):
         label: Column | Literal[False] | None = None,
         weight: Column | None = None,
         drop: Sequence[Column] = (),
-        categories: Mapping[int, list[str]] | None = None,
+        columns: Sequence[Column] = (),
+        dates: Mapping[Column, str] | None = None,
+        hashed: Mapping[Column, int] | None = None,
+        like: Preparation | None = None,
         missing: bool = False,
     ) -> None:
         header = read_header(path)
         count, names = len(header.names), header.names
         label = count - 1 if label is None else label
-        columns = TableColumns.choose(path, count, names, label, weight, drop)
+        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns)
+        asked = asked_kinds(path, names, count, (), dict(dates or {}), dict(hashed or {}))
         known: dict[int, list[str] | None] = {}
-        for j, f in enumerate(columns.features):
+        other: dict[int, Kind] = {}
+        for j, f in enumerate(chosen.features):
             kind = header.kinds[f]
-            if isinstance(kind, list):
+            if f in asked:
+                other[j] = asked[f]
+            elif isinstance(kind, list):
                 known[j] = kind
+            elif kind == "date":
+                other[j] = Kind("date", "")
             elif kind not in _NUMERIC:
                 raise InputError(
                     f"{path}: attribute {names[f]!r} is neither numeric nor nominal but "
                     f"{kind or 'untyped'!r}; drop it."
                 )
-        known.update(categories or {})
+        typed = replace(Typed.learnt(other), categories=known, closed=True)
+        if like is not None:
+            typed = Typed.of(like)
         layout = Layout(
             columns=count,
             names=names,
@@ -183,10 +205,12 @@ class ArffReader(DelimitedReader):
             body_start=header.start,
             body_line=header.line,
         )
-        super().__init__(path, layout, columns, known, categories is None, missing)
+        super().__init__(path, layout, chosen, typed, missing)
         self.sparse = header.sparse
+        if self.sparse and (typed.dates or typed.hashed):
+            raise InputError(f"{path}: sparse rows cannot have dates or hashed texts; drop them.")
         self._names = names
-        self._column_of = {f: j for j, f in enumerate(columns.features)}
+        self._column_of = {f: j for j, f in enumerate(chosen.features)}
         # What a sparse row leaves out, where that is anything but a 0 in X.
         self._explicit = {}
         for f, kind in enumerate(header.kinds):
@@ -194,7 +218,7 @@ class ArffReader(DelimitedReader):
             nominal = self._column_of.get(f) in self._coders
             if nominal and self._coders[self._column_of[f]].code(text, str(path)) == 0:
                 continue
-            if nominal or f in (columns.label, columns.weight):
+            if nominal or f in (chosen.label, chosen.weight):
                 self._explicit[f] = text
 
     def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
@@ -263,7 +287,7 @@ class _SparseRows:
     def __init__(self, first_row: int) -> None:
         self.first_row, self.size = first_row, 0
         self.lines: list[int] = []
-        self.y: list[float | str] = []
+        self.y: list[float | str | None] = []
         self.weights: list[float] = []
         self.data: list[float] = []
         self.indices: list[int] = []

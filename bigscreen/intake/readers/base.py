@@ -181,7 +181,8 @@ class Source:
 def text_pieces(source: Source) -> Iterator[bytes]:
     """Yield the text of `source` in pieces of about PIECE_BYTES; every line ends with a newline.
 
-    A piece may end within a line. A byte order mark is dropped.
+    A piece may end within a line. A byte order mark is dropped. Carriage returns count as newlines
+    where no newline stands.
 
     Raises
     ------
@@ -189,12 +190,15 @@ def text_pieces(source: Source) -> Iterator[bytes]:
         If there is nothing but white space, or the text is UTF-16.
     """
     last = b""
-    blank = True
+    blank, returns = True, False
     while piece := source.read(PIECE_BYTES):
         if not last:
             if piece.startswith((b"\xff\xfe", b"\xfe\xff")):
                 raise InputError(f"{source.path} is UTF-16 text: save it as UTF-8.")
             piece = piece.removeprefix(b"\xef\xbb\xbf")
+            returns = b"\r" in piece and b"\n" not in piece
+        if returns:
+            piece = piece.replace(b"\r", b"\n")
         blank = blank and not piece.strip()
         last = piece
         yield piece

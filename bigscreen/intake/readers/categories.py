@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.preparation import ABSENT, MISSING
+from bigscreen.data.preparation import ABSENT, MISSING, Preparation
+from bigscreen.data.texts import DATE_LIKE, ISO_DATE, bucket_names, days, hashed_name
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
-from bigscreen.intake.readers.text import exact_number, finite_number, mark_numbers
+from bigscreen.intake.readers.text import exact_number, finite_number, mark_numbers, missing_value
 from bigscreen.numerics.rows import njit
 
 MAX_CATEGORIES = 100_000
@@ -171,13 +173,15 @@ class Categories:
     def code(self, text: str, place: str) -> int:
         """Return the code of one text, perhaps a new one; `place` stands in an error."""
         if text not in self._codes:
+            text = text.strip()  # blanks within quotes mean nothing either
+        if text not in self._codes:
             if text in MISSING and self._missing:
                 if ABSENT not in self._codes and (self._learning or self._closed):
                     self._codes[ABSENT] = len(self.names)
                     self.names.append(ABSENT)
                 return self._codes.get(ABSENT, -1)
             if text in MISSING:
-                raise InputError(f"{place}: the value is missing; fill it in or remove the row.")
+                raise missing_value(place)
             if self._closed:
                 raise InputError(
                     f"{place}: {text[:40]!r} is not one of the column's declared categories."
@@ -188,10 +192,193 @@ class Categories:
         return self._codes.get(text, -1)
 
 
-def label_value(text: str, place: str) -> float | str:
-    """Return a label: a float if it reads as a number, else the text."""
+class Hashed:
+    """The hash of every text of one column, as many bits of it as are wanted.
+
+    Parameters
+    ----------
+    bits : int
+    missing : bool, default=False
+        A missing text is hashed as `ABSENT`; otherwise it is an error.
+    """
+
+    def __init__(self, bits: int, missing: bool = False) -> None:
+        self.names, self.unseen = bucket_names(bits), 0
+        self._bits, self._missing = bits, missing
+
+    def encode(
+        self,
+        buf: NDArray[Any],
+        starts: NDArray[Any],
+        ends: NDArray[Any],
+        where: Callable[[int], str],
+    ) -> NDArray[np.int32]:
+        """Return the buckets of the tokens; `where(i)` names the i-th one's place in an error."""
+        codes = np.empty(len(starts), np.int32)
+        plain = np.empty(len(starts), bool)
+        _hash(buf, starts, ends, (1 << self._bits) - 1, codes, plain)
+        for row in np.flatnonzero(~plain).tolist():
+            text = decode(buf[starts[row] : ends[row]].tobytes())
+            codes[row] = self.code(text, where(row))
+        return codes
+
+    def code(self, text: str, place: str) -> int:
+        """Return the bucket of one text; `place` stands in an error."""
+        text = text.strip()
+        if text in MISSING:
+            if not self._missing:
+                raise missing_value(place)
+            text = ABSENT
+        return hashed_name(text, self._bits)
+
+
+@njit(cache=True, nogil=True)
+def _hash(
+    buf: NDArray[np.uint8],
+    starts: NDArray[Any],
+    ends: NDArray[Any],
+    mask: int,
+    codes: NDArray[np.int32],
+    plain: NDArray[np.bool_],
+) -> None:
+    """`hashed_name` of tokens; those that may be missing, or are not plain, are left out."""
+    for r in range(len(starts)):
+        start, stop = starts[r], ends[r]
+        h = np.uint64(14695981039346656037)
+        plain[r] = stop - start > 4 and buf[start] != 32 and buf[stop - 1] != 32
+        for i in range(start, stop):
+            if buf[i] > 127:
+                plain[r] = False
+            h = (h ^ np.uint64(buf[i])) * np.uint64(1099511628211)
+        h ^= h >> np.uint64(29)
+        codes[r] = np.int32(h & np.uint64(mask))
+
+
+class Dates:
+    """Dates and times of one column as days since 1970.
+
+    Parameters
+    ----------
+    form : str
+        Of `strptime`; "": ISO 8601.
+    missing : bool, default=False
+        A missing one is NaN; otherwise it is an error.
+    """
+
+    def __init__(self, form: str, missing: bool = False) -> None:
+        self._form, self._missing = form, missing
+
+    def encode(
+        self,
+        buf: NDArray[Any],
+        starts: NDArray[Any],
+        ends: NDArray[Any],
+        where: Callable[[int], str],
+    ) -> NDArray[np.float64]:
+        """Return the days of the tokens; `where(i)` names the i-th one's place in an error."""
+        content, out = buf.tobytes(), np.empty(len(starts))
+        known: dict[bytes, float] = {}
+        for row, (start, stop) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
+            token = content[start:stop]
+            value = known.get(token)
+            if value is None:
+                value = known[token] = self.value(decode(token), where, row)
+            out[row] = value
+        return out
+
+    def value(self, text: str, where: Callable[[int], str], row: int) -> float:
+        """Return the days of one text."""
+        text = text.strip()
+        if text in MISSING:
+            if not self._missing:
+                raise missing_value(where(row))
+            return float("nan")
+        try:
+            return days(text, self._form)
+        except ValueError:
+            how = f"written as {self._form}" if self._form else "as ISO 8601 has it"
+            raise InputError(
+                f"{where(row)}: {text[:40]!r} is no date {how}; correct it, or say how dates are "
+                "written (date COLUMN=%d/%m/%Y)."
+            ) from None
+
+
+def date_format(words: Iterable[str], place: str) -> str | None:
+    """Return the format of a column's texts if all are dates, None if they are not.
+
+    Raises
+    ------
+    InputError
+        If they look like dates that are written in one of several orders.
+    """
+    words = list(words)
+    if all(ISO_DATE.fullmatch(word) for word in words):
+        return ""
+    if all(ISO_DATE.fullmatch(word) or DATE_LIKE.fullmatch(word) for word in words):
+        raise InputError(
+            f"{place}: {words[0]!r} looks like a date or a time, but not in which order it is "
+            "written: say so (date COLUMN=%d/%m/%Y, as strptime has it), name the column as "
+            "categorical, or drop it."
+        )
+    return None
+
+
+class Kind(NamedTuple):
+    """What a column holds that is anything but numbers."""
+
+    name: str
+    """ "categorical", "date" or "hash"."""
+    how: Any = None
+    """Of dates the format, of hashes the bits."""
+
+
+TEXT = Kind("categorical")
+
+
+@dataclass(frozen=True)
+class Typed:
+    """The columns of X that are anything but numbers.
+
+    Attributes
+    ----------
+    categories : dict of int to list of str or None
+        None: they are to be learnt.
+    dates : dict of int to str
+        And their formats.
+    hashed : dict of int to int
+        And the bits.
+    closed : bool
+        Whether a text that is not among given categories is an error.
+    """
+
+    categories: Mapping[int, list[str] | None] = field(default_factory=dict)
+    dates: dict[int, str] = field(default_factory=dict)
+    hashed: dict[int, int] = field(default_factory=dict)
+    closed: bool = False
+
+    @classmethod
+    def learnt(cls, kinds: Mapping[int, Kind]) -> Typed:
+        """Of a new store, by what columns of X hold."""
+        return cls(
+            {j: None for j, kind in kinds.items() if kind == TEXT},
+            {j: kind.how for j, kind in kinds.items() if kind.name == "date"},
+            {j: kind.how for j, kind in kinds.items() if kind.name == "hash"},
+        )
+
+    @classmethod
+    def of(cls, like: Preparation) -> Typed:
+        """Those of an earlier store."""
+        texts = {j: list(v) for j, v in like.categories.items() if j not in like.hashed}
+        return cls(texts, like.dates, like.hashed)
+
+
+def label_value(text: str, place: str) -> float | str | None:
+    """Return a label: a float if it reads as a number, None if it is missing, else the text."""
+    text = text.strip()
+    if text in MISSING:
+        return None
     number = exact_number(text)
-    if text in MISSING or (number is not None and not np.isfinite(number)):
+    if number is not None and not np.isfinite(number):
         return finite_number(text, f"{place}: the label")
     return text if number is None else number
 
@@ -223,7 +410,7 @@ class Labels:
             codes = self._encoder.encode(buf, starts[odd], ends[odd])
         except InputError as error:
             raise InputError(f"{where(int(odd[0]))}: {error} as labels.") from None
-        values = np.empty(self._encoder.count, object)
+        values = np.empty(self._encoder.count, object)  # (a label that is missing is None)
         for code, text in enumerate(self._encoder.texts()):
             values[code] = label_value(text, where(int(odd[np.argmax(codes == code)])))
         if all(isinstance(values[code], float) for code in np.unique(codes)):

@@ -198,6 +198,8 @@ def python_reader(source: Any) -> ArrayReader | DaskReader | BlocksReader:
     parts = source if isinstance(source, tuple) else (source,)
     if 1 <= len(parts) <= 3:
         X = parts[0]
+        if hasattr(X, "dims") and hasattr(X, "data"):  # xarray's: the array that it labels
+            parts, X = (X.data, *parts[1:]), X.data
         if hasattr(X, "dask") and hasattr(X, "blocks"):
             return DaskReader(*parts)
         if issparse(X) or hasattr(X, "__array__"):
@@ -205,5 +207,6 @@ def python_reader(source: Any) -> ArrayReader | DaskReader | BlocksReader:
     if isinstance(source, Iterable) or callable(source):
         return BlocksReader(source)
     raise InputError(
-        f"{type(source).__name__} is no source: give a path, an array, (X, y), or blocks of these."
+        f"{type(source).__name__} is no source: give a path, a data frame, an array, (X, y), or "
+        "blocks of these."
     )

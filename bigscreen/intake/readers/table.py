@@ -14,11 +14,22 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.preparation import MISSING
+from bigscreen.data.preparation import MISSING, Preparation
+from bigscreen.data.texts import ISO_DATE
 from bigscreen.errors import InputError
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
-from bigscreen.intake.readers.categories import Categories, Encoder, Labels
+from bigscreen.intake.readers.categories import (
+    TEXT,
+    Categories,
+    Dates,
+    Encoder,
+    Hashed,
+    Kind,
+    Labels,
+    Typed,
+    date_format,
+)
 from bigscreen.intake.readers.text import (
     Fields,
     Layout,
@@ -27,6 +38,7 @@ from bigscreen.intake.readers.text import (
     fill_numbers,
     finite_number,
     mark_numbers,
+    missing_value,
     read_fields,
 )
 
@@ -34,7 +46,7 @@ if TYPE_CHECKING:
     import _csv
 
 LABEL_NAMES = ("label", "class", "target", "y")
-_DECIMAL_COMMA = re.compile(r"[+-]?\d+,\d+")
+_COMMA = re.compile(r"[+-]?\d+(?:,\d+)+(?:\.\d*)?")
 
 Column = str | int
 
@@ -55,8 +67,13 @@ class TableColumns:
         label: Column | Literal[False] | None,
         weight: Column | None,
         drop: Sequence[Column],
+        columns: Sequence[Column] = (),
     ) -> TableColumns:
-        """Return the choice; a label of None is a column with a usual name, or the last one."""
+        """Return the choice; a label of None is a column with a usual name, or the last one.
+
+        Features are those of ``columns``, or all if there are none, that are nothing else and not
+        dropped, in the order of the file.
+        """
         if label is False:
             at = None
         elif label is None:
@@ -67,7 +84,8 @@ class TableColumns:
             at = find_column(path, count, names, label)
         weight_at = None if weight is None else find_column(path, count, names, weight)
         out = [at, weight_at] + [find_column(path, count, names, column) for column in drop]
-        features = [f for f in range(count) if f not in out]
+        kept = [find_column(path, count, names, column) for column in columns] or range(count)
+        features = [f for f in range(count) if f in kept and f not in out]
         if not features:
             raise InputError(
                 f"{path}: of its {count} column(s) none is left as a feature; check the delimiter "
@@ -99,11 +117,9 @@ class DelimitedReader:
     ----------
     path : str or Path
     layout : Layout
-    columns : Columns
-    categories : mapping of int to list of str or None
-        The categorical columns of X; None for categories that are to be learnt.
-    closed : bool, default=False
-        Whether a text that is not among given categories is an error.
+    columns : TableColumns
+    typed : Typed
+        The columns of X that are anything but numbers.
     missing : bool, default=False
         Whether features may be missing: a number is NaN then, a text a category of its own.
     """
@@ -115,8 +131,7 @@ class DelimitedReader:
         path: str | Path,
         layout: Layout,
         columns: TableColumns,
-        categories: Mapping[int, list[str] | None],
-        closed: bool = False,
+        typed: Typed,
         missing: bool = False,
     ) -> None:
         self._missing = missing
@@ -124,17 +139,20 @@ class DelimitedReader:
         self.n_features: int | None = len(columns.features)
         names = layout.names
         self.names: list[str] | None = [names[f] for f in columns.features] if names else None
-        self._known, self._closed = dict(categories), closed
+        self._typed, self.dates, self.hashed = typed, typed.dates, typed.hashed
         self._restart()
         with Source(path) as self._source:
             pass
 
     def _restart(self) -> None:
-        self._coders = {
-            j: Categories(known, self._closed, self._missing) for j, known in self._known.items()
+        typed, missing = self._typed, self._missing
+        self._coders: dict[int, Categories | Hashed] = {
+            j: Categories(known, typed.closed, missing) for j, known in typed.categories.items()
         }
+        self._coders |= {j: Hashed(bits, missing) for j, bits in typed.hashed.items()}
+        self._dates = {j: Dates(form, missing) for j, form in typed.dates.items()}
         self.categories = {j: coder.names for j, coder in self._coders.items()}
-        self.unseen = {j: 0 for j, known in self._known.items() if known is not None}
+        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
 
     def progress(self) -> tuple[int, int]:
         """Bytes read and bytes in all, of the file as it lies on disk."""
@@ -182,11 +200,14 @@ class DelimitedReader:
         self, fields: Fields, codes: dict[int, NDArray[np.int32]], labels: Labels, first_row: int
     ) -> Block:
         columns = np.array(self.columns.features)
-        columns[list(codes)] = -1
+        columns[[*codes, *self._dates]] = -1
         X = np.empty((len(fields.lines), len(columns)))
         _fill(fields, columns, X, self._missing)
         for j, of_column in codes.items():
             X[:, j] = of_column
+        for j, dates in self._dates.items():
+            f = self.columns.features[j]
+            X[:, j] = dates.encode(*fields.column(f), _places(fields, f))
         y = weight = None
         if self.columns.label is not None:
             f = self.columns.label
@@ -219,7 +240,9 @@ def _fill(
     while row < len(out):
         f = int(columns[j])
         text = fields.text(row, f)
-        if missing and (text in MISSING or text.lower() == "nan"):
+        if text in MISSING:
+            if not missing:
+                raise missing_value(fields.place(row, f))
             out[row, j] = np.nan
         else:
             out[row, j] = finite_number(text, fields.place(row, f))
@@ -241,14 +264,18 @@ class TableReader(DelimitedReader):
         label, class, target or y if there is a header with one of these, else the last column.
     weight : str or int, optional
         Column of sample weights.
-    drop : sequence of str or int, optional
-        Columns to leave out.
+    drop, columns : sequence of str or int, optional
+        Columns to leave out, and those to take as features, all others being left out.
     categorical : sequence of str or int, optional
-        Columns whose values are categories even where they read as numbers. A column of texts
-        is one without being named; a column of texts AND numbers must be named.
-    categories : mapping of int to list of str, optional
-        Categories from an earlier store, for columns of X: these columns and no others are
-        categorical, and a value not among them has code -1 and is counted in `unseen`.
+        Columns whose values are categories even where they read as numbers or dates. A column of
+        texts is one without being named; a column of texts AND numbers must be named.
+    dates : mapping of str or int to str, optional
+        Columns of dates, and their formats: see `Dates`. Those in ISO 8601 need not be named.
+    hashed : mapping of str or int to int, optional
+        Columns whose texts are hashed, and to how many bits.
+    like : Preparation, optional
+        Of an earlier store: its columns of X and no others are categorical, dates or hashed, and a
+        value that is not among its categories has code -1 and is counted in `unseen`.
     missing : bool, default=False
         Whether features may be missing: see `DelimitedReader`.
 
@@ -266,56 +293,92 @@ class TableReader(DelimitedReader):
         label: Column | Literal[False] | None = None,
         weight: Column | None = None,
         drop: Sequence[Column] = (),
+        columns: Sequence[Column] = (),
         categorical: Sequence[Column] = (),
-        categories: Mapping[int, list[str]] | None = None,
+        dates: Mapping[Column, str] | None = None,
+        hashed: Mapping[Column, int] | None = None,
+        like: Preparation | None = None,
         missing: bool = False,
     ) -> None:
-        asked = [c for c in (label, weight, *drop, *categorical) if isinstance(c, str)]
+        dates, hashed = dict(dates or {}), dict(hashed or {})
+        every = (label, weight, *drop, *columns, *categorical, *dates, *hashed)
+        asked = [c for c in every if isinstance(c, str)]
         layout = find_layout(path, delimiter, header, asked)
         count, names = layout.columns, layout.names
-        columns = TableColumns.choose(path, count, names, label, weight, drop)
-        known: dict[int, list[str] | None]
-        if categories is None:
-            named = [find_column(path, count, names, column) for column in categorical]
-            with Source(path) as source:
-                fields = next(read_fields(source, layout), None)
-            known = {
-                j: None
-                for j, f in enumerate(columns.features)
-                if f in named or (fields is not None and _is_text(fields, f))
-            }
-        else:
-            known = {j: list(of_column) for j, of_column in categories.items()}
-        super().__init__(path, layout, columns, known, missing=missing)
+        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns)
+        if like is not None:
+            super().__init__(path, layout, chosen, Typed.of(like), missing)
+            return
+        asked_for = asked_kinds(path, names, count, categorical, dates, hashed)
+        with Source(path) as source:
+            fields = next(read_fields(source, layout), None)
+        kinds: dict[int, Kind] = {}
+        for j, f in enumerate(chosen.features):
+            kind = asked_for.get(f) or (None if fields is None else _found_kind(fields, f))
+            if kind is not None:
+                kinds[j] = kind
+        super().__init__(path, layout, chosen, Typed.learnt(kinds), missing)
 
 
-def _is_text(fields: Fields, f: int) -> bool:
-    """Whether a column holds texts; InputError if it holds both texts and numbers."""
+def asked_kinds(
+    path: str | Path,
+    names: list[str] | None,
+    count: int,
+    categorical: Sequence[Column],
+    dates: Mapping[Column, str],
+    hashed: Mapping[Column, int],
+) -> dict[int, Kind]:
+    """Return what columns of a file were said to hold, by their positions.
+
+    Raises
+    ------
+    InputError
+        If there is no such column, or it was said to hold two things.
+    """
+    said: list[tuple[Column, Kind]] = [(column, TEXT) for column in categorical]
+    said += [(column, Kind("date", form)) for column, form in dates.items()]
+    said += [(column, Kind("hash", bits)) for column, bits in hashed.items()]
+    out: dict[int, Kind] = {}
+    for column, kind in said:
+        at = find_column(path, count, names, column)
+        if out.setdefault(at, kind) != kind:
+            raise InputError(
+                f"{path}: the column {column!r} cannot be {out[at].name} and {kind.name} at once."
+            )
+    return out
+
+
+def _found_kind(fields: Fields, f: int) -> Kind | None:
+    """What a column holds, None for numbers; InputError if it holds both texts and numbers."""
     buf, starts, ends = fields.column(f)
     plain = np.empty(len(starts), bool)
     mark_numbers(buf, starts, ends, np.empty(len(starts)), plain)
     odd = np.flatnonzero(~plain)
     if not len(odd):
-        return False
+        return None
     encoder = Encoder()
     try:
         codes = encoder.encode(buf, starts[odd], ends[odd])
     except InputError as error:
         place = fields.place(int(odd[0]), f)
         raise InputError(f"{place}: {error} in this column; drop it.") from None
-    texts = encoder.texts()
+    texts = [text.strip() for text in encoder.texts()]
     words = [text for text in texts if text not in MISSING and exact_number(text) is None]
     if not words:
-        return False
+        return None
     place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
-    if all(_DECIMAL_COMMA.fullmatch(word) for word in words):
-        raise InputError(f"{place}: {words[0]!r} has a decimal comma; write a point.")
+    if all(_COMMA.fullmatch(word) for word in words):
+        raise InputError(
+            f"{place}: {words[0]!r} has a comma: write decimals with a point, and thousands "
+            "without a mark."
+        )
     if plain.any() or any(exact_number(text) is not None for text in texts):
         raise InputError(
             f"{place}: {words[0][:40]!r} stands among numbers; mend it, or say that the column is "
             "categorical or dropped."
         )
-    return True
+    form = date_format(words, place)
+    return TEXT if form is None else Kind("date", form)
 
 
 _SAMPLE_ROWS = 100
@@ -460,21 +523,26 @@ def _find_delimiter(path: str | Path, lines: list[str]) -> str:
     return best
 
 
+def _is_amount(text: str) -> bool:
+    return exact_number(text) is not None or ISO_DATE.fullmatch(text) is not None
+
+
 def _is_header(path: str | Path, rows: list[list[str]], names_asked: Iterable[str]) -> bool:
     """Whether the first row holds names: it has text where numbers follow."""
     head, rest = rows[0], rows[1:]
     if not set(names_asked).isdisjoint(head):
         return True
-    texts = [exact_number(name) is None and name not in MISSING for name in head]
+    texts = [not _is_amount(name) and name not in MISSING for name in head]
     if not rest:
         return all(texts)
     columns = [[row[c] for row in rest if c < len(row)] for c in range(len(head))]
-    numeric = [all(exact_number(v) is not None for v in column) for column in columns]
+    known = [[value for value in column if value not in MISSING] for column in columns]
+    numeric = [bool(column) and all(map(_is_amount, column)) for column in known]
     if any(text and number for text, number in zip(texts, numeric, strict=True)):
-        known = [name for name, text in zip(head, texts, strict=True) if not text and name]
-        if not known:
+        odd = [name for name, text in zip(head, texts, strict=True) if not text and name]
+        if not odd:
             return True
-        doubt = f"{known[0]!r} is no name, yet text stands where numbers follow"
+        doubt = f"{odd[0]!r} is no name, yet text stands where numbers follow"
     elif not any(numeric) and not any(
         name in column for name, column in zip(head, columns, strict=True)
     ):

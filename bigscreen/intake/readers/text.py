@@ -213,7 +213,7 @@ class Fields:
 
     def text(self, row: int, f: int) -> str:
         """Return one field's text."""
-        return decode(self.buf[self.starts[row, f] : self.ends[row, f]].tobytes())
+        return decode(self.buf[self.starts[row, f] : self.ends[row, f]].tobytes()).strip()
 
     def place(self, row: int, f: int) -> str:
         """Name a field for a person."""
@@ -272,13 +272,21 @@ def exact_number(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
+def missing_value(place: str) -> InputError:
+    """Return the error of a value that is missing where none may be."""
+    return InputError(
+        f"{place}: the value is missing; fill it in, say what stands for such values (impute), or "
+        "leave their rows out (drop-missing)."
+    )
+
+
 def finite_number(text: str, place: str) -> float:
     """Return the number that `text` is, or raise InputError naming `place`."""
     value = exact_number(text)
     if value is not None and np.isfinite(value):
         return value
-    if text in MISSING:
-        raise InputError(f"{place}: the value is missing; fill it in or remove the row.")
+    if text in MISSING and value is None:
+        raise missing_value(place)
     kind = "a number" if value is None else "a finite number"
     raise InputError(f"{place}: {text[:40]!r} is not {kind}; correct it or remove the row.")
 

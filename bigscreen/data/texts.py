@@ -1,0 +1,131 @@
+"""Texts that stand for numbers: dates and times as days, and names hashed into buckets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+
+ISO = ""
+"""The format of dates as ISO 8601 writes them: 2024-02-29, 2024-02-29T23:59:59.5Z."""
+
+ISO_DATE = re.compile(
+    r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?\s?(?:Z|[+-]\d\d:?\d\d)?)?", re.ASCII
+)
+DATE_LIKE = re.compile(
+    r"\d{1,4}([./-])\d{1,2}\1\d{1,4}(?:[ T,]+\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?)?"
+    r"|\d{1,2}:\d\d(?::\d\d(?:\.\d+)?)?(?: ?[AaPp][Mm])?",
+    re.ASCII,
+)
+"""What is a date or a time, perhaps of days and months in an order that nobody can tell."""
+
+_EPOCH, _NO_DAY = datetime(1970, 1, 1, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=UTC)
+_DAY = timedelta(days=1)
+
+MOST_BITS = 20
+
+
+def days(text: str, form: str = ISO) -> float:
+    """Days from the start of 1970, in UTC, to a date and time; without a date, parts of a day.
+
+    Parameters
+    ----------
+    text : str
+    form : str
+        As `datetime.strptime` has it; "": ISO 8601.
+
+    Raises
+    ------
+    ValueError
+        If the text is not such a date.
+    """
+    when = datetime.strptime(text, form) if form else datetime.fromisoformat(text)
+    return days_of(when, timed=bool(form) and not re.search(r"%[YyGcxjDFs]", form))
+
+
+def days_of(value: date | time | timedelta, timed: bool = False) -> float:
+    """The same of a value of `datetime`; of a duration its days; ``timed``: there is no date."""
+    if isinstance(value, timedelta):
+        return value / _DAY
+    if isinstance(value, time):
+        value, timed = datetime.combine(_NO_DAY, value), True
+    if not isinstance(value, datetime):
+        value = datetime.combine(value, time())
+    if value.tzinfo is None:
+        value = value.replace(tzinfo=UTC)
+    return (value - (_NO_DAY if timed else _EPOCH)) / _DAY
+
+
+def days_in(values: NDArray[Any]) -> NDArray[np.float64]:
+    """The same of numpy's dates and durations, NaN where there is none."""
+    if values.dtype.kind == "M":
+        values = values.astype("M8[us]") - np.datetime64(0, "us")
+    return np.asarray(values.astype("m8[us]") / np.timedelta64(1, "D"), np.float64)
+
+
+def hashed_name(text: str, bits: int) -> int:
+    """The bucket, below 2**bits, of a name: FNV-1a of its UTF-8, folded."""
+    h = 14695981039346656037
+    for byte in text.encode():
+        h = ((h ^ byte) * 1099511628211) & 0xFFFFFFFFFFFFFFFF
+    return (h ^ (h >> 29)) & ((1 << bits) - 1)
+
+
+def bucket_names(bits: int) -> list[str]:
+    """What the buckets are called as categories, in their order."""
+    width = len(str((1 << bits) - 1))
+    return [f"#{bucket:0{width}d}" for bucket in range(1 << bits)]
+
+
+def parse_dates(asked: Sequence[str]) -> dict[str, str]:
+    """Columns and formats of COLUMN or COLUMN=FORMAT.
+
+    Raises
+    ------
+    InputError
+        If a format is none.
+    """
+    out = {}
+    for one in asked:
+        column, _, form = one.partition("=")
+        if form:
+            try:
+                sample = datetime(2001, 2, 3, 4, 5, 6).strftime(form)
+                datetime.strptime(sample, form)
+            except ValueError as error:
+                raise InputError(
+                    f"{form!r} is no format of dates ({error}): write one such as %d/%m/%Y."
+                ) from None
+        out[column] = form
+    return out
+
+
+def parse_hashes(asked: Sequence[str]) -> dict[str, int]:
+    """Columns and bits of COLUMN:BITS.
+
+    Raises
+    ------
+    InputError
+        If the bits are no number from 1 to MOST_BITS.
+    """
+    out = {}
+    for one in asked:
+        column, _, bits = one.rpartition(":")
+        if not column or not bits.isdecimal() or not 1 <= int(bits) <= MOST_BITS:
+            raise InputError(
+                f"{one!r} does not say how a column is hashed: write COLUMN:BITS, with 1 to "
+                f"{MOST_BITS} bits, which make 2**BITS features."
+            )
+        out[column] = int(bits)
+    return out
+
+
+def by_column(record: Mapping[str, Any] | None) -> dict[int, Any]:
+    """What JSON has by the texts of column numbers, by the numbers."""
+    return {int(column): value for column, value in (record or {}).items()}

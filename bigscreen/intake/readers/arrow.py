@@ -1,0 +1,256 @@
+"""Tables as Arrow has them: columns with names and types, some rows at a time."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.preparation import ABSENT, Preparation
+from bigscreen.errors import InputError
+from bigscreen.intake.readers.base import Block
+from bigscreen.intake.readers.binary import Column
+from bigscreen.intake.readers.categories import TEXT, Dates, Hashed, Kind, Typed
+from bigscreen.intake.readers.table import TableColumns, asked_kinds
+
+_DAY_US = 86_400_000_000
+
+
+def needs_pyarrow(what: str) -> Any:
+    """The library; InputError saying what needs it, if it is not installed."""
+    try:
+        import pyarrow
+    except ImportError:
+        raise InputError(
+            f'{what} needs pyarrow; install it with pip install "bigscreen[parquet]".'
+        ) from None
+    return pyarrow
+
+
+class ArrowReader:
+    """Turns record batches into blocks of rows; columns of texts are categorical.
+
+    Parameters
+    ----------
+    name : str
+        Of the source, for errors.
+    schema : pyarrow.Schema
+    n_rows : int or None
+    label : str, int, False or None
+        Name or position of the label's column; False: there is none. Default: the column named
+        label, class, target or y, else the last one.
+    weight : str or int, optional
+        Column of sample weights.
+    drop, columns, categorical : sequence of str or int, optional
+        Columns to leave out, those to take, and columns of numbers that are categories.
+    dates : mapping of str or int to str, optional
+        Columns of texts that are dates, and their formats. Those whose type is a date or a time
+        need not be named.
+    hashed : mapping of str or int to int, optional
+        Columns whose texts are hashed, and to how many bits.
+    like : Preparation, optional
+        Of an earlier store: see `TableReader`.
+    missing : bool, default=False
+        Whether features may be null: see `DelimitedReader`.
+
+    Raises
+    ------
+    InputError
+        If a column is neither of numbers nor of dates nor of texts.
+    """
+
+    sparse = False
+
+    def __init__(
+        self,
+        name: str,
+        schema: Any,
+        n_rows: int | None,
+        *,
+        label: Column | Literal[False] | None = None,
+        weight: Column | None = None,
+        drop: Sequence[Column] = (),
+        columns: Sequence[Column] = (),
+        categorical: Sequence[Column] = (),
+        dates: Mapping[Column, str] | None = None,
+        hashed: Mapping[Column, int] | None = None,
+        like: Preparation | None = None,
+        missing: bool = False,
+    ) -> None:
+        self._arrow = needs_pyarrow(f"{name}: reading it")
+        self._name, self._missing, self.n_rows = name, missing, n_rows
+        names = list(schema.names)
+        twice = [column for column, times in Counter(names).items() if times > 1]
+        if twice:
+            raise InputError(f"{name}: two columns are named {twice[0]!r}; rename one.")
+        chosen = TableColumns.choose(name, len(names), names, label, weight, drop, columns)
+        self._columns, self._names = chosen, names
+        self.names: list[str] | None = [names[f] for f in chosen.features]
+        self.n_features: int | None = len(chosen.features)
+        types = [schema.field(f).type for f in range(len(names))]
+        self.text_names = [names[f] for f in range(len(names)) if self._is_text(types[f])]
+        """Columns whose batches may come as dictionaries."""
+        asked = asked_kinds(
+            name, names, len(names), categorical, dict(dates or {}), dict(hashed or {})
+        )
+        kinds = {j: asked.get(f) or self._kind(types[f]) for j, f in enumerate(chosen.features)}
+        learnt = Typed.learnt({j: kind for j, kind in kinds.items() if kind is not None})
+        self._typed = learnt if like is None else Typed.of(like)
+        typed = {**self._typed.categories, **self._typed.hashed, **self._typed.dates}
+        for j, f in enumerate(chosen.features):
+            if j not in typed and not self._is_number(types[f]):
+                raise InputError(
+                    f"{name}: column {names[f]!r} holds {types[f]}, neither numbers nor texts that "
+                    "are known as categories; drop it."
+                )
+        self.dates, self.hashed = self._typed.dates, self._typed.hashed
+        self._restart()
+
+    def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
+        """Yield record batches from row number `skip_rows` on, and each one's first row."""
+        raise NotImplementedError
+
+    def beside(self, first: int, rows: int) -> tuple[Any, Any]:
+        """Labels and weights of some rows that are no columns of theirs, or None."""
+        return None, None
+
+    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
+        self._restart()
+        for first, batch in self.batches(skip_rows):
+            yield self._block(batch, first)
+
+    def _restart(self) -> None:
+        typed = self._typed
+        self.categories = {j: list(known or []) for j, known in typed.categories.items()}
+        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
+        self._hashes = {j: Hashed(bits, self._missing) for j, bits in typed.hashed.items()}
+        self.categories |= {j: coder.names for j, coder in self._hashes.items()}
+        self._dates = {j: Dates(form, self._missing) for j, form in typed.dates.items()}
+
+    def _is_text(self, kind: Any) -> bool:
+        types = self._arrow.types
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        return bool(
+            types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+        )
+
+    def _is_number(self, kind: Any) -> bool:
+        types = self._arrow.types
+        if types.is_dictionary(kind):
+            kind = kind.value_type
+        return bool(
+            types.is_integer(kind)
+            or types.is_floating(kind)
+            or types.is_boolean(kind)
+            or types.is_decimal(kind)
+            or (types.is_null(kind) and self._missing)
+        )
+
+    def _kind(self, kind: Any) -> Kind | None:
+        """What a column of a type holds; None for numbers and what is not known."""
+        if self._is_text(kind):
+            return TEXT
+        return Kind("date", "") if self._arrow.types.is_temporal(kind) else None
+
+    def _block(self, batch: Any, first: int) -> Block:
+        def where(i: int) -> str:
+            return f"{self._name}, row {first + i}"
+
+        def column(f: int) -> Any:
+            values = batch.column(self._names[f])
+            if values.null_count and not self._missing:
+                row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+                raise InputError(
+                    f"{where(row)}: column {self._names[f]!r} is empty; fill it in, say what "
+                    "stands for such values (impute), or leave their rows out (drop-missing)."
+                )
+            return values
+
+        X = np.empty((len(batch), len(self._columns.features)))
+        for j, f in enumerate(self._columns.features):
+            values = column(f)
+            if j in self._dates:
+                X[:, j] = self._days(j, values, where)
+            elif j in self._hashes:
+                X[:, j] = self._buckets(j, values, where)
+            else:
+                X[:, j] = self._codes(j, values) if j in self.categories else self._numbers(values)
+        y, weight = self.beside(first, len(batch))
+        if self._columns.label is not None:
+            values = column(self._columns.label)
+            if self._is_number(values.type):
+                y = self._numbers(values)
+            else:
+                texts, at = self._different(values)
+                y = np.array([*texts, None], object)[at]
+        if self._columns.weight is not None:
+            weight = self._numbers(column(self._columns.weight))
+        return Block(X, y, weight, first, where)
+
+    def _plain(self, values: Any) -> Any:
+        dictionary = self._arrow.types.is_dictionary(values.type)
+        return values.dictionary_decode() if dictionary else values
+
+    def _numbers(self, values: Any) -> NDArray[np.float64]:
+        cast = self._plain(values).cast(self._arrow.float64(), safe=False)
+        return np.asarray(cast.to_numpy(zero_copy_only=False))
+
+    def _days(self, j: int, values: Any, where: Any) -> NDArray[np.float64]:
+        """Dates and times, or texts of them, in days; NaN where there is none."""
+        arrow, values = self._arrow, self._plain(values)
+        if self._is_text(values.type):
+            coder, texts = self._dates[j], values.fill_null("").to_pylist()
+            found = (coder.value(text, where, row) for row, text in enumerate(texts))
+            return np.fromiter(found, np.float64, len(texts))
+        types = arrow.types
+        if types.is_date32(values.type):
+            return self._numbers(values.cast(arrow.int32()))
+        if types.is_date64(values.type) or types.is_timestamp(values.type):
+            values = values.cast(arrow.timestamp("us", getattr(values.type, "tz", None)), False)
+        elif types.is_time(values.type):
+            values = values.cast(arrow.time64("us"), False)
+        elif types.is_duration(values.type):
+            values = values.cast(arrow.duration("us"), False)
+        else:
+            return self._numbers(values)  # days already
+        return self._numbers(values.cast(arrow.int64())) / _DAY_US
+
+    def _different(self, values: Any) -> tuple[list[Any], NDArray[np.int64]]:
+        """The different values, and the place of each row's among them; -1 where there is none.
+
+        A long text that occurs in many rows is not written out as often.
+        """
+        if not self._arrow.types.is_dictionary(values.type):
+            values = values.dictionary_encode()
+        places = values.indices.cast(self._arrow.int64()).fill_null(-1)
+        return values.dictionary.to_pylist(), places.to_numpy(zero_copy_only=False)
+
+    def _buckets(self, j: int, values: Any, where: Any) -> NDArray[np.int32]:
+        coder = self._hashes[j]
+        texts, at = self._different(values)
+        codes = [coder.code(str(text), where(0)) for text in texts]
+        # (A text that is missing was refused already where none may be.)
+        codes.append(coder.code("", where(0)) if (at < 0).any() else 0)
+        return np.array(codes, np.int32)[at]
+
+    def _codes(self, j: int, values: Any) -> NDArray[np.int32]:
+        """Category numbers of the values; a category not seen before gets the next one."""
+        names = self.categories[j]
+        table = {name: code for code, name in enumerate(names)}
+        codes = []
+        texts, at = self._different(values)
+        for value in [*texts, *([None] if (at < 0).any() else [])]:
+            text = ABSENT if value is None else str(value)
+            if text not in table and self._typed.categories[j] is None:
+                table[text] = len(names)
+                names.append(text)
+            codes.append(table.get(text, -1))
+        out = np.array(codes, np.int32)[at]
+        if j in self.unseen:
+            self.unseen[j] += int(np.count_nonzero(out < 0))
+        return out

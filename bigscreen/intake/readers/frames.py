@@ -1,0 +1,104 @@
+"""Data frames: pandas, polars, Arrow, DuckDB and what else gives Arrow tables, and dask's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from bigscreen.errors import InputError
+from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
+from bigscreen.intake.readers.base import PIECE_BYTES
+
+
+def is_frame(X: Any) -> bool:
+    """Whether X is a table that Arrow takes, or one of dask's in partitions."""
+    return hasattr(X, "__arrow_c_stream__") or _is_pandas(X) or _is_dask(X)
+
+
+def _is_pandas(X: Any) -> bool:
+    return type(X).__module__.split(".")[0] == "pandas" and hasattr(X, "columns")
+
+
+def _is_dask(X: Any) -> bool:
+    return hasattr(X, "npartitions") and hasattr(X, "partitions") and hasattr(X, "columns")
+
+
+class FrameReader(ArrowReader):
+    """Reads a data frame; each partition of a dask data frame is computed by dask's own scheduler.
+
+    Parameters
+    ----------
+    frame : table with columns
+    y, weight : array-like or series (n,), optional
+        In place of columns of the frame.
+    **options
+        Of `ArrowReader`.
+
+    Attributes
+    ----------
+    identity : None
+        Nobody can tell whether the same frame comes a second time, so an ingest of one is never
+        gone on with.
+    """
+
+    identity: str | None = None
+
+    def __init__(self, frame: Any, y: Any = None, weight: Any = None, **options: Any) -> None:
+        kind = type(frame).__name__
+        self._arrow = needs_pyarrow(f"{kind}: reading it")
+        self._parts: list[Callable[[], Any]] = [lambda: frame]
+        if _is_dask(frame):
+            parts = (frame.partitions[k] for k in range(frame.npartitions))
+            self._parts = [part.compute for part in parts]
+        first = next((t for t in map(self._table, self._parts) if t.num_rows), None)
+        if first is None:
+            raise InputError(f"the {kind} has no row.")
+        rows = None if len(self._parts) > 1 else first.num_rows
+        self._beside = [None if part is None else np.asarray(part) for part in (y, weight)]
+        if y is not None:
+            options = {"label": False, **options}
+        super().__init__(f"the {kind}", first.schema, rows, **options)
+        self._size = first.nbytes if rows is not None else 0
+        self._done = 0
+
+    def _table(self, part: Callable[[], Any]) -> Any:
+        arrow = self._arrow
+        frame = part()
+        try:
+            if _is_pandas(frame):
+                return arrow.Table.from_pandas(frame, preserve_index=False)
+            return arrow.table(frame)
+        except (arrow.ArrowException, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise InputError(
+                f"the {type(frame).__name__} has a column that is neither of numbers nor of texts "
+                f"({reason}); convert or drop it first."
+            ) from None
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes of the rows read so far, and of all rows (0: not known)."""
+        return (self._size * self._done // (self.n_rows or 1)), self._size
+
+    def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
+        """See `ArrowReader.batches`."""
+        step, first = max(PIECE_BYTES // (8 * len(self._names)), 1), 0
+        for part in self._parts:
+            table = self._table(part)
+            if list(table.schema.names) != self._names:
+                raise InputError(f"{self._name}, row {first}: a partition has other columns.")
+            for batch in table.to_batches(max_chunksize=step):
+                if first + len(batch) > skip_rows and len(batch):
+                    skip = max(skip_rows - first, 0)
+                    yield first + skip, batch.slice(skip)
+                first += len(batch)
+                self._done = first
+        for what, values in zip(("labels", "weights"), self._beside, strict=True):
+            if values is not None and len(values) != first:
+                raise InputError(f"{self._name} has {first} rows and {len(values)} {what}.")
+
+    def beside(self, first: int, rows: int) -> tuple[Any, Any]:
+        """See `ArrowReader.beside`."""
+        y, weight = (None if v is None else v[first : first + rows] for v in self._beside)
+        return y, None if weight is None else np.asarray(weight, np.float64)

@@ -1,0 +1,128 @@
+"""What ingest says of a table: kinds, missing values, ranges, skew, copies, rare labels."""
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ingest_cases import take_small_steps
+from scipy import sparse, stats
+
+from bigscreen.cli import main
+from bigscreen.data.dataset import Dataset
+from bigscreen.intake import profile
+from bigscreen.intake.ingest import ingest
+from bigscreen.intake.profile import Copies
+
+
+def mixed(path, n=900, seed=0):
+    """A table with something to be said of every column; returns its numbers."""
+    rng = np.random.default_rng(seed)
+    amount, flat = np.round(rng.lognormal(0, 2, n), 3), np.full(n, 7)
+    with_holes = np.where(rng.random(n) < 0.1, np.nan, rng.normal(size=n))
+    lines = ["id,amount,flat,holes,town,when,label"]
+    for i in range(n):
+        town = ["Rome", "rome ", "Oslo", ""][int(rng.integers(4))]
+        hole = "" if np.isnan(with_holes[i]) else repr(float(with_holes[i]))
+        day = f"2021-{1 + i % 12:02d}-{1 + i % 28:02d}"
+        label = "yes" if i % 20 == 0 else "no"
+        lines.append(f'{i + 5},{amount[i]},{flat[i]},{hole},"{town}",{day},{label}')
+    path.write_text("\n".join([*lines, *lines[1:91]]) + "\n")
+    first = slice(0, 90)
+    columns = (np.arange(n) + 5, amount, flat, with_holes)
+    return [np.concatenate([column, column[first]]) for column in columns]
+
+
+@pytest.mark.parametrize("layout", ["dense", "sparse"])
+def test_a_profile_says_what_scipy_says(tmp_path, monkeypatch, layout):
+    take_small_steps(monkeypatch)
+    numbers = mixed(tmp_path / "a.csv")
+    how = {"impute": "median", "layout": layout}
+    made = ingest(tmp_path / "a.csv", tmp_path / "s", **how)
+    found = Dataset.open(tmp_path / "s").profile
+    assert found == made.store.profile and found["rows"] == 990
+    assert found["copies_exact"] and found["copies"] == pytest.approx(90 / 990)
+    columns = {column["name"]: column for column in found["columns"]}
+    for name, values in zip(("id", "amount", "flat", "holes"), numbers, strict=True):
+        column, own = columns[name], values[~np.isnan(values)]
+        assert column["missing"] == np.count_nonzero(np.isnan(values))
+        for key, judge in {"low": own.min(), "high": own.max(), "mean": own.mean()}.items():
+            assert column[key] == pytest.approx(judge, rel=1e-6)
+        assert column["deviation"] == pytest.approx(own.std(), rel=1e-5, abs=1e-9)
+        wanted = 0 if name == "flat" else stats.skew(own)
+        assert column["skew"] == pytest.approx(wanted, rel=1e-3, abs=1e-4)
+    town = columns["town"]
+    assert town["kinds"] == 4 and town["missing"] > 100
+    assert "differ in case or blanks alone" in " ".join(town["remarks"])
+    assert "one value only" in columns["flat"]["remarks"][0]
+    assert "most values lie at one end" in columns["amount"]["remarks"][0]
+    assert columns["when"]["kind"] == "date" and columns["when"]["low"] > 18_000
+
+
+def test_a_column_that_numbers_rows_is_pointed_out(tmp_path):
+    X = np.column_stack([np.arange(300), np.arange(300) / 7, np.arange(300) % 9])
+    remarks = [
+        column["remarks"]
+        for column in ingest((X, X[:, 2] > 4), tmp_path / "s").store.profile["columns"]
+    ]
+    assert "a different whole number in every row" in remarks[0][0] and not remarks[1] + remarks[2]
+
+
+def test_a_held_out_store_has_its_own_and_a_stopped_ingest_the_same(tmp_path, monkeypatch):
+    take_small_steps(monkeypatch)
+    mixed(tmp_path / "a.csv")
+    how = {"impute": "mean", "scale": "standard", "holdout": 0.2}
+    whole = ingest(tmp_path / "a.csv", tmp_path / "w", **how)
+    assert whole.holdout.profile["rows"] == 198 and whole.store.profile["rows"] == 792
+    calls = iter(range(10_000))
+
+    def stop(event):
+        if event["phase"] == "write" and next(calls) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ingest(tmp_path / "a.csv", tmp_path / "s", progress=stop, **how)
+    made = ingest(tmp_path / "a.csv", tmp_path / "s", **how)
+    assert made.store.profile == whole.store.profile
+    assert made.holdout.profile == whole.holdout.profile
+
+
+def test_the_command_line_prints_it_and_info_again(tmp_path):
+    mixed(tmp_path / "a.csv")
+    args = ["ingest", str(tmp_path / "a.csv"), str(tmp_path / "s"), "--impute", "median"]
+    runner = CliRunner()
+    first = runner.invoke(main, args)
+    assert first.exit_code == 0, first.output
+    again = runner.invoke(main, ["info", str(tmp_path / "s")])
+    for text in (first.output, again.output):
+        assert "9.09 % of the rows" in text and "rarest label" in text and "5.1 %" in text
+        assert "2021-01-01 to 2021-12-28" in text and "'Rome' and 'rome' differ" in text
+
+
+def test_sparse_and_wide_tables_have_none(tmp_path, monkeypatch):
+    X = sparse.random_array((30, 20), density=0.2, format="csr", rng=np.random.default_rng(0))
+    assert ingest((X, np.arange(30) % 2), tmp_path / "s").store.profile is None
+    monkeypatch.setattr("bigscreen.intake.settle.MOST_COLUMNS", 10)
+    assert ingest((X.toarray(), np.arange(30) % 2), tmp_path / "t").store.profile is None
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 2**31), rows=st.integers(1, 400), kinds=st.integers(1, 300))
+def test_copies_are_counted_in_any_order(seed, rows, kinds):
+    rng = np.random.default_rng(seed)
+    X, y = rng.normal(size=(kinds, 3)).astype(np.float32), rng.integers(0, 2, kinds)
+    X[rng.random(X.shape) < 0.2] = np.nan
+    X[:, 2] = np.arange(kinds)
+    chosen = rng.integers(0, kinds, rows)
+    wanted = 1 - len(np.unique(chosen)) / rows
+    shares = []
+    with pytest.MonkeyPatch.context() as patch:
+        for most in (profile.KEPT, 60, 60):
+            patch.setattr(profile, "KEPT", most)
+            copies = Copies()
+            for part in np.array_split(rng.permutation(chosen), 4):
+                copies.add(X[part], y[part])
+            shares.append(copies.share)
+            assert copies.exact == (most > 60 or len(np.unique(chosen)) <= 60)
+    assert shares[0] == pytest.approx(wanted) and shares[1] == shares[2]
+    assert abs(shares[1] - wanted) <= 0.4
