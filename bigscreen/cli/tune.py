@@ -20,7 +20,6 @@ from bigscreen.cli.common import (
     overwrite_option,
     report_option,
     resumable,
-    threads_option,
 )
 from bigscreen.cli.options import fit_options, train_options
 from bigscreen.cli.path import Grid
@@ -96,7 +95,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     "and the best one's neighbours to all, a heuristic; safe: all are solved on all rows, and "
     "dropped only where their gaps prove that they cannot win; none: all are solved on all rows.",
 )
-@fit_options(OF_EVERY_FIT, where=(threads_option,))
+@fit_options(OF_EVERY_FIT)
 @click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
 @click.option("--resume", is_flag=True, help="Go on with what an interrupted search kept.")
 @overwrite_option
@@ -168,7 +167,7 @@ def tune(
     )
     with (
         resumable(context, work, own_work, ("rung-*/*",)),
-        open_fleet({**values, "workers": None, "scheduler": None}) as fleet,
+        open_fleet(values, deadline) as fleet,
         report_tune.TuneReport() as show,
         Journal(show, "tune", out, Path(work), resume, log) as tell,
     ):

@@ -41,6 +41,9 @@ could make of it."""
 SLOWEST = 1e-6
 """Part of the gap that D has to gain in a round."""
 
+NEWTON_COST = 1 / 15
+"""What Newton steps cost for the cube of the free variables, in rows looked at by pair steps."""
+
 
 class GramStage:
     """Rows and their kernel matrix, and pair steps for every problem.
@@ -54,6 +57,9 @@ class GramStage:
     budget : int
         Bytes for the matrix and copies of its rows: 16 n^2 for float64 entries, else 8 n^2 for
         float32 ones, whose rounding limits what is proved.
+    quick : bool
+        For gaps that float32 entries prove: those, and Newton steps only once pair steps have cost
+        as much. No row is left out of a solve: that would cost a copy of the others.
 
     Raises
     ------
@@ -67,17 +73,18 @@ class GramStage:
         constant: bool = False,
         budget: int = 1 << 30,
         progress: Progress | None = None,
+        quick: bool = False,
     ) -> None:
-        self._begin(FullGram(design, constant, budget, progress))
+        self._begin(FullGram(design, constant, budget, progress, quick), quick)
 
     def beside(self) -> GramStage:
         """A stage on the same matrix that has solved nothing yet, for another thread."""
         other = GramStage.__new__(GramStage)
-        other._begin(self.gram)
+        other._begin(self.gram, self.quick)
         return other
 
-    def _begin(self, gram: FullGram) -> None:
-        self.gram = gram
+    def _begin(self, gram: FullGram, quick: bool) -> None:
+        self.gram, self.quick = gram, quick
         self._kept = CachedScores(self.gram)
         self._whole = self._square = Matrix(self.gram.K)
         self._order: NDArray[np.int64] | None = None
@@ -103,11 +110,12 @@ class GramStage:
         alpha = near_last(dual, alpha, live, kept.coef, lambda: kept.scores)
         best = now = self._at(dual, alpha)
         newton, sharper, still = self._slow, 1.0, 0
-        psd = self.gram.psd
+        psd, since = self.gram.psd, 0
         while _left(best) > self._enough(tol, best) and len(live) and still < TRIES:
             if task.late or (counts["checks"] > LATE and self._nothing(dual, best)):
                 break
-            if newton and self.gram.wide and psd:
+            if newton and psd and self._worth_newton(dual, now.alpha, live, since):
+                since = 0
                 found = face_steps(self.gram.K, dual, now.alpha, now.scores.values, live)
                 if found is not now.alpha:
                     counts["newton"] += 1
@@ -120,6 +128,7 @@ class GramStage:
             before, now = now, self._at(dual, alpha)
             counts["steps"] += steps
             counts["checks"] += 1
+            since += steps
             best = now if _left(now) < _left(best) else best
             if violation <= aim:
                 # The gap is what was to be small: learn how the two go together.
@@ -131,7 +140,7 @@ class GramStage:
             rose |= not psd and _left(now) < 0.9 * _left(before)
             still = 0 if rose else still + 1
             newton = True
-            if task.dynamic and psd and best.gap > self._enough(tol, best):
+            if task.dynamic and psd and not self.quick and best.gap > self._enough(tol, best):
                 rows = len(live)
                 live = screened(dual, now, live, self.norms)
                 counts["screened"] += rows - len(live)
@@ -182,6 +191,15 @@ class GramStage:
         reach = float(np.sum(dual.total)) * float(np.max(self.norms))
         return -point.dual <= 0.5 * NOTHING * reach**2
 
+    def _worth_newton(
+        self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], steps: int
+    ) -> bool:
+        """Whether Newton steps are tried, after so many pair steps."""
+        if not self.quick:
+            return self.gram.wide
+        free = int(np.sum((alpha[live] > dual.lo[live]) & (alpha[live] < dual.hi[live])))
+        return steps * len(self.gram) >= NEWTON_COST * free**3
+
     def _at(self, dual: Dual, alpha: FloatArray) -> PathPoint:
         self._kept.move(dual.sign * alpha)
         return certified(dual, alpha, self._kept)
@@ -203,6 +221,8 @@ class GramStage:
     def _rows(self, dual: Dual, live: NDArray[np.int64]) -> tuple[Matrix, NDArray[np.int64]]:
         """The part of K that steps look at, rows of a group together."""
         order = live
+        if self.quick and dual.group is None:
+            return self._whole, np.arange(len(self.gram))
         if dual.group is not None:
             order = live[np.argsort(dual.group[live], kind="stable")]
         elif len(live) == len(self.gram):

@@ -61,6 +61,15 @@ class KernelStage:
         self.design, self.fleet, self.constant = design, fleet, constant
         self._solve = PathSolve(options or Block(), design, constant, fleet)
 
+    def afresh(self) -> KernelStage:
+        """Forget the points that were solved, but for their kernel columns; returns the stage."""
+        if self._solve.fine:
+            self._solve.begin(fine=False)
+        else:
+            nothing = np.zeros(self.design.data.n_rows)
+            self._solve.recall(nothing, nothing)
+        return self
+
     @property
     def norms(self) -> FloatArray:
         """Upper bounds of ``||phi_i||`` (n,), the constant's 1 included where there is one."""

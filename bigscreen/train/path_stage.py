@@ -179,11 +179,15 @@ def exact_stage(
     options: TrainOptions,
     fleet: Fleet,
     progress: Progress,
+    quick: bool = False,
 ) -> tuple[Stage, str]:
-    """The whole matrix where it fits; else its columns, as many as there is room for."""
+    """The whole matrix where it fits; else its columns, as many as there is room for.
+
+    ``quick`` as `GramStage` takes it.
+    """
     n, dtype = design.data.n_rows, np.float32 if options.tol >= LEAST_FLOAT32 else np.float64
     if bytes_needed(n, dtype) <= room:
-        return GramStage(design, constant, int(room), progress), "gram"
+        return GramStage(design, constant, int(room), progress, quick), "gram"
     given, fewest = options.cache or int(KERNEL_SHARE * room), 4.0 * n * min(FEWEST, n)
     _check(fewest, given, KERNEL_SHARE * room, "fewest kernel columns", "use landmarks")
     columns = Block(cache=min(given, 4 * n * n), seed=options.seed)

@@ -23,21 +23,27 @@ from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit import ColumnsStage
 from bigscreen.path.gram import GramStage
+from bigscreen.path.kernel import KernelStage
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import read_off
+from bigscreen.problems.point import read_off, settled
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path import of_rows
 from bigscreen.train.path_stage import exact_stage
 from bigscreen.train.problems import Binary, published
+from bigscreen.tune.streamed import right
 
 READ_ROWS = 2048
 """Rows whose kernel entries are held at once while machines are judged."""
 
 SQUARE = 6
 """Rows for each feature up to which pair steps on products of rows beat Newton steps."""
+
+PROBED, ROUGHEST = 64, 0.01
+"""Rows whose scores are computed again in float64 after a quick walk, and how far they may have
+been off, as a part of the mean."""
 
 ZONE = 0.05
 """Width of the zone in which a start's alpha is between its bounds, as part of the mean |G|."""
@@ -64,6 +70,8 @@ class Group:
         self.own: Kernel = near.move.kernel(self.kernel) if isinstance(near, Moved) else self.kernel
         self._kept: NDArray[np.float32] | None = None
         self._known = np.zeros(0, np.bool_)
+        self.whole: Ground | None = None
+        """The ground of all rows, where there is room to keep it."""
 
     @property
     def key(self) -> tuple[int | None, float]:
@@ -125,24 +133,33 @@ class Group:
             yield first + a, first + b
 
     def ground(
-        self, rows: NDArray[np.int64] | None, fleet: Fleet, room: float, threads: int
+        self,
+        rows: NDArray[np.int64] | None,
+        fleet: Fleet,
+        room: float,
+        threads: int,
+        quick: bool = False,
     ) -> Ground:
-        """Some rows, or all, as this group's machines see them."""
+        """Some rows, or all, as this group's machines see them; ``quick`` as of a `GramStage`."""
+        if rows is None:
+            self._kept = None  # all rows are judged by their features, or by the matrix
         options = self.options
         constant = options.offset == "constant"
 
-        def exact(design: Design) -> tuple[Callable[[], Stage], bool]:
-            first, _ = exact_stage(design, constant, room, options, fleet, _silent)
+        def exact(design: Design) -> tuple[Callable[[], Stage], bool, bool]:
+            first, _ = exact_stage(design, constant, room, options, fleet, _silent, quick)
             if isinstance(first, GramStage):
-                # Each walk may copy the rows that it fits.
-                return first.beside, first.gram.K.nbytes * (1 + threads) <= room
+                # Each walk may copy the rows that it fits, or sort them by their groups.
+                copies = 0 if quick and options.problem != "nu-svc" else threads
+                return first.beside, first.gram.K.nbytes * (1 + copies) <= room, quick
             # Kernel columns are kept by the one stage, which begins every walk at nothing.
-            return lambda: exact_stage(design, constant, room, options, fleet, _silent)[0], False
+            assert isinstance(first, KernelStage)
+            return first.afresh, False, False
 
         if options.exact:
             data = self._part(rows)
-            make, parallel = exact(Design(data, self.own))
-            return Ground(make, parallel, None, Operand(data.X(0, data.n_rows)), None, constant)
+            made = exact(Design(data, self.own))
+            return Ground(*made, None, Operand(data.X(0, data.n_rows)), None, constant)
         # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
         factor = self.factor if rows is None else _carried(self.factor)
         if rows is not None and self._kept is not None:
@@ -154,10 +171,10 @@ class Group:
         n, width = X.shape
         if not options.coupled and n > SQUARE * width:
             make = ColumnsStage(X, constant, quick=True).beside
-            return Ground(make, True, X, self.side, factor, constant)
+            return Ground(make, True, False, X, self.side, factor, constant)
         features = MemoryDataset(X, np.zeros(n, np.int64), self.data.labels)
-        make, parallel = exact(Design(features, Linear()))
-        return Ground(make, parallel, X, self.side, factor, constant)
+        made = exact(Design(features, Linear()))
+        return Ground(*made, X, self.side, factor, constant)
 
     def _part(self, rows: NDArray[np.int64] | None) -> Rows:
         data, n = self.near, self.data.n_rows
@@ -177,6 +194,8 @@ class Ground:
         A stage of its own for every walk.
     parallel : bool
         Whether walks may go on side by side.
+    quick : bool
+        Whether stages are quick ones, which may be too rough for a walk (`rough`).
     X : float32 (n, r) or None
         Features; None: the exact kernel.
     side : Operand
@@ -189,6 +208,7 @@ class Ground:
 
     stage: Callable[[], Stage]
     parallel: bool
+    quick: bool
     X: Any
     side: Operand
     factor: FloatArray | None
@@ -253,6 +273,22 @@ def walked(
         alphas.append([step.solved.alpha for step in solved])
     arrays |= {"coef": np.array(coefs), "intercept": np.array(intercepts)}
     return steps, {**arrays, "alpha": np.array(alphas)}
+
+
+def rough(ground: Ground, steps: list[list[Step]], tol: float) -> bool:
+    """Whether a walk is to be done again with float64 entries: what rounding hid is in the way.
+
+    A point is not solved to a relative gap, or scores that are computed again are others.
+    """
+    stage = ground.stage()
+    assert isinstance(stage, GramStage)
+    for step in (step for point in steps for step in point):
+        values = step.solved.scores.values
+        rows = np.linspace(0, len(values) - 1, min(PROBED, len(values))).astype(np.int64)
+        off = stage.gram.scores(step.dual.sign * step.solved.alpha, rows) - values[rows]
+        if not settled(step.record, tol) or np.max(np.abs(off)) > ROUGHEST * np.mean(abs(values)):
+            return True
+    return False
 
 
 def _scoring(ground: Ground, stage: Stage, step: Step, data: Rows) -> tuple[FloatArray, float]:
@@ -332,8 +368,7 @@ def correct(
             held = np.flatnonzero(fold[f, start:stop])
             scores = K[held] @ columns[f] + arrays["intercept"].reshape(1, -1)
             scores = scores.reshape(len(held), -1, k)
-            guess = scores[:, :, 0] > 0 if k == 1 else np.argmax(scores, axis=2)
-            found[:, f] += (weights[held][:, None] * (guess == y[held][:, None])).sum(axis=0)
+            found[:, f] += (weights[held][:, None] * right(scores, y[held])).sum(axis=0)
     return found
 
 

@@ -27,25 +27,33 @@ class Rung(NamedTuple):
 
 
 def rungs(
-    n: int, candidates: int, factor: int, strata: NDArray[Any], folds: list[Fold], seed: int
+    candidates: int,
+    factor: int,
+    strata: NDArray[Any],
+    folds: list[Fold],
+    seed: int,
+    held: float = math.inf,
 ) -> list[Rung]:
     """The rungs of successive halving (Jamieson and Talwalkar 2016), each on a part of the next.
 
     Parameters
     ----------
-    n, candidates : int
+    candidates, factor : int
     strata : int array (n,)
         Label codes.
     folds : list of Fold
     seed : int
+    held : float
+        Rows that memory holds: a part of the rows has no more (but for few of rare labels).
     """
+    n = len(strata)
     by_candidates = math.floor(math.log(max(1.0, candidates / LAST), factor) + 1e-9)
     by_rows = math.floor(math.log(max(1.0, n / FEWEST_ROWS), factor) + 1e-9)
     most = max(0, min(by_candidates, by_rows))
     order = _ranks(strata, seed)
     found = []
     for left in range(most, 0, -1):
-        rows = _rows(order, factor**-left, strata, folds)
+        rows = _rows(order, min(factor**-left, held / n), strata, folds)
         found.append(Rung(rows, math.ceil(candidates / factor ** (most - left))))
     return [*found, Rung(None, math.ceil(candidates / factor**most))]
 

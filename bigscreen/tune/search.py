@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import psutil
@@ -26,16 +26,18 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import settled
+from bigscreen.train.job import rely_on
 from bigscreen.train.path_options import PathOptions, make_folds
-from bigscreen.train.path_stage import PATH_ROW_BYTES
-from bigscreen.train.plan import BASE_BYTES
+from bigscreen.train.path_stage import LEAST_FLOAT32, PATH_ROW_BYTES
+from bigscreen.train.plan import BASE_BYTES, WORKER_BYTES
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.run import train
 from bigscreen.tune.bounds import accuracy, decisions
-from bigscreen.tune.group import Ground, Group, Part, correct, walked
+from bigscreen.tune.group import Ground, Group, Part, correct, rough, walked
 from bigscreen.tune.options import Candidate, TuneOptions
-from bigscreen.tune.rules import ELIMINATIONS
-from bigscreen.tune.schedule import Rung, rungs
+from bigscreen.tune.outcomes import Outcome, beaten, recorded, worst_of
+from bigscreen.tune.schedule import FEWEST_ROWS, Rung, rungs
+from bigscreen.tune.streamed import Solved, streamed
 
 ROUGH = 3e-2
 """Relative gap of points on a part of the rows, unless more is allowed."""
@@ -49,31 +51,12 @@ SEARCH_SHARE = 0.75
 """Part of a time budget that is for the search."""
 FACTOR_SHARE = 0.1
 """Part of the memory that factors of landmarks may take from rung to rung."""
-TIE = 1e-12
-"""Scores that differ by less are equal: sums of weights are rounded."""
 
 Pair = tuple[int | None, float]
 """Landmarks and gamma."""
 
-
-class Outcome(NamedTuple):
-    """What is known of a candidate's score on held-out rows.
-
-    ``gap`` is the largest relative one of the folds (None: the kernel has none). ``low`` and
-    ``high`` bound the mean score of the exact optimum, where that was looked into.
-    """
-
-    scores: list[float]
-    rung: int
-    rows: int
-    gap: float | None
-    low: float | None = None
-    high: float | None = None
-
-    @property
-    def mean(self) -> float:
-        """Over the folds."""
-        return float(np.mean(self.scores))
+Unit = tuple[Pair, int]
+"""A fold of these."""
 
 
 class _OutOfTime(Exception):
@@ -94,7 +77,8 @@ def tune(
     data : Rows
     options : TuneOptions
     fleet : Fleet
-        Threads of this process.
+        Threads of this process; or a cluster, whose workers have the rungs of all rows: those on a
+        part of them are this process's.
     report : callable or None
         Receives events: phases, rungs, and one for each part of a rung that is solved.
     deadline : float or None
@@ -141,6 +125,9 @@ class Search:
         deadline: float | None = None,
     ) -> None:
         self.data, self.options, self.fleet = data, options, fleet
+        self.cluster = hasattr(fleet, "address")
+        # Rows in memory are this process's.
+        self.threads: Fleet = Inline() if self.cluster else fleet
         self.report: Report = report or (lambda event: None)
         self.began = time.monotonic()
         self.end = deadline
@@ -172,25 +159,31 @@ class Search:
         for f, fold in enumerate(self.folds):
             self.held_out[f, fold.held] = True
         self.allowed = options.fit.memory or int(0.8 * psutil.virtual_memory().total)
-        self.room = self.allowed - BASE_BYTES - n * PATH_ROW_BYTES * fleet.workers
+        others = fleet.workers * WORKER_BYTES if self.cluster else 0
+        self.room = self.allowed - BASE_BYTES - others - n * PATH_ROW_BYTES * self.threads.workers
         self._check_memory()
         self.outcomes: dict[Candidate, Outcome] = {}
         self.dropped: dict[Candidate, str] = {}
         self.stages: list[dict[str, Any]] = []
-        self.machines: dict[tuple[Pair, int], Arrays] = {}
+        self.machines: dict[Unit, Arrays] = {}
         """What the last rung that a group got to made of every fold."""
         self.groups: dict[Pair, Group] = {}
-        self.keeping = False
+        self.keeping = self.staying = self.quick = False
         self.done = self.spent = 0.0
         self._known = {**options.record, "data": data.fingerprint} if options.fit.work else {}
         self._of = digest(self._known)
 
-    def held(self) -> Any:
+    @contextmanager
+    def held(self) -> Iterator[None]:
         """The work folder, if there is one, held against other processes."""
         fit = self.options.fit
-        if fit.work is None:
-            return nullcontext()
-        return owned(fit.work, self._known, fit.resume, "search", "rung-*")
+        with ExitStack() as stack:
+            if self.cluster:
+                stack.callback(self.threads.close)
+            if fit.work is not None:
+                stack.enter_context(owned(fit.work, self._known, fit.resume, "search", "rung-*"))
+            rely_on(self.fleet, self.data, fit.work)
+            yield
 
     def last_fit(self, best: dict[str, Any]) -> Any:
         """The options of the last fit, on all rows."""
@@ -223,7 +216,15 @@ class Search:
         if not self.outcomes:
             raise TimeOver("the time budget ended before any candidate was judged")
         self.spent = time.monotonic() - self.began
-        return self._record(self._best(), late)
+        return recorded(
+            self.options,
+            self.outcomes,
+            self.dropped,
+            self.stages,
+            len(self.folds),
+            self._best(),
+            late,
+        )
 
     def _best(self) -> Candidate:
         """The best of those that got to as many rows as any, and of equals the first."""
@@ -240,9 +241,9 @@ class Search:
     def _halve(self) -> None:
         """Successive halving: the best on a part of the rows go on to more of them."""
         options, alive = self.options, self.candidates
-        plan = rungs(
-            self.data.n_rows, len(alive), options.factor, self.y, self.folds, options.fit.seed
-        )
+        most = self.candidates[-1].landmarks
+        held = math.inf if most is None else self.room / (4.0 * most)
+        plan = rungs(len(alive), options.factor, self.y, self.folds, options.fit.seed, held)
         for r, rung in enumerate(plan):
             last = rung.rows is None
             self._rung(r, rung, alive, self._tol if last else max(self._tol, ROUGH))
@@ -309,9 +310,15 @@ class Search:
         self.done = 0.0
         self.report({"event": "rung", "rung": r, **stage, "parts": len(values) * len(self.folds)})
         parts = [self._fold_part(f, rung) for f in range(len(self.folds))]
-        made: dict[tuple[Pair, int], Arrays] = {}
+        made: dict[Unit, Arrays] = {}
         found: dict[Candidate, Outcome] = {}
-        for batch in self._batches(list(values), rows):
+        self.quick = tol >= LEAST_FLOAT32 and self.options.elimination != "safe"
+        streamed = [pair for pair in values if self._streams(pair, rung)]
+        batches = list(self._batches([pair for pair in values if pair not in streamed], rows))
+        # Where all groups fit side by side, they stay for the rungs after this.
+        self.staying = rung.rows is None and len(batches) == 1 and not streamed
+        batches += [[pair] for pair in streamed]
+        for batch in batches:
             outcomes, machines = self._solved(r, rung, batch, values, parts, tol)
             found |= outcomes
             made |= machines
@@ -332,8 +339,12 @@ class Search:
         values: dict[Pair, list[float]],
         parts: list[Part],
         tol: float,
-    ) -> tuple[dict[Candidate, Outcome], dict[tuple[Pair, int], Arrays]]:
+    ) -> tuple[dict[Candidate, Outcome], dict[Unit, Arrays]]:
         """Outcomes of some groups side by side, and what their machines are."""
+        if self._streams(batch[0], rung):
+            made = self._streamed(r, batch[0], values[batch[0]], tol)
+            scores = self._judged(rung, batch, {}, made)
+            return self._outcomes(r, batch, values, len(parts[0].y), made, scores)
         for pair in batch:
             if pair not in self.groups:
                 fit = self.options.fit_of(*pair, float(np.asarray(self.options.values)[-1]))
@@ -342,30 +353,61 @@ class Search:
                 self.groups[pair].keep()
         alone = Inline(1)
 
-        def ground(pair: Pair) -> Ground:
+        def ground(pair: Pair, quick: bool) -> Ground:
             self._watch()
-            threads, fleet = (1, self.fleet) if len(batch) == 1 else (self.fleet.workers, alone)
-            return self.groups[pair].ground(rung.rows, fleet, self.room / len(batch), threads)
+            threads, fleet = (1, self.threads) if len(batch) == 1 else (self.threads.workers, alone)
+            # (What is done again has the quick ones beside it.)
+            room = self.room / len(batch) * (1.0 if quick == self.quick else 0.5)
+            return self.groups[pair].ground(rung.rows, fleet, room, threads, quick)
+
+        def first(pair: Pair) -> Ground:
+            kept = self.groups[pair].whole if rung.rows is None else None
+            return ground(pair, self.quick) if kept is None else kept
 
         with alone:
-            grounds = dict(zip(batch, self.fleet.each(ground, batch), strict=True))
+            grounds = dict(zip(batch, self.threads.each(first, batch), strict=True))
+            for pair in batch:
+                self.groups[pair].whole = grounds[pair] if self.staying else None
             if len(self.groups) * _factor_bytes(self.groups[batch[0]]) > FACTOR_SHARE * self.room:
                 for pair in batch:
                     del self.groups[pair].__dict__["factor"]
 
-            def walk(unit: tuple[Pair, int]) -> tuple[list[dict[str, Any]], Arrays]:
-                pair, f = unit
-                return self._walk(r, rung, grounds[pair], parts[f], unit, values[pair], tol)
+            def walks(grounds: dict[Pair, Ground], units: list[Unit]) -> list[Unit]:
+                """Walk; the units that are to be walked again."""
 
-            units = [(pair, f) for pair in batch for f in range(len(self.folds))]
-            parallel = all(one.parallel for one in grounds.values())
-            done = self.fleet.each(walk, units) if parallel else map(walk, units)
-            solved = {}
-            for unit, one in zip(units, done, strict=True):
-                solved[unit] = one
-                self.done += 1
-                self.report({"event": "part", "done": self.done, "rung": r, **_worst(one[0])})
+                def walk(unit: Unit) -> Solved | None:
+                    pair, f = unit
+                    return self._walk(r, rung, grounds[pair], parts[f], unit, values[pair], tol)
+
+                parallel = all(one.parallel for one in grounds.values())
+                done = self.threads.each(walk, units) if parallel else map(walk, units)
+                again = []
+                for unit, one in zip(units, done, strict=True):
+                    if one is None:
+                        again.append(unit)
+                        continue
+                    solved[unit] = one
+                    self.done += 1
+                    self.report({"event": "part", "done": self.done, "rung": r, **worst_of(one[0])})
+                return again
+
+            solved: dict[Unit, Solved] = {}
+            again = walks(grounds, [(pair, f) for pair in batch for f in range(len(self.folds))])
+            if again:
+                walks({pair: ground(pair, False) for pair in dict(again)}, again)
         scores = self._judged(rung, batch, grounds, solved)
+        return self._outcomes(r, batch, values, len(parts[0].y), solved, scores)
+
+    def _outcomes(
+        self,
+        r: int,
+        batch: list[Pair],
+        values: dict[Pair, list[float]],
+        rows: int,
+        solved: dict[Unit, Solved],
+        scores: dict[Pair, FloatArray],
+    ) -> tuple[dict[Candidate, Outcome], dict[Unit, Arrays]]:
+        """What is known of candidates whose folds are solved and judged, and their machines."""
         outcomes = {}
         for pair in batch:
             for k, value in enumerate(values[pair]):
@@ -376,9 +418,45 @@ class Search:
                 ends: list[float | None] = [None, None]
                 if self.options.elimination == "safe":
                     ends = [float(np.mean([one[e] for one in records])) for e in ("low", "high")]
-                rows = len(parts[0].y)
                 outcomes[Candidate(*pair, value)] = Outcome(own, r, rows, gap, *ends)
         return outcomes, {unit: arrays for unit, (_, arrays) in solved.items()}
+
+    def _streams(self, pair: Pair, rung: Rung) -> bool:
+        """Whether a group's features of all rows are none of this process's memory."""
+        landmarks, n = pair[0], self.data.n_rows
+        if rung.rows is not None or landmarks is None or self.options.elimination == "safe":
+            return False
+        return self.cluster or 4.0 * n * landmarks > self.room
+
+    def _streamed(self, r: int, pair: Pair, values: list[float], tol: float) -> dict[Unit, Solved]:
+        """Every fold's points, all over the same passes: from a run before this, or solved."""
+        units = [(pair, f) for f in range(len(self.folds))]
+        kept = [self._kept(r, unit, values) for unit in units]
+        found = [one for one in kept if one is not None]
+        if len(found) < len(units):
+            self._watch()
+            work = self.options.fit.work
+            fit = replace(
+                self.options.fit_of(*pair, values[-1]),
+                tol=tol,
+                work=None if work is None else work / "features",
+                resume=False,
+                time_budget=None,
+                memory=self.allowed,
+            )
+            given = self.folds, self.binaries, values, self.until
+            try:
+                found, late = streamed(self.data, fit, self.fleet, *given)
+            except TimeOver as error:
+                raise _OutOfTime from error
+            if late:
+                raise _OutOfTime
+            for unit, one in zip(units, found, strict=True):
+                self._keep(r, unit, values, *one)
+        for records, _ in found:
+            self.done += 1
+            self.report({"event": "part", "done": self.done, "rung": r, **worst_of(records)})
+        return dict(zip(units, found, strict=True))
 
     def _walk(
         self,
@@ -386,11 +464,14 @@ class Search:
         rung: Rung,
         ground: Ground,
         part: Part,
-        unit: tuple[Pair, int],
+        unit: Unit,
         values: list[float],
         tol: float,
-    ) -> tuple[list[dict[str, Any]], Arrays]:
-        """Records of a fold's points, and their machines: from a run before this, or solved."""
+    ) -> Solved | None:
+        """Records of a fold's points, and their machines: from a run before this, or solved.
+
+        None where a quick ground was too rough.
+        """
         kept = self._kept(r, unit, values)
         if kept is not None:
             return kept
@@ -400,6 +481,8 @@ class Search:
         steps, arrays = walked(ground, self.binaries, part, values, settings, before, self.data)
         if settings.late and not all(settled(s.record, tol) for point in steps for s in point):
             raise _OutOfTime
+        if ground.quick and rough(ground, steps, tol):
+            return None
         norms = ground.stage().norms if self.options.elimination == "safe" else None
         records = [self._point(point, unit[1], norms, rung.rows is None) for point in steps]
         if self.options.elimination != "safe":
@@ -431,7 +514,7 @@ class Search:
         rung: Rung,
         batch: list[Pair],
         grounds: dict[Pair, Ground],
-        solved: dict[tuple[Pair, int], tuple[list[dict[str, Any]], Arrays]],
+        solved: dict[Unit, Solved],
     ) -> dict[Pair, FloatArray]:
         """Scores of every group's values on every fold's held-out rows: float64 (values, folds)."""
         folds = range(len(self.folds))
@@ -451,7 +534,7 @@ class Search:
         items = [(pair, k) for pair in batch for k in range(self.data.n_chunks)]
         total = np.array([float(np.sum(self.weights[fold.held])) for fold in self.folds])
         found: dict[Pair, FloatArray] = {}
-        for (pair, _), right in zip(items, self.fleet.each(chunk, items), strict=True):
+        for (pair, _), right in zip(items, self.threads.each(chunk, items), strict=True):
             found[pair] = found[pair] + right if pair in found else right
         return {pair: right / total for pair, right in found.items()}
 
@@ -471,7 +554,8 @@ class Search:
         """What a group of candidates needs for so many rows."""
         landmarks = pair[0]
         if landmarks is None or self.options.fit_of(*pair, 1e-3).coupled:
-            return 8.0 * rows * rows + 4.0 * rows * (landmarks or 0)
+            matrix = 4.0 if self.quick and self.options.fit.problem != "nu-svc" else 8.0
+            return matrix * rows * rows + 4.0 * rows * (landmarks or 0)
         return 4.0 * rows * landmarks + 24.0 * landmarks**2
 
     def _batches(self, pairs: list[Pair], rows: int) -> Iterator[list[Pair]]:
@@ -482,23 +566,34 @@ class Search:
                 yield batch
                 batch = []
             batch.append(pair)
-        yield batch
+        if batch:
+            yield batch
 
     def _check_memory(self) -> None:
-        most = self.candidates[-1].landmarks
-        if most is not None and 4.0 * self.data.n_rows * most > self.room:
+        """Refuse what is to be in memory and does not fit: a part of the rows, or all of them."""
+        most, safe = self.candidates[-1].landmarks, self.options.elimination == "safe"
+        if most is None:
+            return
+        if safe and self.cluster:
             raise InputError(
-                f"the features of all rows take {in_units(4.0 * self.data.n_rows * most)} and of "
-                f"the memory allowed, {in_units(self.allowed)}, {in_units(max(self.room, 0))} are "
-                "left for them; use fewer landmarks, search on a part of the rows, or allow more "
-                "memory"
+                "safe elimination looks at the features of all rows in this process; take halving, "
+                "or leave out the workers"
+            )
+        rows = self.data.n_rows if safe else min(self.data.n_rows, FEWEST_ROWS)
+        if 4.0 * rows * most > self.room:
+            raise InputError(
+                f"the features of {'all' if safe else rows} rows take {in_units(4.0 * rows * most)}"
+                f" and of the memory allowed, {in_units(self.allowed)}, "
+                f"{in_units(max(self.room, 0))} are left for them; use fewer landmarks, "
+                + ("halving, " if safe else "")
+                + "or allow more memory"
             )
 
     def _watch(self) -> None:
         if self.until is not None and time.monotonic() > self.until:
             raise _OutOfTime
 
-    def _place(self, r: int, unit: tuple[Pair, int]) -> tuple[str, Path]:
+    def _place(self, r: int, unit: Unit) -> tuple[str, Path]:
         (landmarks, gamma), f = unit
         assert self.options.fit.work is not None
         name = f"{landmarks or 'exact'}-{gamma!r}-fold-{f}"
@@ -507,7 +602,7 @@ class Search:
     def _keep(
         self,
         r: int,
-        unit: tuple[Pair, int],
+        unit: Unit,
         values: list[float],
         records: list[dict[str, Any]],
         arrays: Arrays,
@@ -518,9 +613,7 @@ class Search:
         path.parent.mkdir(exist_ok=True)
         write_sealed(path, of, {"values": values, "points": records}, arrays, durable=False)
 
-    def _kept(
-        self, r: int, unit: tuple[Pair, int], values: list[float]
-    ) -> tuple[list[dict[str, Any]], Arrays] | None:
+    def _kept(self, r: int, unit: Unit, values: list[float]) -> Solved | None:
         if self.options.fit.work is None or not self.options.fit.resume:
             return None
         of, path = self._place(r, unit)
@@ -528,65 +621,6 @@ class Search:
         if found is None or found[0]["values"] != values:
             return None
         return found[0]["points"], found[1]
-
-    # -- the record --------------------------------------------------------------------------------
-    def _record(self, best: Candidate, late: bool) -> dict[str, Any]:
-        parameter, rule = self.options.parameter, self.options.elimination
-
-        def named(c: Candidate) -> dict[str, Any]:
-            return {"landmarks": c.landmarks, "gamma": c.gamma, parameter: c.value}
-
-        points = []
-        for c in self.candidates:
-            found, point = self.outcomes.get(c), named(c)
-            if found is not None:
-                point |= {**found._asdict(), "mean": found.mean, "std": float(np.std(found.scores))}
-            points.append({**point, "dropped": self.dropped.get(c)})
-        rivals = [c for c in self.candidates if c not in self.dropped and c != best]
-        return {
-            "parameter": parameter,
-            "elimination": rule,
-            "rule": ELIMINATIONS[rule],
-            "folds": len(self.folds),
-            "scoring": "accuracy",
-            "grid": {
-                "landmarks": None if best.landmarks is None else list(self.options.landmarks or ()),
-                "gamma": np.asarray(self.options.gammas, float).tolist(),
-                parameter: np.asarray(self.options.values, float).tolist(),
-            },
-            "stages": self.stages,
-            "candidates": points,
-            "best": {**named(best), "score": self.outcomes[best].mean},
-            "late": late,
-            "proved": rule == "safe" and not late and not rivals,
-            "rivals": len(rivals),
-        }
-
-
-def beaten(outcomes: dict[Candidate, Outcome]) -> list[Candidate]:
-    """Those whose exact machine certainly scores less than another's, or as much and comes later.
-
-    Parameters
-    ----------
-    outcomes : dict
-        In the order of the grid, with bounds.
-    """
-    order = list(outcomes)
-    least: list[float] = [one.low for one in outcomes.values()]  # type: ignore[misc]
-    lost = []
-    for k, c in enumerate(order):
-        high = outcomes[c].high
-        assert high is not None
-        before = max(least[:k], default=-math.inf)
-        others = max([before, *least[k + 1 :]])
-        if high < others - TIE or high <= before + TIE:
-            lost.append(c)
-    return lost
-
-
-def _worst(records: list[dict[str, Any]]) -> dict[str, Any]:
-    gaps = [one["relative_gap"] for one in records]
-    return {"relative_gap": None if None in gaps else max(gaps)}
 
 
 def _factor_bytes(group: Group) -> float:

@@ -238,6 +238,43 @@ def test_float32_entries_are_owned_up_to():
     assert abs(solved.gap - dual.frank_wolfe_gap(solved.alpha, exact, solved.mu)) < solved.rounding
 
 
+@settings(deadline=None, max_examples=20)
+@given(
+    seed=st.integers(0, 10**6),
+    kind=st.sampled_from(KINDS),
+    kernel=st.sampled_from(["rbf", "laplacian"]),
+    intercept=st.sampled_from(["none", "constant", "true"]),
+    size=st.sampled_from([0.03, 1.0, 1.4]),
+)
+def test_quick_entries_prove_what_they_say_of_the_kernel_itself(
+    seed, kind, kernel, intercept, size
+):
+    X, codes, f, weights = rows(seed, 60)
+    problem = recipe(kind, codes, weights, intercept, min(size, 1.0) if "nu" in kind else size)
+    dual = problem.dual(labels(kind, codes, f), weights)
+    constant = problem.intercept == "constant"
+    one, wide = stage(X, kernel, constant, quick=True), stage(X, kernel, constant)
+    assert one.gram.K.dtype == np.float32
+    solved, best = cold(one, dual, 1e-3), cold(wide, dual)
+    exact = wide.gram.K @ (dual.sign * solved.alpha)
+    assert np.all(np.abs(exact - solved.scores.values) <= solved.scores.slack)
+    gap = dual.frank_wolfe_gap(solved.alpha, exact, solved.mu)
+    assert abs(solved.gap - gap) <= solved.rounding + 1e-12 * solved.primal
+    room = np.abs(solved.alpha) @ solved.scores.slack + solved.rounding + best.rounding
+    assert solved.dual - room <= best.primal and solved.primal + room >= best.dual
+    if abs(best.primal) > 1e-6:
+        assert solved.gap <= 1e-3 * abs(solved.primal)
+
+
+def test_quick_stages_take_newton_steps_once_they_cost_no_more():
+    X, codes, _, weights = rows(3, 400)
+    one = stage(X, "rbf", quick=True)
+    solved = cold(one, CSvc(100.0, 1, (), "true").dual(codes, weights), 1e-3)
+    assert solved.counts["newton"] > 0 and solved.relative_gap <= 1e-3
+    few = cold(one, CSvc(1.0, 1, (), "true").dual(codes, weights), 1e-2)
+    assert few.counts["newton"] == 0 and few.relative_gap <= 1e-2
+
+
 def test_products_and_machines():
     X, codes, _, weights = rows(4)
     one = stage(X, "rbf", True)

@@ -17,13 +17,16 @@ from bigscreen.errors import InputError, TimeOver
 from bigscreen.estimators.large_scale import NystroemSVC
 from bigscreen.fleet.inline import Inline
 from bigscreen.path.folds import assign
+from bigscreen.path.kernel import KernelStage
 from bigscreen.problems.dual import Dual
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
+from bigscreen.train.path_stage import PATH_ROW_BYTES
 from bigscreen.tune.bounds import accuracy
 from bigscreen.tune.options import Candidate, TuneOptions
+from bigscreen.tune.outcomes import Outcome, beaten
 from bigscreen.tune.schedule import FEWEST_ROWS, rungs
-from bigscreen.tune.search import Outcome, beaten, tune
+from bigscreen.tune.search import tune
 
 GAMMAS, CS = [0.05, 0.5, 5.0], [0.1, 1.0, 10.0]
 SIX = np.geomspace(0.01, 10, 6)
@@ -179,12 +182,117 @@ def test_halving_keeps_good_candidates_and_says_what_it_dropped():
     assert point["gap"] <= 1e-3 and point["rows"] == 4000
 
 
+def test_an_exact_search_without_room_for_the_matrix_comes_to_the_same(monkeypatch, tmp_path):
+    X, y = rows(300)
+    made = []
+
+    class Columns(KernelStage):
+        def __init__(self, *given):
+            super().__init__(*given)
+            made.append(self)
+
+    monkeypatch.setattr("bigscreen.train.path_stage.KernelStage", Columns)
+    how = {"gammas": [0.5], "tol": 1e-5, "values": [0.1, 1.0, 10.0]}
+    whole = searched(X, y, **how)
+    assert not made
+    monkeypatch.setattr("bigscreen.train.path_stage.bytes_needed", lambda n, dtype: np.inf)
+    columns = searched(X, y, threads=2, **how)
+    assert len(made) == 1  # for all folds
+    assert columns.provenance["search"]["best"] == whole.provenance["search"]["best"]
+    pairs = zip(*(by_grid(m.provenance["search"]).values() for m in (whole, columns)), strict=True)
+    for one, other in pairs:
+        assert one["gap"] <= 1e-5 and other["gap"] <= 1e-5
+        assert one["mean"] == pytest.approx(other["mean"], abs=0.01)
+    # What a fold before has left behind changes nothing: a search goes on without those solved.
+    stop = iter(range(2))
+
+    def stopped(event):
+        if event["event"] == "part" and next(stop, None) is None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        searched(X, y, threads=2, report=stopped, work=tmp_path, **how)
+    again = searched(X, y, threads=2, work=tmp_path, resume=True, **how)
+    assert np.array_equal(again.coef, columns.coef)
+    records = [m.provenance["search"]["candidates"] for m in (columns, again)]
+    assert records[0] == records[1]
+
+
+def test_where_float32_entries_are_too_rough_a_search_takes_others():
+    X, y = rows(200)
+    how = {"gammas": [0.5, 1.0], "values": [1.0, 1e5], "tol": 1e-3}
+    one, two = (searched(X, y, "none", threads=k, **how) for k in (1, 2))
+    found, fine = by_grid(one.provenance["search"]), searched(X, y, **{**how, "tol": 1e-6})
+    assert by_grid(two.provenance["search"]) == found
+    for key, point in by_grid(fine.provenance["search"]).items():
+        assert found[key]["gap"] <= 1e-3
+        assert found[key]["mean"] == pytest.approx(point["mean"], abs=0.02)
+
+
+def small_room(monkeypatch, rows, bytes_left):
+    """Leave a search of so many rows, of one thread, no more memory than that for features."""
+    base = 2**30 - rows * PATH_ROW_BYTES - bytes_left
+    monkeypatch.setattr("bigscreen.tune.search.BASE_BYTES", base)
+    return {"memory": 2**30}
+
+
+def test_features_that_do_not_fit_in_memory(monkeypatch, tmp_path):
+    X, y = rows(1500)
+    how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-5, "values": [0.1, 1.0]}
+    how["gammas"] = [0.5, 1.0]
+    held = searched(X, y, "none", **how).provenance["search"]
+    how |= small_room(monkeypatch, 1500, 1500 * 4 * 20 - 1)
+    model = searched(X, y, "none", work=tmp_path, **how)
+    record = model.provenance["search"]
+    assert not list(tmp_path.glob("features*"))
+    for key, point in by_grid(record).items():
+        assert point["gap"] <= 1e-5
+        assert point["mean"] == pytest.approx(by_grid(held)[key]["mean"], abs=0.01)
+    assert record["best"]["score"] == pytest.approx(held["best"]["score"], abs=0.01)
+    stop = iter(range(3))
+
+    def stopped(event):
+        if event["event"] == "part" and next(stop, None) is None:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        searched(X, y, "none", report=stopped, work=tmp_path, **how)
+    (tmp_path / "features").mkdir()  # as a process that was killed leaves it
+    again = searched(X, y, "none", work=tmp_path, resume=True, **how)
+    assert np.array_equal(again.coef, model.coef)
+    assert again.provenance["search"]["candidates"] == record["candidates"]
+
+
+def test_several_labels_of_features_that_do_not_fit(monkeypatch):
+    X, y = rows(1500, 3)
+    how = {"landmarks": [20], "intercept": "true", "tol": 1e-3, "values": [1.0], "gammas": [0.5]}
+    held = searched(X, y, "none", **how).provenance["search"]["best"]
+    room = small_room(monkeypatch, 1500, 1500 * 4 * 20 - 1)
+    found = searched(X, y, "none", **how, **room).provenance["search"]["best"]
+    assert found["score"] == pytest.approx(held["score"], abs=0.01)
+    # parts of the rows fit: halving has as many of them as that
+    y[y == 2] = 1
+    small_room(monkeypatch, 1500, 450 * 4 * 20)
+    how |= {"gammas": SIX, "values": [0.1, 1.0], "intercept": "penalized"}
+    stages = searched(X, y, "halving", **how, **room).provenance["search"]["stages"]
+    assert 400 <= stages[0]["rows"] <= 451 and stages[1]["rows"] == 1500
+
+
+def test_what_does_not_fit_is_said(monkeypatch):
+    X, y = rows(1500)
+    how = {"landmarks": [20], "intercept": "penalized", **small_room(monkeypatch, 1500, 1000)}
+    with pytest.raises(InputError, match="features of 400 rows take"):
+        searched(X, y, "halving", **how)
+    with pytest.raises(InputError, match="features of all rows take .* halving"):
+        searched(X, y, "safe", **how)
+
+
 def test_rungs_are_nested_and_have_every_label():
     y = np.zeros(5000, int)
     y[:12] = 1
     folds = [Fold(np.where(held, 0.0, 1.0), np.flatnonzero(held))
              for held in (np.arange(5000) % 3 == f for f in range(3))]  # fmt: skip
-    plan = rungs(5000, 100, 3, y, folds, 0)
+    plan = rungs(100, 3, y, folds, 0)
     assert [r.candidates for r in plan] == [100, 34, 12] and plan[-1].rows is None
     assert len(plan[0].rows) >= FEWEST_ROWS and set(plan[0].rows) < set(plan[1].rows)
     for fold in folds:
