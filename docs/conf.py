@@ -12,7 +12,7 @@ release = version = importlib.metadata.version("bigscreen")
 extensions = ["myst_parser", "numpydoc", "sphinx.ext.autosummary", "sphinx.ext.viewcode"]
 html_theme = "furo"
 html_title = "bigscreen"
-html_extra_path = ["_made/page"]
+html_extra_path = ["_made/page", "../bigscreen/report/schemas.json"]
 html_static_path: list[str] = []
 
 myst_heading_anchors = 3

@@ -133,7 +133,7 @@ def amend(
                 check_match(fitted, watched, model)
             record = _bound_record(fitted, found, dataset, edited, watched)
             if json_file:
-                report.write_json(json_file, record)
+                report.write_result(json_file, "amend", record)
             report.table(f"Edits of {model}: {_said(edits.counts)}", _bound_facts(record))
             return
         assert out is not None
@@ -156,7 +156,7 @@ def amend(
     made.model.save(out)
     record = {**certificate.fit_record(made.model), "edit": made.record, "store": folder}
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "amend", record)
     for note in made.record["notes"]:
         report.note(note)
     if made.record["how"] == "carried over":
@@ -212,7 +212,7 @@ def compress(
     with open_fleet({**values, "memory": None}) as fleet:
         made, record = write(fitted, dataset, out, fleet, overwrite)
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "compress", record)
     how = record["fit"]
     exact, offset = ("--exact ", "true") if how["exact"] else ("", "penalized")
     kernel = "".join(f"--{name} {value} " for name, value in how["kernel"].items())

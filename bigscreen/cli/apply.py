@@ -116,7 +116,9 @@ def predict(
             deadline=deadline,
         )
     if json_file:
-        report.write_json(json_file, {"out": out, "rows": dataset.n_rows, "predicted": counts})
+        report.write_result(
+            json_file, "predict", {"out": out, "rows": dataset.n_rows, "predicted": counts}
+        )
     predicted = {f"predicted {label}": report.count(rows) for label, rows in counts.items()}
     report.table(f"Predictions in {out}", {"rows": report.count(dataset.n_rows), **predicted})
 
@@ -211,7 +213,7 @@ def evaluate(
     with each_block(threads) as each:
         record = compare(fitted, dataset, each, positive, curves=page is not None)
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "evaluate", record)
     if page:
         write_page(page, fitted, model, dataset, record)
     report.table(f"{model} on {store}", evaluation.facts(record))

@@ -76,7 +76,9 @@ def cluster_check(
     )
     if json_file:
         workers = [dataclasses.asdict(worker) for worker in found]
-        report.write_json(json_file, {"scheduler": scheduler, "workers": workers})
+        report.write_result(
+            json_file, "cluster-check", {"scheduler": scheduler, "workers": workers}
+        )
     for title, facts in _tables(found):
         report.table(title, facts)
     unfit = [worker for worker in found if worker.faults]

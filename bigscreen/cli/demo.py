@@ -64,4 +64,4 @@ def demo(
     check_json(json_file)
     record = run(rows=rows, landmarks=landmarks, workers=workers, keep=keep, seed=seed)
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "demo", record)

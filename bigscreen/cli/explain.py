@@ -63,7 +63,7 @@ def explain(
     if row is not None:
         found = carried(fitted, dataset, row)
         if json_file:
-            report.write_json(json_file, found)
+            report.write_result(json_file, "explain", found)
         answer = found.get("label", found.get("prediction"))
         facts = {"answer": str(answer), "score": f"{found['score']:.6g}"}
         facts |= {
@@ -79,7 +79,7 @@ def explain(
     with each_block(threads) as each:
         found = importance(fitted, dataset, each, seed)
     if json_file:
-        report.write_json(json_file, found)
+        report.write_result(json_file, "explain", found)
     measure = found["measure"]
     facts = {"rows": report.count(found["rows"]), measure: f"{found['base']:.6g}"}
     report.table(f"{model} on {store}", facts)

@@ -69,7 +69,7 @@ def export(
     check_match(fitted, dataset, model)
     found = exported(fitted, dataset, out, to, tolerance, rows)
     if json_file:
-        report.write_json(json_file, {"out": out, "to": to, **found.__dict__})
+        report.write_result(json_file, "export", {"out": out, "to": to, **found.__dict__})
     facts = {
         "rows compared": report.count(found.rows),
         "rows that agree": f"{found.agree:.2%}",
@@ -106,13 +106,21 @@ def import_(source: str, model: str, overwrite: bool, json_file: str | None) -> 
     check_json(json_file, source, model)
     read = read_libsvm(source)
     read.save(model)
+    record = {
+        "out": model,
+        "kind": read.kind,
+        "kernel": read.kernel.name,
+        "support": read.coef.shape[1],
+        "columns": read.n_features,
+        "labels": list(read.labels),
+    }
     facts = {
         "kind": read.kind,
         "kernel": read.kernel.name,
-        "support vectors": report.count(read.coef.shape[1]),
+        "support vectors": report.count(record["support"]),
         "columns": report.count(read.n_features),
         "labels": ", ".join(map(str, read.labels)) or "none",
     }
     if json_file:
-        report.write_json(json_file, {"out": model, **facts})
+        report.write_result(json_file, "import", record)
     report.table(f"{source}, read into {model}", facts)

@@ -64,7 +64,7 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     check(dataset, options)
     outline = outline_fit(dataset, options, _workers(values), cluster)
     if json_file:
-        report.write_json(json_file, dataclasses.asdict(outline))
+        report.write_result(json_file, "plan", dataclasses.asdict(outline))
     if outline.refusal:
         raise InputError(outline.refusal)
     facts = _plan_facts(outline, values["strategy"], values["problem"])
@@ -183,7 +183,7 @@ def fit(
         fitted.save(model)
     record = certificate.fit_record(fitted)
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "fit", record)
     certificate.show(record, model)
     if page:
         write_page(page, fitted, model, dataset)

@@ -62,7 +62,7 @@ def info(thing: str, history: bool, json_file: str | None) -> None:
         if record["profile"] is not None:
             profile.show(record["profile"])
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "info", record)
 
 
 def describe_store(dataset: "Dataset") -> dict[str, Any]:

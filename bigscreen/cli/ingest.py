@@ -234,7 +234,9 @@ def ingest(
         stores["holdout"] = describe_store(made.holdout)
     if json_file:
         dropped = {"rows": made.dropped, "first": list(made.dropped_rows)}
-        report.write_json(json_file, {**stores, "notes": list(made.notes), "dropped": dropped})
+        report.write_result(
+            json_file, "ingest", {**stores, "notes": list(made.notes), "dropped": dropped}
+        )
     for name, record in stores.items():
         report.table(f"{name} {record['path']}", store_facts(record))
     if stores["store"]["profile"] is not None:

@@ -212,7 +212,7 @@ def path(
             solved = train_path(dataset, options, fleet, tell, deadline)
         solved.save(out)
     if json_file:
-        report.write_json(json_file, solved.record)
+        report.write_result(json_file, "path", solved.record)
     report_path.path_table(solved)
     report.table(f"Path in {out}", report_path.totals(solved))
     if plots is not None:
@@ -297,5 +297,5 @@ def pick(
     taken.save(model)
     record = certificate.fit_record(taken)
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "pick", record)
     certificate.show(record, model)

@@ -54,7 +54,7 @@ def report(
     from bigscreen.model.model import Model, check_match
     from bigscreen.model.solved_path import SolvedPath
     from bigscreen.report import pages
-    from bigscreen.report.report import note, write_json
+    from bigscreen.report.report import note, write_result
 
     if len(places) > 2:
         raise InputError(
@@ -82,7 +82,9 @@ def report(
                 found = evaluate(model, dataset, each, curves=True)
         write_page(out, model, thing, dataset, found)
     if json_file:
-        write_json(json_file, {"out": out, "of": thing, "store": store, "evaluation": found})
+        write_result(
+            json_file, "report", {"out": out, "of": thing, "store": store, "evaluation": found}
+        )
     note(f"wrote {out}")
 
 

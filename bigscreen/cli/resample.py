@@ -85,7 +85,7 @@ def resample(
             options = replace(options, work=None)
         record = resampled(data, held, options, fleet, fits, way)
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "resample", record)
     report.table(f"{way.capitalize()} of {store}", _facts(record, options.tol))
 
 

@@ -68,7 +68,7 @@ def rows(
         )
     record = described(fitted.ledger, certificate.labels(fitted))
     if json_file:
-        report.write_json(json_file, record)
+        report.write_result(json_file, "rows", record)
     if out is not None:
         write_rows(out, fitted.ledger, certificate.labels(fitted), status, top)
     parts = record["scores"] if len(record["scores"]) > 1 else []

@@ -178,7 +178,7 @@ def tune(
     record = model.provenance["search"]
     fitted = certificate.fit_record(model)
     if json_file:
-        report.write_json(json_file, {**fitted, "search": record})
+        report.write_result(json_file, "tune", {**fitted, "search": record})
     report_tune.show(record)
     report.table(f"Search on {store}", report_tune.facts(record))
     certificate.show(fitted, out)

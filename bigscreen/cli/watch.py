@@ -32,7 +32,7 @@ def watch(out: str, once: bool, json_file: str | None) -> None:
       bigscreen watch model.bsm --once --json -
     """
     from bigscreen.report import journal
-    from bigscreen.report.report import note, write_json
+    from bigscreen.report.report import note, write_result
 
     check_json(json_file, out)
     work = next((p for p in (Path(out), Path(f"{out}.work")) if p.is_dir()), None)
@@ -61,7 +61,7 @@ def watch(out: str, once: bool, json_file: str | None) -> None:
     state, why = found.state(work), found.end.get("why")
     if json_file:
         record = {"start": found.start, "state": state, "why": why, "last": found.last}
-        write_json(json_file, record)
+        write_result(json_file, "watch", record)
     what = f"{found.start['command']} of {found.start['out']}" if found.start else "run"
     note(f"{what}: {SAID[state]}{'' if why is None else f': {why}'}")
 

@@ -22,8 +22,10 @@ FORMAT = "bigscreen model"
 SCHEMA = 4
 """1 had neither strategy, support nor gate, 2 no kind, 3 no checksums in the record."""
 
+ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
+"""What of a file's record is about the file, not about what it holds."""
+
 _RECORD = "model.json"
-_ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
 
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -68,9 +70,7 @@ def write(
     kind: Kind = MODEL,
 ) -> None:
     """Write a record and its arrays to one file, which appears whole or not at all."""
-    # A path that was loaded brings along what its own file said.
-    own = {name: part for name, part in record.items() if name not in _ABOUT_FILE}
-    known = {"format": kind.format, "schema": kind.schema, **own}
+    known = {"format": kind.format, "schema": kind.schema, **record}
     with replacing(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as bundle:
         crc32 = {}
         for name, array in arrays.items():

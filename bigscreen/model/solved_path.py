@@ -13,7 +13,7 @@ import numpy as np
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.kernels.standard import kernel_from_dict
-from bigscreen.model.file import PATH, array_of, opened, packed, unpacked, write
+from bigscreen.model.file import ABOUT_FILE, PATH, array_of, opened, packed, unpacked, write
 from bigscreen.model.model import Model, in_present_words
 from bigscreen.problems.point import met, reached, relative
 
@@ -215,7 +215,8 @@ class SolvedPath:
         name = os.fspath(path)
 
         with opened(name, PATH) as (record, _):
-            said = {**record, "provenance": in_present_words(record["provenance"])}
+            own = {field: part for field, part in record.items() if field not in ABOUT_FILE}
+            said = {**own, "provenance": in_present_words(record["provenance"])}
             return cls(said, partial(array_of, os.path.abspath(name), record))
 
 

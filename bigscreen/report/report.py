@@ -30,6 +30,9 @@ from bigscreen.files.printable import printable
 
 PLAIN_SECONDS = 2.0
 
+SCHEMA = 1
+"""Of what commands write as JSON; another one where a field goes, or means something else."""
+
 
 def count(number: int | float) -> str:
     """1234567 -> '1,234,567'."""
@@ -255,6 +258,11 @@ def write_json(path: str | os.PathLike[str], record: Mapping[str, Any]) -> None:
     text = json.dumps(plain(record), indent=2, allow_nan=False) + "\n"
     with replacing(path) as file:
         file.write(text.encode())
+
+
+def write_result(path: str | os.PathLike[str], command: str, found: Mapping[str, Any]) -> None:
+    """Write what a command has found as JSON that says what it is: `schemas/` has its fields."""
+    write_json(path, {"schema": f"bigscreen/{command}/{SCHEMA}", **found})
 
 
 def plain(value: Any) -> Any:

@@ -70,7 +70,8 @@ def test_ingest_holdout_and_info(world: World, tmp_path: Path) -> None:
     assert 0.15 * N < parts[1]["rows"] < 0.35 * N
     for part in parts:
         assert "yes" in succeed("info", part["path"], "--json", tmp_path / "info.json")
-        assert json.loads((tmp_path / "info.json").read_text()) == part
+        said = json.loads((tmp_path / "info.json").read_text())
+        assert said == {"schema": "bigscreen/info/1", **part}
     shown = succeed("info", world.model, "--json", tmp_path / "m.json")
     assert "rbf" in shown and "40" in shown
     assert json.loads((tmp_path / "m.json").read_text())["labels"] == ["no", "yes"]

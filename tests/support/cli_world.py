@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from json_results import check_result
 
 from bigscreen.cli import main
 
@@ -17,7 +18,12 @@ FIT = ["--landmarks", "40", "--gamma", "1", "--threads", "1"]
 
 def bigscreen(*args: object) -> Result:
     """Run a command in this process."""
-    return CliRunner().invoke(main, [str(arg) for arg in args], prog_name="bigscreen")
+    result = CliRunner().invoke(main, [str(arg) for arg in args], prog_name="bigscreen")
+    if "--json" in args and result.exit_code == 0:
+        found = Path(str(args[args.index("--json") + 1]))
+        if found.is_file():
+            check_result(found)
+    return result
 
 
 def succeed(*args: object) -> str:

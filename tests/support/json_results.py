@@ -1,0 +1,30 @@
+"""What commands write with --json, held against `bigscreen/report/schemas.json`."""
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from jsonschema import Draft202012Validator
+
+SCHEMAS: dict[str, Any] = json.loads((files("bigscreen.report") / "schemas.json").read_text())
+
+
+def described(command: str) -> dict[str, Any]:
+    """The schema of one command, which stands for itself."""
+    return {**SCHEMAS["$defs"][command], "$defs": SCHEMAS["$defs"]}
+
+
+def check_result(path: Path) -> None:
+    """Fail unless the file is what its command is said to write, with no field left unsaid."""
+    record = json.loads(path.read_text())
+    name, command, version = record["schema"].split("/")
+    assert (name, version) == ("bigscreen", "1")
+    schema = described(command)
+    Draft202012Validator(schema).validate(record)
+    known = set(schema["properties"])
+    for part in schema.get("allOf", []):
+        known |= set(SCHEMAS["$defs"][part["$ref"].rpartition("/")[2]]["properties"])
+    assert set(record) <= known, (
+        f"{command} --json: {sorted(set(record) - known)} are not described"
+    )
