@@ -85,7 +85,8 @@ class FoldsJob(ManyJob):
         for mask, fold in zip(held, self.folds, strict=True):
             mask[fold.held] = True
         judge = _Judge(self.design, coef.T.copy(), offsets, held)
-        right = sum(self.fleet.each(judge, range(self.data.n_chunks)), np.zeros(shape[:2]))
+        # (Features have chunks of their own, of fewer rows where they are wide.)
+        right = sum(self.fleet.each(judge, range(self.design.data.n_chunks)), np.zeros(shape[:2]))
         weights = self.data.weights(0, self.data.n_rows)
         gaps = np.array([one["certificate"]["relative_gap"] for one in results]).reshape(shape)
         found: list[Solved] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -22,11 +23,14 @@ from bigscreen.problems.dual import Dual
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
 from bigscreen.train.path_stage import PATH_ROW_BYTES
+from bigscreen.train.problems import problems
+from bigscreen.train.run import plan
 from bigscreen.tune.bounds import accuracy
 from bigscreen.tune.options import Candidate, TuneOptions
 from bigscreen.tune.outcomes import Outcome, beaten
 from bigscreen.tune.schedule import FEWEST_ROWS, rungs
 from bigscreen.tune.search import tune
+from bigscreen.tune.streamed import FoldsJob, streamed
 
 GAMMAS, CS = [0.05, 0.5, 5.0], [0.1, 1.0, 10.0]
 SIX = np.geomspace(0.01, 10, 6)
@@ -276,6 +280,36 @@ def test_several_labels_of_features_that_do_not_fit(monkeypatch):
     how |= {"gammas": SIX, "values": [0.1, 1.0], "intercept": "penalized"}
     stages = searched(X, y, "halving", **how, **room).provenance["search"]["stages"]
     assert 400 <= stages[0]["rows"] <= 451 and stages[1]["rows"] == 1500
+
+
+def test_features_on_disk_are_judged_row_by_row(monkeypatch, tmp_path):
+    X, y = rows(3000)
+    data = MemoryDataset(X, y, [0, 1])
+    options = TrainOptions(gamma=0.5, landmarks=50, C=1.0, features="stored", work=tmp_path / "f")
+    weights = [np.where(np.arange(3000) % 3 == f, 0.0, 1.0) for f in range(2)]
+    folds = [Fold(own, np.flatnonzero(own == 0)) for own in weights]
+    on_disk = plan(data, options)
+    monkeypatch.setattr(
+        "bigscreen.tune.streamed.plan",
+        lambda *given: replace(on_disk, features_in_memory=False, resident=False),
+    )
+    chunks = []
+
+    class Counted(FoldsJob):
+        def judged(self):
+            chunks.extend([self.data.n_chunks, self.design.data.n_chunks])
+            return super().judged()
+
+    monkeypatch.setattr("bigscreen.tune.streamed.FoldsJob", Counted)
+    monkeypatch.setattr("bigscreen.features.nystrom.row_grid", lambda n, size: (256, 64))
+    with Inline(1) as fleet:
+        found, late = streamed(data, options, fleet, folds, problems(data, options), [1.0], None)
+    assert not late and chunks[0] < chunks[1]
+    for (records, _), fold in zip(found, folds, strict=True):
+        kept = np.flatnonzero(fold.weights)
+        own = NystroemSVC(n_components=50, gamma=0.5).fit(X[kept], y[kept])
+        right = np.mean(own.predict(X[fold.held]) == y[fold.held])
+        assert records[0]["score"] == pytest.approx(right, abs=0.02)
 
 
 def test_what_does_not_fit_is_said(monkeypatch):
