@@ -37,6 +37,7 @@ DOORS = {
     "psutil": {"fleet", "train", "tune"},
     "threadpoolctl": {"fleet", "estimators", "train"},
     "sklearn": {"estimators", "train", "cli", "export"},
+    "fsspec": {"files"},
     "joblib": {"export"},
     "onnx": {"export"},
     "onnxruntime": {"export"},

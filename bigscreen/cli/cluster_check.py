@@ -65,7 +65,7 @@ def cluster_check(
     if store is not None:
         dataset = Dataset.open(store)
         columns, sparse = dataset.n_features, dataset.is_sparse
-        files = [Path(store) / MANIFEST]
+        files = [dataset.path / MANIFEST]
     found = survey(
         scheduler,
         files,

@@ -21,6 +21,7 @@ from bigscreen.cli.signals import INTERRUPTED, closing, exit_code, inherited_ign
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.output import claimed_stdout, destination, held, written_through
 from bigscreen.files.printable import printable
+from bigscreen.files.remote import is_url, located
 from bigscreen.files.work import in_use
 
 if TYPE_CHECKING:
@@ -175,6 +176,10 @@ def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
     ------
     InputError
     """
+    if is_url(path):
+        if located(path).exists() and not overwrite:
+            raise InputError(f"{path} exists; choose another name or give --overwrite")
+        return
     final = os.path.realpath(path) if folder else destination(path)
     if isinstance(final, int):
         if final == 1:
@@ -293,6 +298,11 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
     own : bool
         Whether the command chose it, and removes it at its end.
     """
+    if is_url(work):
+        raise InputError(
+            f"checkpoints are kept on a disk of this machine, and {work} is elsewhere: name a "
+            "folder with --work"
+        )
     if resume:
         if not Path(work).is_dir():
             raise InputError(

@@ -55,6 +55,7 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     from bigscreen.report import report
     from bigscreen.train.run import check
     from bigscreen.train.run import plan as outline_fit
+    from bigscreen.train.speed import known
 
     check_json(json_file)
     check_fleet(values)
@@ -62,7 +63,7 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     options = train_options(context, dataset, values, Path(values["work"] or "."), resume=False)
     cluster = bool(values["workers"] or values["scheduler"])
     check(dataset, options)
-    outline = outline_fit(dataset, options, _workers(values), cluster)
+    outline = outline_fit(dataset, options, _workers(values), cluster, speed=known())
     if json_file:
         report.write_result(json_file, "plan", dataclasses.asdict(outline))
     if outline.refusal:
@@ -106,7 +107,7 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
         f"{count(outline.rows)}, {size(outline.cache_bytes)}",
         "peak memory": f"about {size(outline.peak_bytes)}",
         "disk for features": size(outline.disk_bytes),
-        "time": f"very roughly {seconds(outline.seconds)}",
+        "time": f"roughly {seconds(outline.seconds)}",
     }
     exact = outline.features == "exact"
     without = ["landmarks", "features", "disk for features"] if exact else []

@@ -1,12 +1,12 @@
 """`bigscreen info`: what is in a store, a model or a path."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from bigscreen.cli.common import check_json, json_option
 from bigscreen.errors import InputError
+from bigscreen.files.remote import located
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
@@ -39,16 +39,17 @@ def info(thing: str, history: bool, json_file: str | None) -> None:
     from bigscreen.report import path as report_path
 
     check_json(json_file, thing)
-    if history and (not Path(thing).is_file() or is_path(thing)):
+    place = located(thing)
+    if history and (not place.is_file() or is_path(thing)):
         raise InputError(f"--history is of a model, and {thing} is none; leave it out")
-    if not Path(thing).exists() and not Path(f"{thing}.wip").exists():
+    if not place.exists() and not located(f"{thing}.wip").exists():
         raise InputError(f"there is no store and no model {thing}; check the path")
-    if Path(thing).is_file() and is_path(thing):
+    if place.is_file() and is_path(thing):
         solved = SolvedPath.load(thing)
         record = describe_path(solved)
         report_path.path_table(solved)
         report.table(f"path {thing}", path_facts(record) | report_path.totals(solved))
-    elif Path(thing).is_file():
+    elif place.is_file():
         model = Model.load(thing)
         record = describe_model(model)
         report.table(f"model {thing}", model_facts(record))
@@ -68,10 +69,9 @@ def info(thing: str, history: bool, json_file: str | None) -> None:
 def describe_store(dataset: "Dataset") -> dict[str, Any]:
     """What `info --json` says of a store."""
     counts = zip(dataset.labels, dataset.label_counts.tolist(), strict=True)
-    files = [file for file in dataset.path.rglob("*") if file.is_file()]
     return {
         "kind": "store",
-        "path": dataset.path,
+        "path": str(dataset.path),
         "rows": dataset.n_rows,
         "features": dataset.n_features,
         "sparse": dataset.is_sparse,
@@ -85,7 +85,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
         "precision": "float64" if dataset.layout.wide else "float32",
         "scaling": dataset.preparation.scaling,
         "shards": dataset.n_shards,
-        "bytes": sum(file.stat().st_size for file in files),
+        "bytes": dataset.stored_bytes,
         "fingerprint": dataset.fingerprint,
         "bound": dataset.bound,
         "profile": dataset.profile,

@@ -101,7 +101,7 @@ def write_page(
     """
     from bigscreen.report import pages, profile
 
-    store = "" if dataset is None else os.path.basename(dataset.path)
+    store = "" if dataset is None else dataset.path.name
     held, tiles = (None, None) if found is None else pages.evaluated(found, store)
     table = None
     if dataset is not None and dataset.profile is not None:

@@ -2,7 +2,6 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -24,6 +23,7 @@ from bigscreen.data.zarr_arrays import (
     row_arrays,
 )
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.files.sealed import Damaged, check_seal
 
 FORMAT = "bigscreen dataset"
@@ -50,10 +50,10 @@ class Dataset(Rows):
         The dataset's own record: layout, fingerprint, chunk digests, preparation, "extra".
     """
 
-    path: Path
+    path: Place
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, path: str | os.PathLike[str] | RemotePath) -> None:
+        self.path = located(path).absolute()
         self.manifest = read_manifest(self.path)
         try:
             self.layout = Layout.from_dict(self.manifest["layout"])
@@ -77,13 +77,13 @@ class Dataset(Rows):
             raise bad_manifest(self.path) from error
 
     @classmethod
-    def open(cls, path: str | os.PathLike[str], verify: bool = True) -> "Dataset":
+    def open(cls, path: str | os.PathLike[str] | RemotePath, verify: bool = True) -> "Dataset":
         """Open a stored dataset.
 
         Parameters
         ----------
         path : path
-            The folder.
+            The folder, or a URL such as s3://bucket/train.store.
         verify : bool
             Also check that every chunk file is there and has its size. Content is checked
             against its checksum whenever it is read, and all of it by the method `verify`.
@@ -109,6 +109,13 @@ class Dataset(Rows):
     @property
     def fingerprint(self) -> str:
         return self._fingerprint
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes of all its files."""
+        if isinstance(self.path, RemotePath):
+            return sum(self.path.sizes().values())
+        return sum(file.stat().st_size for file in self.path.rglob("*") if file.is_file())
 
     @property
     def bound(self) -> bool:
@@ -237,16 +244,35 @@ class Dataset(Rows):
         arrays = list(self._arrays.values())
         if self.is_sparse:
             arrays += [array for k in range(self.n_chunks) for array in self._csr_files(k)]
+        size_of = sizes_below(self.path)
         for array in arrays:
-            if not (array.folder / "zarr.json").exists():
+            if size_of(array.folder / "zarr.json") is None:
                 raise missing_chunk(array.folder / "zarr.json")
             for file, size in array.files():
-                try:
-                    found = os.stat(file).st_size
-                except FileNotFoundError as error:
-                    raise missing_chunk(file) from error
+                found = size_of(file)
+                if found is None:
+                    raise missing_chunk(file)
                 if found == 0 or size not in (None, found):
                     raise damaged_chunk(file)
+
+
+def sizes_below(folder: Place) -> Callable[[Place], int | None]:
+    """What says of a file below a folder how many bytes it has; None: there is none.
+
+    Of a place elsewhere all are asked for at once.
+    """
+    if isinstance(folder, RemotePath):
+        found, start = folder.sizes(), len(str(folder).rstrip("/")) + 1
+        return lambda file: found.get(str(file)[start:])
+
+    def size_of(file: Place) -> int | None:
+        assert not isinstance(file, RemotePath)
+        try:
+            return os.stat(file).st_size
+        except FileNotFoundError:
+            return None
+
+    return size_of
 
 
 def reopen(path: str, fingerprint: str) -> Dataset:
@@ -257,15 +283,19 @@ def reopen(path: str, fingerprint: str) -> Dataset:
     return out
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Place) -> dict[str, Any]:
     """The manifest of the dataset in `path`; InputError that says why there is none."""
     wip = path if path.suffix == ".wip" else unfinished(path)
+    try:
+        there = (path / MANIFEST).exists() or path.exists()
+    except OSError as error:
+        raise InputError(f"{path} cannot be reached: {error.strerror or error}") from error
     if not (path / MANIFEST).exists() and wip.is_dir():
         raise InputError(
             f"the dataset {wip.with_suffix('')} is unfinished: {wip} is what an interrupted run "
             "left; run the same command again to go on, or delete that folder to start over"
         )
-    if not path.exists():
+    if not there:
         raise InputError(f"there is no dataset {path}; check the path")
     try:
         manifest = read_json(path / MANIFEST)
@@ -296,7 +326,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return manifest
 
 
-def bad_manifest(path: Path) -> InputError:
+def bad_manifest(path: Place) -> InputError:
     """The error of a manifest that is not what was written."""
     return InputError(
         f"{path / MANIFEST} is damaged; restore it from a copy or make the dataset again from its "

@@ -4,14 +4,24 @@ import os
 import secrets
 import shutil
 from pathlib import Path
+from typing import TypeVar
+
+from bigscreen.errors import InputError
+from bigscreen.files.remote import RemotePath, is_url
+
+P = TypeVar("P", Path, RemotePath, Path | RemotePath)
 
 
 def store_path(path: str | os.PathLike[str]) -> Path:
     """Where a dataset is made: a symbolic link stays, and what it points to is replaced."""
+    if is_url(path):
+        raise InputError(
+            f"{path}: a dataset is written to a disk of this machine; ingest copies it elsewhere"
+        )
     return Path(os.path.realpath(path) if os.path.islink(path) else os.path.abspath(path))
 
 
-def unfinished(path: Path) -> Path:
+def unfinished(path: P) -> P:
     """Where the dataset `path` is written before it is whole."""
     return path.with_name(path.name + ".wip")
 

@@ -9,13 +9,13 @@ import os
 import stat
 import struct
 import tokenize
-from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, RemotePath, is_url
 
 _JSON_GROWTH = 30
 """Bytes that one byte of JSON may come to in Python: "[[],[],..." does."""
@@ -44,7 +44,7 @@ def most_memory(asked: int | None = None) -> int:
     return asked or int(0.8 * machine_memory())
 
 
-def check_regular(path: str | os.PathLike[str]) -> None:
+def check_regular(path: str | os.PathLike[str] | RemotePath) -> None:
     """Refuse what is neither a file nor a folder: to open a pipe that nobody writes to hangs.
 
     A path that is not there passes, and so does a link to a file, /dev/stdin among them.
@@ -53,6 +53,9 @@ def check_regular(path: str | os.PathLike[str]) -> None:
     ------
     InputError
     """
+    if is_url(path):
+        return
+    assert not isinstance(path, RemotePath)
     try:
         mode = os.stat(path).st_mode
     except OSError:
@@ -65,6 +68,11 @@ def check_regular(path: str | os.PathLike[str]) -> None:
         )
 
 
+def file_size(path: Place) -> int:
+    """Bytes of a file, here or elsewhere."""
+    return path.size() if isinstance(path, RemotePath) else path.stat().st_size
+
+
 def parse_json(text: str | bytes) -> Any:
     """What JSON says; ValueError if it is none, or is nested or long beyond all reason."""
     if _JSON_GROWTH * len(text) > machine_memory():
@@ -75,7 +83,7 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("its JSON is nested too deeply") from None
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Place) -> Any:
     """What a JSON file says; its size is looked at before it is read.
 
     Raises
@@ -85,7 +93,7 @@ def read_json(path: Path) -> Any:
     OSError
     """
     check_regular(path)
-    if _JSON_GROWTH * path.stat().st_size > machine_memory():
+    if _JSON_GROWTH * file_size(path) > machine_memory():
         raise ValueError("it is larger than this machine can hold")
     return parse_json(path.read_bytes())
 

@@ -1,7 +1,6 @@
 """What every dataset answers, wherever its rows are."""
 
 from abc import ABC, abstractmethod
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 from bigscreen.data.layout import Features, Label, Layout, csr_stack, take
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import describe, together
+from bigscreen.files.remote import Place
 
 
 class Rows(ABC):
@@ -21,13 +21,13 @@ class Rows(ABC):
         Sizes, grid and labels; `n_rows`, `labels` and the like are also attributes here.
     preparation : Preparation
         How the source became these features.
-    path : Path or None
+    path : Path, RemotePath or None
         Where it is stored; None if in memory.
     """
 
     layout: Layout
     preparation: Preparation
-    path: Path | None
+    path: Place | None
 
     @property
     def n_rows(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 import google_crc32c
 import numpy as np
@@ -20,8 +20,11 @@ from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
 
 from bigscreen.data.layout import Layout
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, RemotePath
 
 CRC_BYTES = 4
+P = TypeVar("P", Path, RemotePath, Path | RemotePath)
+
 PARTIAL = ".partial"
 """What the name of a chunk file ends in that is being written."""
 
@@ -36,7 +39,7 @@ class StoredArray:
     of all chunks in order, a chunk in the place of another is found at no cost.
     """
 
-    folder: Path
+    folder: Place
     shape: tuple[int, ...]
     chunk_rows: int
     dtype: str
@@ -46,6 +49,7 @@ class StoredArray:
     def create(self) -> None:
         """Write the array's metadata; no chunk."""
         codecs = [BloscCodec(cname="lz4", shuffle="shuffle")] if self.compressed else []
+        assert isinstance(self.folder, Path)  # stores are made here, wherever they go then
         zarr.create_array(
             self.folder,
             shape=self.shape,
@@ -78,6 +82,7 @@ class StoredArray:
                 data = blosc.compress(part.reshape(-1), b"lz4", 5, blosc.SHUFFLE)
             checksums.append(google_crc32c.value(data))
             file = self._file((start + a) // self.chunk_rows)
+            assert isinstance(file, Path)
             file.parent.mkdir(parents=True, exist_ok=True)
             fresh = file.with_name(f"{file.name}.{secrets.token_hex(8)}{PARTIAL}")
             with open(fresh, "xb", buffering=0) as stream:
@@ -117,7 +122,7 @@ class StoredArray:
         self._read_chunk(k, room)
         return room
 
-    def files(self) -> Iterator[tuple[Path, int | None]]:
+    def files(self) -> Iterator[tuple[Place, int | None]]:
         """Every chunk file and its size in bytes, None if compressed."""
         for k in range(-(-self.shape[0] // self.chunk_rows)):
             yield self._file(k), None if self.compressed else self._chunk_bytes() + CRC_BYTES
@@ -132,7 +137,7 @@ class StoredArray:
         kind = np.dtype(self.dtype)
         return float("-inf") if kind.kind == "f" else int(np.iinfo(kind).min)
 
-    def _file(self, k: int) -> Path:
+    def _file(self, k: int) -> Place:
         return self.folder.joinpath("c", str(k), *["0"] * (len(self.shape) - 1))
 
     def _chunk_bytes(self) -> int:
@@ -146,6 +151,12 @@ class StoredArray:
                 data = file.read_bytes()
                 body, stored = data[:-CRC_BYTES], data[-CRC_BYTES:]
                 found = google_crc32c.value(body)
+            elif isinstance(file, RemotePath):
+                data = file.read_bytes()
+                if len(data) != len(flat) + CRC_BYTES:
+                    raise damaged_chunk(file)
+                flat[:] = np.frombuffer(data, np.uint8, len(flat))
+                stored, found = data[-CRC_BYTES:], google_crc32c.value(flat)
             else:
                 with open(file, "rb", buffering=0) as stream:
                     got = 0
@@ -186,7 +197,7 @@ class LastChunk(threading.local):
         return self._rows
 
 
-def missing_chunk(file: Path) -> InputError:
+def missing_chunk(file: Place) -> InputError:
     """The error of a chunk's file that is not there."""
     return InputError(
         f"the chunk {file} is missing, so the dataset is not whole; restore that file from a copy "
@@ -194,7 +205,7 @@ def missing_chunk(file: Path) -> InputError:
     )
 
 
-def damaged_chunk(file: Path) -> InputError:
+def damaged_chunk(file: Place) -> InputError:
     """The error of a chunk whose content does not match its checksum."""
     return InputError(
         f"the chunk {file} is damaged, its content does not match its checksum; restore that file "
@@ -202,7 +213,7 @@ def damaged_chunk(file: Path) -> InputError:
     )
 
 
-def foreign_chunk(file: Path) -> InputError:
+def foreign_chunk(file: Place) -> InputError:
     """The error of a chunk that matches its own checksum, but not the manifest's."""
     return InputError(
         f"the chunk {file} is whole but not the one that was written there: files were exchanged "
@@ -219,7 +230,7 @@ Checksums: TypeAlias = dict[str, list[int]]
 
 
 def row_arrays(
-    root: Path, layout: Layout, compressed: bool, chunks: Sequence[Checksums] | None = None
+    root: Place, layout: Layout, compressed: bool, chunks: Sequence[Checksums] | None = None
 ) -> dict[str, StoredArray]:
     """The arrays with one entry for every row, by name; without X where that is sparse.
 
@@ -250,13 +261,13 @@ def row_arrays(
     }
 
 
-def csr_folder(root: Path, k: int) -> Path:
+def csr_folder(root: P, k: int) -> P:
     """The folder of the CSR group that holds chunk `k`."""
     return root / "X" / f"{k:06d}"
 
 
 def csr_arrays(
-    folder: Path,
+    folder: Place,
     n_rows: int,
     nnz: int,
     compressed: bool,

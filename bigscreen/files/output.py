@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from bigscreen.errors import InputError
+from bigscreen.files.remote import RemotePath, is_url
 
 STDOUT = "-"
 """The name that stands for standard output."""
@@ -49,6 +50,12 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[IO
         Seekable and open for reading and writing. After an error nothing is left of it, and
         whatever stood at `path` before is untouched.
     """
+    if is_url(path):
+        with tempfile.NamedTemporaryFile(prefix="bigscreen-") as there:
+            yield there
+            there.flush()
+            RemotePath(str(path)).take(there.name)
+        return
     final = destination(path)
     if isinstance(final, int) or _special(final):
         with tempfile.TemporaryFile() as file:
@@ -96,7 +103,9 @@ def destination(path: str | os.PathLike[str]) -> str | int:
 
 
 def written_through(path: str | os.PathLike[str]) -> bool:
-    """Whether `path` is written to as it is, and never replaced: it is no regular file."""
+    """Whether `path` is written to as it is, not renamed: it is no regular file of this machine."""
+    if is_url(path):
+        return True
     final = destination(path)
     return isinstance(final, int) or _special(final)
 
@@ -188,6 +197,9 @@ def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     InputError
         If another process holds it.
     """
+    if is_url(path):
+        yield
+        return
     place = Path(path)
     folder = place.is_dir()
     if not folder:

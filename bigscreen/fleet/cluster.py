@@ -30,6 +30,7 @@ from distributed.protocol.pickle import dumps
 
 from bigscreen.errors import InputError
 from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
+from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.hosts import Seat, Seats
 from bigscreen.fleet.inline import Item, Result, bounded, check_shards, running
 from bigscreen.fleet.recovery import Recovery
@@ -253,7 +254,7 @@ class Cluster:
                 return outcome_known[0]
             waiting[0] = first.again()
 
-    def rely_on(self, files: Iterable[Path]) -> None:
+    def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         self._workers.rely_on(files)
 
     def memory(self) -> int:

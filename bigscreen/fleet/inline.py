@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
+from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import (
     FloatArray,
@@ -131,7 +132,7 @@ class Inline:
                     future.cancel()
                 wait(waiting)
 
-    def rely_on(self, files: Iterable[Path]) -> None:
+    def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Nothing to do: work runs in the process that sees the files."""
 
     def memory(self) -> int:

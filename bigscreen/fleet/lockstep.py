@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.files.checkpoint import check_owner
+from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import Arrays, FloatArray, Program, Totals
 
@@ -238,7 +239,7 @@ class _View:
     ) -> Iterator[Result]:
         return iter(self._asked("each", function, list(items), in_flight))
 
-    def rely_on(self, files: Iterable[Path]) -> None:
+    def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Nothing to do: the fleet was told before."""
 
     def memory(self) -> int:

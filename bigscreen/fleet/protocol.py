@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.shards import FloatArray, Program, Totals
 
 Item = TypeVar("Item")
@@ -74,7 +75,7 @@ class Fleet(Protocol):
         At most ``in_flight`` are handed out at a time (default: two for every thread).
         """
 
-    def rely_on(self, files: Iterable[Path]) -> None:
+    def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Use only workers that see these files as they are here; InputError if none does."""
 
     def memory(self) -> int:

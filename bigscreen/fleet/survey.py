@@ -17,6 +17,7 @@ import psutil
 from distributed import Client, Security
 from distributed.worker import Worker
 
+from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.cluster import SAME, WORKER_ENVIRONMENT, await_worker, client_of, versions_of
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.fleet.worker import digests, source_digest
@@ -50,7 +51,7 @@ class Surveyed:
 
 def survey(
     address: str,
-    files: Sequence[Path],
+    files: Sequence[Path | RemotePath],
     folder: Path | None,
     computes: Callable[[], str],
     security: Security | None = None,

@@ -20,6 +20,7 @@ from distributed.core import error_message
 from distributed.protocol.pickle import loads
 
 from bigscreen.files.checkpoint import Checkpoint
+from bigscreen.files.remote import located
 from bigscreen.fleet.shards import (
     Arrays,
     FloatArray,
@@ -230,8 +231,8 @@ def digests(files: Sequence[str]) -> dict[str, str | None]:
     """What files hold, as SHA-256; None where there is no such file."""
     found: dict[str, str | None] = dict.fromkeys(files)
     for name in files:
-        with contextlib.suppress(OSError), open(name, "rb") as file:
-            found[name] = hashlib.file_digest(file, "sha256").hexdigest()
+        with contextlib.suppress(OSError):
+            found[name] = hashlib.sha256(located(name).read_bytes()).hexdigest()
     return found
 
 

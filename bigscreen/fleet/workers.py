@@ -19,6 +19,7 @@ from distributed import Client, Future, KilledWorker
 from distributed.comm.core import CommClosedError
 
 from bigscreen.errors import InputError
+from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.shards import Sampler
 from bigscreen.fleet.worker import digests, memory_of
 
@@ -106,7 +107,7 @@ class Workers:
         """Where alone tasks may run; None: anywhere."""
         return sorted(self.listed()) if self._blind else None
 
-    def rely_on(self, files: Iterable[Path]) -> None:
+    def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Use from now on only workers that see these files as they are here.
 
         Raises

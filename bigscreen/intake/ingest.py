@@ -12,6 +12,7 @@ import errno
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -24,10 +25,12 @@ from typing import Any, Literal
 from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.data.folder import store_path, unfinished
 from bigscreen.data.layout import Label
-from bigscreen.data.limits import most_memory
+from bigscreen.data.limits import file_size, most_memory
 from bigscreen.data.preparation import ABSENT, Preparation, divisor
 from bigscreen.data.texts import parse_dates, parse_hashes
 from bigscreen.errors import InputError, TimeOver
+from bigscreen.files.remote import Place, RemotePath, is_url, located
+from bigscreen.files.sealed import digest
 from bigscreen.intake.read_pass import Reading, Request
 from bigscreen.intake.readers import is_path, open_source
 from bigscreen.intake.readers.base import Reader
@@ -86,7 +89,7 @@ def ingest(
         such as "part-*.csv"; pandas, polars, Arrow and dask data frames; numpy, scipy sparse or
         dask arrays. Row numbers run from 0 over all sources in their order.
     path : path
-        The dataset to make.
+        The dataset to make; to a URL it is copied when it is whole, its manifest last.
     label, weight : str or int, optional
         Columns of tables, by name or position. label="none": there are no labels. With
         `regression` the label is the target.
@@ -204,6 +207,11 @@ def ingest(
         **({"missing": True} if missing else {}),
     }
     allowed = most_memory(memory)
+    elsewhere = located(path) if is_url(path) else None
+    if isinstance(elsewhere, RemotePath):
+        if (elsewhere / MANIFEST).exists() and not overwrite:
+            raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
+        path = _made_here(elsewhere)
     inputs = inputs_of(sources, options)
     choices = {
         "holdout": holdout,
@@ -262,7 +270,36 @@ def ingest(
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]
-    return _run(request, wanted, job, resumable, _Reporter(progress, sizes, deadline))
+    made = _run(request, wanted, job, resumable, _Reporter(progress, sizes, deadline))
+    return made if not isinstance(elsewhere, RemotePath) else _copied(made, elsewhere)
+
+
+def _made_here(target: RemotePath) -> Path:
+    """Where a dataset is made that is to go elsewhere: the same place for the same command."""
+    folder = Path(tempfile.gettempdir()) / f"bigscreen-{digest(str(target))[:16]}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    path = folder / target.name
+    # What was whole and not copied to its end is made again: its journal is gone.
+    if not path.with_name(path.name + ".ingest.wip").exists():
+        shutil.rmtree(path, ignore_errors=True)
+    return path
+
+
+def _copied(made: Ingested, target: RemotePath) -> Ingested:
+    """Copy datasets to where they belong, the main one last, and remove them here."""
+    copies: list[Dataset] = []
+    stores = [made.store] if made.holdout is None else [made.holdout, made.store]
+    for store in stores:
+        assert isinstance(store.path, Path)
+        place = target.with_name(store.path.name)
+        if place.exists():
+            place.remove()
+        for file in sorted(store.path.rglob("*"), key=lambda file: file.name == MANIFEST):
+            if file.is_file():
+                place.joinpath(*file.relative_to(store.path).parts).take(file)
+        copies.append(Dataset.open(place))
+    shutil.rmtree(made.store.path.parent)  # type: ignore[arg-type]  # one of this machine
+    return Ingested(copies[-1], copies[0] if len(copies) > 1 else None, made.notes)
 
 
 def _run(
@@ -431,7 +468,7 @@ def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
     return [Input(kind, getattr(reader, "identity", None), size, size or UNKNOWN_BYTES, reader)]
 
 
-def files_of(source: str | Path) -> list[Path]:
+def files_of(source: str | Place) -> list[Place]:
     """The files that a source names: itself, those of a folder, or those that match a pattern.
 
     Names that begin with a dot or an underscore are passed over in folders.
@@ -441,7 +478,9 @@ def files_of(source: str | Path) -> list[Path]:
     InputError
         If there are none, or the folder is a data set already.
     """
-    path = Path(source)
+    path = located(source)
+    if isinstance(path, RemotePath):
+        return [path]
     if path.is_dir():
         if (path / MANIFEST).exists():
             raise InputError(f"{path} is a bigscreen dataset already: there is nothing to ingest.")
@@ -450,7 +489,7 @@ def files_of(source: str | Path) -> list[Path]:
         if within is not None or not found:
             what = "no file" if within is None else f"the folder {within.name}"
             raise InputError(f"{path} is a folder that holds {what}: name the files themselves.")
-        return found
+        return [*found]
     if path.exists() or not any(mark in str(source) for mark in "*?["):
         return [path]
     found = sorted(Path(name) for name in glob(str(source), recursive=True))
@@ -459,14 +498,15 @@ def files_of(source: str | Path) -> list[Path]:
     return [file for one in found for file in files_of(one)]
 
 
-def _file(path: Path) -> Input:
+def _file(path: Place) -> Input:
     try:
-        stat = path.stat()
+        size = file_size(path)
+        mark = path.mark() if isinstance(path, RemotePath) else path.stat().st_mtime_ns
     except OSError as error:
-        raise InputError(f"{path} cannot be opened: {error.strerror}.") from None
+        reason = error.strerror or "there is no such file"
+        raise InputError(f"{path} cannot be opened: {reason}.") from None
     growth = _PACKED_GROWTH if path.name.lower().endswith(_PACKED) else _GROWTH
-    identity = [str(path.absolute()), stat.st_size, stat.st_mtime_ns]
-    return Input(str(path), identity, stat.st_size, growth * stat.st_size, path)
+    return Input(str(path), [str(path.absolute()), size, mark], size, growth * size, path)
 
 
 @dataclass(frozen=True)
@@ -497,7 +537,7 @@ def pattern_of(like: str | os.PathLike[str] | Dataset | Model | Preparation) -> 
     if isinstance(like, Preparation):
         return Pattern(like)
     if isinstance(like, (str, os.PathLike)):
-        like = Dataset.open(like, verify=False) if Path(like).is_dir() else Model.load(like)
+        like = Dataset.open(like, verify=False) if located(like).is_dir() else Model.load(like)
     if isinstance(like, Model):
         preparation = like.preparation
         if like.kind == "regressor":  # fitted to arrays it need not say so

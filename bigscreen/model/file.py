@@ -2,12 +2,12 @@
 
 import os
 import struct
+import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from scipy.sparse import csr_array, issparse
@@ -16,6 +16,7 @@ from bigscreen.data.layout import Features
 from bigscreen.data.limits import check_regular, parse_json, read_npy
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
+from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.files.sealed import CHECKSUM, check_seal, sealed
 
 FORMAT = "bigscreen model"
@@ -96,12 +97,13 @@ def opened(
     name = os.fspath(path)
     noun, writer = kind.noun, f"`bigscreen {kind.command}`"
     check_regular(path)
-    if not Path(path).exists():
+    place = located(path)
+    if not place.exists():
         raise InputError(f"there is no {noun} file {name}; {writer} writes one")
-    if Path(path).is_dir():
+    if place.is_dir():
         raise InputError(f"{name} is a folder and a {noun} is one file, written by {writer}")
     # Opened once: a file that takes its name meanwhile is not mixed with it.
-    with open(path, "rb") as file:
+    with _open(place) as file:
         if not zipfile.is_zipfile(file):
             file.seek(0)
             if file.read(4) == b"PK\x03\x04":
@@ -114,6 +116,16 @@ def opened(
             schema = record.get("schema")
             check_seal(record, needed=schema is None or int(schema) >= kind.bound)
             yield record, lambda part: _array(bundle, part, record.get("crc32"))
+
+
+def _open(place: Place) -> IO[bytes]:
+    """Open a file for reading; what lies elsewhere is fetched, into a file without a name."""
+    if not isinstance(place, RemotePath):
+        return place.open("rb")
+    file = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes)
+    file.write(place.read_bytes())
+    file.seek(0)
+    return file
 
 
 def _check_record(name: str, record: Any, kind: Kind) -> None:
@@ -141,7 +153,7 @@ def array_of(path: str | os.PathLike[str], record: dict[str, Any], name: str) ->
     InputError
         If it is damaged, or another file is there now.
     """
-    with _damage(os.fspath(path)), zipfile.ZipFile(path) as bundle:
+    with _damage(os.fspath(path)), _open(located(path)) as file, zipfile.ZipFile(file) as bundle:
         return _array(bundle, name, record.get("crc32"))
 
 
@@ -149,7 +161,7 @@ def is_path(path: str | os.PathLike[str]) -> bool:
     """Whether a file holds a path of models; False for all else, whole or not."""
     check_regular(path)
     try:
-        with zipfile.ZipFile(path) as bundle:
+        with _open(located(path)) as file, zipfile.ZipFile(file) as bundle:
             record = _record(bundle)
     except (*_DAMAGE, OSError):
         return False

@@ -20,6 +20,7 @@ from bigscreen.data.recast import Recast
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
+from bigscreen.files.remote import RemotePath
 from bigscreen.files.sealed import Arrays, digest, read_sealed, write_sealed
 from bigscreen.files.work import owned
 from bigscreen.fit.loop import Fitted, GracefulInterrupt, fit
@@ -504,7 +505,7 @@ def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:
     InputError
         If none does.
     """
-    files = [] if data.path is None else [data.path / MANIFEST]
+    files: list[Path | RemotePath] = [] if data.path is None else [data.path / MANIFEST]
     fleet.rely_on(files if work is None else [*files, work / "problem.json"])
 
 

@@ -1,14 +1,15 @@
 """What a fit will need, before it runs: memory, disk, time, and where its features live.
 
-The constants are nanoseconds and bytes measured on 2-core machines with AVX-512; they steer
-choices and give rough times, and no result depends on them.
+The constants are nanoseconds and bytes measured on 2-core machines with AVX-512. Choices rest on
+them alone, the same on every machine; times on how fast this machine is (`train.speed`), too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
 from bigscreen.errors import in_units
 from bigscreen.features.landmarks import choosing_bytes
@@ -17,18 +18,24 @@ from bigscreen.kernels import amx
 from bigscreen.kernels.standard import on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
-from bigscreen.solvers.newton.coordinator import ENTRIES
+from bigscreen.solvers.newton.coordinator import ENTRIES, PART
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
 from bigscreen.solvers.snacks.draws import HELD_BYTES
 from bigscreen.train.options import PROBLEMS, STOCHASTIC, coupled
+from bigscreen.train.speed import USUAL, Speed
 
-BASE_BYTES = 400 * 2**20
-"""An idle process with everything imported and compiled."""
-WORKER_BYTES = 250 * 2**20
+BASE_BYTES = 160 * 2**20
+"""An idle process with everything imported (measured: 140 to 156)."""
+WORKER_BYTES = 150 * 2**20
+"""A worker process, and its part of what Dask's processes have beside."""
 SOLVER_ROW_BYTES = 72
 """Solver state of a row: scores, labels, norms, side, temporaries of a pass."""
-BLOCK_BYTES = 2 * 2**26
+BLOCK_BYTES = 2**26
 """Rows that a thread holds while it reads them: a block, and what is made of it."""
+NEARBY = 1.5
+"""Copies of the rows that the coordinator has at hand, while they come."""
+READ_COST = 0.3
+"""Nanoseconds that a pass takes for a feature in memory."""
 KEPT_SHARE = 0.8
 """Part of the memory left over that rows may take: of more of them, some are read in every pass."""
 PAIR_ROWS_BYTES = 256 * 2**20
@@ -41,6 +48,23 @@ MOMENTS = 4
 """Matrices of moments that the coordinator holds of each of several classifiers at once."""
 PASSES = 16.0
 """Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less)."""
+READ_AGAIN = 36.0
+"""Nanoseconds that a solve takes to read a stored feature again and again which is not kept."""
+OF_ROW = 40.0
+"""Operations on a row of a pass beside its features."""
+STEPS_AT_HAND = 8.0
+"""Second moments of the rows at hand that a Newton solve comes to."""
+MOMENT_ROWS = 16
+"""Rows a feature whose second moment a pass takes, at most."""
+FEW_PASSES, MANY_PASSES = 12.0, 48.0
+"""Passes that take one; of fewer rows a feature than the above they are more."""
+EPOCHS, STEP_COST = 90.0, 25.0
+"""Of coordinate descent, on one thread, and nanoseconds of a nonzero of its steps."""
+FLOAT64_COST = 8.0
+"""Nanoseconds of a float64 kernel entry beside its product."""
+NONZERO_COST = 2.4
+"""The same, of a nonzero of a sparse row, entry by entry."""
+START_SECONDS, WORKERS_SECONDS = 0.4, 2.0
 
 
 @dataclass(frozen=True)
@@ -115,7 +139,45 @@ class Request:
         return BASE_BYTES + (self.workers * WORKER_BYTES if self.cluster else 0)
 
 
-def outline(data: Rows, request: Request) -> Plan:
+class Cost(NamedTuple):
+    """Seconds that parts of a fit take.
+
+    Parameters
+    ----------
+    speed : Speed
+    rows : int
+    width : float
+        Features of a row that are not 0.
+    threads : int
+    """
+
+    speed: Speed
+    rows: int
+    width: float
+    threads: int
+
+    def features(self, row_bytes: float, sparse: bool) -> float:
+        """To make stored features, of float64 entries."""
+        product = self.speed.product64
+        entry = FLOAT64_COST + (NONZERO_COST * row_bytes / 8 if sparse else product * row_bytes / 4)
+        return 1e-9 * self.rows * self.width * (entry + product * self.width) / self.threads
+
+    def newton(self, of_entry: float, away: float) -> float:
+        """To solve; a pass takes so long for an entry, and a part of all is away from memory."""
+        n, m, few = self.rows, self.width, self.rows < MOMENT_ROWS * self.width
+        passes = MANY_PASSES if few else FEW_PASSES
+        entries = n * m * (PASSES * of_entry + READ_AGAIN * away)
+        moments = passes * min(n / 2, MOMENT_ROWS * m) + STEPS_AT_HAND * min(PART * n, ENTRIES / m)
+        products = moments * m**2 + passes * m**3
+        of_rows = PASSES * n * OF_ROW * self.speed.row
+        return 1e-9 * (entries + self.speed.product * products + of_rows) / self.threads
+
+    def descent(self) -> float:
+        """To solve by steps on one row at a time."""
+        return 1e-9 * EPOCHS * STEP_COST * self.rows * self.width * self.speed.row / USUAL.row
+
+
+def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     """Choose solver, features and what stays in memory; refuse what cannot fit."""
     n, d = data.n_rows, data.n_features
     row_bytes = row_size(data)
@@ -124,40 +186,49 @@ def outline(data: Rows, request: Request) -> Plan:
     m = d if linear else request.landmarks
     solver = _solver(request, linear, n, m)
     entry = entry_cost(data)
-    features = "raw" if linear else _features(request, solver, n, m, entry, classifiers)
-
     base = request.base_bytes
     threads = request.workers
     square = 8 * (m + 1) ** 2
     # The coordinator's moments and Hessian; every thread's; the factor of every process.
-    squares = 7 + threads * (5 if request.cluster else 3)
+    squares = 4 + threads * (5 if request.cluster else 1)
     work = square * squares if solver == "newton" else 0
     if solver in STOCHASTIC and not linear:
         work = square  # T in either precision, and the machines that are tried
-    tiles = threads * 2048 * (m + 1) * (8 + 8 + 4) if solver == "newton" else threads * 2**25
+    tiles = threads * 2048 * (m + 1) * (4 + 4) if solver == "newton" else threads * 2**25
     # Pair steps keep rows of the matrix of products between the rows.
     cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
     states = n * SOLVER_ROW_BYTES + cache
+    nearby = int(min(4 * ENTRIES, 4 * PART * n * m)) if solver == "newton" and m >= 64 else 0
+    copies = NEARBY * (2 if request.cluster else 1)
     wide = _wide(data, linear, threads, request.cluster)
-    fixed = base + work + tiles + states + wide
+    fixed = base + work + tiles + states + wide + copies * nearby
     room = request.memory - fixed
-    feature_bytes = 4 * n * m if features == "stored" else 0
     data_bytes = int(n * row_bytes)
+    blocks = threads * BLOCK_BYTES
+    features = "raw"
+    if not linear:
+        kept = min(1.0, max(0.0, KEPT_SHARE * room - blocks) / (4 * n * m))
+        features = _features(request, solver, n, m, entry, classifiers, kept)
+    feature_bytes = 4 * n * m if features == "stored" else 0
     in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= KEPT_SHARE * room
     passed_over = feature_bytes or data_bytes
     resident, read = 1.0, float(passed_over)
     if passed_over > KEPT_SHARE * room and solver != "pairs":
-        blocks = threads * BLOCK_BYTES
         kept = max(0.0, KEPT_SHARE * room - blocks) if solver == "newton" else 0.0
         resident, read = kept / passed_over, blocks + kept
         if solver in STOCHASTIC:
             read = min(passed_over, max(read, HELD_BYTES))
     # What each of several Newtons holds: moments and their sums, rows nearby, the rows' state.
-    own = square * (MOMENTS + threads) + 2 * min(4 * ENTRIES, 4 * n * m) + n * SOLVER_ROW_BYTES
+    own = square * (MOMENTS + threads) + NEARBY * nearby + n * SOLVER_ROW_BYTES
     together = 1
     if solver == "newton" and classifiers > 1:
         together += min(classifiers - 1, MOST - 1, max(0, int((room - read) // own)))
     peak = fixed + read + (together - 1) * own
+    if features == "stored":
+        # Features are made of blocks of rows before any of the solver's memory is taken.
+        made = feature_bytes if in_memory else 0
+        chunk = 2 * 4 * m * row_grid(n, 4 * m)[1] + data.chunk_rows * row_bytes
+        peak = max(peak, base + made + threads * chunk)
     refusal = None
     # Landmarks are chosen before any of that is there.
     choosing = 0 if linear else choosing_bytes(request.sampling, n, m, row_bytes)
@@ -176,18 +247,22 @@ def outline(data: Rows, request: Request) -> Plan:
             request.memory,
             {
                 "for the processes": base,
-                f"for {m} columns ({threads} threads)": work + tiles,
+                f"for {m} columns ({threads} threads)": work + tiles + copies * nearby,
                 f"for the state of {n} rows": states,
                 f"for vectors of {d} features": wide,
                 "for blocks of rows as they are read": read,
             },
             f"allow more memory, or {instead}" if solver == "newton" else "allow more memory",
         )
-    entries = float(n) * m
-    one = PASSES * entries * (0.3 if features in ("stored", "raw") else entry)
-    algebra = 15 * 4.0 * m**3 / 50 if solver == "newton" else 0.0
-    build = entries * (entry + 0.022 * m) if features == "stored" else 0.0
-    seconds = 1e-9 * (classifiers * (one + algebra) + build) / max(1, threads) + 1.0
+    width = m if features == "stored" or not data.is_sparse or not linear else row_bytes / 8
+    cost = Cost(speed, n, width, max(1, threads))
+    build = cost.features(row_bytes, data.is_sparse) if features == "stored" else 0.0
+    each = cost.descent()
+    if solver == "newton":
+        per_pass = READ_COST if features != "recomputed" else entry * speed.entry / USUAL.entry
+        each = cost.newton(per_pass, 1.0 - resident)
+    seconds = build + classifiers * each + START_SECONDS
+    seconds += WORKERS_SECONDS if request.cluster else 0.0
     return Plan(
         rows=n,
         columns=d,
@@ -252,17 +327,20 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
     return "newton" if m <= 4000 and (n >= 2 * m or not linear) else "cd"
 
 
-def _features(request: Request, solver: str, n: int, m: int, entry: float, classifiers: int) -> str:
+def _features(
+    request: Request, solver: str, n: int, m: int, entry: float, classifiers: int, kept: float
+) -> str:
     """Stored features cost an n m^2 product once, recomputed ones their entries in every pass.
 
-    In nanoseconds an entry; recomputed ones also take the features of some 16 m rows a pass.
+    In nanoseconds an entry; recomputed ones also take the features of some 16 m rows a pass, stored
+    ones the reading of those that are not ``kept``, a part of them, in memory.
     """
     if solver in ("cd", "pairs"):
         return "stored"
     if request.features != "auto":
         return request.features
     recomputed = PASSES * classifiers * (entry + 0.18 * m**2 / n)
-    stored = entry + 0.022 * m + PASSES * classifiers * 0.3
+    stored = entry + 0.022 * m + classifiers * (PASSES * READ_COST + READ_AGAIN * (1.0 - kept))
     return "stored" if stored < recomputed else "recomputed"
 
 
@@ -288,12 +366,12 @@ quicker (measured with 2 threads: .3 to 1.2 times as long at 3,000 to 5,000 rows
 float64 where float32 entries cannot prove the gap that is asked for."""
 FEWEST = 16
 """Kernel columns without which no fit is begun, unless fewer are asked for."""
-LOOKED_UP, STEPS_COST = 0.4, 3.0
+LOOKED_UP, STEPS_COST = 0.4, 100.0
 """Part of the kernel matrix that a solve computes (measured: 0.07 to 0.7), and nanoseconds that its
-steps and scores take for each of those entries."""
+steps and scores take for each of those entries (measured: 3 to 180)."""
 
 
-def outline_exact(data: Rows, request: Request) -> Plan:
+def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     """Say how many kernel columns can be kept; refuse what cannot fit."""
     n, d = data.n_rows, data.n_features
     threads, pairs = request.workers, request.solver == "pairs"
@@ -344,12 +422,15 @@ def outline_exact(data: Rows, request: Request) -> Plan:
             "allow more memory, or "
             + ("use landmarks" if request.cache is None else "give less of it to the cache"),
         )
+    # Columns are kept as they are wanted: not all come to be.
+    held = cache if refusal else min(cache, int(LOOKED_UP * column * n))
     entries = LOOKED_UP * float(n) * n
     if request.strategy == "one" and classifiers > 1:
         # Each is of the rows of two labels.
         entries *= (2 / len(data.labels)) ** 2
-    cost = classifiers * entries * (entry_cost(data) + STEPS_COST)
-    seconds = 1e-9 * cost / max(1, threads) + 1.0
+    cost = classifiers * entries * (entry_cost(data) + STEPS_COST) * speed.entry / USUAL.entry
+    seconds = 1e-9 * cost / max(1, threads) + START_SECONDS
+    seconds += WORKERS_SECONDS if request.cluster else 0.0
     return Plan(
         rows=n,
         columns=d,
@@ -360,7 +441,7 @@ def outline_exact(data: Rows, request: Request) -> Plan:
         features="exact",
         features_in_memory=False,
         resident=1.0,
-        peak_bytes=int(fixed + cache),
+        peak_bytes=int(fixed + held),
         disk_bytes=0,
         seconds=seconds,
         refusal=refusal,

@@ -21,6 +21,7 @@ from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import Plan, Request, outline, outline_exact
 from bigscreen.train.problems import check_rows, problems
+from bigscreen.train.speed import USUAL, Speed
 
 __all__ = ["TrainOptions", "check", "plan", "train", "train_many"]
 
@@ -40,9 +41,16 @@ def check(data: Rows, options: TrainOptions) -> None:
 
 
 def plan(
-    data: Rows, options: TrainOptions, workers: int = 1, cluster: bool = False, fits: int = 1
+    data: Rows,
+    options: TrainOptions,
+    workers: int = 1,
+    cluster: bool = False,
+    fits: int = 1,
+    speed: Speed = USUAL,
 ) -> Plan:
     """Outline a fit without running it, or so many of them that share their features.
+
+    ``speed``: of this machine, where the time is of interest (`train.speed.known`).
 
     Returns
     -------
@@ -64,7 +72,8 @@ def plan(
         options.sampling,
         fits,
     )
-    return outline_exact(data, request) if options.exact else outline(data, request)
+    outlined = outline_exact if options.exact else outline
+    return outlined(data, request, speed)
 
 
 @functools.cache

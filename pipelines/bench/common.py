@@ -11,11 +11,14 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import threadpoolctl
 from rich.console import Console
 from rich.table import Table
@@ -50,6 +53,27 @@ def _cpu() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     return next((line.split(":")[1].strip() for line in lines if "model name" in line), "unknown")
+
+
+def reference(rows: int, columns: int, landmarks: int, most: int = 1 << 20) -> float:
+    """Seconds of one pass of ``(X @ Z.T) @ w`` in float32 over so many rows, on all cores.
+
+    In blocks of 8,192 rows, the best of three passes over up to ``most`` rows, scaled up: machines
+    differ by more than a factor of two between hours, so fits are counted in such passes.
+    """
+    rng = np.random.default_rng(0)
+    some = min(rows, most)
+    X = rng.standard_normal((some, columns), dtype=np.float32)
+    Z = rng.standard_normal((landmarks, columns), dtype=np.float32)
+    w = rng.standard_normal(landmarks, dtype=np.float32)
+    parts = [X[a : a + 8192] for a in range(0, some, 8192)]
+    took = []
+    with ThreadPoolExecutor(_cores()) as pool, threadpoolctl.threadpool_limits(1):
+        for _ in range(3):
+            began = time.perf_counter()
+            list(pool.map(lambda part: (part @ Z.T) @ w, parts))
+            took.append(time.perf_counter() - began)
+    return min(took) * rows / some
 
 
 def data_folder() -> Path:

@@ -12,9 +12,11 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels import amx
+from bigscreen.train import speed
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import FEW_ROWS
 from bigscreen.train.run import plan, train
+from bigscreen.train.speed import USUAL, Speed
 
 UNITS = {"MiB": 2**20, "GiB": 2**30}
 
@@ -111,7 +113,7 @@ def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
     assert all(16 * column <= size <= n * column for size in cached)
     # A share of the memory; what there is room for; all of them.
     assert cached[0] < cached[1] == cached[2] == n * column
-    least = outlines[0].peak_bytes - cached[0] + 16 * column
+    least = plan(data, TrainOptions(exact=True, memory=1)).peak_bytes
     tight = plan(data, TrainOptions(exact=True, memory=least))
     assert tight.refusal is None and tight.cache_bytes == 16 * column
     refused = plan(data, TrainOptions(exact=True, memory=least - column))
@@ -156,3 +158,49 @@ def test_workers_read_features_from_disk(tmp_path):
     with local_cluster(1) as fleet:
         train(rows(), options, fleet)
     assert list((tmp_path / "work").glob("features*"))
+
+
+def test_rows_are_kept_as_far_as_memory_goes():
+    """A byte less keeps a few rows less: no cliff. Nor does what is kept take more than allowed."""
+    data, kept = rows(2_000_000), []
+    options = TrainOptions(landmarks=150, features="stored")
+    for memory in range(700 << 20, 2200 << 20, 50 << 20):
+        outline = plan(data, replace(options, memory=memory), workers=2)
+        assert outline.refusal is None and outline.peak_bytes <= memory
+        kept.append(outline.resident)
+    assert kept == sorted(kept) and kept[0] < 0.2 and kept[-1] == 1.0
+    assert max(np.diff(kept)) < 0.2
+    # Where few can be kept, they are better computed again than read again.
+    assert plan(data, replace(options, memory=2**30, features="auto")).features == "recomputed"
+    # Another solver reads all of them, or none.
+    other = plan(data, replace(options, memory=2**30, solver="cd"))
+    assert other.resident == 0.0
+
+
+def test_times_follow_the_machine_and_choices_do_not():
+    fast, slow = (Speed(*(value / by for value in USUAL)) for by in (2.0, 0.5))
+    for options in ({"kernel": "linear"}, {"landmarks": 100}, {"exact": True}):
+        outlines = [
+            plan(rows(20_000), TrainOptions(**options), speed=each) for each in (fast, slow)
+        ]
+        assert outlines[0].seconds < outlines[1].seconds
+        assert replace(outlines[0], seconds=0.0) == replace(outlines[1], seconds=0.0)
+
+
+def test_the_speed_of_a_machine_is_measured_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(speed, "measure", lambda: USUAL._replace(entry=2.0))
+    assert speed.known().entry == 2.0
+    monkeypatch.setattr(speed, "measure", lambda: USUAL._replace(entry=3.0))
+    assert speed.known().entry == 2.0
+    (file,) = (tmp_path / "bigscreen").iterdir()
+    file.write_text(file.read_text().replace("2.0", "1.0"))  # changed by hand: measured again
+    assert speed.known().entry == 3.0 == speed.known().entry
+    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # not to be written to
+    assert speed.known().entry == 3.0
+
+
+def test_a_speed_is_that_of_one_thread():
+    found = speed.measure()
+    assert all(0 < value < 1e4 for value in found)
+    assert found.product < found.product64 < found.entry

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.base import Block, Reader, Source, base_name
 from bigscreen.intake.readers.binary import open_hdf5, open_idx, open_npy, open_npz
@@ -35,6 +36,7 @@ _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "IDX": (open_idx, ("label", "labels_file")),
     "Parquet": (ParquetReader, (*_FRAME, "memory")),
 }
+_HERE = ("HDF5", "NPY", "NPZ", "IDX")
 _ALWAYS_GIVEN = ("zero_based", "like", "memory", "missing")
 
 _NAMES = {
@@ -60,7 +62,7 @@ _HEAD = 1 << 16
 
 def is_path(source: Any) -> bool:
     """Whether a source is the name of a file."""
-    return isinstance(source, (str, Path))
+    return isinstance(source, (str, Path, RemotePath))
 
 
 def open_source(source: Any, **options: Any) -> Reader:
@@ -101,8 +103,13 @@ def open_source(source: Any, **options: Any) -> Reader:
             return FrameReader(*parts, **{key: given[key] for key in _FRAME if key in given})
         _refuse(given, (), "data given as arrays")
         return python_reader(source)
-    path = Path(source)
+    path = located(source)
     kind = detect(path)
+    if isinstance(path, RemotePath) and kind in _HERE:
+        raise InputError(
+            f"{path}: a file of format {kind} is read in any order, and so from a disk of this "
+            "machine: copy it here first."
+        )
     opener, known = _FORMATS[kind]
     _refuse(given, known, f"{path}, a file of format {kind},")
     if unsaid and "label" in known:
@@ -126,7 +133,7 @@ def _refuse(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
             raise InputError(f"{place} cannot be read with the option {key}: leave it out.")
 
 
-def detect(path: Path) -> str:
+def detect(path: Place) -> str:
     """Return the format of a file: by its first bytes, then by its name, then by its lines.
 
     Raises

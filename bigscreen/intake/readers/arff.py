@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -13,6 +12,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
 from bigscreen.intake.readers.categories import MAX_CATEGORIES, Kind, Typed, label_value
@@ -59,7 +59,7 @@ class Header:
     comma: bool
 
 
-def read_header(path: str | Path) -> Header:
+def read_header(path: str | Place) -> Header:
     """Read an ARFF file up to its first row.
 
     Raises
@@ -159,7 +159,7 @@ class ArffReader(DelimitedReader):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         *,
         label: Column | Literal[False] | None = None,
         weight: Column | None = None,

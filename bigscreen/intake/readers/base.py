@@ -8,15 +8,15 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bigscreen.data.limits import check_regular
+from bigscreen.data.limits import check_regular, file_size
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, located
 
 PIECE_BYTES = 8 << 20
 """Uncompressed bytes read at a time; what a text reader parses, and so holds, at once."""
@@ -95,9 +95,9 @@ class Reader(Protocol):
         ...
 
 
-def base_name(path: str | Path) -> str:
+def base_name(path: str | Place) -> str:
     """Return the file's name, in lower case, without a suffix that tells its compression."""
-    name = Path(path).name.lower()
+    name = located(path).name.lower()
     for suffix in COMPRESSION_SUFFIXES:
         name = name.removesuffix(suffix)
     return name
@@ -108,7 +108,7 @@ class Source:
 
     Parameters
     ----------
-    path : str or Path
+    path : str, Path or RemotePath
         Plain, gzip, bzip2 or xz; the name does not matter.
 
     Raises
@@ -117,18 +117,18 @@ class Source:
         If the path is missing, a folder, unreadable or empty; while reading, if it is damaged.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
-        check_regular(path)
+    def __init__(self, path: str | Place) -> None:
+        self.path = located(path)
+        check_regular(self.path)
         if self.path.is_dir():
             raise InputError(f"{path} is a folder, not a data file: name the file inside it.")
         try:
-            self._raw = self.path.open("rb")
+            self._raw = cast(BinaryIO, self.path.open("rb"))
         except FileNotFoundError:
             raise InputError(f"{path} does not exist: check the path.") from None
         except OSError as error:
             raise InputError(f"{path} cannot be opened: {error.strerror}.") from None
-        self.total = self.path.stat().st_size
+        self.total = file_size(self.path)
         head = self._raw.read(6)
         self._raw.seek(0)
         if not head:
@@ -208,12 +208,12 @@ def text_pieces(source: Source) -> Iterator[bytes]:
         yield b"\n"
 
 
-def line_places(path: Path, lines: NDArray[np.int64]) -> Callable[[int], str]:
+def line_places(path: Place, lines: NDArray[np.int64]) -> Callable[[int], str]:
     """Return `Block.where` for rows that begin in the given lines."""
     return lambda i: f"{path}, line {lines[i]}"
 
 
-def too_long(path: Path, line: int) -> InputError:
+def too_long(path: Place, line: int) -> InputError:
     """Return the error for a line that no bounded buffer holds."""
     return InputError(
         f"{path}, line {line}: the line or an unclosed quoted field in it is longer than "

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from bigscreen.data.limits import most_memory
+from bigscreen.data.limits import file_size, most_memory
 from bigscreen.errors import InputError, in_units
+from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
 from bigscreen.intake.readers.base import PIECE_BYTES
 
@@ -32,18 +32,22 @@ class ParquetReader(ArrowReader):
 
     n_rows: int
 
-    def __init__(self, path: str | Path, *, memory: int | None = None, **options: Any) -> None:
+    def __init__(self, path: str | Place, *, memory: int | None = None, **options: Any) -> None:
         self._arrow = needs_pyarrow(f"{path}: reading Parquet")
         import pyarrow.parquet
 
-        self.path = Path(path)
-        with self._readable(), pyarrow.parquet.ParquetFile(path) as file:
+        self.path = located(path)
+        with self._readable(), pyarrow.parquet.ParquetFile(self._file()) as file:
             schema, rows = file.schema_arrow, file.metadata.num_rows
             self._check_sizes(file.metadata, most_memory(memory) // 4)
         if rows == 0:
             raise InputError(f"{path} has no row.")
         super().__init__(str(path), schema, rows, **options)
         self._done = 0
+
+    def _file(self) -> Any:
+        """What pyarrow opens: a path, or an open file elsewhere."""
+        return self.path.open() if isinstance(self.path, RemotePath) else self.path
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -77,14 +81,14 @@ class ParquetReader(ArrowReader):
 
     def progress(self) -> tuple[int, int]:
         """Bytes read and bytes in all, as far as the rows read tell."""
-        size = self.path.stat().st_size
+        size = file_size(self.path)
         return size * self._done // self.n_rows, size
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """See `ArrowReader.batches`; whole row groups before them are not read."""
         step = max(PIECE_BYTES // (8 * len(self._names)), 1)
         # Texts stay numbers of a dictionary: one that occurs often is not written out as often.
-        file = self._arrow.parquet.ParquetFile(self.path, read_dictionary=self.text_names)
+        file = self._arrow.parquet.ParquetFile(self._file(), read_dictionary=self.text_names)
         with self._readable(), file:
             first = 0
             groups = list(range(file.metadata.num_row_groups))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -12,6 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, located
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
 from bigscreen.intake.readers.categories import Labels
@@ -145,8 +145,8 @@ class SvmlightReader:
     sparse = True
     names: list[str] | None = None
 
-    def __init__(self, path: str | Path, *, zero_based: bool | Literal["auto"] = "auto") -> None:
-        self.path = Path(path)
+    def __init__(self, path: str | Place, *, zero_based: bool | Literal["auto"] = "auto") -> None:
+        self.path = located(path)
         self.zero_based = zero_based
         self.n_features: int | None = None
         self.categories: dict[int, list[str]] = {}

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 from bigscreen.data.preparation import MISSING, Preparation
 from bigscreen.data.texts import ISO_DATE
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, located
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
 from bigscreen.intake.readers.categories import (
@@ -61,7 +61,7 @@ class TableColumns:
 
     @staticmethod
     def choose(
-        path: str | Path,
+        path: str | Place,
         count: int,
         names: list[str] | None,
         label: Column | Literal[False] | None,
@@ -96,7 +96,7 @@ class TableColumns:
         return TableColumns(at, weight_at, features)
 
 
-def find_column(path: str | Path, count: int, names: list[str] | None, column: Column) -> int:
+def find_column(path: str | Place, count: int, names: list[str] | None, column: Column) -> int:
     """Return the position of a column given by its name, or its position (from 0, or from -1)."""
     if isinstance(column, str):
         if names and column in names:
@@ -128,14 +128,14 @@ class DelimitedReader:
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         layout: Layout,
         columns: TableColumns,
         typed: Typed,
         missing: bool = False,
     ) -> None:
         self._missing = missing
-        self.path, self.layout, self.columns = Path(path), layout, columns
+        self.path, self.layout, self.columns = located(path), layout, columns
         self.n_features: int | None = len(columns.features)
         names = layout.names
         self.names: list[str] | None = [names[f] for f in columns.features] if names else None
@@ -286,7 +286,7 @@ class TableReader(DelimitedReader):
 
     def __init__(
         self,
-        path: str | Path,
+        path: str | Place,
         *,
         delimiter: str | None = None,
         header: bool | None = None,
@@ -321,7 +321,7 @@ class TableReader(DelimitedReader):
 
 
 def asked_kinds(
-    path: str | Path,
+    path: str | Place,
     names: list[str] | None,
     count: int,
     categorical: Sequence[Column],
@@ -388,7 +388,7 @@ _DELIMITERS = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
 
 
 def find_layout(
-    path: str | Path,
+    path: str | Place,
     delimiter: str | None = None,
     header: bool | None = None,
     names_asked: Iterable[str] = (),
@@ -463,7 +463,7 @@ def find_layout(
     return Layout(columns, names, Marks(ord(delimiter)), body_start=start, body_line=first + 1)
 
 
-def _first_lines(path: str | Path) -> list[bytes]:
+def _first_lines(path: str | Place) -> list[bytes]:
     head = b""
     with Source(path) as source:
         for piece in text_pieces(source):
@@ -492,7 +492,7 @@ def _split(lines: list[str], delimiter: str) -> list[list[str]]:
     return [[field.strip() for field in row] for row in rows]
 
 
-def _find_delimiter(path: str | Path, lines: list[str]) -> str:
+def _find_delimiter(path: str | Place, lines: list[str]) -> str:
     """Return the delimiter by which most of the lines have the same number of fields, over one."""
     found = {}
     for delimiter in (*_DELIMITERS, " "):
@@ -527,7 +527,7 @@ def _is_amount(text: str) -> bool:
     return exact_number(text) is not None or ISO_DATE.fullmatch(text) is not None
 
 
-def _is_header(path: str | Path, rows: list[list[str]], names_asked: Iterable[str]) -> bool:
+def _is_header(path: str | Place, rows: list[list[str]], names_asked: Iterable[str]) -> bool:
     """Whether the first row holds names: it has text where numbers follow."""
     head, rest = rows[0], rows[1:]
     if not set(names_asked).isdisjoint(head):

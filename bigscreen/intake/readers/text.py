@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.preparation import MISSING
 from bigscreen.errors import InputError
+from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Source, decode, text_pieces, too_long
 from bigscreen.numerics.rows import njit
@@ -194,7 +194,7 @@ class Layout:
 class Fields:
     """Consecutive rows as fields: positions in `buf`, (rows, columns), and each row's line."""
 
-    path: Path
+    path: Place
     layout: Layout
     buf: NDArray[np.uint8]
     starts: NDArray[np.int32]

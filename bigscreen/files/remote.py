@@ -1,0 +1,190 @@
+"""Files that lie elsewhere: s3://, gs://, az://, memory:// and whatever else fsspec knows."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, wraps
+from pathlib import Path, PurePosixPath
+from typing import IO, Any, ParamSpec, TypeAlias, TypeVar
+
+from bigscreen.errors import InputError
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
+_LIBRARIES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
+_BLOCK_BYTES = 8 << 20
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def is_url(path: Any) -> bool:
+    """Whether a path names a place elsewhere."""
+    return isinstance(path, RemotePath) or (isinstance(path, str) and bool(_URL.match(path)))
+
+
+def located(path: str | os.PathLike[str] | RemotePath) -> Place:
+    """The path of a file or folder of this machine, or the place elsewhere that a URL names."""
+    if isinstance(path, RemotePath):
+        return path
+    return RemotePath(path) if isinstance(path, str) and is_url(path) else Path(path)
+
+
+def local(path: str | os.PathLike[str], what: str) -> Path:
+    """A path that has to be of this machine; ``what`` it is begins the sentence if it is not.
+
+    Raises
+    ------
+    InputError
+    """
+    if is_url(path):
+        raise InputError(f"{what} must lie on a disk of this machine, and {path} does not")
+    return Path(path)
+
+
+def _said(method: Callable[P, T]) -> Callable[P, T]:
+    """Make OSError, with the place, of all that a library raises of a place it cannot reach."""
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return method(*args, **kwargs)
+        except (InputError, FileNotFoundError):
+            raise
+        except Exception as error:
+            reason = " ".join(str(error).split()) or type(error).__name__
+            place = str(args[0])
+            raise OSError(getattr(error, "errno", None) or 5, reason[:300], place) from error
+
+    return call
+
+
+@dataclass(frozen=True)
+class RemotePath:
+    """A file or folder elsewhere, with as much of `pathlib.Path` as reading takes.
+
+    Parameters
+    ----------
+    url : str
+        Credentials and endpoints come from where its library has them: the environment
+        (``AWS_PROFILE``, ``FSSPEC_S3_ENDPOINT_URL``, ...) and its configuration files.
+    """
+
+    url: str
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> RemotePath:
+        return self.joinpath(name)
+
+    def joinpath(self, *names: str) -> RemotePath:
+        return RemotePath("/".join([self.url.rstrip("/"), *names]))
+
+    @property
+    def name(self) -> str:
+        return self._pure.name
+
+    @property
+    def suffix(self) -> str:
+        return self._pure.suffix
+
+    @property
+    def parent(self) -> RemotePath:
+        return RemotePath(self.url.rstrip("/").rpartition("/")[0])
+
+    @property
+    def _pure(self) -> PurePosixPath:
+        return PurePosixPath(self.url.partition("://")[2])
+
+    def with_name(self, name: str) -> RemotePath:
+        return self.parent / name
+
+    def with_suffix(self, suffix: str) -> RemotePath:
+        return self.with_name(self._pure.with_suffix(suffix).name)
+
+    def absolute(self) -> RemotePath:
+        return self
+
+    @_said
+    def exists(self) -> bool:
+        return bool(self._system.exists(self._key))
+
+    @_said
+    def is_dir(self) -> bool:
+        return bool(self._system.isdir(self._key))
+
+    @_said
+    def is_file(self) -> bool:
+        return bool(self._system.isfile(self._key))
+
+    @_said
+    def size(self) -> int:
+        """Bytes of a file."""
+        return int(self._system.info(self._key)["size"])
+
+    @_said
+    def mark(self) -> str:
+        """What changes when the file does, as far as the place tells."""
+        return str(self._system.ukey(self._key))
+
+    @_said
+    def sizes(self) -> dict[str, int]:
+        """Bytes of every file below this folder, by its name from there."""
+        found = self._system.find(self._key, detail=True)
+        start = len(self._system._strip_protocol(self._key).rstrip("/")) + 1
+        return {name[start:]: int(info["size"]) for name, info in found.items()}
+
+    @_said
+    def read_bytes(self) -> bytes:
+        return bytes(self._system.cat_file(self._key))
+
+    @_said
+    def open(self, mode: str = "rb", buffering: int = -1) -> IO[Any]:
+        """Open for reading from the start to the end, some MiB ahead."""
+        opened: IO[Any] = self._system.open(
+            self._key, mode, block_size=_BLOCK_BYTES, cache_type="readahead"
+        )
+        return opened
+
+    @_said
+    def take(self, file: str | os.PathLike[str]) -> None:
+        """Become a copy of a file of this machine: whole or not at all, as such places have it."""
+        self._system.put_file(os.fspath(file), self._key)
+
+    @_said
+    def remove(self) -> None:
+        """Delete the file, or the folder and all below it."""
+        self._system.rm(self._key, recursive=True)
+
+    @property
+    def _system(self) -> Any:
+        return self._found[0]
+
+    @property
+    def _key(self) -> str:
+        key: str = self._found[1]
+        return key
+
+    @cached_property
+    def _found(self) -> tuple[Any, str]:
+        import fsspec
+
+        scheme = self.url.partition("://")[0].lower()
+        try:
+            found: tuple[Any, str] = fsspec.url_to_fs(self.url, use_listings_cache=False)
+        except ImportError as error:
+            library = _LIBRARIES.get(scheme)
+            how = f"pip install {library}" if library else str(error)
+            if library == "s3fs":
+                how = 'pip install "bigscreen[remote]"'
+            raise InputError(f"{self.url}: to reach {scheme}:// takes a library: {how}") from None
+        except ValueError as error:
+            raise InputError(f"{self.url} is no place that can be reached ({error})") from None
+        return found
+
+
+Place: TypeAlias = Path | RemotePath
+"""A path of this machine, or a place elsewhere."""
