@@ -39,10 +39,10 @@ def main() -> None:
 
     \b
     Words used everywhere:
-      store     a folder that ingest makes from your files, quick to read in pieces
-      landmark  one of the M rows that all rows are compared with, in place of each other
+      store     a folder that ingest makes from your files, read in pieces
+      landmark  one of the M rows that all rows are compared with
       gamma     how quickly likeness falls with distance: larger bends more
-      C         what a mistake on one row costs: larger fits the training rows harder
+      C         what a mistake on a row costs: larger fits the training harder
       gap       how far the model can be from the best one, proved over every row
     """
 

@@ -98,7 +98,8 @@ def amend(
     \b
     Examples:
       bigscreen amend model.bsm train.store --remove ids.txt --bound
-      bigscreen amend model.bsm train.store new.bsm --remove ids.txt --relabel labels.csv
+      bigscreen amend model.bsm train.store new.bsm \\
+          --remove ids.txt --relabel labels.csv
     """
     from bigscreen.amend.amend import amend as edit
     from bigscreen.amend.amend import bounds

@@ -86,7 +86,7 @@ def predict(
     \b
     Example:
       bigscreen predict model.bsm test.store predictions.csv
-      bigscreen predict model.bsm test.store predictions.csv --probability --set .1
+      bigscreen predict model.bsm test.store p.csv --probability --set .1
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.model import Model, check_match
@@ -165,27 +165,30 @@ def evaluate(
     Of labels:
     error     share of rows that are predicted wrongly
     accuracy  share of rows that are predicted rightly
-    balanced  mean over labels of the share of their rows that are predicted rightly
+    balanced  mean over labels of the share of their rows predicted rightly
     f1        between 0 and 1; few false alarms and few misses of the second label
               (with more than two labels: the mean over all)
     auc       chance that a row of the second label scores above one of the first
     precision mean precision at every row of the second label, the surest first
               (average precision: what auc is for rare labels)
     confusion rows by true and by predicted label
-    by label  precision (share of the rows predicted to have the label that do), recall (share of
-              its rows that are found) and f1 of each
+    by label  precision (share of the rows predicted to have the label that
+              do), recall (share of its rows that are found) and f1 of each
 
     \b
     Of a model fitted with --probability, too:
-    log loss, Brier score, calibration error (how far probabilities are from what came true),
-    reliability by tenths, and the sets of labels at alpha .1: coverage and mean size
+    log loss, Brier score, calibration error (how far probabilities are from
+    what came true), reliability by tenths, and the sets of labels at alpha .1:
+    coverage and mean size
 
     \b
     Of a regression, over all rows with a target:
     mae       mean absolute error
     rmse      root of the mean squared error
-    r2        share of the targets' variance that is explained: 1 is perfect, 0 a constant
-    pinball   mean loss of the quantile that the model predicts (quantile regression)
+    r2        share of the targets' variance that is explained: 1 is perfect,
+              0 a constant
+    pinball   mean loss of the quantile that the model predicts (quantile
+              regression)
 
     \b
     Of a one-class machine:

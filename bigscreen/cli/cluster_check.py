@@ -50,7 +50,8 @@ def cluster_check(
 
     \b
     Example:
-      bigscreen cluster-check train.store --scheduler tcp://10.0.0.1:8786 --work /shared/work
+      bigscreen cluster-check train.store \\
+          --scheduler tcp://10.0.0.1:8786 --work /shared/work
     """
     from bigscreen.data.dataset import MANIFEST, Dataset
     from bigscreen.fleet.secure import certificates

@@ -152,7 +152,8 @@ def fit(
     \b
     Examples:
       bigscreen fit train.store model.bsm
-      bigscreen fit train.store model.bsm --landmarks 2000 --gamma 0.05 --C 10 --memory 4GiB
+      bigscreen fit train.store model.bsm --landmarks 2000 --gamma 0.05 \\
+          --C 10 --memory 4GiB
       bigscreen fit words.store model.bsm --kernel linear --workers 4
       bigscreen fit train.store model.bsm --exact --gamma 0.05 --C 10 --cache 2GiB
       bigscreen fit prices.store model.bsm --problem svr --epsilon 0.1 --exact

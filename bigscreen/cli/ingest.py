@@ -198,11 +198,15 @@ def ingest(
 
     \b
     Examples:
-      bigscreen ingest data.csv train.store --label target --holdout 0.2 --scale standard
+      bigscreen ingest data.csv train.store --label target \\
+          --holdout 0.2 --scale standard --impute median
+      bigscreen ingest "parts/*.csv" train.store --drop customer,comment
       bigscreen ingest train.svm.xz train.store
       bigscreen ingest test.svm.xz test.store --like train.store
-      bigscreen ingest train-images-idx3-ubyte.gz digits.store --scale divide:255 --positive 7
-      bigscreen ingest houses.csv houses.store --label price --regression --scale standard
+      bigscreen ingest train-images-idx3-ubyte.gz digits.store \\
+          --scale divide:255 --positive 7
+      bigscreen ingest houses.csv houses.store --label price \\
+          --regression --scale standard
       bigscreen ingest normal.csv normal.store --unlabelled
     """
     from bigscreen.intake.ingest import ingest as read_in

@@ -169,7 +169,8 @@ def path(
 
     \b
     Examples:
-      bigscreen path train.store all.bsp --C 1e-2:1e1:100 --kernel linear --folds 5
+      bigscreen path train.store all.bsp --C 1e-2:1e1:100 --kernel linear \\
+          --folds 5
       bigscreen path train.store all.bsp --exact --gamma 0.05 --C .1,1,10
       bigscreen path train.store all.bsp --nu .01:.5:50
     """

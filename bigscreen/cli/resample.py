@@ -59,7 +59,8 @@ def resample(
     \b
     Examples:
       bigscreen resample train.store train-holdout.store
-      bigscreen resample train.store train-holdout.store --way permutation --fits 999
+      bigscreen resample train.store train-holdout.store \\
+          --way permutation --fits 999
     """
     from sklearn.exceptions import ConvergenceWarning
 

@@ -33,7 +33,8 @@ def rows(
 
     \b
     out    the optimum is the same without the row
-    bound  the row pulls as hard as its weight lets it: its loss is linear around the optimum
+    bound  the row pulls as hard as its weight lets it: its loss is linear around
+           the optimum
     open   neither is proved; a smaller --tol of the fit decides more rows
 
     OUT ends in .csv, .tsv or .npy, or is -, standard output (csv). Its columns are score (of which

@@ -129,8 +129,10 @@ def tune(
     \b
     Examples:
       bigscreen tune train.store best.bsm
-      bigscreen tune train.store best.bsm --gamma 2^-8:2^2:11 --C 1e-2:1e3:10 --landmarks 200,1000
-      bigscreen tune train.store best.bsm --exact --elimination safe --C .1,1,10 --gamma .1,1
+      bigscreen tune train.store best.bsm --gamma 2^-8:2^2:11 \\
+          --C 1e-2:1e3:10 --landmarks 200,1000
+      bigscreen tune train.store best.bsm --exact --elimination safe \\
+          --C .1,1,10 --gamma .1,1
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.report import certificate, report

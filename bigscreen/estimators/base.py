@@ -108,6 +108,12 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     def _follow(self, X: Any, y: Any, sample_weight: Any) -> None:
         """What else a machine makes of the rows once it is fitted."""
 
+    def _html_repr(self) -> str:
+        """What a notebook shows: scikit-learn's diagram, and once it is fitted the certificate."""
+        model = getattr(self, "model_", None)
+        shown: str = super()._html_repr()
+        return shown if model is None else shown + model._repr_html_()
+
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True

@@ -153,7 +153,7 @@ def importance(model: Model, data: Rows, each: Each = map, seed: int = 0) -> dic
     """
     if model.kind != "one-class":
         check_outcome(model, data)
-    groups = _groups(model, data.n_features)
+    groups = column_groups(model, data.n_features)
     if len(groups) > MOST_COLUMNS:
         raise InputError(
             f"{len(groups)} columns are too many to be tried one by one (at most "
@@ -167,7 +167,7 @@ def importance(model: Model, data: Rows, each: Each = map, seed: int = 0) -> dic
         sums, squares = sums + worse, squares + square
     mean = sums / rows
     spread = np.sqrt(np.maximum(squares / rows - mean**2, 0.0) / rows)
-    names = _source_names(model, len(groups))
+    names = source_names(model, len(groups))
     order = np.argsort(-mean, kind="stable").tolist()
     measure = {"classifier": "error", "regressor": "mse", "one-class": "outside"}[model.kind]
     return {
@@ -181,7 +181,7 @@ def importance(model: Model, data: Rows, each: Each = map, seed: int = 0) -> dic
     }
 
 
-def _groups(model: Model, features: int) -> list[NDArray[np.int64]]:
+def column_groups(model: Model, features: int) -> list[NDArray[np.int64]]:
     """The features of every column of the source."""
     known = model.preparation
     if known.n_raw is None:
@@ -189,7 +189,8 @@ def _groups(model: Model, features: int) -> list[NDArray[np.int64]]:
     return list(np.split(np.arange(features), known.places[1:]))
 
 
-def _source_names(model: Model, count: int) -> list[str]:
+def source_names(model: Model, count: int) -> list[str]:
+    """What the first columns of the source are called."""
     names = model.preparation.names or []
     return [names[j] if j < len(names) else f"column {j + 1}" for j in range(count)]
 

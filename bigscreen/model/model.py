@@ -23,6 +23,7 @@ from bigscreen.kernels.standard import Compiled, geometry, kernel_from_dict
 from bigscreen.model.calibration import Calibration, given_prior
 from bigscreen.model.file import opened, packed, unpacked, write
 from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
+from bigscreen.model.shown import certificate_html
 from bigscreen.numerics.rows import FloatArray
 
 NO_CERTIFICATE = (
@@ -39,6 +40,9 @@ OUTLIER, INLIER = -1, 1
 ACCURATE = 2.0**-12
 """Part of a row's largest score that float32 entries may have moved any of its scores by; the
 scores of other rows come from float64 entries."""
+
+MOST_SHOWN = 12
+"""Labels that a notebook shows."""
 
 _LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
 
@@ -292,6 +296,21 @@ class Model:
             self.part = row_numbers(np.asarray(self.part), size, "part")
             if size and self.part.max() >= self.gate.n_parts:
                 raise ValueError(f"part names more than the {self.gate.n_parts} parts of the gate")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the machine and its certificate."""
+        name, *values = self.kernel.to_dict().items()
+        said = (f"{key} {value:g}" for key, value in values if isinstance(value, (int, float)))
+        machine = {"kernel": ", ".join([str(name[1]), *said])}
+        if self.landmarks is not None:
+            what = "landmarks" if self.support is None else "support rows"
+            machine[what] = f"{self.landmarks.shape[0]:,}"
+        machine["features"] = f"{self.n_features:,}"
+        if self.labels:
+            more = ", ..." if len(self.labels) > MOST_SHOWN else ""
+            machine["labels"] = ", ".join(map(str, self.labels[:MOST_SHOWN])) + more
+        title = f"bigscreen {self.kind}"
+        return certificate_html(title, machine, self.provenance, len(self.coef))
 
     @property
     def n_features(self) -> int:

@@ -31,7 +31,7 @@ from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.problems.point import reached
-from bigscreen.report.report import PLAIN_SECONDS, count, left_of, seconds
+from bigscreen.report.report import PLAIN_SECONDS, Heartbeat, count, left_of, seconds
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -71,9 +71,13 @@ class PathBar:
             disable=not self.console.is_terminal,
         )
         self._task: TaskID | None = None
+        self._heart = Heartbeat(lambda: self._waiting or self._last, self._print)
+        self._last = "starting"
 
     def __enter__(self) -> Self:
         self._bar.start()
+        if self._bar.disable:
+            self._heart.start()
         return self
 
     def __exit__(
@@ -82,6 +86,7 @@ class PathBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._heart.stop()
         self._bar.stop()
         if self._waiting is not None:
             self._print(self._waiting)
@@ -95,7 +100,7 @@ class PathBar:
             f"{event['parameter']} {event['value']:.4g}  {_share(event)} screened  {left_of(event)}"
         )
         if self._bar.disable:
-            self._waiting = f"{where}  {event['done']} of {event['total']}  {line}"
+            self._waiting = self._last = f"{where}  {event['done']} of {event['total']}  {line}"
             if time.monotonic() - self._printed >= PLAIN_SECONDS:
                 self._print(self._waiting)
             return
@@ -105,6 +110,7 @@ class PathBar:
 
     def _print(self, line: str) -> None:
         self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
+        self._heart.beat()
         self._printed, self._waiting = time.monotonic(), None
 
 

@@ -3,8 +3,9 @@
 import json
 import math
 import os
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,6 +30,8 @@ from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 
 PLAIN_SECONDS = 2.0
+HEARTBEAT_SECONDS = 10.0
+"""Where the output is no terminal, a line tells at least so often that the work goes on."""
 
 SCHEMA = 1
 """Of what commands write as JSON; another one where a field goes, or means something else."""
@@ -89,6 +92,45 @@ def left_of(event: Mapping[str, Any]) -> str:
     return f"relative gap {event['relative_gap']:.1e}"
 
 
+class Heartbeat:
+    """Says now and then what goes on, where nothing else has been printed for a while.
+
+    Parameters
+    ----------
+    say : callable
+        Returns what is being done, "" where there is nothing to say.
+    write : callable
+        Prints a line.
+    """
+
+    def __init__(self, say: Callable[[], str], write: Callable[[str], None]) -> None:
+        self._say, self._write = say, write
+        self._began = self._printed = time.monotonic()
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def start(self) -> None:
+        """Begin; `stop` ends it."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End, and wait for a line that is being printed."""
+        self._end.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def beat(self) -> None:
+        """Note that a line was printed."""
+        self._printed = time.monotonic()
+
+    def _run(self) -> None:
+        while not self._end.wait(max(self._printed + HEARTBEAT_SECONDS - time.monotonic(), 0.01)):
+            if time.monotonic() - self._printed >= HEARTBEAT_SECONDS:
+                self.beat()
+                if what := self._say():
+                    self._write(f"... {what}  after {seconds(self._printed - self._began)}")
+
+
 class LiveReport:
     """What shows events while they come: live on a terminal, plain lines elsewhere.
 
@@ -101,12 +143,19 @@ class LiveReport:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True, highlight=False)
         self._live: Live | None = None
+        self._heart = Heartbeat(self._doing, self._print)
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
             self._live = Live(console=self.console, refresh_per_second=8, transient=True)
             self._live.start()
+        else:
+            self._heart.start()
         return self
+
+    def _doing(self) -> str:
+        """What a heartbeat says is being done."""
+        raise NotImplementedError
 
     def __exit__(
         self,
@@ -114,10 +163,12 @@ class LiveReport:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._heart.stop()
         if self._live is not None:
             self._live.stop()
 
     def _print(self, line: str) -> None:
+        self._heart.beat()
         self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)
 
 
@@ -142,6 +193,9 @@ class FitReport(LiveReport):
             self._print(self._waiting)
         self._close_phase()
         super().__exit__(kind, error, trace)
+
+    def _doing(self) -> str:
+        return self._line or self._phase or "starting"
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event of `bigscreen.train.run.train`."""
@@ -181,7 +235,7 @@ class FitReport(LiveReport):
 
 
 class IngestBar:
-    """Progress bars for the events of `bigscreen.intake.ingest.ingest`, on terminals only."""
+    """Progress bars for the events of `bigscreen.intake.ingest.ingest`; a heartbeat elsewhere."""
 
     def __init__(self) -> None:
         console = Console(stderr=True)
@@ -196,9 +250,13 @@ class IngestBar:
             disable=not console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
+        self._line = "opening the files"
+        self._heart = Heartbeat(lambda: self._line, lambda line: console.print(line, markup=False))
 
     def __enter__(self) -> Self:
         self._bar.start()
+        if self._bar.disable:
+            self._heart.start()
         return self
 
     def __exit__(
@@ -207,11 +265,13 @@ class IngestBar:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        self._heart.stop()
         self._bar.stop()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
         phase, rows = event["phase"], event["rows"]
+        self._line = f"{phase}  {count(rows)} rows"
         if phase not in self._tasks:
             self._tasks[phase] = self._bar.add_task(phase, rows="0")
         unit = "bytes" if phase == "read" else "rows"

@@ -34,6 +34,9 @@ class TuneReport(LiveReport):
         self._rungs: list[dict[str, Any]] = []
         self._line, self._printed = "", -math.inf
 
+    def _doing(self) -> str:
+        return self._line or "starting"
+
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
         what = event["event"]

@@ -101,6 +101,7 @@ def test_help_has_an_example(command: list[str]) -> None:
     assert f"bigscreen {command[0] if command else 'demo'}" in shown
     if command:
         assert "Example" in shown and "--json FILE" in shown
+    assert max(map(len, shown.splitlines())) <= 80, "lines of a help text fit a terminal"
 
 
 def test_help_waits_for_nothing_that_is_slow_to_import() -> None:

@@ -14,7 +14,8 @@ from bigscreen.intake.readers.base import PIECE_BYTES
 
 def is_frame(X: Any) -> bool:
     """Whether X is a table that Arrow takes, or one of dask's in partitions."""
-    return hasattr(X, "__arrow_c_stream__") or _is_pandas(X) or _is_dask(X)
+    streams = hasattr(X, "__arrow_c_stream__") and not hasattr(X, "dims")  # (as xarray's arrays)
+    return streams or _is_pandas(X) or _is_dask(X)
 
 
 def _is_pandas(X: Any) -> bool:

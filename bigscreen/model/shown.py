@@ -1,0 +1,59 @@
+"""A model in a notebook: what it is and what is proved of it, as a few lines of HTML."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from bigscreen.problems.point import met, reached
+
+
+def certificate_html(
+    title: str, machine: Mapping[str, str], provenance: Mapping[str, Any], scorers: int
+) -> str:
+    """A frame with a verdict and a table.
+
+    Parameters
+    ----------
+    title : str
+    machine : mapping
+        What is to be said of the machine, by name.
+    provenance : mapping
+        Of the model; an empty one has no verdict.
+    scorers : int
+        Score functions, each with a certificate.
+    """
+    verdict, proved = _verdict(provenance, scorers)
+    rows = "".join(
+        f"<tr><td style='text-align:left;color:#666'>{escape(name)}</td>"
+        f"<td style='text-align:left'>{escape(text)}</td></tr>"
+        for name, text in machine.items()
+    )
+    colour = "#2e7d32" if proved else "#b26a00"
+    return (
+        f"<div style='border-left:4px solid {colour};padding:.2em .8em;margin:.5em 0'>"
+        f"<b>{escape(title)}</b><br><span style='color:{colour}'>{escape(verdict)}</span>"
+        f"<table style='margin:.3em 0'>{rows}</table></div>"
+    )
+
+
+def _verdict(provenance: Mapping[str, Any], scorers: int) -> tuple[str, bool]:
+    """What is proved, in a sentence, and whether it is what was asked for."""
+    found, rows = provenance.get("certificates"), provenance.get("rows")
+    if not found:
+        return f"Nothing is proved: {provenance.get('no_certificate') or 'it has no fit'}.", False
+    over = "" if rows is None else f" over all {rows:,} rows"
+    many = "" if scorers == 1 else f", the largest of {scorers} score functions"
+    if not all(part.get("proved", True) for part in found):
+        return f"Nothing is proved: the kernel is not positive semidefinite{over}.", False
+    tol = provenance["parameters"]["tol"]
+    gap = max(part["relative_gap"] for part in found)
+    if all(met(part, tol) for part in found):
+        return f"Proved{over}: the relative gap is {gap:.1e} (asked for {tol:g}){many}.", True
+    widest = max(reached(part) for part in found)
+    return (
+        f"The relative gap missed {tol:g}: {widest:.1e}, rounding included{over}{many}; it is the "
+        "best machine found.",
+        False,
+    )
