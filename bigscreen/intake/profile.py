@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,21 @@ KEPT = 1 << 17
 FIRST_ROWS = 20_000
 """Rows among which a column of whole numbers is looked at for numbers of rows."""
 
+FEW_VALUES = 10
+"""Columns of fewer values hold no mark that stands out."""
+
 _SLICE = 1 << 20
+
+
+def nearly_alike(texts: Iterable[Any]) -> str | None:
+    """The first texts that differ in case or blanks alone, quoted; None if there are none."""
+    folded: dict[str, str] = {}
+    for text in texts:
+        if isinstance(text, str):
+            other = folded.setdefault(" ".join(text.casefold().split()), text)
+            if other != text:
+                return f"{other!r} and {text!r}"
+    return None
 
 
 class Copies:
@@ -165,6 +180,10 @@ class TableProfile:
         remarks = []
         if low == high:
             remarks.append("one value only: drop it")
+        elif (mark := self._apart(k)) is not None:
+            remarks.append(
+                f"{mark:g} lies far from all other values: is it a mark of missing ones?"
+            )
         elif self._numbers_rows(k):
             remarks.append("a different whole number in every row: drop it if it numbers them")
         elif abs(skew) > 5 and kind == "number":
@@ -172,6 +191,18 @@ class TableProfile:
         mean = m1 + float(self._shift[k])
         found = {"low": low, "high": high, "mean": mean, "deviation": deviation, "skew": skew}
         return {**out, **found, "remarks": remarks}
+
+    def _apart(self, k: int) -> float | None:
+        """The smallest or largest value, where it is frequent and far from all others."""
+        values, times = np.unique(self._first[:, k], return_counts=True)
+        values, times = values[~np.isnan(values)], times[~np.isnan(values)]
+        if len(values) < FEW_VALUES:
+            return None
+        for end, rest in ((values[0], values[1:]), (values[-1], values[:-1])):
+            often = times[values == end][0] >= max(5, 0.01 * times.sum())
+            if often and np.min(np.abs(rest - end)) > 3 * (rest[-1] - rest[0]):
+                return float(end)
+        return None
 
     def _numbers_rows(self, k: int) -> bool:
         first = self._first[:, k]
@@ -188,15 +219,10 @@ class TableProfile:
         missing = int(counts[texts.index(ABSENT)]) if ABSENT in texts else 0
         present = {text: int(n) for text, n in zip(texts, counts, strict=True) if n}
         common = max(present, key=lambda text: present[text]) if present else None
-        folded: dict[str, list[str]] = {}
-        for text in present:
-            folded.setdefault(" ".join(text.casefold().split()), []).append(text)
-        alike = next((group for group in folded.values() if len(group) > 1), None)
         remarks = []
         if c not in self._known.hashed:
             remarks += ["one kind only: drop it"] if len(present) == 1 else []
-            if alike:
-                pair = " and ".join(map(repr, alike[:2]))
+            if pair := nearly_alike(present):
                 remarks.append(f"{pair} differ in case or blanks alone")
         return {
             "kind": "hashed" if c in self._known.hashed else "category",

@@ -19,7 +19,7 @@ from bigscreen.data.texts import by_column
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
-from bigscreen.intake.profile import MOST_COLUMNS, TableProfile
+from bigscreen.intake.profile import MOST_COLUMNS, TableProfile, nearly_alike
 from bigscreen.intake.read_pass import Reading, Report
 from bigscreen.intake.source import FEW_LABELS, MAX_LABELS, known_codes, settle
 from bigscreen.intake.spill import Journal
@@ -371,6 +371,12 @@ class Build:
             if like is None and not form:
                 name = repr(shape.names[int(c)]) if shape.names else f"number {int(c) + 1}"
                 self.notes.append(f"the column {name} holds dates, taken as days since 1970.")
+        pair = nearly_alike(found.labels) if like is None and not self.wanted.regression else None
+        if pair:
+            self.notes.append(
+                f"the labels {pair} differ in case or blanks alone and count as two: write them "
+                "alike if they are one."
+            )
         if found.unknown:
             parts = (f"{found.labels[c]!r} ({rows})" for c, rows in sorted(found.unknown.items()))
             known = ", ".join(map(str, (like and like.labels or [])[:NAMED]))

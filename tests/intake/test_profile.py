@@ -68,6 +68,20 @@ def test_a_column_that_numbers_rows_is_pointed_out(tmp_path):
     assert "a different whole number in every row" in remarks[0][0] and not remarks[1] + remarks[2]
 
 
+def test_marks_of_missing_values_and_labels_written_twice_are_pointed_out(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{v if v > 10 else -999},{v},{['Yes', 'yes ', 'No'][v % 3]}" for v in range(200)]
+    (tmp_path / "a.csv").write_text("\n".join(["score,fine,label", *rng.permutation(rows)]) + "\n")
+    made = ingest(tmp_path / "a.csv", tmp_path / "s")
+    score, fine = (column["remarks"] for column in made.store.profile["columns"])
+    assert score == ["-999 lies far from all other values: is it a mark of missing ones?"]
+    assert not any("mark of missing" in remark for remark in fine)
+    assert any(
+        "'Yes' and 'yes' differ in case" in note.replace("'yes' and 'Yes'", "'Yes' and 'yes'")
+        for note in made.notes
+    )
+
+
 def test_a_held_out_store_has_its_own_and_a_stopped_ingest_the_same(tmp_path, monkeypatch):
     take_small_steps(monkeypatch)
     mixed(tmp_path / "a.csv")
