@@ -100,7 +100,8 @@ def one(case: Case, work: Path, number: int, scale: float) -> dict[str, Any]:
     """Plan and measurement of one case."""
     n = max(1000, int(case.n * scale))
     # Cases of the same rows share their store.
-    first = next(k for k, other in enumerate(CASES.values()) if (other.rows, other.n) == case[:2])
+    alike = (k for k, other in enumerate(CASES.values()) if (other.rows, other.n) == case[:2])
+    first = next(alike, number)
     store, model = work / f"rows-{first}-{n}.store", work / f"model-{number}.bsm"
     if not store.exists():
         ingest(case.rows(n), store)

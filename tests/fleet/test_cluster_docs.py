@@ -162,4 +162,35 @@ def test_documented_options_exist(start):
     for option in re.findall(r"(--(?:worker|nanny)-port|--nthreads|--interface)", README):
         assert option in workers
     documented = set(re.findall(r"^ *(cluster/\S+|python cluster/\S+)", README, flags=re.MULTILINE))
-    assert documented == {"cluster/tcp.sh", "python cluster/local.py"}
+    assert documented == {"cluster/tcp.sh", "python cluster/local.py", "python cluster/slurm.py"}
+
+
+def test_pods_have_the_environment_of_workers():
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load((ROOT / "cluster" / "kubernetes.yaml").read_text())["spec"]
+    (worker,) = found["worker"]["spec"]["containers"]
+    assert {each["name"]: each["value"] for each in worker["env"]} == WORKER_ENVIRONMENT
+    words = worker["args"]
+    assert words[words.index("--nthreads") + 1] == "1" == worker["resources"]["limits"]["cpu"]
+    # Dask has to notice first, or the whole pod goes.
+    limit = words[words.index("--memory-limit") + 1]
+    assert int(limit.removesuffix("GiB")) * 1024 < int(
+        worker["resources"]["limits"]["memory"].removesuffix("Mi")
+    )
+    (scheduler,) = found["scheduler"]["spec"]["containers"]
+    assert scheduler["image"] == worker["image"]
+
+
+def test_batch_jobs_have_the_environment_of_workers():
+    pytest.importorskip("dask_jobqueue", reason="no dask-jobqueue: pip install dask-jobqueue")
+    given = ("--cores", "3", "--memory", "6GiB", "--walltime", "01:02:03", "--queue", "day")
+    command = [sys.executable, ROOT / "cluster" / "slurm.py", *given, "--script"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    script = done.stdout
+    for name, value in WORKER_ENVIRONMENT.items():
+        assert f"export {name}={value}\n" in script
+    for line in ("#SBATCH -p day", "#SBATCH --cpus-per-task=3", "#SBATCH -t 01:02:03"):
+        assert line in script
+    assert all(
+        part in script for part in ("--nthreads 1 ", "--nworkers 3 ", "--memory-limit 2.00GiB ")
+    )
