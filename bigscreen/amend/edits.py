@@ -153,7 +153,10 @@ def check_fit(data: Rows, more: Rows) -> None:
             "--like the store"
         )
     if more.n_unlabelled:
-        raise InputError(f"{more.n_unlabelled} of the rows to add have no label; give each one")
+        raise InputError(
+            f"{more.n_unlabelled} of the rows to add have no label, or one that the model does not "
+            "know; give each one of its own"
+        )
 
 
 def places_of(data: Rows, numbers: NDArray[np.int64]) -> tuple[NDArray[np.int64], int]:

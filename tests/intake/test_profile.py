@@ -140,3 +140,18 @@ def test_copies_are_counted_in_any_order(seed, rows, kinds):
             assert copies.exact == (most > 60 or len(np.unique(chosen)) <= 60)
     assert shares[0] == pytest.approx(wanted) and shares[1] == shares[2]
     assert abs(shares[1] - wanted) <= 0.4
+
+
+def test_the_report_page_shows_the_table_of_a_store(tmp_path):
+    mixed(tmp_path / "a.csv")
+    runner = CliRunner()
+    for args in (
+        ["ingest", "a.csv", "s", "--impute", "median", "--scale", "standard"],
+        ["fit", "s", "m.bsm", "--kernel", "linear", "--tol", "0.05"],
+        ["report", "m.bsm", "s", "m.html"],
+    ):
+        paths = [str(tmp_path / a) if a in ("a.csv", "s", "m.bsm", "m.html") else a for a in args]
+        done = runner.invoke(main, paths)
+        assert done.exit_code == 0, done.output
+    page = (tmp_path / "m.html").read_text()
+    assert "The table behind s" in page and "copies of other rows" in page and "holes" in page
