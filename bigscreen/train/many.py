@@ -100,13 +100,12 @@ class ManyJob(FeaturesJob):
     def _attempt(self, binary: Binary) -> Attempt:
         attempt = super()._attempt(binary)
         solver, source = attempt.solver, attempt.source
+        design = self._recast(attempt.design, binary)
+        if source is not None:  # features that are computed again have no other source
+            source = design if source is attempt.design else self._recast(source, binary)
         if binary.folder in self.points and isinstance(solver, Newton):
             solver = Begun(self.points[binary.folder], solver)
-        return attempt._replace(
-            design=self._recast(attempt.design, binary),
-            solver=solver,
-            source=None if source is None else self._recast(source, binary),
-        )
+        return attempt._replace(design=design, solver=solver, source=source)
 
     def models(self) -> list[Model]:
         """The model of every fit; a warning says which of them missed the gap."""
