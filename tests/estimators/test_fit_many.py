@@ -222,3 +222,13 @@ def test_recast_rows_are_the_others_with_outcomes_of_their_own():
 def test_bad_input_is_said(machine, y, weights, said):
     with pytest.raises(ValueError, match=said):  # scikit-learn's own, and ours, which are some, too
         fit_many(machine, X, y, weights)
+
+
+def test_features_that_are_computed_again_whose_rank_is_less_than_their_landmarks():
+    rows = RNG.normal(size=(600, 2))
+    labels = (rows[:, 0] > 0).astype(int)
+    how = {"n_components": 40, "gamma": 0.05, "features": "recomputed", "random_state": 0}
+    machines = fit_many(NystroemSVC(**how), rows, np.stack([labels, 1 - labels], axis=1))
+    for machine, own in zip(machines, (labels, 1 - labels), strict=True):
+        assert machine.certificate_[0]["rank"] < 40
+        near(machine, NystroemSVC(**how).fit(rows, own))
