@@ -27,7 +27,9 @@ from bigscreen.path.stage import Stage
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import BASE_BYTES, FEWEST, WORKER_BYTES, row_size
+from bigscreen.train.plan import FEWEST, row_size
+from bigscreen.train.plan import LOOSE_BASE_BYTES as BASE_BYTES
+from bigscreen.train.plan import LOOSE_WORKER_BYTES as WORKER_BYTES
 
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""

@@ -32,6 +32,8 @@ SOLVER_ROW_BYTES = 72
 """Solver state of a row: scores, labels, norms, side, temporaries of a pass."""
 BLOCK_BYTES = 2**26
 """Rows that a thread holds while it reads them: a block, and what is made of it."""
+LOOSE_BASE_BYTES, LOOSE_WORKER_BYTES = 400 * 2**20, 250 * 2**20
+"""The same with room for what is not counted, of paths and searches."""
 NEARBY = 1.5
 """Copies of the rows that the coordinator has at hand, while they come."""
 READ_COST = 0.3

@@ -29,7 +29,8 @@ from bigscreen.problems.point import settled
 from bigscreen.train.job import rely_on
 from bigscreen.train.path_options import PathOptions, make_folds
 from bigscreen.train.path_stage import LEAST_FLOAT32, PATH_ROW_BYTES
-from bigscreen.train.plan import BASE_BYTES, WORKER_BYTES
+from bigscreen.train.plan import LOOSE_BASE_BYTES as BASE_BYTES
+from bigscreen.train.plan import LOOSE_WORKER_BYTES as WORKER_BYTES
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.run import train
 from bigscreen.tune.bounds import accuracy, decisions
