@@ -6,8 +6,9 @@ computed again, alpha is read off (or handed in), and the sums are float64.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,16 @@ from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.ledger import DualPoint
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
-from bigscreen.problems.dual import Dual, Mu
-from bigscreen.problems.point import Certificate, Point, Reading, SumLayout, Terms, relative
+from bigscreen.problems.dual import Dual, Mu, sensitivity
+from bigscreen.problems.point import (
+    Certificate,
+    Point,
+    Reading,
+    SumLayout,
+    Terms,
+    add_rows,
+    relative,
+)
 from bigscreen.problems.recipes import CSvc, Problem
 from bigscreen.screening.dynamic import farthest
 
@@ -36,17 +45,32 @@ FARTHER = 4.0
 """So many times as far as the scores of a sample's rows at most can rounding move any score."""
 
 COLUMN_ROWS = 1024
-"""Rows whose columns are held at once: a tile and its columns stay in cache."""
+"""Rows whose columns are held, and added up, at once: a tile and its columns stay in cache."""
+
+CLOSE = 1e-4
+"""Relative gap below which rows near their kink are made exact: for wider ones nothing hangs on it.
+"""
+
+
+DIGITS = 1e-7
+"""Relative gap below which P and D themselves are wanted to more digits than float32 gives."""
+
+AT_SIDE = 1e-12
+"""Part of its box that alpha may be off its side by, as a mixture of equal ones is."""
+
+OTHERS = 6
+"""Sums of a closing pass before those by part."""
 
 
 class _Sums(NamedTuple):
     """A shard's part of a closing pass.
 
-    ``sums``: [loss, what a score's error moves it by, and half its square, rows, support, sum
-    |alpha| by part...]; ``values``, ``parts``: for every part of alpha the sums of its `Terms`, and
-    V (terms, m + extras); ``kinks``: those of P near the multiplier of every group; ``sample``:
-    what float64 columns of some rows would have changed; ``scores``: of all rows, in the end those
-    that are kept; ``alpha`` likewise, in the end (places, values) of rows that a ledger lists.
+    ``sums``: [loss, what a score's error moves it by, and half its square, rows, support, what an
+    error of a score moves the gap by where rows are not exact, sum |alpha| by part...];
+    ``values``, ``parts``: for every part of alpha the sums of its `Terms`, and V (terms, m +
+    extras); ``kinks``: those of P near the multiplier of every group; ``sample``: what float64
+    columns of some rows would have changed; ``scores``: of all rows, in the end those that are
+    kept; ``alpha`` likewise, in the end (places, values) of rows that a ledger lists.
     """
 
     sums: FloatArray
@@ -72,6 +96,8 @@ class _ShardSums:
     dtype: type
     source: Design | None = None
     keep: bool = False
+    margin: float = 0.0
+    """Rows that are no farther than this from a kink are made exact; 0: none."""
 
     def __call__(self, item: tuple[int, FloatArray | None]) -> _Sums:
         """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores)."""
@@ -92,11 +118,11 @@ class _ShardSums:
         """The sums before the first of so many rows."""
         frame, n_parts = self.frame, max(1, len(self.point.readings))
         return _Sums(
-            np.zeros(5 + n_parts),
+            np.zeros(OTHERS + n_parts),
             np.zeros((n_parts, frame.terms * (1 + frame.curved))),
             np.zeros((n_parts, frame.terms, self.exact.width + frame.extras)),
             [],
-            Sample.none(self.exact.rank),
+            Sample.none(),
             np.empty(rows if frame.groups or self.keep else 0),
             np.empty(rows if self.lists else 0),
         )
@@ -108,10 +134,12 @@ class _ShardSums:
         tiles: tuple[slice, Any, Any],
         given: FloatArray | None,
         alpha: FloatArray,
-    ) -> None:
+        exact: Callable[[NDArray[np.int64]], FloatArray] | None = None,
+    ) -> NDArray[np.int64]:
         """Add a tile's rows: their places, their columns, and those that alpha is read off.
 
-        ``alpha`` receives theirs.
+        ``alpha`` receives theirs; ``exact`` gives float64 columns of some of them.
+        Returns which rows these were.
         """
         rows, columns, read = tiles
         scores = np.empty(len(alpha))
@@ -124,20 +152,39 @@ class _ShardSums:
         weight = np.array([reading.weight for reading in self.point.readings] or [1.0])
         for each, share in zip(alphas, weight / weight.sum(), strict=False):
             alpha += share * each
-        self._tile(part, columns, scores, alphas, found)
+        near, instead = np.empty(0, np.int64), np.empty((0, 0))
+        if exact is not None and self.margin:
+            gradient = part.gradient(scores, self.mu)
+            moves = sensitivity(part, alpha, gradient, self.margin)
+            near = np.flatnonzero(moves > AT_SIDE * part.reach)
+            instead, moves[near] = exact(near), 0.0
+            sums = np.empty(len(near))
+            _scores(instead, self.coef, self._constant, sums)
+            scores[near] = sums
+            found.sums[5] += moves.sum()
+        self._tile(part, (columns, near, instead), scores, alphas, found)
         if len(found.scores):
             found.scores[rows] = scores
         if self.lists:
             found.alpha[rows] = alpha
+        return near
 
     @property
     def lists(self) -> bool:
         """Whether a ledger can hold the dual point."""
         return self.keep and type(self.problem) is CSvc and not self.frame.groups
 
-    def seen(self, true: Design, looked: Looked, dual: Dual, alpha: FloatArray) -> Sample:
-        """What float64 columns of some rows would have changed."""
-        return seen(true, looked, dual, alpha, (self.point.w, self._constant), self.mu)
+    def seen(
+        self,
+        true: Design,
+        looked: Looked,
+        dual: Dual,
+        alpha: FloatArray,
+        exact: NDArray[np.bool_],
+    ) -> Sample:
+        """What float64 columns of some rows would have changed, but for those that had them."""
+        w = self.point.w, self._constant
+        return seen(true, looked, dual, alpha, w, self.mu, exact)
 
     def finished(self, found: _Sums, dual: Dual) -> _Sums:
         """The sums with what follows from all scores, which are kept if they are asked for."""
@@ -153,15 +200,20 @@ class _ShardSums:
     def _tile(
         self,
         dual: Dual,
-        columns: Any,
+        tile: tuple[Any, NDArray[np.int64], FloatArray],
         scores: FloatArray,
         alphas: Iterable[FloatArray],
         found: _Sums,
     ) -> None:
         sums, values, parts = found.sums, found.values, found.parts
-        sums[0] += dual.losses(scores, self.mu).sum()
+        columns, near, instead = tile
+        losses = dual.losses(scores, self.mu)
+        sums[0] += losses.sum()
         if dual.curve is None:
-            sums[1] += dual.reach.sum()
+            # (Where rows near their kink are known, no other row's loss of 0 can be another.)
+            moving = losses > 0 if self.margin else np.ones(len(dual), np.bool_)
+            moving[near] = True
+            sums[1] += dual.reach[moving].sum()
         else:
             sums[1] += np.abs(dual.best(dual.gradient(scores, self.mu))).sum()
             sums[2] += dual.reach.sum()
@@ -169,10 +221,16 @@ class _ShardSums:
         used = np.zeros(len(dual), np.bool_)
         border = self.frame.border(dual)
         for k, alpha in enumerate(alphas):
-            sums[5 + k] += np.abs(alpha).sum()
+            sums[OTHERS + k] += np.abs(alpha).sum()
             terms = Terms(self.frame, dual, alpha)
             values[k] += terms.sums
-            terms.add(slice(None), columns, border, parts[k])
+            # By itself, as a long sum rounds more than a sum of short ones.
+            part = np.zeros(parts[k].shape)
+            for coef, term in terms.parts:
+                add_rows(instead, border[near], coef[near], term[near], part)
+                coef[near] = 0.0
+            terms.add(slice(None), columns, border, part)
+            parts[k] += part
             used |= alpha != 0
         sums[4] += np.count_nonzero(used)
 
@@ -213,20 +271,33 @@ class _Several:
         for a, b in row_ranges(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
             alphas = np.empty((len(self.passes), b - a))
+            known = np.zeros((len(self.passes), b - a), np.bool_)
             other = X if exact is design else design.data.X(start + a, start + b)
+            own, more = None, None
+            if true is not None and true.kernel is not None:
+                own = X if true is exact else true.data.X(start + a, start + b)
             for c, d in row_ranges(b - a, COLUMN_ROWS):
                 columns = _columns(exact, X[c:d], dtype)
                 read = columns if same else _columns(design, other[c:d], np.float32)
                 tile = slice(a + c, a + d), columns, read
+                if true is not None and own is not None:
+                    more = partial(_float64, true, exact, own[c:d])
                 for k, each in enumerate(self.passes):
-                    each.add(found[k], duals[k], tile, items[k][1], alphas[k, c:d])
-            if true is not None and true.kernel is not None:
-                some = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
-                own = X if true is exact else true.data.X(start + a, start + b)
-                looked = Looked.at(true, exact, (own[some], X[some]))
+                    near = each.add(found[k], duals[k], tile, items[k][1], alphas[k, c:d], more)
+                    known[k, c + near] = True
+            if own is not None:
+                assert true is not None
+                drawn = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
+                # (Errors grow with rows' lengths: no row is to be out of sight.)
+                longest = int(np.argmax(true.data.sqnorms(start + a, start + b)))
+                some = np.append(drawn, longest)
+                looked = Looked.at(
+                    true, exact, (own[some], X[some]), np.arange(len(some)) < len(drawn)
+                )
                 for k, each in enumerate(self.passes):
-                    more = each.seen(true, looked, duals[k][a + some], alphas[k, some])
-                    found[k] = found[k]._replace(sample=found[k].sample + more)
+                    own_rows = duals[k][a + some], alphas[k, some], known[k, some]
+                    sample = each.seen(true, looked, *own_rows)
+                    found[k] = found[k]._replace(sample=found[k].sample + sample)
         ended = zip(self.passes, found, duals, strict=True)
         return [each.finished(sums, dual) for each, sums, dual in ended]
 
@@ -251,9 +322,35 @@ def _with_middle(point: Point) -> Point:
     return replace(point, readings=(middle,))
 
 
+def _scaled(frame: SumLayout, scale: FloatArray) -> float:
+    """The part by which a coupling makes any alpha smaller."""
+    return float(np.max(np.abs(scale[: frame.buckets] - 1.0)))
+
+
 def _columns(design: Design, X: Any, dtype: type) -> Any:
     """Columns as compiled loops take them; raw features, dense or CSR, are their own."""
     return as_rows(X if design.kernel is None else design.columns(X, dtype))
+
+
+def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> FloatArray:
+    """Float64 columns, as ``used`` has them, of some rows of the kernel design ``true``."""
+    if not len(some):
+        return np.empty((0, used.width))
+    columns = true.columns(rows[some], np.float64)
+    return columns if used is true else true.features_of(columns)
+
+
+def _margin(design: Design, true: Design, point: Point) -> float:
+    """How far float32 columns move a score, if errors are independent (maths.md 4).
+
+    0, for no rows to be made exact, where that is not worth it.
+    """
+    if true.kernel is None or point.gap > CLOSE * abs(point.primal):
+        return 0.0
+    coef = design.coef(point.w) if true is design else true.coef(point.w)
+    size = float(np.sum(np.abs(coef)))
+    root = float(np.linalg.norm(coef))
+    return true.score_error(coef) * root / size if size > 0 else 0.0
 
 
 def close(
@@ -292,13 +389,16 @@ def close(
         (s, None if alpha is None else alpha[slice(*data.shard(s))]) for s in range(data.n_shards)
     )
     theta = [reading.weight for reading in point.readings] or [1.0]
-    total = np.zeros(5 + len(theta))
+    total = np.zeros(OTHERS + len(theta))
     parts = np.zeros((len(theta), frame.terms, exact.width + frame.extras))
     values = np.zeros((len(theta), frame.terms * (1 + frame.curved)))
     near: list[list[Kinks]] = []
-    sample = Sample.none(exact.rank)
+    sample = Sample.none()
+    margin = 0.0
+    if dtype is np.float32 and not frame.curved:
+        margin = _margin(design, source or design, point)
     program = _ShardSums(
-        design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep
+        design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep, margin
     )
     kept: list[NDArray[Any]] = []
     some: list[tuple[NDArray[np.int64], FloatArray]] = []
@@ -311,7 +411,7 @@ def close(
         parts += found.parts
         near.append(found.kinks)
         sample += found.sample
-    loss, box, bend, rows, support = total[:5]
+    loss, box, bend, rows, support, left = total[:OTHERS]
     # Each part of the mixture is made feasible by itself: so is their mixture.
     scales = [frame.scales(part) for part in parts]
     if all(scale is None for scale in scales):
@@ -324,7 +424,7 @@ def close(
             v += weight / sum(theta) * (scale @ part)
     w_alpha = exact.features(v[: exact.width])
     b_alpha = float(v[exact.width]) if frame.constant else 0.0
-    size = float(np.dot(theta, total[5:]))
+    size = float(np.dot(theta, total[OTHERS:]))
     constant = point.intercept if frame.constant else 0.0
     half_w_sq, half_alpha_sq = 0.5 * float(point.w @ point.w), 0.5 * float(w_alpha @ w_alpha)
     primal = loss + half_w_sq
@@ -339,32 +439,55 @@ def close(
         primal, passed = primal + change, passed + weight
         ends[:, g] = joined.ends(total_g)
     dual = lin - half_alpha_sq - 0.5 * b_alpha**2
-    # Float64 sums only: the features ARE their computed columns, the same numbers in P and D.
+    # Float64 sums only: the features ARE their computed columns, the same numbers in P and D. The
+    # machine that is published has the coefficients themselves, with which scores are summed, and
+    # ``lengths`` below says what has become of ||w||^2.
     largest = frame.largest(exact.column_bound)
-    terms, rows_summed = exact.width + exact.rank, data.shard_rows + data.n_shards
+    tile = min(COLUMN_ROWS, data.chunk_rows)
+    rows_summed = tile + 2 * (data.shard_rows // tile + 1) + data.n_shards
     offsets = abs(constant) + float(np.max(np.abs([*multiplier, *best]), initial=0.0))
-    error = UNIT_ROUNDOFF * terms * largest * (exact.coef_size(point.w) + offsets)
-    own = (box + 0.5 * bend * error) * error
+    # Of a sum of so many products (maths.md 4).
+    deviation = UNIT_ROUNDOFF * (2.0 * float(np.sqrt(exact.width)) + 2.0)
+    error = deviation * largest * (float(np.sum(np.abs(exact.coef(point.w)))) + offsets)
+    summed_own = (box + 0.5 * bend * error) * error
     # What cancels in P (a nu-SVC's rho) was rounded by itself.
     summed = abs(loss) + half_w_sq + float(frame.total @ np.abs(multiplier))
-    own += UNIT_ROUNDOFF * rows_summed * (abs(primal) + summed + box)
-    other = UNIT_ROUNDOFF * (terms + rows_summed) * size * largest * exact.coef_size(w_alpha)
+    summed_own += UNIT_ROUNDOFF * rows_summed * (abs(primal) + summed + box)
+    along = float(np.sum(np.abs(exact.coef(w_alpha)))) + abs(b_alpha)
+    summed_other = UNIT_ROUNDOFF * rows_summed * size * largest * along
+    terms = exact.width + exact.rank
+    largest_v = float(np.max(np.abs(v), initial=0.0))
+    summed_other += UNIT_ROUNDOFF * terms * largest_v * exact.coef_size(w_alpha)
     summed = abs(lin) + half_alpha_sq
-    other += UNIT_ROUNDOFF * rows_summed * (abs(dual) + summed + size)
+    summed_other += UNIT_ROUNDOFF * rows_summed * (abs(dual) + summed + size)
     gap = float(primal - dual)
-    # What was summed are float32 numbers; the machine that is published has float64 ones.
-    seen_primal, seen_dual = sample.bounds(data.n_rows, gap)
-    # A kink that the multiplier has passed turns round what its row's error does to P.
-    own, other = own + seen_primal + 2.0 * passed * sample.far, other + seen_dual
     lengths = (source or design).length_errors(np.stack([point.w, w_alpha], axis=1))
-    own, other = own + 0.5 * float(lengths[0]), other + 0.5 * float(lengths[1])
-    if certify == "float32" and own + other > ROUNDING_PART * gap and sample.rows:
+    summed_own += 0.5 * float(lengths[0])
+    summed_other += 0.5 * float(lengths[1])
+    # What was summed are float32 numbers; the machine that is published has float64 ones.
+    scaled = max(_scaled(frame, scale) for scale in scales if scale is not None)
+    seen_primal, seen_dual = sample.bounds(data.n_rows, w_alpha, scaled)
+    # A kink that the multiplier has passed turns round what its row's error does to P.
+    crossed = 2.0 * passed * sample.far
+    own, other = summed_own + seen_primal + crossed, summed_other + seen_dual
+    rounding = own + other
+    shift = float(np.max(np.abs(np.subtract(best, multiplier)), initial=0.0))
+    # (Where a part of the mixture fell away, or the zone's rows were given more, alpha is another.)
+    same = all(scale is not None and not scale[frame.buckets :].any() for scale in scales)
+    if same and margin - shift >= FARTHER * sample.far > 0:
+        # All rows that are not at their side for certain were exact: the rest moves P and D alike,
+        # but for what the total makes of alpha.
+        left += scaled * size
+        rest = sample.of_gap(data.n_rows, point.w - w_alpha, scaled) + left * FARTHER * sample.far
+        rounding = min(rounding, summed_own + summed_other + rest)
+    coarse = rounding > ROUNDING_PART * gap or gap < DIGITS * abs(primal)
+    if certify == "float32" and coarse and sample.rows:
         return close(design, problem, point, fleet, "float64", source, keep)
     evidence = None
     if keep:
         constants = (constant / frame.constant if frame.constant else 0.0) - b_alpha
         apart = float(np.hypot(np.linalg.norm(point.w - w_alpha), constants))
-        radius = farthest(max(gap, 0.0) + own + other, apart, own + other)
+        radius = farthest(max(gap, 0.0) + rounding, apart, rounding)
         values32 = np.concatenate(kept)
         # Of the published machine: float64 columns, which a sample of the rows has been seen with.
         known = exact.score_error(exact.coef(point.w), np.float64) + FARTHER * sample.far
@@ -380,7 +503,7 @@ def close(
         dual=float(dual),
         gap=gap,
         relative_gap=relative(gap, float(primal)),
-        rounding_bound=float(own + other),
+        rounding_bound=float(rounding),
         primal_rounding=float(own),
         dual_rounding=float(other),
         certified_in=certify,

@@ -8,6 +8,7 @@ add up to.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,49 +33,101 @@ ORDER = 4.0
 
 @dataclass(frozen=True)
 class Sample:
-    """Sums over rows of a sample.
+    """What was seen of the rows of a sample.
 
-    Their number, what each moves P and D by (with its square), how far their features in w(alpha)
-    are moved, squared and as a vector (r,); what float64 itself has put into P and D; the farthest
-    that any score is moved.
+    Parameters
+    ----------
+    rows : float
+        Their number.
+    primal : float64 (2,)
+        What each moves P by: the sum, and that of the squares.
+    order : float64 (2,)
+        What float64 itself has put into P and D.
+    far : float
+        The farthest that any score is moved.
+    parts : tuple of (float32 (rows, r), float64 (rows,))
+        How far the features of some rows are moved, and ``s alpha``: 0 where nothing is.
     """
 
     rows: float
     primal: FloatArray
-    dual: FloatArray
-    square: float
-    moved: FloatArray
     order: FloatArray
     far: float
+    parts: tuple[tuple[NDArray[np.float32], FloatArray], ...] = ()
 
     @classmethod
-    def none(cls, rank: int) -> Sample:
-        return cls(0.0, np.zeros(2), np.zeros(2), 0.0, np.zeros(rank), np.zeros(2), 0.0)
+    def none(cls) -> Sample:
+        return cls(0.0, np.zeros(2), np.zeros(2), 0.0)
 
     def __add__(self, other: Sample) -> Sample:
-        names = ("rows", "primal", "dual", "square", "moved", "order")
-        sums = {name: getattr(self, name) + getattr(other, name) for name in names}
-        return Sample(**sums, far=max(self.far, other.far))
+        return Sample(
+            self.rows + other.rows,
+            self.primal + other.primal,
+            self.order + other.order,
+            max(self.far, other.far),
+            self.parts + other.parts,
+        )
 
-    def bounds(self, n: int, gap: float) -> tuple[float, float]:
-        """How far P and D of n rows can be from those that were summed."""
+    def bounds(self, n: int, w_alpha: FloatArray, scaled: float) -> tuple[float, float]:
+        """How far P and D of n rows can be from those that were summed.
+
+        With ``Delta`` what w(alpha) is moved by, D is moved by
+        ``-<w(alpha), Delta> - 1/2 ||Delta||^2``. ``scaled``: the part by which an alpha can differ
+        from the one that was seen.
+        """
         if not self.rows:
             return 0.0, 0.0
-        rest = 1.0 - self.rows / n
-        own, other = (self._total(sums, n, rest) for sums in (self.primal, self.dual))
-        own, other = np.array([own, other]) + ORDER * n / self.rows * self.order
-        # ||w(alpha)||^2: errors of one row after the other add up as squares do.
-        scale = n / self.rows
-        alone = scale * self.square
-        together = max(0.0, float(self.moved @ self.moved) * scale**2 - scale * rest * alone)
-        apart = float(np.sqrt(together + (2.0 if rest else 1.0) * alone))
-        # D's differences are those along w, which is so far from w(alpha).
-        return own, other + (np.sqrt(2.0 * max(gap, 0.0)) + 0.5 * apart) * apart
+        own, other = ORDER * n / self.rows * self.order
+        return own + self._total(self.primal, n), other + self._across(n, w_alpha, scaled)
 
-    def _total(self, sums: FloatArray, n: int, rest: float) -> float:
-        mean = sums[0] / self.rows
-        spread = max(sums[1] / self.rows - mean**2, 0.0) * rest / self.rows
-        return SLACK * n * float(abs(mean) + SIGMAS * np.sqrt(spread))
+    def of_gap(self, n: int, apart: FloatArray, scaled: float) -> float:
+        """How far the gap can be from what was summed where rows off their side are exact.
+
+        A row at its side moves P by ``-alpha s <w, d>``, d what its feature is moved by, and D by
+        ``-alpha s <w(alpha), d>``: together by what lies between w and w(alpha), which ``apart``
+        (r,) is.
+        """
+        if not self.rows:
+            return 0.0
+        return self._across(n, apart, scaled) + ORDER * n / self.rows * float(self.order.sum())
+
+    def _across(self, n: int, way: FloatArray, scaled: float) -> float:
+        """At least ``|<way, Delta>| + 1/2 ||Delta||^2``.
+
+        Delta is what the sample makes of it and an error e, of which ``<way, e>`` and
+        ``<Delta, e>`` are known by their standard errors. ``||e||`` is about the root of e's mean
+        square, and more by a standard error in the one direction that has most of it: no more than
+        the Frobenius norm of e's moment (a Gaussian's norm is that close to its mean: Cirelson,
+        Ibragimov and Sudakov 1976).
+        """
+        scale, (moved, most) = n / self.rows, self._moved
+        seen = scale * moved.sum(axis=0)
+        along, across = _sums(moved @ way), _sums(moved @ seen)
+        noise = scale * float(np.sqrt(1.0 - self.rows / n))
+        error = noise * (float(np.linalg.norm(moved)) + SIGMAS * most)
+        doubt = SIGMAS * n * self._deviation(across, n)
+        longest = float(np.sqrt(float(seen @ seen) + 2.0 * doubt + error**2))
+        more = scaled * scale * float(np.sum(np.linalg.norm(moved, axis=1)))
+        length = SLACK * (longest + more)
+        return self._total(along, n) + float(np.linalg.norm(way)) * more + 0.5 * length**2
+
+    @cached_property
+    def _moved(self) -> tuple[FloatArray, float]:
+        """What each row moves w(alpha) by (rows, r), and at least their largest singular value."""
+        moved = np.concatenate([signed[:, None] * off for off, signed in self.parts])
+        unit = float(np.max(np.abs(moved), initial=0.0)) or 1.0  # for float32 products to have bits
+        small = (moved / unit).astype(np.float32)
+        gram = small @ small.T if len(small) < small.shape[1] else small.T @ small
+        return moved, unit * float(np.sqrt(np.linalg.norm(gram)))
+
+    def _total(self, sums: FloatArray, n: int) -> float:
+        mean = abs(sums[0]) / self.rows
+        return SLACK * n * float(mean + SIGMAS * self._deviation(sums, n))
+
+    def _deviation(self, sums: FloatArray, n: int) -> float:
+        """The standard error of the mean of n rows, of numbers with this sum and sum of squares."""
+        spread = max(sums[1] / self.rows - (sums[0] / self.rows) ** 2, 0.0)
+        return float(np.sqrt(spread * (1.0 - self.rows / n) / self.rows))
 
 
 def stride(n: int) -> int:
@@ -83,14 +136,22 @@ def stride(n: int) -> int:
 
 
 class Looked(NamedTuple):
-    """Some rows of the sample: their float64 columns, features of these, and those summed."""
+    """Some rows looked at: their float64 columns, features of these, and those summed.
+
+    ``drawn``: whether they are in the sample (others tell only how far a score is moved);
+    ``moved``: how far the features of those that are are moved.
+    """
 
     columns: NDArray[Any]
     own: NDArray[Any]
     features: NDArray[Any]
+    drawn: NDArray[np.bool_]
+    moved: NDArray[np.float32]
 
     @classmethod
-    def at(cls, true: Design, used: Design, rows: tuple[Any, Any]) -> Looked:
+    def at(
+        cls, true: Design, used: Design, rows: tuple[Any, Any], drawn: NDArray[np.bool_]
+    ) -> Looked:
         """These rows (of ``true``, the same of ``used``).
 
         ``true``, ``used``: the kernel design, and what was summed: the same, or that of its stored
@@ -99,7 +160,8 @@ class Looked(NamedTuple):
         known = used.columns(rows[1]).astype(np.float64)
         features = known if used is not true else true.features_of(known)
         columns = true.columns(rows[0], np.float64)
-        return cls(columns, true.features_of(columns), features)
+        own = true.features_of(columns)
+        return cls(columns, own, features, drawn, (own - features)[drawn].astype(np.float32))
 
 
 def seen(
@@ -109,6 +171,7 @@ def seen(
     alpha: FloatArray,
     point: tuple[FloatArray, float],
     mu: Mu,
+    exact: NDArray[np.bool_],
 ) -> Sample:
     """The sample's sums of some rows.
 
@@ -120,25 +183,24 @@ def seen(
         Of these rows.
     point : (w, constant)
     mu : the multiplier of P
+    exact : rows of which float64 columns were summed
     """
     w, constant = point
-    columns, own, features = looked
-    off = own - features
+    columns, own, features, drawn, off = looked
     scores = features @ w + constant
-    moved = off @ w
-    primal = dual.losses(scores + moved, mu) - dual.losses(scores, mu)
-    signed = dual.sign * alpha
-    along = signed * moved
-    squares = float(signed**2 @ np.einsum("ij,ij->i", off, off))
+    true_scores = own @ w + constant
     # The machine that is published sums (K T) w as K (T w): where terms cancel that tells.
     order = np.abs(columns @ true.coef(w) - own @ w)
-    here = dual.losses(scores + moved, mu)
-    ends = (dual.losses(scores + moved + way * order, mu) for way in (-1.0, 1.0))
+    far = float(np.max(np.abs(true_scores - scores) + order, initial=0.0))
+    summed = np.where(exact, true_scores, scores)
+    here = dual.losses(true_scores, mu)
+    ends = (dual.losses(true_scores + way * order, mu) for way in (-1.0, 1.0))
     lost = np.maximum(*(np.abs(end - here) for end in ends))
-    both = np.array([np.sum(lost), np.abs(signed) @ order])
-    far = float(np.max(np.abs(moved) + order, initial=0.0))
-    sums = _sums(primal), _sums(along)
-    return Sample(float(len(alpha)), *sums, squares, signed @ off, both, far)
+    signed = dual.sign * alpha
+    both = np.array([np.sum(lost[drawn]), np.abs(signed[drawn]) @ order[drawn]])
+    primal = _sums((here - dual.losses(summed, mu))[drawn])
+    part = off, np.where(exact, 0.0, signed)[drawn]
+    return Sample(float(np.count_nonzero(drawn)), primal, both, far, (part,))
 
 
 def _sums(values: FloatArray) -> FloatArray:

@@ -42,6 +42,14 @@ class Rows(ABC):
         return self.layout.is_sparse
 
     @property
+    def row_bytes(self) -> float:
+        """Bytes of an average row of features as it is stored."""
+        if not self.is_sparse:
+            return 4.0 * self.n_features
+        sample: Any = self.X(*self.shard(0))
+        return float(8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0)
+
+    @property
     def shard_rows(self) -> int:
         return self.layout.shard_rows
 

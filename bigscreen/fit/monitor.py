@@ -29,6 +29,9 @@ ROUNDING_GAP_RATIO = 2.0
 COUNTED = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
 """What a pass of the history holds beside the rest where a solver counts it: totals so far."""
 
+READ = ("rows_read", "bytes_read")
+"""What a solver may say of every pass: rows that it has scored since the one before, and theirs."""
+
 ESTIMATED = "estimated_from"
 """The same of a P that is an estimate: the number of rows that it was taken from."""
 
@@ -197,7 +200,7 @@ class Monitor:
             "rows_alive": stats["rows_alive"],
             "rows_visited": stats["rows_visited"],
             "seconds": time.monotonic() - self.started,
-            **{name: stats[name] for name in (*COUNTED, ESTIMATED) if name in stats},
+            **{name: stats[name] for name in (*COUNTED, *READ, ESTIMATED) if name in stats},
         }
         self.history.append(event)
         self.removals.since += stats["fixed_hi"] + stats["fixed_lo"]

@@ -27,7 +27,7 @@ from bigscreen.path.stage import Stage
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import FEWEST, row_size
+from bigscreen.train.plan import FEWEST
 from bigscreen.train.plan import LOOSE_BASE_BYTES as BASE_BYTES
 from bigscreen.train.plan import LOOSE_WORKER_BYTES as WORKER_BYTES
 
@@ -143,7 +143,7 @@ def make_stage(
         return PreparedPath(stage, name, kernel, data, None, None)
     source = factor = ids = None
     if options.kernel == "linear":
-        size = data.n_rows * row_size(data)
+        size = data.n_rows * data.row_bytes
         _check(size, room, allowed, "rows", "a path reads them from memory")
         X = data.X(0, data.n_rows)
     else:

@@ -7,7 +7,7 @@ them alone, the same on every machine; times on how fast this machine is (`train
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
@@ -182,7 +182,7 @@ class Cost(NamedTuple):
 def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     """Choose solver, features and what stays in memory; refuse what cannot fit."""
     n, d = data.n_rows, data.n_features
-    row_bytes = row_size(data)
+    row_bytes = data.row_bytes
     classifiers = request.classifiers(len(data.labels))
     linear = request.kernel == "linear"
     m = d if linear else request.landmarks
@@ -293,18 +293,10 @@ def _wide(data: Rows, linear: bool, threads: int, cluster: bool) -> int:
     return INDEX_BYTES * data.n_features * (threads if cluster else 1)
 
 
-def row_size(data: Rows) -> float:
-    """Bytes of a stored row of features."""
-    if not data.is_sparse:
-        return 4.0 * data.n_features
-    sample: Any = data.X(*data.shard(0))
-    return float(8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0)
-
-
 def entry_cost(data: Rows) -> float:
     """Nanoseconds that one thread takes for a kernel entry."""
-    # A CSR entry costs about four dense ones; a row holds row_size / 8 of them.
-    width = row_size(data) / (2 if data.is_sparse else 4)
+    # A CSR entry costs about four dense ones; a row holds row_bytes / 8 of them.
+    width = data.row_bytes / (2 if data.is_sparse else 4)
     return 0.6 + 0.02 * width
 
 
@@ -379,7 +371,7 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     threads, pairs = request.workers, request.solver == "pairs"
     if request.solver == "auto":
         pairs = n <= FEW_ROWS and not request.cluster
-    row_bytes = row_size(data)
+    row_bytes = data.row_bytes
     classifiers = request.classifiers(len(data.labels))
     column = 4 * n
     base = request.base_bytes

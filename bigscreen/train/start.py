@@ -24,7 +24,7 @@ from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Job, Start
-from bigscreen.train.plan import COPIES, EXACT_ROW_BYTES, row_size
+from bigscreen.train.plan import COPIES, EXACT_ROW_BYTES
 from bigscreen.train.problems import Binary
 
 START = "start.kept"
@@ -73,7 +73,7 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
     division = Division(
         parts=options.parts,
         largest=max(
-            LEAST_ROWS, int(_share(job) // (COPIES * row_size(job.data) + EXACT_ROW_BYTES))
+            LEAST_ROWS, int(_share(job) // (COPIES * job.data.row_bytes + EXACT_ROW_BYTES))
         ),
         levels=options.levels,
         early=options.early,

@@ -21,7 +21,7 @@ def test_a_newton_counts_every_pass(offset, monkeypatch):
 
     def counted(self, message):
         found = run(self, message)
-        if message["kind"] == "trial":
+        if message["kind"] == "trial" and not message.get("scored", False):
             seen[int(found[0][:, 0].sum() < len(X))] += 1
         return found
 

@@ -190,7 +190,7 @@ def test_a_mean_of_moments_is_resumed(at, tmp_path, monkeypatch):
         seen.append(before is not None and before.h == h)
         return averaged(before, moment, h, stride)
 
-    monkeypatch.setattr("bigscreen.solvers.newton.coordinator.averaged", spy)
+    monkeypatch.setattr("bigscreen.solvers.newton.rounds.averaged", spy)
 
     def solved(threads, report=lambda event: None, **options):
         with Inline(threads) as fleet:

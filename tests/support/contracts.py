@@ -146,15 +146,21 @@ def certificate_is_true(world: World, point: Point, found: Certificate) -> None:
     """What the closing pass says is what the definitions say, at the offset that it settled on."""
     if found.intercept is not None:
         point = replace(point, intercept=found.intercept)
-    primal, dual = naive_certificate(world, point, found.certified_in == "float64")
+    # (P and D of the machine that is published, whose columns are float64.)
+    primal, dual = naive_certificate(world, point, True)
     size = abs(primal) + abs(dual)
-    room = 1e-12 * size + found.rounding_bound
+    assert found.primal_rounding is not None and found.dual_rounding is not None
+    room = 1e-12 * size + found.primal_rounding
     np.testing.assert_allclose(found.primal, primal, rtol=0, atol=room)
+    room = 1e-12 * size + found.dual_rounding
     for part in point.readings:
         # A small h makes another alpha (as feasible, as good) of the last bits of a score.
         largest = world.design.column_bound * np.abs(part.coef).sum() + abs(part.intercept) + 1
         room += part.weight * world.box.sum() * largest * 2.0**-50 * largest / part.smoothing
     np.testing.assert_allclose(found.dual, dual, rtol=0, atol=room)
+    # (The gap can be known better than either.)
+    room += found.rounding_bound - found.dual_rounding
+    np.testing.assert_allclose(found.gap, primal - dual, rtol=0, atol=room)
     np.testing.assert_allclose(found.gap, found.primal - found.dual, rtol=0, atol=1e-15 * size)
     assert found.rows == world.data.n_rows
 

@@ -58,6 +58,26 @@ class Dots:
 
 
 @dataclass(frozen=True)
+class Rounding:
+    """How far float32 columns move a score of some rows X at most, for each of ``coefs`` (k,)."""
+
+    design: Design
+    X: Any
+    coefs: FloatArray
+
+    @property
+    def key(self) -> Any:
+        return "rounding", id(self.X)
+
+    def answers(self, alike: list[Rounding]) -> list[Any]:
+        coefs = np.concatenate([ask.coefs for ask in alike], axis=1)
+        both = (self.design.dots(self.X, coefs, dtype) for dtype in (np.float32, np.float64))
+        found = np.max(np.abs(np.subtract(*both)), axis=0, initial=0.0)
+        ends = np.cumsum([ask.coefs.shape[1] for ask in alike])
+        return np.split(found, ends[:-1])
+
+
+@dataclass(frozen=True)
 class Moment:
     """`second_moment` of some of a state's rows, with these columns: not to be written to."""
 

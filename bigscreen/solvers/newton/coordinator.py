@@ -1,4 +1,4 @@
-"""One Newton run as its coordinator sees it: rounds, line search, smoothing, checkpoints."""
+"""One Newton run as its coordinator sees it: steps, smoothing, rows at hand, checkpoints."""
 
 from __future__ import annotations
 
@@ -7,30 +7,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.errors import InputError
-from bigscreen.features.design import Design, scores, weighted_columns
-from bigscreen.fleet.protocol import Fleet
-from bigscreen.numerics import reproducible
+from bigscreen.features.design import scores, weighted_columns
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.problems.dual import Mu
-from bigscreen.problems.point import Point, Reading, SumLayout
-from bigscreen.problems.recipes import Problem
-from bigscreen.screening.regions import Ball
-from bigscreen.solvers.newton.algebra import Algebra, averaged
+from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.place import Bundle, Place, Trial, Zone, next_h
+from bigscreen.solvers.newton.rounds import WIDE_ZONE, Rounds
 from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
 from bigscreen.solvers.protocol import Check
 
 STEP_LENGTHS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
-SHORTEST = 1e-6
-"""Step lengths below this are not tried: rounding hides what they would gain."""
-
 NEGLIGIBLE = 1e-6
 """A w, or a zone, below this part of what it could be is nothing."""
 
 LEAST_SIZE = 64
-"""Below so many features the algebra costs less than it takes to hand rows over."""
+"""Below so many features the algebra costs less than passes that would save some of it."""
+
+LEAST_REFINED = 256
+"""Below so many features a second moment costs less than products, each with columns of its own."""
 
 ENTRIES = 16_000_000
 """Features of the rows at hand, at most."""
@@ -59,22 +53,27 @@ FEW_CROSSED = 0.02
 ROUNDS = 8
 """Passes before rows are picked anew."""
 
+HELD = 4.0
+"""Rows farther from their kink than so many h are held to their side."""
+
+HELD_PART = 0.4
+"""Part of all rows that may be nearer: of more, a pass costs hardly more."""
+
+HELD_STEP = 1e-3
+"""A step that promises more than this part of P moves too many rows."""
+
+HELD_TOL, HELD_GAP = 1e-4, 0.5
+"""Relative gap for which rows are held: for a closer one they are picked anew; and the part of it
+that steps go down to, as rows that have left their side cost some."""
+
+AIM = 0.7
+"""Part of the gap asked for that steps over the rows at hand go down to while others are held."""
+
 GRID = np.array([0.0, 1.0, 0.85, 0.7, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
 
 
-class NewtonRun:
-    """One run: the rounds of the coordinator, and what it concludes from their sums."""
-
-    def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
-        self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
-        self.algebra = Algebra(design, SumLayout.of(problem, design.data))
-        self.program: NewtonProgram
-        self.largest = 0.0
-        """At least every row's ``|p| + e``."""
-        self.zero = False
-        """Whether alpha = 0 is feasible."""
-        self.passes = [0, 0]
-        """Passes that have scored all rows, and some of them."""
+class NewtonRun(Rounds):
+    """One run: from place to place until its check is content."""
 
     def run(self, place: Place, check: Check) -> Point:
         """Iterate from a place whose gradient is known until ``check`` is content."""
@@ -85,6 +84,8 @@ class NewtonRun:
                 {
                     "rows_visited": place.passed.visited,
                     "rows_alive": place.passed.alive,
+                    "rows_read": self.read,
+                    "bytes_read": int(self.read * self.row_bytes),
                     "fixed_hi": place.passed.fixed[0],
                     "fixed_lo": place.passed.fixed[1],
                     "decrement": place.decrement,
@@ -96,6 +97,7 @@ class NewtonRun:
             )
             if verdict is None:
                 return place.point
+            self.read = 0
             place.passed.fixed = (0, 0)
             if verdict.region is not None:
                 place.passed.fixed = self.screen(place, verdict.region)
@@ -105,7 +107,7 @@ class NewtonRun:
                 self.open(self.program)
                 self.enter(place)
                 continue
-            if self.approach(place):
+            if self.approach(place) or self.hold(place):
                 continue
             if place.step is None:
                 self._steer(place)
@@ -146,23 +148,6 @@ class NewtonRun:
         place.x = x
         return place
 
-    def open(self, program: NewtonProgram) -> bool:
-        """Start a program on every shard and measure its rows.
-
-        Returns whether the coupling can be met: that of a subsample need not.
-        """
-        self.program = program
-        self.fleet.start(program, self.design.data.n_shards)
-        stack, _ = self.fleet.round({"kind": "sizes"})
-        weight, lin, sqnorm = stack[:, :3].sum(axis=0)
-        total = self.algebra.frame.total
-        # Gradients are p at w = 0; where all p are 0, the scores of sum alpha = total.
-        unit = lin / max(weight, 1e-300) or float(total.sum()) * sqnorm / max(weight, 1e-300)
-        self.algebra.unit, self.largest = float(unit) or 1.0, float(stack[:, 3].max())
-        self.zero = not np.any(total) and float(stack[:, 4].max()) <= 0
-        most = stack[:, 5:].sum(axis=0)[: len(total)]
-        return bool(np.all(most * (1 + 1e-9) >= total))
-
     def enter(self, place: Place, growth: float = 1.0) -> None:
         """Score all rows of the program at x, find the gradient there.
 
@@ -175,41 +160,7 @@ class NewtonRun:
         still = np.zeros(self.algebra.size)
         self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
 
-    # -- rounds --------------------------------------------------------------------------------
-    def seek(self, place: Place, step: FloatArray, steps: FloatArray, h: float) -> Trial:
-        """Score pass along ``step``, and where on the grid P smoothed by h is least."""
-        end = place.x + step
-        ends = [self.algebra.coef(place.x), self.algebra.coef(end)]
-        reach = [place.x, place.x + steps.max() * step]
-        message: dict[str, Any] = {
-            "kind": "trial",
-            "h": h,
-            "steps": steps,
-            "coefs": np.stack([coef for coef, _ in ends], axis=1),
-            "extras": np.stack([extras for _, extras in ends], axis=1),
-            "slack": max(self.design.score_error(coef) for coef, _ in ends),
-            **self.algebra.travel(place.past, place.errors, reach),
-        }
-        stack, _ = self.fleet.round(message)
-        found = stack.sum(axis=0)
-        place.passed.visited, place.passed.alive = int(found[0]), int(found[1])
-        self.passes[place.passed.visited < self.design.data.n_rows] += 1
-        losses = found[2:]
-        while True:
-            smooth, plain = losses.reshape(2, -1)
-            regular = np.array([self.algebra.regular(place.x + t * step) for t in steps])
-            k = int(np.argmin(regular + smooth))
-            if k > 0 or steps[-1] < SHORTEST:
-                break
-            # Far from the optimum of a small h only tiny steps decrease: look among them. This
-            # costs no pass, the scores along the step are known.
-            steps = steps * steps[-1]
-            stack, _ = self.fleet.round({**message, "scored": True, "steps": steps})
-            losses = stack.sum(axis=0)[2:]
-        primal, cost = float(regular[k] + plain[k]), float(smooth[k] - plain[k])
-        # Scores along the step mix those of both its ends, and extrapolate them a little.
-        return Trial(step, steps, k, h, primal, cost, 3.0 * float(message["slack"]))
-
+    # -- steps ---------------------------------------------------------------------------------
     def take(self, place: Place, trial: Trial, nearby: bool = False) -> None:
         """Go where the last trial found P least, and sum the gradient there.
 
@@ -221,7 +172,8 @@ class NewtonRun:
         if not nearby:
             # At another h the rows nearby may do again.
             place.local = place.local or h < place.h
-            moment = not self.within_reach(place, h, float(trial.steps[k]))
+            moment = not self._refines(place)
+            moment = moment and not self.within_reach(place, h, float(trial.steps[k]))
         if place.given is not None:
             gap = max(trial.primal - place.given, self.options.tol * abs(trial.primal))
             h = self.suit(place, trial.cost, gap)
@@ -242,139 +194,39 @@ class NewtonRun:
         )
         self._finish(place, message, stack, totals, trial.primal)
 
-    def _gradient_message(self, place: Place, primal: float, moment: bool = True) -> dict[str, Any]:
-        most = self.options.zone_rows * self.design.width
-        place.zone.expected = place.zone.rows
-        return {
-            "kind": "gradient",
-            "h": place.h,
-            "wide": place.wide * place.h,
-            "stride": max(1, round(place.zone.rows / most)) if moment else 0,
-            "turn": place.average.passes if place.average else 0,
-            **({"box": self._box(primal)} if self.algebra.frame.curved else {}),
-        }
-
-    def _box(self, primal: float) -> float:
-        """At least ``sum |alpha|`` at a place where P, of squared losses, is this."""
-        reach = self.program.weight_bound
-        # alpha^2 / (2 reach) is a row's loss, so the sum is at most this (Cauchy and Schwarz); and
-        # what rounding of scores can have taken from P.
-        return float(np.sqrt(2.0 * reach * max(primal, 0.0))) * 1.001 + 1e-9 * reach * self.largest
-
-    def _finish(
-        self,
-        place: Place,
-        message: dict[str, Any],
-        stack: FloatArray,
-        totals: reproducible.Totals,
-        primal: float,
-        known: bool = False,
-    ) -> None:
-        """The dual point, the gap and the next Newton step from the sums of a gradient pass.
-
-        ``known``: the bundle holds this dual point already (a checkpoint's).
-        """
-        program, h = self.program, place.h
-        largest = self.algebra.frame.largest(self.design.column_bound)
-        box = program.most_alpha(message)
-        v = reproducible.read(totals, "v", box * largest)
-        found = stack.sum(axis=0)
-        place.zone.rows, place.zone.weight = int(found[-2]), float(found[-1])
-
-        coef, extras = self.algebra.coef(place.x)
-        constant, multiplier = self._offsets(extras)
-        reading = Reading(coef, constant, h, multiplier=multiplier)
-        alone = self._dual_point(v[:-1], found[:-2])
-        if not known:
-            if alone is not None:
-                place.bundle.add(reading, *alone)
-            elif not place.bundle.lin:
-                self._add_middle(place)
-        bundle = place.bundle
-        readings: tuple[Reading, ...] = (reading,)
-        dual, w_alpha = -np.inf, place.x
-        if alone is not None:
-            dual, w_alpha = alone[0] - self.algebra.quadratic(alone[1]), alone[1]
-        if primal - dual > self.options.tol * abs(primal):
-            # A mixture makes the closing pass dearer: only where this alpha alone is not enough.
-            dual, readings, w_alpha = bundle.dual, bundle.mixture(), bundle.features()
-        if self.zero and dual < 0:
-            dual, readings, w_alpha = 0.0, (), np.zeros(len(place.x))  # alpha = 0 is better
-        # P errs by the box times a score's error, D by alpha times that of w(alpha)'s scores.
-        error = self.design.score_error(coef) + 2 * self.design.score_error(
-            self.design.coef(w_alpha[: self.design.rank])
-        )
-        curved = program.weight_bound if self.algebra.frame.curved else 0.0
-        place.point = Point(
-            coef,
-            place.x[: self.design.rank],
-            constant + self.problem.offset(self.algebra.frame.mu(extras)),
-            primal,
-            dual,
-            paired=False,
-            readings=readings,
-            rounding=(box + curved * error) * error,
-            multiplier=multiplier,
-            apart=float(np.sqrt(2 * self.algebra.quadratic(place.x - w_alpha))),
-        )
-
-        now, middle = v[: self.algebra.frame.buckets].sum(axis=0), v[-1]
-        place.gradient = gradient = self.algebra.gradient(place.x, now)
-        place.gradient_cost = 0.5 * float(gradient @ gradient)
-        place.step = None
-        if not message["stride"]:
-            return
-        inner = np.zeros((len(gradient), len(gradient)))  # where the zone is empty
-        if "moment" in totals:
-            inner = reproducible.read(totals, "moment", program.moment_bound(message))
-        place.before, place.average = place.average, None
-        if message["stride"] > 1:
-            place.average = averaged(place.before, inner, h, message["stride"])
-            inner = place.average.moment
-        place.step, place.decrement = self.algebra.newton_step(inner, gradient)
-        place.next_h = next_h(place, self.options.tol) if h else h
-        if place.next_h < h:
-            # The zone's rows as they are, at the next h: alpha is linear in z within the zone, so
-            # this is the exact step of the path in h while no row enters or leaves the zone.
-            ratio = h / place.next_h
-            gradient = self.algebra.gradient(place.x, middle + ratio * (now - middle))
-            place.step, _ = self.algebra.newton_step(ratio * inner, gradient)
-
-    def _offsets(self, extras: FloatArray) -> tuple[float, tuple[float, ...]]:
-        """What the constant adds to scores (0 without one), and the multipliers."""
-        frame = self.algebra.frame
-        constant = frame.constant * float(np.sum(extras[: frame.first]))
-        return constant, tuple(extras[frame.first :].tolist())
-
-    def _dual_point(self, v: FloatArray, sums: FloatArray) -> tuple[float, FloatArray] | None:
-        """D less ``1/2 ||w||^2`` and w(alpha) of a feasible alpha with these terms, if there is."""
-        scales = self.algebra.frame.scales(v)
-        if scales is None:
-            return None
-        return self.algebra.frame.value(scales, sums), self.algebra.features(scales @ v)
-
-    def _add_middle(self, place: Place) -> None:
-        """A dual point to begin with where too few rows are in the zone: what w = 0 reads."""
-        stack, totals = self.fleet.round({"kind": "middle"})
-        largest = self.algebra.frame.largest(self.design.column_bound)
-        v = reproducible.read(totals, "v", self.program.weight_bound * largest)
-        point = self._dual_point(v, stack.sum(axis=0))
-        if point is None:  # the rows' weights have no digits left in sums that hold both
-            raise InputError(
-                f"a feature reaches {self.design.column_bound:.2g}, and sums of such features and "
-                "of the rows' weights cannot be told apart: scale the data (StandardScaler, or "
-                "`--scale standard`)"
-            )
-        frame, unit = self.algebra.frame, self.algebra.unit
-        nothing = Reading(np.zeros(self.design.width), 0.0, unit, multiplier=(0.0,) * frame.groups)
-        place.bundle.add(nothing, *point)
-
     def _steer(self, place: Place) -> None:
         """The step over all rows, from a place whose second moment was not summed."""
         assert place.point is not None
+        if self._refines(place):
+            self._refine(place)
+            return
         message = self._gradient_message(place, place.point.primal)
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, place.point.primal, known=True)
+
+    def _refines(self, place: Place) -> bool:
+        """Whether products with a wide zone's rows are cheaper than their second moment."""
+        if place.near is None or self.program.stride > 1 or self.algebra.size < LEAST_REFINED:
+            return False
+        return place.wide == 1.0 and place.zone.rows > WIDE_ZONE * self.algebra.size
+
+    def _refine(self, place: Place) -> None:
+        """The step over all rows by products with the zone's, from about the right Hessian."""
+        assert place.near is not None and place.sums is not None and place.gradient is not None
+        near, gradient, (now, middle) = place.near, place.gradient, place.sums
+        # By the Hessian of a place before: good enough to tell when h may fall.
+        _, place.decrement = self.algebra.newton_step(near, gradient)
+        place.next_h = next_h(place, self.options.tol)
+        ratio = place.h / place.next_h
+        if ratio > 1:
+            gradient = self.algebra.gradient(place.x, middle + ratio * (now - middle))
+
+        def product(x: FloatArray) -> FloatArray:
+            coef, extras = self.algebra.coef(x)
+            stack = self._ask("product", h=place.h, coef=coef, extras=extras)
+            return ratio * self.algebra.features(stack.sum(axis=0))
+
+        place.step = self.algebra.conjugate_step(product, ratio * near, gradient)
 
     def suit(self, place: Place, cost: float, gap: float) -> float:
         """The smoothing h that costs a tenth of ``gap``, where h = unit costs ``cost``.
@@ -390,6 +242,53 @@ class NewtonRun:
         place.zone.rows = int(min(1.0, share) * self.design.data.n_rows)
         return h
 
+    # -- far rows held to their side ------------------------------------------------------------
+    def hold(self, place: Place) -> bool:
+        """Newton steps over the rows near their kink, all others held to their side.
+
+        Then a pass over all says what P is, and which rows have left their side all the same.
+        Returns False, with the place as it was, where that is not worth it.
+        """
+        assert place.point is not None
+        near, wanted = self._near(place, HELD * place.h), HELD_GAP * HELD_TOL
+        if near is None or place.point.relative_gap <= wanted:
+            return False
+        before = place.point.primal
+        if place.step is None:
+            self._steer(place)
+        if place.decrement > HELD_STEP * abs(before):
+            return False
+        for _ in range(ROUNDS):
+            if place.step is None:
+                self._steer(place)
+            assert place.step is not None
+            self.take(place, self.seek(place, place.step, STEP_LENGTHS, place.next_h, near))
+            few = place.step is None and self.within_reach(place, place.h) > 0
+            if place.point.relative_gap <= wanted or place.stalled or few:
+                break
+        self._look(place, before)
+        return True
+
+    def _near(self, place: Place, near: float) -> float | None:
+        """The same distance, if it may be that farther rows are held; None: it may not."""
+        if not place.holding or self.algebra.frame.curved or not self.program.lazy:
+            return None
+        if self.algebra.size < LEAST_SIZE:
+            return None
+        # (For a wide gap one more pass over all rows costs what holding them saves.)
+        if self.options.tol > HELD_TOL or self.program.stride > 1 or place.given is not None:
+            return None
+        rows = self._ask("within", reaches=[near], t=None).sum()
+        return near if rows <= HELD_PART * place.passed.alive else None
+
+    def _look(self, place: Place, before: float) -> None:
+        """Score all rows where steps with rows held have led, from a P of ``before``."""
+        still, stalled = np.zeros(self.algebra.size), place.stalled
+        self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
+        assert place.point is not None
+        place.stalled = stalled
+        place.holding = place.point.primal <= before
+
     # -- rows nearby ---------------------------------------------------------------------------
     def approach(self, place: Place) -> bool:
         """Minimise over the rows nearby, taking in those that every pass finds to have moved.
@@ -400,6 +299,7 @@ class NewtonRun:
         if not reach:
             return False
         assert place.point is not None and place.gradient is not None
+        near, before = self._near(place, HELD * reach), place.point.primal
         most, counts = self._most(place), self._pick(reach=reach)
         if self._sent(counts) > 2 * ENTRIES:
             place.local = False
@@ -407,7 +307,9 @@ class NewtonRun:
         room = max(most, int(counts.sum()))
         local = Local(self.algebra, place.x, place.gradient, place.h, room)
         local.add(self._gather(place, counts, local.room))
-        gap, lowest = self.options.tol * abs(place.point.primal), place.h / LOWER
+        # What rows that were held add to the gap shows only once all are looked at.
+        part = max(self.options.tol, LEAST_TOL) * (AIM if near is not None else 1.0)
+        gap, lowest = part * abs(place.point.primal), place.h / LOWER
         trial = None
         for _ in range(ROUNDS):
             taken = local.solve(gap, lowest)
@@ -416,8 +318,8 @@ class NewtonRun:
                 taken = local.solve(gap / 4, 0.0)
             if taken <= 0 and trial is None:
                 break
-            trial = self.seek(place, local.x - place.x, GRID, local.h)
-            gap = self.options.tol * abs(trial.primal)
+            trial = self.seek(place, local.x - place.x, GRID, local.h, near)
+            gap = part * abs(trial.primal)
             counts = self._pick(h=local.h)
             found = int(counts.sum())
             fit = len(local.G) + found <= most and self._sent(counts) <= 2 * ENTRIES
@@ -432,6 +334,8 @@ class NewtonRun:
             return False
         place.decrement = local.decrement
         self.take(place, trial, nearby=True)
+        if near is not None:
+            self._look(place, before)
         return True
 
     def within_reach(self, place: Place, h: float, t: float | None = None) -> float:
@@ -445,7 +349,8 @@ class NewtonRun:
         if self.algebra.frame.curved:
             return 0.0
         # Features are float32 here; a subsample is left early, and a start has its h to find first.
-        if self.options.tol < LEAST_TOL:
+        point = place.point
+        if self.options.tol < LEAST_TOL and point and point.relative_gap <= 2 * LEAST_TOL:
             return 0.0
         if self.program.stride > 1 or place.given is not None:
             return 0.0
@@ -456,9 +361,6 @@ class NewtonRun:
     def _most(self, place: Place) -> int:
         """Rows at hand, at most."""
         return min(ENTRIES // self.algebra.size, int(PART * place.passed.alive))
-
-    def _ask(self, kind: str, **what: Any) -> FloatArray:
-        return self.fleet.round({"kind": kind, **what})[0]
 
     def _sent(self, counts: NDArray[np.int64]) -> int:
         """Numbers that come for so many rows: every shard sends as much as the one with most."""
@@ -477,58 +379,6 @@ class NewtonRun:
         stack = self._ask("gather", coef=coef, extras=extras, most=most, alone=True)
         return NearbyRows.unpacked(stack, counts, room)
 
-    # -- screening -----------------------------------------------------------------------------
-    def screen(self, place: Place, region: Ball) -> tuple[int, int]:
-        """Let every shard fix what the region proves; w, and so every score, stays as it is.
-
-        Returns the rows newly fixed at hi, and elsewhere.
-        """
-        frame, design = self.algebra.frame, self.design
-        if frame.curved and frame.groups:
-            return 0, 0  # no interval of scores bounds the multiplier: P has no kinks in it
-        coef, extras = self.algebra.coef(place.x)
-        message: dict[str, Any] = {
-            "region": region,
-            "slack": design.score_error(coef),
-            "multipliers": np.where(np.arange(len(extras)) < frame.first, 0.0, extras),
-            **self.algebra.travel(place.past, place.errors, [place.x]),
-        }
-        reach = (
-            float(np.linalg.norm(place.x)) + region.radius + float(np.max(message["travel"][:-1]))
-        )
-        widest = 2.0 * (self.largest + reach * design.largest_norm)
-        ends = np.array([self._interval(message, g, widest) for g in range(frame.groups)])
-        low, high = ends.reshape(-1, 2).T
-        message["mu"] = _as_mu(low), _as_mu(high)
-        stack, _ = self.fleet.round({**message, "kind": "screen"})
-        return int(stack[:, 0].sum()), int(stack[:, 1].sum())
-
-    def _interval(self, message: dict[str, Any], group: int, widest: float) -> tuple[float, float]:
-        """An interval that holds mu*: bisection on the weighted order statistics (maths.md 3).
-
-        Every round counts weight below 65 candidates; four rounds leave 1e-7 of the range
-        ``[-widest, widest]``, and both ends are rounded outwards.
-        """
-        total = float(self.algebra.frame.total[group])
-        ends = []
-        for k, outward in enumerate((-1, 1)):
-            low, high = -widest, widest
-            for _ in range(4):
-                grid = np.linspace(low, high, 65)
-                asked = {**message, "kind": "quantiles", "grid": grid, "group": group}
-                stack, _ = self.fleet.round(asked)
-                found = stack.sum(axis=0)
-                below, threshold = found[65 * k : 65 * (k + 1)], found[-2] - total
-                # found[-1] is the total weight: slack for the rounding of the sums.
-                enough = below >= threshold + outward * 1e-9 * found[-1]
-                if not enough[-1] or enough[0]:
-                    low, high = (-np.inf, -widest) if enough[0] else (widest, np.inf)
-                    break
-                first = int(np.argmax(enough))
-                low, high = float(grid[first - 1]), float(grid[first])
-            ends.append(low if outward < 0 else high)
-        return ends[0], ends[1]
-
     # -- checkpoints ---------------------------------------------------------------------------
     def _meta(self, place: Place) -> dict[str, Any]:
         assert place.point is not None
@@ -540,7 +390,9 @@ class NewtonRun:
             "zero": self.zero,
             "passes": self.passes,
         }
-        return {"solver": saved, **({} if place.known is None else {"moment": place.known.moment})}
+        known = {} if place.known is None else {"moment": place.known.moment}
+        near = {} if place.near is None else {"near": place.near}
+        return {"solver": saved, **known, **near}
 
     def restore(self, program: NewtonProgram, meta: dict[str, Any]) -> Place:
         """The place that ``_meta`` describes: one gradient round over the restored shards."""
@@ -549,11 +401,8 @@ class NewtonRun:
         self.zero = saved.get("zero", False)
         self.passes = list(saved.get("passes", [0, 0]))  # checkpoints of before have none
         place = Place.from_dict(self.algebra.metric, saved, meta.get("moment"))
+        place.near = meta.get("near")
         message = self._gradient_message(place, saved["primal"], saved["stepped"])
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, saved["primal"], known=True)
         return place
-
-
-def _as_mu(values: np.ndarray) -> Mu:
-    return values if len(values) > 1 else float(np.sum(values))

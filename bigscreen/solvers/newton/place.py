@@ -73,8 +73,12 @@ class Place:
     passed: Passed = field(default_factory=Passed)
     stalled: int = 0
     local: bool = True  # whether steps over nearby rows may be worth a try
+    holding: bool = True  # and steps with far rows held to their side
     average: Average | None = None  # of moments over parts of the zone, this place's own ...
     before: Average | None = None  # ... included, and without it
+    held: bool = False  # whether rows are at a side that no score says: alpha cannot be read off
+    near: FloatArray | None = None  # the last second moment, of about this place's zone
+    sums: tuple[FloatArray, FloatArray] | None = None  # V, and with the zone's alpha in its middle
     given: float | None = None  # D of the alpha that x was made of, until h suits its gap
 
     @property
@@ -102,6 +106,7 @@ class Place:
             "alive": self.passed.alive,
             "stalled": self.stalled,
             "local": self.local,
+            "holding": self.holding,
         }
 
     @classmethod
@@ -109,7 +114,7 @@ class Place:
         cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
     ) -> Place:
         """The place that ``to_dict`` wrote, before its gradient round."""
-        same = ("h", "errors", "t", "wide", "stalled", "local")
+        same = ("h", "errors", "t", "wide", "stalled", "local", "holding")
         return cls(
             x=np.array(saved["x"]),
             bundle=Bundle.from_dict(metric, saved["bundle"]),
@@ -117,7 +122,7 @@ class Place:
             average=None if moment is None else Average(moment, *saved["known"]),
             zone=Zone(saved["zone"]),
             passed=Passed(saved["visited"], saved["alive"]),
-            **{name: saved[name] for name in same},
+            **{name: saved[name] for name in same if name in saved},
         )
 
 

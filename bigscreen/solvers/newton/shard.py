@@ -29,7 +29,7 @@ from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.point import SumLayout, Terms, add_rows, by_term, read_off
 from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.newton.algebra import entries
-from bigscreen.solvers.newton.asks import Columns, Dots, Moment
+from bigscreen.solvers.newton.asks import Columns, Dots, Moment, Rounding
 from bigscreen.solvers.newton.state import (
     SAVED,
     UNSET,
@@ -52,6 +52,9 @@ HEAD = 4
 
 COLUMN_ROWS = 2048
 """Rows whose columns are held at once."""
+
+SAMPLE, THINNED = 1024, 16
+"""Rows, of all shards together, that are scored in float64 too; and of so many at most one."""
 
 
 class NearbyRows(NamedTuple):
@@ -145,15 +148,17 @@ class NewtonProgram:
         start, stop = data.shard(shard)
         pick = slice(None, None, self.stride)
         known: Any = {} if lent is None else lent
-        X, norms = (known.get((what, self.stride)) for what in ("rows", "norms"))
-        keeps = self.keeps(shard)
-        if X is None and (keeps or (norms is None and self.design.kernel is not None)):
+        X, norms, sample = (known.get((what, self.stride)) for what in ("rows", "norms", "sample"))
+        keeps, rounded = self.keeps(shard), self.design.kernel is not None
+        if X is None and (keeps or (rounded and (norms is None or sample is None))):
             ids = np.arange(start, stop, dtype=np.int64)[pick]
             X = data.X(start, stop) if self.stride == 1 else data.rows(ids)
             known["rows", self.stride] = X
         if norms is None:
             norms = self.design.norms(X, data.sqnorms(start, stop)[pick])
             known["norms", self.stride] = norms
+        if rounded and sample is None:
+            sample = known["sample", self.stride] = self._sample(X, data.sqnorms(start, stop)[pick])
         dual = self.problem.dual(
             data.y(start, stop)[pick], data.weights(start, stop)[pick], self.scale
         )
@@ -181,12 +186,19 @@ class NewtonProgram:
             side_lin=np.zeros(frame.buckets),
             most=np.atleast_1d(most),
             below=np.zeros(max(1, frame.groups)),
+            sample=sample,
         )
 
     def keeps(self, shard: int) -> bool:
         """Whether the rows of a shard stay in memory."""
         part = min(1.0, self.resident * self.stride)
         return int((shard + 1) * part) > int(shard * part)
+
+    def _sample(self, X: Any, sqnorms: FloatArray) -> Any:
+        """Some of a shard's rows, the longest among them."""
+        step = max(THINNED, len(sqnorms) * self.design.data.n_shards // SAMPLE)
+        longest = np.argsort(sqnorms)[-1:]
+        return X[np.unique(np.concatenate([np.arange(0, len(sqnorms), step), longest]))]
 
     def most_alpha(self, message: dict[str, Any]) -> float:
         """At least ``sum |alpha|``: of squared losses as the coordinator knows it from P."""
@@ -236,6 +248,10 @@ class NewtonProgram:
     def _sizes(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         return state.sizes()
 
+    def _rounding(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
+        """The farthest that float32 columns move a score of the sample, by machine (k,)."""
+        return (yield Rounding(self.design, state.sample, message["coefs"]))
+
     # -- the score pass ------------------------------------------------------------------------
     def _trial(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """Losses along the segment from one w to another, for a grid of step lengths.
@@ -274,7 +290,11 @@ class NewtonProgram:
             # At most this much at either end of the segment, and by convexity anywhere between.
             reach = state.moved_since(message)
             distance = state.distance(state.scores)
-            alive &= (distance <= h + reach + message["slack"]) | (state.side == FREE)
+            nearby = h + reach + message["slack"]
+            if message.get("near") is not None:
+                # Others are held to their side, whether or not they would stay there.
+                nearby = np.where(state.ref < 0, np.inf, message["near"])
+            alive &= (distance <= nearby) | (state.side == FREE)
         state.need = np.flatnonzero(alive)
         # Rows scored in the last pass need the far end only; w stands still on entry to a program.
         state.trial = np.empty((len(state.need), 2))
@@ -345,6 +365,23 @@ class NewtonProgram:
         reproducible.add(totals, "v", v, self.most_alpha(message) * largest)
         terms.sums[: self.frame.buckets] += state.side_lin
         return np.array([*terms.sums, len(zone), float(np.sum(width))])
+
+    def _product(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
+        """The zone's second moment times a vector, of which ``coef`` and ``extras`` are made.
+
+        Returns ``sum bend_i [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,).
+        """
+        zone = np.flatnonzero(state.side == FREE)
+        rows = state.dual[zone]
+        bend, _, _ = curvature(rows, rows.lin - rows.sign * state.scores[zone], message["h"])
+        v = np.zeros((1, state.side_sum.shape[1]))
+        for a, b in row_ranges(len(zone), COLUMN_ROWS):
+            columns = as_rows((yield Columns(self.design, state, zone[a:b])))
+            border, along = self.frame.border(rows[a:b]), np.empty(b - a)
+            _scores(columns, message["coef"], along)
+            along = bend[a:b] * (along + border @ message["extras"])
+            add_rows(columns, border, along, np.zeros(b - a, np.int64), v)
+        return v[0]
 
     def _middle(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """V of all rows with alpha in the middle of the box, by the frame's terms.

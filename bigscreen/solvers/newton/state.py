@@ -37,7 +37,8 @@ class NewtonShard:
     (buckets,): their part of D's linear term, which is their H too. ``need``, ``trial``: rows of
     the last trial, their scores. ``held``: rows that the coordinator has; ``picked``: the last of
     them. ``most``, ``below`` (groups,): the shard's largest ``sum t alpha``
-    and the weight of breakpoints of its fixed rows that lie below mu*.
+    and the weight of breakpoints of its fixed rows that lie below mu*. ``sample``: a few of all the
+    shard's rows, of which rounding is seen; None where entries are what they are.
     """
 
     frame: SumLayout
@@ -56,6 +57,7 @@ class NewtonShard:
     side_lin: FloatArray
     most: FloatArray
     below: FloatArray
+    sample: Any = None
     need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
     held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))

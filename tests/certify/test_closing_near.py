@@ -1,0 +1,104 @@
+"""A float32 closing pass that makes rows near their kink exact says what the gap in float64 is."""
+
+import contracts
+import numpy as np
+import pytest
+
+from bigscreen.certify import explicit, sample
+from bigscreen.certify.explicit import close
+from bigscreen.certify.sample import Sample
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.inline import Inline
+from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    with Inline(1) as fleet:
+        yield fleet
+
+
+def both(design, problem, point, fleet):
+    """The gap of float32 columns with its own bound, and that of float64 ones."""
+    rough = close(design, problem, point, fleet)
+    exact = close(design, problem, point, fleet, "float64")
+    return rough, exact
+
+
+@pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+@pytest.mark.parametrize("C", [0.01, 30.0])
+def test_the_gap_is_that_of_float64_columns_to_its_bound(kernel, intercept, C, fleet):
+    world = contracts.world(contracts.rows(0, n=300), kernel, C, intercept)
+    run = Run(world.design, world.problem, fleet)
+    point = fit(run, Newton(tol=1e-5), Limits(1e-5, 200)).point
+    rough, exact = both(world.design, world.problem, point, fleet)
+    allowed = rough.rounding_bound + exact.rounding_bound
+    assert abs(rough.gap - exact.gap) <= allowed
+    assert abs(rough.primal - exact.primal) <= rough.primal_rounding + exact.primal_rounding
+    assert abs(rough.dual - exact.dual) <= rough.dual_rounding + exact.dual_rounding
+    contracts.solver_law(world, point, rough, None)
+
+
+@pytest.mark.parametrize("looked", [32, 256])
+def test_the_gap_is_within_its_bound_where_few_rows_are_looked_at(looked, fleet, monkeypatch):
+    monkeypatch.setattr(sample, "SAMPLE", looked)
+    world = contracts.world(contracts.rows(1, n=3000, d=3), "rbf", 3.0)
+    run = Run(world.design, world.problem, fleet)
+    for tol in (1e-4, 1e-5):
+        point = fit(run, Newton(tol=tol), Limits(tol, 200)).point
+        rough, exact = both(world.design, world.problem, point, fleet)
+        allowed = rough.rounding_bound + exact.rounding_bound
+        assert abs(rough.gap - exact.gap) <= allowed
+
+
+def test_its_bound_is_far_below_those_of_p_and_d(fleet):
+    world = contracts.world(contracts.rows(1, n=2000), "rbf", 1.0)
+    run = Run(world.design, world.problem, fleet)
+    point = fit(run, Newton(tol=1e-6), Limits(1e-6, 200)).point
+    proof = close(world.design, world.problem, point, fleet)
+    assert proof.certified_in == "float32"
+    assert proof.rounding_bound < 0.2 * (proof.primal_rounding + proof.dual_rounding)
+
+
+def test_rows_near_their_kink_left_as_they_are_would_be_caught(fleet, monkeypatch):
+    """The mutation: the same bound without the exact rows misses the gap."""
+    found = []
+    world = contracts.world(contracts.rows(3, n=2000), "rbf", 1.0)
+    run = Run(world.design, world.problem, fleet)
+    point = fit(run, Newton(tol=1e-6), Limits(1e-6, 200)).point
+
+    def rough(true, used, rows, some):
+        return used.columns(rows[some]).astype(np.float64) * (1 + 1e-4)
+
+    for make in (explicit._float64, rough):
+        monkeypatch.setattr(explicit, "_float64", make)
+        one, exact = both(world.design, world.problem, point, fleet)
+        allowed = one.rounding_bound + exact.rounding_bound
+        found.append(abs(one.gap - exact.gap) <= allowed or one.certified_in == "float64")
+    assert found == [True, False]
+
+
+@pytest.mark.parametrize("bias", [0.0, 0.02, 1.0])
+def test_what_a_sample_hardly_sees_is_within_its_bound(bias):
+    """All errors in one direction, with a mean that drowns in the sample's noise."""
+    n, step, spread = 100_000, 50, 1e-6
+    rng = np.random.default_rng(0)
+    for seed in range(12):
+        direction = np.zeros(3)
+        direction[seed % 3] = 1.0
+        errors = spread * (rng.normal(size=n) + bias)
+        signed = rng.uniform(0.5, 1.5, n)
+        some = slice(seed, None, step)
+        rows = len(errors[some])
+        off = (errors[some, None] * direction).astype(np.float32)
+        seen = Sample(rows, np.zeros(2), np.zeros(2), 0.0, ((off, signed[some]),))
+        apart = rng.normal(size=3)
+        moved = float(signed @ errors) * direction
+        change = abs(apart @ moved) + 0.5 * moved @ moved
+        assert change <= seen.of_gap(n, apart, 0.0)
+        scaled = 0.9 * moved
+        change = abs(apart @ scaled) + 0.5 * scaled @ scaled
+        assert change <= seen.of_gap(n, apart, 0.1)

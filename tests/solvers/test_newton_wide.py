@@ -1,0 +1,84 @@
+"""Wide zones, rows held to their side, and what rounding does to scores: true shortcuts."""
+
+import contracts
+import numpy as np
+import pytest
+
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.inline import Inline
+from bigscreen.problems.point import SumLayout
+from bigscreen.solvers.newton import coordinator
+from bigscreen.solvers.newton.algebra import Algebra
+from bigscreen.solvers.newton.coordinator import NewtonRun
+from bigscreen.solvers.newton.shard import NewtonProgram
+from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
+
+
+class Watched(Inline):
+    """A fleet that notes the messages of its rounds."""
+
+    def __init__(self, threads=1):
+        super().__init__(threads)
+        self.kinds, self.held = [], 0
+
+    def round(self, message):
+        self.kinds.append(message["kind"])
+        self.held += message.get("near") is not None
+        return super().round(message)
+
+
+def test_a_step_by_products_is_the_newton_step_to_a_tenth():
+    world = contracts.world(contracts.rows(0, n=60), "linear", 1.0)
+    algebra = Algebra(world.design, SumLayout.of(world.problem, world.data))
+    rng = np.random.default_rng(1)
+    for about in (0, 20, 300):
+        rows = rng.normal(size=(400, algebra.size)) * 10.0 ** rng.uniform(-2, 1, algebra.size)
+        inner, gradient = rows.T @ rows, rng.normal(size=algebra.size)
+        near = rows[:about].T @ rows[:about] * (400 / max(about, 1))
+        step = algebra.conjugate_step(lambda x, H=inner: H @ x, near, gradient)
+        hessian = inner + np.diag(algebra.damping(gradient))
+        best = -np.linalg.solve(hessian, gradient)
+        left, whole = ((v @ hessian @ v) ** 0.5 for v in (step - best, best))
+        assert left <= 0.3 * whole
+        assert step @ gradient < 0
+
+
+@pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
+@pytest.mark.parametrize("hold", [False, True])
+def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, monkeypatch):
+    """Their results are the same on any number of threads."""
+    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
+    monkeypatch.setattr(coordinator, "LEAST_REFINED", 0)
+    monkeypatch.setattr(coordinator, "ENTRIES", 0)  # and so no rows at hand
+    monkeypatch.setattr(coordinator, "HELD_STEP", 1e9 if hold else 0.0)
+    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
+    monkeypatch.setattr(coordinator, "HELD", 0.5)  # so near that many cross
+    world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 0.5, intercept)
+    found = []
+    for threads in (1, 2):
+        with Watched(threads) as fleet:
+            run = Run(world.design, world.problem, fleet)
+            fitted = fit(run, Newton(tol=1e-5), Limits(1e-5, 200))
+            found.append(fitted)
+            assert "product" in fleet.kinds
+            assert (fleet.held > 0) == hold
+    contracts.solver_law(world, found[0].point, found[0].certificate, 1e-5)
+    np.testing.assert_array_equal(found[0].point.coef, found[1].point.coef)
+    assert found[0].certificate.gap == found[1].certificate.gap
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "laplacian"])
+def test_no_score_is_farther_off_than_its_slack(kernel):
+    world = contracts.world(contracts.rows(2, n=3000, d=6), kernel, 1.0)
+    design, X = world.design, world.data.X(0, world.data.n_rows)
+    with Inline(1) as fleet:
+        solve = NewtonRun(Newton(), design, world.problem, fleet)
+        solve.open(NewtonProgram(design, world.problem))
+        for seed in range(3):
+            coef = design.coef(np.random.default_rng(seed).normal(size=design.rank))
+            ends = (design.dots(X, coef[:, None], dtype) for dtype in (np.float32, np.float64))
+            off = float(np.max(np.abs(np.subtract(*ends))))
+            slack = solve._rounding([coef])
+            assert 0 < off <= slack <= design.score_error(coef)
