@@ -97,8 +97,8 @@ class Sample:
         Delta is what the sample makes of it and an error e, of which ``<way, e>`` and
         ``<Delta, e>`` are known by their standard errors. ``||e||`` is about the root of e's mean
         square, and more by a standard error in the one direction that has most of it: no more than
-        the Frobenius norm of e's moment (a Gaussian's norm is that close to its mean: Cirelson,
-        Ibragimov and Sudakov 1976).
+        the Frobenius norm of e's moment (a Gaussian's norm is that close to its mean: Cirelson
+        et al. 1976).
         """
         scale, (moved, most) = n / self.rows, self._moved
         seen = scale * moved.sum(axis=0)

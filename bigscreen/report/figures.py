@@ -61,7 +61,7 @@ def gaps(ax: Axes, history: Sequence[Mapping[str, Any]], tol: float) -> None:
 
 
 def rows_open(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
-    """Rows that are not yet decided at every look of the solver, and rows that it visited."""
+    """Rows that are not yet decided at every look of the solver, and rows that it has read."""
     for label, events in _by_score(history).items():
         passes = [event["pass"] for event in events]
         ax.step(
@@ -71,10 +71,12 @@ def rows_open(ax: Axes, history: Sequence[Mapping[str, Any]]) -> None:
             **_line(history, label),
         )
     several = len(_by_score(history)) > 1
-    visited = [event["rows_visited"] for event in history if "rows_visited" in event]
-    if not several and len(visited) == len(history):
-        ax.plot([event["pass"] for event in history], visited, "o", ms=4, label="visited")
-        ax.lines[0].set_label("alive")
+    known = any("rows_read" in event for event in history)
+    key = "rows_read" if known else "rows_visited"  # of models of before, and other solvers
+    read = [event[key] for event in history if key in event]
+    if not several and len(read) == len(history):
+        ax.plot([event["pass"] for event in history], read, "o", ms=4, label="read")
+        ax.lines[0].set_label("open")
         ax.legend(frameon=False)
     ax.set_ylim(bottom=0)
     ax.set_xlabel("pass")

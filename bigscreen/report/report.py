@@ -78,7 +78,8 @@ def pass_line(event: Mapping[str, Any]) -> str:
         *([] if event["primal"] is None else [f"P {about}{event['primal']:.6g}"]),
         f"D {event['dual']:.6g}",
         left_of(event),
-        f"{count(event['rows_alive'])} rows alive",
+        f"{count(event['rows_alive'])} rows open",
+        *([f"{count(event['rows_read'])} read"] if "rows_read" in event else []),
         seconds(event["seconds"]),
         size(event.get("memory")),
     ]

@@ -117,7 +117,7 @@ def test_processes_give_the_same_model(world: World, tmp_path: Path) -> None:
     out, err = fit.communicate(timeout=120)
     assert fit.returncode == 0, err
     assert "Certificate" in out and "relative gap" in out
-    assert "pass 1" in err and "alive" in err and "\x1b" not in err
+    assert "pass 1" in err and "open" in err and "\x1b" not in err
     np.testing.assert_array_equal(Model.load(tmp_path / "m.bsm").coef, Model.load(world.model).coef)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bsm"]
 
@@ -211,7 +211,7 @@ def test_plain_lines_are_few_and_end_with_the_last_pass() -> None:
         for number in range(1, 100):
             show(pass_event(number, 0.1 / number))
     first, last = out.getvalue().splitlines()
-    assert first == "pass 1  P 2.5  D 2  relative gap 1.0e-01  1,234 rows alive  1.50 s  3 MiB"
+    assert first == "pass 1  P 2.5  D 2  relative gap 1.0e-01  1,234 rows open  1.50 s  3 MiB"
     assert last.startswith("pass 99")
 
 
