@@ -23,8 +23,9 @@ def check_result(path: Path) -> None:
     schema = described(command)
     Draft202012Validator(schema).validate(record)
     known = set(schema["properties"])
-    for part in schema.get("allOf", []):
-        known |= set(SCHEMAS["$defs"][part["$ref"].rpartition("/")[2]]["properties"])
+    for part in schema.get("allOf", []) + schema.get("anyOf", []):
+        if "$ref" in part:
+            known |= set(SCHEMAS["$defs"][part["$ref"].rpartition("/")[2]]["properties"])
     assert set(record) <= known, (
         f"{command} --json: {sorted(set(record) - known)} are not described"
     )
