@@ -19,6 +19,10 @@ from bigscreen.numerics.rows import FloatArray
 U32 = 2.0**-24
 """Unit roundoff of float32."""
 
+ROUNDED_ONCE = 3.5 * U32
+"""Six standard deviations of rounding to float32 once: of errors that are spread evenly within U32
+one is ``U32 / sqrt(3)``."""
+
 SMALLEST = 2.0**-126
 """The least float32 that no unit takes for 0."""
 

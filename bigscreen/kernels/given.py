@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.kernels.base import LEAST, MOST, U32, Kernel, as_side, output
+from bigscreen.kernels.base import LEAST, MOST, ROUNDED_ONCE, Kernel, as_side, output
 from bigscreen.kernels.operand import AnyRows, Operand, float_rows
 from bigscreen.numerics.rows import FloatArray
 
@@ -61,10 +61,10 @@ class Precomputed(Kernel):
         return math.sqrt(max(max_sqnorm_a, max_sqnorm_b))
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        return U32 * np.sqrt(np.maximum(sqnorm_a, max_sqnorm_b))
+        return ROUNDED_ONCE * np.sqrt(np.maximum(sqnorm_a, max_sqnorm_b))
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        return U32 + 0.0 * sqnorm_a
+        return ROUNDED_ONCE + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
         held = max_sqnorm == 0 or LEAST <= max_sqnorm <= MOST
@@ -131,14 +131,14 @@ class Custom(Kernel):
         return self.largest
 
     def entry_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
-        return U32 * self.largest + 0.0 * sqnorm_a
+        return ROUNDED_ONCE * self.largest + 0.0 * sqnorm_a
 
     def precision(self, max_sqnorm: float, d: int) -> type:
         return np.float32
 
     def relative_error(self, sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> Any:
         # The function's float64 is trusted: its entries are the kernel, here rounded to float32.
-        return U32 + 0.0 * sqnorm_a
+        return ROUNDED_ONCE + 0.0 * sqnorm_a
 
     def block(
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32

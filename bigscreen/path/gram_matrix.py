@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
-from bigscreen.kernels.base import FLOAT64, Kernel
+from bigscreen.kernels.base import FLOAT64, ROUNDED_ONCE, U32, Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.cholesky import factored
@@ -109,8 +109,8 @@ class FullGram:
         self._relative: FloatArray | float = part_of * (0.0 if relative is None else relative)
         self._errors: FloatArray = part_of * np.broadcast_to(errors, (n,))
         if not self.wide:
-            self._relative = self._relative + 2.0**-24
-            self._errors = self._errors + 2.0**-24 * self.norms * float(np.max(self.norms))
+            self._relative = self._relative + U32
+            self._errors = self._errors + ROUNDED_ONCE * self.norms * float(np.max(self.norms))
         mark = np.random.default_rng(0).normal(size=(side.X.shape[1], 1))
         self._equal = np.unique(Design(data).dots(side.X, mark)[:, 0], return_inverse=True)[1]
 

@@ -17,7 +17,7 @@ from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.path.gram import GramStage
-from bigscreen.path.gram_matrix import face_steps
+from bigscreen.path.gram_matrix import FullGram, bytes_needed, face_steps
 from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
@@ -387,3 +387,27 @@ def test_what_does_not_fit(how, words):
         return
     with pytest.raises(InputError, match=words):
         stage(X, **how)
+
+
+@pytest.mark.parametrize("kernel", ["linear", "precomputed"])
+def test_sums_of_entries_that_are_rounded_once_stay_within_their_slack(kernel):
+    # Each entry's error is as likely to be U32 of it as any part of that, and signs may agree.
+    rng = np.random.default_rng(0)
+    worst = 0.0
+    for _ in range(40):
+        X = rng.uniform(0.9, 1.2, (32, 1))
+        K = X @ X.T
+        ids = np.arange(len(X))
+        data = MemoryDataset(K if kernel == "precomputed" else X, ids % 2, [0, 1])
+        given = Precomputed() if kernel == "precomputed" else make_kernel("linear")
+        gram = FullGram(Design(data, given), False, bytes_needed(len(X), np.float32))
+        assert gram.K.dtype == np.float32
+        for _ in range(25):
+            coef = np.zeros(len(X))
+            some = rng.choice(len(X), 10, replace=False)
+            coef[some] = rng.choice([-1.0, 1.0], 10)
+            scores = np.zeros(len(X))
+            drift = gram.add(scores, some, coef[some])
+            error = np.abs(scores - K @ coef)
+            worst = max(worst, float(np.max(error / gram.slack(scores, coef, drift))))
+    assert 0.3 < worst < 1  # a bound, and one that says something

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.kernels.base import FEW, FLOAT64, U32, Kernel
+from bigscreen.kernels.base import FEW, FLOAT64, ROUNDED_ONCE, Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Square, alike
 from bigscreen.numerics.rows import FloatArray
@@ -267,7 +267,7 @@ class EntryErrors:
             errors = np.minimum(errors, relative * norms * float(np.max(norms)))
         if rows.constant:
             # Of entries that are given, the constant's 1 is what rounds them.
-            errors = np.maximum(errors, U32 * (1.0 + norms * float(np.max(norms))))
+            errors = np.maximum(errors, ROUNDED_ONCE * (1.0 + norms * float(np.max(norms))))
         nothing = np.zeros(len(norms))
         equal = alike(rows.X) if square is None else square.alike
         return cls(
