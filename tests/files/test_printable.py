@@ -64,10 +64,12 @@ def test_no_sentence_prints_what_a_file_says(tmp_path):
     table(tmp_path / "a.csv", ["a", "b"])
     assert run("ingest", tmp_path / "a.csv", tmp_path / "a.store")[0] == 0
     other = table(tmp_path / "b.csv", ["a", EVIL])
+    # (Labels that an earlier store lacks are counted, and named.)
+    code, shown = run("ingest", other, tmp_path / "b.store", "--like", tmp_path / "a.store")
+    assert code == 0 and "\\x1b" in shown, shown
     for args in (
-        ["ingest", other, tmp_path / "b.store", "--like", tmp_path / "a.store"],
-        ["ingest", other, tmp_path / "b.store", "--label", EVIL],
-        ["ingest", other, tmp_path / "b.store", "--positive", "none such"],
+        ["ingest", other, tmp_path / "c.store", "--label", EVIL],
+        ["ingest", other, tmp_path / "c.store", "--positive", "none such"],
         ["info", f"{tmp_path}/{EVIL}"],
         ["fit", tmp_path / "a.store", tmp_path / "m.bsm", f"--{EVIL}"],
     ):
