@@ -155,10 +155,10 @@ def test_chunks_written_before_a_kill_are_not_written_again(tmp_path, monkeypatc
 def test_death_between_the_two_names(tmp_path, arrays, monkeypatch):
     real_finish = DatasetWriter.finish
 
-    def finish(self):
+    def finish(self, *told):
         if self.path.name == "a":
             raise KeyboardInterrupt
-        return real_finish(self)
+        return real_finish(self, *told)
 
     expected = ingest(arrays, tmp_path / "whole", holdout=0.1)
     with monkeypatch.context() as patch:
