@@ -52,15 +52,21 @@ class Copies:
 
     def add(self, X: NDArray[Any], y: NDArray[Any]) -> None:
         """Count rows (rows, d) of one type, and what they are to be predicted as (rows,)."""
-        whole = np.column_stack([X.astype(np.float64), y.astype(np.float64)]) + 0.0  # (-0 is 0)
+        whole = np.empty((len(X), X.shape[1] + 1))
+        whole[:, :-1], whole[:, -1] = X, y
+        whole += 0.0  # (-0 is 0)
         whole[np.isnan(whole)] = np.nan
         if len(self._weights) != whole.shape[1]:
             numbers = np.arange(whole.shape[1], dtype=np.int64)
             self._weights = row_hash(self._seed, "copies", numbers) | np.uint64(1)
         bits = whole.view(np.uint64)
-        mixed = (bits ^ (bits >> np.uint64(29))) * self._weights
-        mixed = (mixed ^ (mixed >> np.uint64(32))).sum(axis=1, dtype=np.uint64)
-        hashes = row_hash(self._seed, "content", mixed.view(np.int64))
+        # In place: this is done for every number of a table.
+        mixed = bits >> np.uint64(29)
+        mixed ^= bits
+        mixed *= self._weights
+        mixed ^= np.right_shift(mixed, np.uint64(32), out=bits)
+        contents = mixed.sum(axis=1, dtype=np.uint64)
+        hashes = row_hash(self._seed, "content", contents.view(np.int64))
         self._merge(hashes, np.ones(len(hashes), np.int64))
 
     def _merge(self, hashes: NDArray[np.uint64], times: NDArray[np.int64]) -> None:

@@ -221,12 +221,10 @@ class GramStage:
     def _rows(self, dual: Dual, live: NDArray[np.int64]) -> tuple[Matrix, NDArray[np.int64]]:
         """The part of K that steps look at, rows of a group together."""
         order = live
-        if self.quick and dual.group is None:
-            return self._whole, np.arange(len(self.gram))
         if dual.group is not None:
             order = live[np.argsort(dual.group[live], kind="stable")]
-        elif len(live) == len(self.gram):
-            return self._whole, live
+        elif self.quick or len(live) == len(self.gram):
+            return self._whole, np.arange(len(self.gram))
         if self._order is None or not np.array_equal(order, self._order):
             if self._room is None:
                 # Virtual memory until rows are copied into it.

@@ -87,8 +87,8 @@ class FullGram:
         computed = kernel.precision(longest, d) if quick else np.float64
         for start, stop in row_ranges(n, STRIPE):
             ids = np.arange(stop)
-            part_rows = Operand(side.X[start:stop], ids[start:]), Operand(side.X[:stop], ids)
-            stripe = kernel.block(*part_rows, dtype=computed)
+            part = Operand(side.X[start:stop], ids[start:]), Operand(side.X[:stop], ids)
+            stripe = kernel.block(*part, dtype=computed)
             stripe += float(constant)
             own = stripe[:, start:]
             own[:] = np.tril(own) + np.tril(own, -1).T
