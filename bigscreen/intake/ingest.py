@@ -86,7 +86,7 @@ def ingest(
     ----------
     sources : path, list of paths, frame, array, (X, y), (X, y, weight), or iterable of such blocks
         svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX or Parquet files, folders of them, or patterns
-        such as "part-*.csv"; pandas, polars, Arrow and dask data frames; numpy, scipy sparse or
+        such as ``part-*.csv``; pandas, polars, Arrow and dask data frames; numpy, scipy sparse or
         dask arrays. Row numbers run from 0 over all sources in their order.
     path : path
         The dataset to make; to a URL it is copied when it is whole, its manifest last.
@@ -100,7 +100,7 @@ def ingest(
         become days since 1970. Those in ISO 8601 are found.
     hashed : sequence of str
         Columns of texts whose kinds are too many to have a feature each, as COLUMN:BITS: a hash of
-        the text picks one of 2**BITS features.
+        the text picks one of ``2**BITS`` features.
     categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
         How to read: see `open_source` and the readers.
     holdout : float, default=0
