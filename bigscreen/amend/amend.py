@@ -22,7 +22,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.ledger import Ledger
 from bigscreen.model.model import Model
-from bigscreen.train.problems import problems
+from bigscreen.train.problems import Binary, problems
 from bigscreen.train.run import train
 
 PROVED = ("label", "primal", "gap", "relative_gap", "rounding_bound", "rows")
@@ -56,7 +56,13 @@ def bounds(model: Model, data: Rows, edits: Edits) -> tuple[list[Bound], Changes
     InputError
         For a model that cannot be amended, or edits that do not fit the data.
     """
-    own = check_amendable(model, data)
+    return _bounds(model, data, edits, check_amendable(model, data))
+
+
+def _bounds(
+    model: Model, data: Rows, edits: Edits, own: list[Binary]
+) -> tuple[list[Bound], Changes]:
+    """The same for a model's problems, which are looked up once."""
     edited = changes(data, edits)
     return [bound(model, k, binary, data, edited) for k, binary in enumerate(own)], edited
 
@@ -98,9 +104,9 @@ def amend(
     began = time.monotonic()
     if path is None and data.path is not None:
         raise InputError("the edited rows of a store are a store again; say where it goes")
-    found, edited = bounds(model, data, edits)
-    notes = _notes(model, data, edited, strict)
     own = check_amendable(model, data)
+    found, edited = _bounds(model, data, edits, own)
+    notes = _notes(model, data, edited, strict)
     before = model.provenance.get("fingerprint")
     # (Of rows whose fingerprint nobody took, nothing but another look is a proof.)
     still = all(each.still for each in found) and before is not None and not strict
