@@ -2,9 +2,9 @@
 
     python -m pipelines.scale.ingest [--rows 300000] [--out FOLDER]
 
-Rows of SUSY's shape, made up, as CSV text of nine digits, the same compressed by gzip, Parquet and
-HDF5. A second is one of processor time, of all threads together: `read` is parsing alone, `ingest`
-all up to the finished store.
+Rows of SUSY's shape, made up, as CSV text of nine digits, the same compressed by gzip, Parquet,
+HDF5 and NPY. A second is one of processor time, of all threads together: `read` is parsing alone,
+`ingest` all up to the finished store.
 """
 
 from __future__ import annotations
@@ -69,6 +69,7 @@ def timed(work: Path, n: int) -> dict[str, tuple[float, float]]:
         **sources("rows.csv.gz", **TEXT),
         **sources("rows.parquet", label=0),
         **sources("rows.h5"),
+        **sources("rows.npy", label=0),
     }
     return {
         name: ((work / name.split()[-1]).stat().st_size / 1e6, min(cost(way), cost(way)))
@@ -93,6 +94,7 @@ def write(work: Path, n: int) -> None:
     pyarrow.parquet.write_table(pyarrow.table(columns), work / "rows.parquet")
     with h5py.File(work / "rows.h5", "w") as file:
         file["X"], file["y"] = table[:, 1:].astype(np.float32), table[:, 0]
+    np.save(work / "rows.npy", table.astype(np.float32))
 
 
 if __name__ == "__main__":

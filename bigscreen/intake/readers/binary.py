@@ -415,7 +415,7 @@ class MatrixReader:
                     f"{place}: one row of the shape {part.shape} takes {in_units(part.row_bytes)}, "
                     f"and at most {in_units(base.LONGEST_RECORD)} are taken; check its shape."
                 )
-        self._label = None if label in (None, False) else _position(place, width, label)
+        self._label = None if label is None or label is False else _position(place, width, label)
         self._weight = None if weight is None else _position(place, width, weight)
         self._without_labels = label is False
         within = [c for c in (self._label, self._weight) if c is not None]
