@@ -217,11 +217,11 @@ def wrongs_after(case: Case) -> list[str]:
     best = reference.solve(q)
     (proof,), (book,) = made.model.provenance["certificates"], made.model.ledger
     w, mu = case.w(made.model)
-    P, room = objective(q, w, mu), proof["rounding_bound"] + 1e-6 * (1 + abs(best.primal))
+    P, room = objective(q, w, mu), 1e-6 * (1 + abs(best.primal))
     said = []
-    if abs(P - proof["primal"]) > room:
+    if abs(P - proof["primal"]) > proof["primal_rounding"] + room:
         said.append(f"P {proof['primal']} is {P}")
-    if P - best.primal > proof["gap"] + room:
+    if P - best.primal > proof["gap"] + proof["rounding_bound"] + room:
         said.append(f"P - P* is {P - best.primal}, gap {proof['gap']}")
     n = made.data.n_rows
     alpha, most = np.zeros(n), made.data.weights(0, n) * case.spec.C
