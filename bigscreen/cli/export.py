@@ -1,9 +1,25 @@
 """`bigscreen export` and `bigscreen import`: models for other programs, and from LIBSVM."""
 
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from bigscreen.cli.common import Number, check_json, check_output, json_option, overwrite_option
+from bigscreen.cli.common import (
+    Number,
+    check_json,
+    check_output,
+    json_option,
+    overwrite_option,
+    threads_option,
+)
+from bigscreen.cli.options import fit_options, given
+from bigscreen.errors import InputError
 from bigscreen.train.option import POSITIVE
+from bigscreen.train.options import TrainOptions, flag, useless
+
+if TYPE_CHECKING:
+    from bigscreen.model.model import Model
 
 
 @click.command(short_help="Write a MODEL for another program, and compare.")
@@ -84,20 +100,42 @@ def export(
         report.note(sentence)
 
 
-@click.command(name="import", short_help="Read a model file of LIBSVM.")
+@click.command(name="import", short_help="Read a model file of LIBSVM, and prove how good it is.")
 @click.argument("source", metavar="FILE")
 @click.argument("model")
+@click.option(
+    "--certify",
+    "store",
+    metavar="STORE",
+    help="The rows that it was fitted to: proves how far it is from the best machine for them, "
+    "with the options below as it was fitted, which FILE does not say.",
+)
+@fit_options(("C", "nu", "epsilon", "class_weight"), ())
+@threads_option
 @overwrite_option
 @json_option
-def import_(source: str, model: str, overwrite: bool, json_file: str | None) -> None:
+@click.pass_context
+def import_(
+    context: click.Context,
+    /,
+    source: str,
+    model: str,
+    store: str | None,
+    threads: int | None,
+    overwrite: bool,
+    json_file: str | None,
+    **values: Any,
+) -> None:
     """Read FILE, a model file of LIBSVM, and write it as MODEL.
 
     Such a model predicts and is evaluated as others are, on stores of the same columns that were
-    ingested without --scale. Nothing is proved of it: the file does not say what it was fitted to.
+    ingested as its rows were. Without --certify nothing is proved of it. With it MODEL has a
+    certificate as a fit has (its offset is the best one for FILE's coefficients).
 
     \b
-    Example:
+    Examples:
       bigscreen import heart_scale.model model.bsm
+      bigscreen import heart_scale.model model.bsm --certify train.store --C 1
     """
     from bigscreen.export.libsvm import read_libsvm
     from bigscreen.report import report
@@ -105,7 +143,16 @@ def import_(source: str, model: str, overwrite: bool, json_file: str | None) -> 
     check_output(model, overwrite)
     check_json(json_file, source, model)
     read = read_libsvm(source)
+    if store is not None:
+        read = _certified(context, read, store, threads, values)
+    else:
+        alone = [name for name in values if given(context, name)]
+        if alone:
+            raise InputError(f"{flag(alone[0])} has no meaning without --certify; leave it out")
     read.save(model)
+    proof = read.provenance["certificates"]
+    gaps = [one["relative_gap"] for one in proof or []]
+    gap = None if not gaps or None in gaps else max(gaps)
     record = {
         "out": model,
         "kind": read.kind,
@@ -113,6 +160,7 @@ def import_(source: str, model: str, overwrite: bool, json_file: str | None) -> 
         "support": read.coef.shape[1],
         "columns": read.n_features,
         "labels": list(read.labels),
+        "relative_gap": gap,
     }
     facts = {
         "kind": read.kind,
@@ -121,6 +169,46 @@ def import_(source: str, model: str, overwrite: bool, json_file: str | None) -> 
         "columns": report.count(read.n_features),
         "labels": ", ".join(map(str, read.labels)) or "none",
     }
+    if gap is not None:
+        facts["relative gap"] = (
+            f"{gap:.2e}, proved over {report.count(read.provenance['rows'])} rows"
+        )
+    elif gaps:
+        facts["relative gap"] = "none: the kernel is not positive semidefinite"
     if json_file:
         report.write_result(json_file, "import", record)
     report.table(f"{source}, read into {model}", facts)
+
+
+def _certified(
+    context: click.Context, read: "Model", store: str, threads: int | None, values: dict[str, Any]
+) -> "Model":
+    """The machine of a file, certified over the rows of a store."""
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.fleet.inline import Inline
+    from bigscreen.train.adopted import adopted
+
+    asked = read.provenance["parameters"]
+    if asked["problem"] in ("nu-svc", "nu-svr"):
+        raise InputError(
+            f"a {asked['problem']} of LIBSVM's is kept in another scale, which no file says; leave "
+            "out --certify, or fit it here"
+        )
+    kernel = dict(asked["kernel"])
+    kernel["kernel"] = kernel.pop("name")
+    machine = SimpleNamespace(
+        **values, problem=asked["problem"], kernel=kernel["kernel"], exact=True
+    )
+    for name in values:
+        where = useless(name, machine) if given(context, name) else None
+        if where is not None:
+            raise InputError(f"{flag(name)} has no meaning {where}; leave it out")
+    if values["class_weight"] == "none":
+        values = {**values, "class_weight": None}
+    if asked["problem"] != "one-class":
+        values = {**values, "intercept": "true"}
+    options = TrainOptions(
+        exact=True, problem=asked["problem"], strategy=read.strategy, **kernel, **values
+    )
+    with Inline(threads) as fleet:
+        return adopted(read, Dataset.open(store), options, fleet)

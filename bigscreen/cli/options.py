@@ -121,7 +121,7 @@ def train_options(
         asked["class_weight"] = None
     if values.get("no_intercept"):
         asked["intercept"] = "none"
-    if not _given(context, "landmarks"):
+    if not given(context, "landmarks"):
         asked["landmarks"] = min(asked["landmarks"], dataset.n_rows)
     return options.TrainOptions(**{**asked, "work": work, "resume": resume})
 
@@ -129,7 +129,7 @@ def train_options(
 def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:
     machine = SimpleNamespace(**values)
     for name in options.OPTIONS:
-        if not _given(context, name):
+        if not given(context, name):
             continue
         where = options.useless(name, machine)
         if name == "strategy" and len(dataset.labels) <= 2:
@@ -139,21 +139,22 @@ def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -
     where = options.useless("intercept", machine) if values.get("no_intercept") else None
     if where is not None:
         raise _useless("--no-intercept", where)
-    if values["landmarks"] > dataset.n_rows and _given(context, "landmarks"):
+    if values["landmarks"] > dataset.n_rows and given(context, "landmarks"):
         raise InputError(
             f"--landmarks {values['landmarks']} is more than the {dataset.n_rows} rows of "
             f"{dataset.path}; give at most {dataset.n_rows}"
         )
-    if _given(context, "C") and _given(context, "lam"):
+    if given(context, "C") and given(context, "lam"):
         raise InputError(
             "--C and --lambda say the same in two ways (C = 1 / (2 x rows x lambda)); give one"
         )
-    other = _given(context, "intercept") and values["intercept"] != "none"
+    other = given(context, "intercept") and values["intercept"] != "none"
     if values.get("no_intercept") and other:
         raise InputError(f"--no-intercept contradicts --intercept {values['intercept']}; give one")
 
 
-def _given(context: click.Context, name: str) -> bool:
+def given(context: click.Context, name: str) -> bool:
+    """Whether an option stands on the command line."""
     return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 

@@ -20,6 +20,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
+from tests.support.libsvm_files import as_libsvm
 
 NEEDS = {
     "onnx": ("onnx", "onnxruntime"),
@@ -166,31 +167,6 @@ def test_what_differs_is_not_left_there(mixed, tmp_path, monkeypatch):
 def _wrong(model, out):
     wrong = Model(**{**model.__dict__, "coef": 1.01 * model.coef})
     return write_libsvm(wrong, out)
-
-
-def as_libsvm(machine, path):
-    """A machine of scikit-learn's, which are LIBSVM's, written as svm-train does."""
-    coef = machine.dual_coef_
-    kinds = {SVC: "c_svc", SVR: "epsilon_svr", OneClassSVM: "one_class"}
-    many = hasattr(machine, "classes_") and len(machine.classes_) > 2
-    # scikit-learn turns the signs of two classes round.
-    sign = -1.0 if hasattr(machine, "classes_") and not many else 1.0
-    lines = [
-        f"svm_type {kinds[type(machine)]}",
-        "kernel_type rbf",
-        f"gamma {float(machine._gamma)!r}",
-    ]
-    lines += [f"nr_class {len(getattr(machine, 'classes_', '12'))}", f"total_sv {coef.shape[1]}"]
-    lines.append("rho " + " ".join(repr(float(each)) for each in -sign * machine.intercept_))
-    if hasattr(machine, "classes_"):
-        lines.append("label " + " ".join(map(str, machine.classes_)))
-        lines.append("nr_sv " + " ".join(map(str, machine.n_support_)))
-    lines.append("SV")
-    for own, row in zip(sign * coef.T, machine.support_vectors_, strict=True):
-        entries = " ".join(f"{j + 1}:{v!r}" for j, v in enumerate(row.tolist()) if v)
-        lines.append(" ".join(repr(float(each)) for each in own) + " " + entries)
-    path.write_text("\n".join(lines) + "\n")
-    return path
 
 
 @pytest.mark.parametrize("kind", ["two", "three", "svr", "one-class"])
