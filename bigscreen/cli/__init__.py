@@ -17,6 +17,7 @@ from bigscreen.cli.report import report
 from bigscreen.cli.resample import resample
 from bigscreen.cli.rows import rows
 from bigscreen.cli.tune import tune
+from bigscreen.cli.warmup import warmup
 from bigscreen.cli.watch import watch
 
 
@@ -47,7 +48,20 @@ def main() -> None:
     """
 
 
-_COMMANDS = (demo, ingest, info, plan, fit, path, pick, tune, resample, watch, cluster_check)
+_COMMANDS = (
+    demo,
+    ingest,
+    info,
+    plan,
+    fit,
+    path,
+    pick,
+    tune,
+    resample,
+    watch,
+    cluster_check,
+    warmup,
+)
 _OF_A_MODEL = (predict, evaluate, explain, report, rows, amend, compress, export, import_)
 for _command in (*_COMMANDS, *_OF_A_MODEL):
     main.add_command(_command)
