@@ -13,7 +13,7 @@ from bigscreen.cli.common import (
     overwrite_option,
     threads_option,
 )
-from bigscreen.cli.options import fit_options, given
+from bigscreen.cli.options import fit_options, given, meaningless
 from bigscreen.errors import InputError
 from bigscreen.train.option import POSITIVE
 from bigscreen.train.options import TrainOptions, flag, useless
@@ -148,7 +148,7 @@ def import_(
     else:
         alone = [name for name in values if given(context, name)]
         if alone:
-            raise InputError(f"{flag(alone[0])} has no meaning without --certify; leave it out")
+            raise meaningless(flag(alone[0]), "without --certify")
     read.save(model)
     proof = read.provenance["certificates"]
     gaps = [one["relative_gap"] for one in proof or []]
@@ -202,7 +202,7 @@ def _certified(
     for name in values:
         where = useless(name, machine) if given(context, name) else None
         if where is not None:
-            raise InputError(f"{flag(name)} has no meaning {where}; leave it out")
+            raise meaningless(flag(name), where)
     if values["class_weight"] == "none":
         values = {**values, "class_weight": None}
     if asked["problem"] != "one-class":

@@ -135,10 +135,10 @@ def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -
         if name == "strategy" and len(dataset.labels) <= 2:
             where = where or "with two labels"
         if where is not None:
-            raise _useless(options.flag(name), where)
+            raise meaningless(options.flag(name), where)
     where = options.useless("intercept", machine) if values.get("no_intercept") else None
     if where is not None:
-        raise _useless("--no-intercept", where)
+        raise meaningless("--no-intercept", where)
     if values["landmarks"] > dataset.n_rows and given(context, "landmarks"):
         raise InputError(
             f"--landmarks {values['landmarks']} is more than the {dataset.n_rows} rows of "
@@ -158,5 +158,6 @@ def given(context: click.Context, name: str) -> bool:
     return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 
-def _useless(flag: str, where: str) -> InputError:
+def meaningless(flag: str, where: str) -> InputError:
+    """What is said of an option that stands where nothing uses it."""
     return InputError(f"{flag} has no meaning {where}; leave it out")

@@ -32,6 +32,7 @@ def warmup(threads: int | None, json_file: str | None) -> None:
 
     import numpy as np
     from scipy.sparse import csr_array
+    from sklearn.datasets import dump_svmlight_file
 
     from bigscreen.data.memory import MemoryDataset
     from bigscreen.fleet.inline import Inline
@@ -54,18 +55,13 @@ def warmup(threads: int | None, json_file: str | None) -> None:
         for n in (300, FEW_ROWS + 1):
             X = np.random.default_rng(0).normal(size=(n, COLUMNS))
             y = np.where(X[:, 0] * X[:, 1] > 0, 1, -1)
-            pairs = [
-                " ".join(f"{j}:{v:.4f}" for j, v in enumerate(row, 1)) for row in X[:, :-1].tolist()
-            ]
-            texts = {
-                "rows.svm": [f"{label} {row}" for label, row in zip(y, pairs, strict=True)],
-                "rows.csv": [",".join(map(str, row)) for row in np.column_stack([y, X]).tolist()],
-            }
-            for name, lines in texts.items():
-                began = time.monotonic()
-                source = Path(folder, name)
-                source.write_text("\n".join(lines) + "\n")
-                table = name.endswith(".csv")
+            for name in ("rows.svm", "rows.csv"):
+                began, source = time.monotonic(), Path(folder, name)
+                table = name == "rows.csv"
+                if table:
+                    np.savetxt(source, np.column_stack([y, X]), "%.4f", ",")
+                else:
+                    dump_svmlight_file(X, y, str(source), zero_based=False)
                 data = ingest(
                     source,
                     Path(folder, f"{n}-{name}.store"),

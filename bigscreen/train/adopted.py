@@ -64,7 +64,7 @@ class _AdoptedJob(ExactJob):
             _check_box(alpha, dual)
             point = Point(np.empty(0), np.empty(0), 0.0, np.nan, np.nan, True, alpha=alpha)
             proof = close_few(design, problem, point, attempt.fleet, "float64", keep=True)
-            known = ledger(design, problem, proof.evidence) if proof.evidence else None
+            known = ledger(design, problem, proof.evidence) if proof.proved else None
             self.seconds["certify"] += time.monotonic() - began
             fitted = Fitted(
                 point=point,
@@ -126,7 +126,9 @@ def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Mode
         job.coef = _coefficients(model, data)
         for some in job.turns():
             job.solve(some)
-        return job.model()
+        made = job.model()
+    data.check_unchanged()
+    return made
 
 
 def _check_box(alpha: FloatArray, dual: Dual) -> None:
