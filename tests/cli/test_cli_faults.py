@@ -66,9 +66,11 @@ def test_stopped_in_the_solve(
     assert same(model, whole)
 
 
-def test_terminated_before_the_solve(large: Path, tmp_path: Path) -> None:
-    for seconds in (0.5, 2.0, 4.0):
-        with process("fit", large, tmp_path / "m.bsm", *OPTIONS, "--workers", "2") as fit:
+def test_terminated_at_any_moment(large: Path, tmp_path: Path) -> None:
+    # by a fit that goes on for longer than anyone waits, on however quick a machine
+    endless = [*OPTIONS, "--solver", "cd", "--C", "1000", "--tol", "1e-13", "--max-iter", "100000"]
+    for seconds in (0.5, 2.0, 4.0, 8.0):
+        with process("fit", large, tmp_path / "m.bsm", *endless, "--workers", "2") as fit:
             time.sleep(seconds)
             for _ in range(3):
                 fit.send_signal(signal.SIGTERM)
