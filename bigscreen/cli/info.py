@@ -84,6 +84,7 @@ def describe_store(dataset: "Dataset") -> dict[str, Any]:
         "weights": dataset.has_weights,
         "precision": "float64" if dataset.layout.wide else "float32",
         "scaling": dataset.preparation.scaling,
+        "missing": dataset.preparation.missing,
         "shards": dataset.n_shards,
         "bytes": dataset.stored_bytes,
         "fingerprint": dataset.fingerprint,
@@ -115,6 +116,7 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
         **labels,
         "row weights": "yes" if record["weights"] else "no",
         "scaling": record["scaling"],
+        **_marks(record),
         "precision": record["precision"],
         "shards": f"{count(record['shards'])} (what worker processes share out)",
         "on disk": size(record["bytes"]),
@@ -122,6 +124,11 @@ def store_facts(record: dict[str, Any]) -> dict[str, str]:
         **({} if record["profile"] is None else profile.facts(record["profile"], record["labels"])),
         **({} if record["bound"] else {"exchanged files": UNBOUND}),
     }
+
+
+def _marks(record: dict[str, Any]) -> dict[str, str]:
+    """What else the source writes for a missing value."""
+    return {"missing, too": ", ".join(record["missing"])} if record["missing"] else {}
 
 
 def _stored_as(record: dict[str, Any]) -> dict[str, str]:
@@ -147,6 +154,7 @@ def describe_model(model: "Model") -> dict[str, Any]:
         "features": model.n_features,
         "labels": model.labels,
         "scaling": model.preparation.scaling,
+        "missing": model.preparation.missing,
         "products": _products(model.provenance),
         "provenance": model.provenance,
     }
@@ -166,6 +174,7 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
         "features": count(record["features"]),
         **labels,
         "scaling": record["scaling"],
+        **_marks(record),
         "fitted on": _fitted_on(record),
     }
 

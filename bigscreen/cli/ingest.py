@@ -24,7 +24,7 @@ from bigscreen.train.option import POSITIVE
 def column_names(
     context: click.Context, parameter: click.Parameter, given: tuple[str, ...]
 ) -> tuple[str, ...]:
-    """Names between commas; one that holds a comma stands in double quotes."""
+    """Names (or marks) between commas; one that holds a comma stands in double quotes."""
     return tuple(name.strip() for row in csv.reader(given, skipinitialspace=True) for name in row)
 
 
@@ -121,6 +121,14 @@ def column_names(
     "--drop-missing",
     is_flag=True,
     help="Leave out rows that lack a number, a text or their label; they are counted and listed.",
+)
+@click.option(
+    "--missing",
+    metavar="A,B,...",
+    multiple=True,
+    callback=column_names,
+    help="What else says that a value is missing, as NA, ? and an empty field do anyway: texts "
+    "such as -, numbers such as -999 (repeatable).",
 )
 @click.option("--positive", metavar="LABEL", help="This label against all others as one.")
 @click.option(

@@ -13,17 +13,12 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, Label, csr
+from bigscreen.data.missing import Missing
 from bigscreen.data.texts import by_column
 from bigscreen.errors import InputError
 
-OF_FEATURES = ("categories", "dates", "hashed", "fill", "offset", "factor")
+OF_FEATURES = ("categories", "dates", "hashed", "missing", "fill", "offset", "factor")
 """What decides the meaning of a feature."""
-
-MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan")
-"""Texts that say that a value is missing."""
-
-ABSENT = "(missing)"
-"""The category of texts that are missing, where they may be."""
 
 
 @dataclass(eq=False)
@@ -45,6 +40,8 @@ class Preparation:
         Categorical columns whose texts are hashed to so many bits; `categories` names the buckets.
     scaling : str
         Name of the scaling, for people: "none", "standard", "minmax", "divide:255".
+    missing : list of str
+        What says in the source that a value is missing, beside what always does: see `Missing`.
     fill : float64 ndarray of shape (n_raw,) or None
         What stands for a missing number of every source column; None: none may be missing.
     offset, factor : float64 ndarray of shape (n_features,) or None
@@ -67,6 +64,7 @@ class Preparation:
     positive: Label | None = None
     dates: dict[int, str] = field(default_factory=dict)
     hashed: dict[int, int] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.categories and self.n_raw is None:
@@ -266,8 +264,8 @@ class Preparation:
             record[name] = None if record[name] is None else record[name].tolist()
         for name in ("dates", "hashed"):
             record[name] = {str(c): value for c, value in record[name].items()} or None
-        for name in ("fill", "dates", "hashed"):
-            if record[name] is None:
+        for name in ("fill", "dates", "hashed", "missing"):
+            if not record[name]:
                 del record[name]  # (so have the records of before none)
         return record
 
@@ -305,7 +303,12 @@ class Preparation:
     def changes(self) -> bool:
         """Whether a feature is anything but the column of the source as it came."""
         scaled = self.offset is not None or self.factor is not None
-        return bool(self.categories) or scaled or self.fill is not None
+        return bool(self.categories or self.missing) or scaled or self.fill is not None
+
+    @property
+    def gaps(self) -> Missing:
+        """What says that a value is missing, and whether one may be."""
+        return Missing(tuple(self.missing), self.fill is not None)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Preparation) and self.to_dict() == other.to_dict()

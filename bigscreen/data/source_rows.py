@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from bigscreen.data.layout import Features
-from bigscreen.data.preparation import ABSENT, MISSING, Preparation
+from bigscreen.data.missing import ABSENT, Missing
+from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features
 from bigscreen.data.texts import days, days_in, days_of, hashed_name
 from bigscreen.errors import InputError
@@ -65,6 +66,10 @@ def prepared_rows(preparation: Preparation, X: Any) -> Features:
         _check_width(preparation, values.shape[1])
     if not issparse(values) and values.dtype.kind != "f":
         values = values.astype(np.float64)
+    if preparation.missing and not issparse(values):
+        holes = preparation.gaps.holes(values)
+        holes[:, [*preparation.categories, *preparation.dates]] = False
+        values = np.where(holes, np.nan, values) if holes.any() else values
     rows = preparation.scale(preparation.expand(values))
     return as_features(rows, lambda row: f"row {row}", wide=True)
 
@@ -139,29 +144,29 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
         if values.shape != (rows,):
             raise InputError(f"{name} has shape {values.shape}, and others have {rows} rows")
         if j in preparation.hashed:
-            out[:, j] = _hashed(values, preparation.hashed[j])
+            out[:, j] = _hashed(values, preparation.hashed[j], preparation.gaps)
         elif j in preparation.categories:
-            out[:, j] = _codes(values, preparation.categories[j], name)
+            out[:, j] = _codes(values, preparation.categories[j], name, preparation.gaps)
         else:
             if j in preparation.dates:
-                values = _days(values, preparation.dates[j], name)
-            out[:, j] = _numbers(values, name, preparation.fill is not None)
+                values = _days(values, preparation.dates[j], name, preparation.gaps)
+            out[:, j] = _numbers(values, name, preparation.gaps)
     return out
 
 
-def _hashed(values: NDArray[Any], bits: int) -> NDArray[np.float64]:
+def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.float64]:
     """The bucket of every value's text, as a file would have written it."""
     known: dict[str, int] = {}
     out = np.empty(len(values))
     for row, value in enumerate(values.tolist()):
-        text = _texts(value)[-1]
+        text = _texts(value, missing)[-1]
         if text not in known:
             known[text] = hashed_name(text, bits)
         out[row] = known[text]
     return out
 
 
-def _days(values: NDArray[Any], form: str, name: str) -> NDArray[np.float64]:
+def _days(values: NDArray[Any], form: str, name: str, missing: Missing) -> NDArray[np.float64]:
     """Dates and times, perhaps as texts, in days; NaN where they are missing."""
     if values.dtype.kind in "Mm":
         return days_in(values)
@@ -170,35 +175,37 @@ def _days(values: NDArray[Any], form: str, name: str) -> NDArray[np.float64]:
         try:
             if isinstance(value, (date, time, timedelta)):
                 out[row] = days_of(value)
-            elif isinstance(value, str) and value.strip() not in MISSING:
+            elif isinstance(value, str) and value.strip() not in missing:
                 out[row] = days(value.strip(), form)
             else:
-                out[row] = np.nan if value is None or value in MISSING else float(value)
+                out[row] = np.nan if value is None or value in missing else float(value)
         except (TypeError, ValueError) as error:
             how = f"written as {form}" if form else "as ISO 8601 writes it"
             raise InputError(f"row {row}, {name}: {value!r} is no date {how}") from error
     return out
 
 
-def _numbers(values: NDArray[Any], name: str, missing: bool) -> NDArray[np.float64]:
+def _numbers(values: NDArray[Any], name: str, missing: Missing) -> NDArray[np.float64]:
     try:
         numbers = values.astype(np.float64)
     except (TypeError, ValueError):
         numbers = np.empty(len(values))
         for row, value in enumerate(values.tolist()):
             try:
-                numbers[row] = np.nan if value is None or value in MISSING else float(value)
+                numbers[row] = np.nan if value is None or value in missing else float(value)
             except (TypeError, ValueError) as error:
                 raise InputError(
                     f"row {row}, {name}: {value!r} is no number, and the source had numbers there"
                 ) from error
     holes = np.flatnonzero(np.isnan(numbers))
-    if len(holes) and not missing:
+    if len(holes) and not missing.allowed:
         raise InputError(f"row {holes[0]}, {name}: the value is missing")
     return numbers
 
 
-def _codes(values: NDArray[Any], categories: Sequence[str], name: str) -> NDArray[np.float64]:
+def _codes(
+    values: NDArray[Any], categories: Sequence[str], name: str, missing: Missing
+) -> NDArray[np.float64]:
     """The number of every value among the categories, -1 of one that is none of them."""
     known = {text: code for code, text in enumerate(categories)}
     # Every kind is looked up once. (A number's text depends on its type.)
@@ -207,7 +214,7 @@ def _codes(values: NDArray[Any], categories: Sequence[str], name: str) -> NDArra
     for kind, row in enumerate(first.tolist()):
         value = values[row]
         value = value.item() if isinstance(value, np.generic) else value
-        codes[kind] = next((known[text] for text in _texts(value) if text in known), -1)
+        codes[kind] = next((known[text] for text in _texts(value, missing) if text in known), -1)
         if codes[kind] < 0:
             unseen.append((row, value))
     if unseen:
@@ -221,9 +228,9 @@ def _codes(values: NDArray[Any], categories: Sequence[str], name: str) -> NDArra
     return codes[places]
 
 
-def _texts(value: Any) -> Sequence[str]:
+def _texts(value: Any, missing: Missing) -> Sequence[str]:
     """How a file may have written a category."""
-    if value is None or value != value or value in MISSING:
+    if value is None or value != value or value in missing:
         return (str(value), ABSENT)  # (it may be a category by that name)
     if isinstance(value, bool):
         return BOOLEANS[value]

@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from bigscreen.data.preparation import ABSENT, MISSING
+from bigscreen.data.missing import ABSENT, MISSING
+from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.export.source import Tried
 from bigscreen.files.output import replacing
@@ -130,7 +131,7 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
     n_raw = model.n_features_in_
     if not known.categories:
         inputs = [helper.make_tensor_value_info("X", types.DOUBLE, [None, n_raw])]
-        values = "X" if known.fill is None else _filled(graph, "X", known.fill)
+        values = _filled(graph, "X", known, np.arange(n_raw))
         return _scaled(graph, model, values), inputs, []
     names = input_names(model)
     inputs, parts = [], []
@@ -139,11 +140,11 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
         kind = types.DOUBLE if kinds is None else types.STRING
         inputs.append(helper.make_tensor_value_info(name, kind, [None, 1]))
         if kinds is None:
-            fill = None if known.fill is None else known.fill[j : j + 1]
-            parts.append(name if fill is None else _filled(graph, name, fill))
+            parts.append(_filled(graph, name, known, np.array([j])))
             continue
         # A text that says that a value is missing stands for the category of those.
-        gone = [text for text in MISSING if ABSENT in kinds and text not in kinds]
+        marks = dict.fromkeys((*MISSING, *known.missing))
+        gone = [text for text in marks if ABSENT in kinds and text not in kinds]
         ones = graph.add(
             *("OneHotEncoder", name),
             domain="ai.onnx.ml",
@@ -170,8 +171,16 @@ def input_names(model: Model) -> list[str]:
     ]
 
 
-def _filled(graph: Graph, values: str, fill: FloatArray) -> str:
-    return graph.add("Where", graph.add("IsNaN", values), graph.constant(fill), values)
+def _filled(graph: Graph, values: str, known: Preparation, columns: NDArray[np.int64]) -> str:
+    """Some columns (rows, d) with a number in place of each that is missing."""
+    if known.fill is None:
+        return values
+    fill = graph.constant(known.fill[columns])
+    marked = np.array([c not in known.dates for c in columns.tolist()])
+    for number in known.gaps.numbers:
+        mark = graph.constant(np.where(marked, number, np.nan))  # (no number is equal to NaN)
+        values = graph.add("Where", graph.add("Equal", values, mark), fill, values)
+    return graph.add("Where", graph.add("IsNaN", values), fill, values)
 
 
 def _scaled(graph: Graph, model: Model, values: str) -> str:

@@ -87,7 +87,9 @@ def _preparation(known: Preparation) -> ColumnTransformer:
     places = np.arange(width) if known.n_raw is None else known.places
     steps: list[tuple[str, Any]] = []
     if known.fill is not None:
-        steps.append(("missing", SimpleImputer(keep_empty_features=True)))
+        marks = [np.nan, *known.gaps.numbers]
+        gaps = [SimpleImputer(missing_values=mark, keep_empty_features=True) for mark in marks]
+        steps += [(f"missing-{k}" if k else "missing", gap) for k, gap in enumerate(gaps)]
     steps.append(("scale", StandardScaler()))
     parts: list[tuple[str, Any, Any]] = []
     if numeric:
@@ -105,7 +107,9 @@ def _preparation(known: Preparation) -> ColumnTransformer:
     if numeric:
         fitted = out.named_transformers_["numbers"]
         if known.fill is not None:
-            fitted.named_steps["missing"].statistics_ = known.fill[numeric]
+            for name, step in fitted.steps:
+                if name.startswith("missing"):
+                    step.statistics_ = known.fill[numeric]
         features = places[numeric]
         scaler = fitted.named_steps["scale"]
         zeros, ones = np.zeros(len(numeric)), np.ones(len(numeric))

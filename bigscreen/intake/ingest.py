@@ -26,7 +26,8 @@ from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.data.folder import store_path, unfinished
 from bigscreen.data.layout import Label
 from bigscreen.data.limits import file_size, most_memory
-from bigscreen.data.preparation import ABSENT, Preparation, divisor
+from bigscreen.data.missing import ABSENT, Missing, as_marks
+from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.data.texts import parse_dates, parse_hashes
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.remote import Place, RemotePath, is_url, located
@@ -68,6 +69,7 @@ def ingest(
     scale: str = "none",
     impute: str | None = None,
     drop_missing: bool = False,
+    missing: Sequence[str | float] = (),
     positive: Label | None = None,
     regression: bool = False,
     unlabelled: bool = False,
@@ -119,6 +121,9 @@ def ingest(
         missing text is a category of its own. Default: a missing value is an error.
     drop_missing : bool, default=False
         Leave out the rows that lack a number, a text or their label. Other rows keep their numbers.
+    missing : sequence of str or float
+        What else says that a value is missing, in every column and label: texts such as "-", and
+        numbers such as -999 wherever a value equals them.
     positive : label, optional
         Make two labels: this one (code 1) and "rest" (code 0).
     regression : bool, default=False
@@ -186,8 +191,10 @@ def ingest(
     if impute is not None and drop_missing:
         raise InputError("impute fills what is missing and drop_missing drops it: choose one.")
     check_choices(known, scale, positive, regression, unlabelled)
+    if missing and known is not None:
+        raise InputError("like knows what means missing where it came from: leave out missing.")
     fills = impute is not None or (known is not None and known.fill is not None)
-    missing = fills or drop_missing
+    marks = as_marks(missing) if known is None else known.missing
     regression = regression or (known is not None and known.labels is None)
     options: dict[str, Any] = {
         "label": label,
@@ -204,7 +211,6 @@ def ingest(
         "h5_x": h5_x,
         "h5_y": h5_y,
         "unlabelled": unlabelled,
-        **({"missing": True} if missing else {}),
     }
     allowed = most_memory(memory)
     elsewhere = located(path) if is_url(path) else None
@@ -212,7 +218,8 @@ def ingest(
         if (elsewhere / MANIFEST).exists() and not overwrite:
             raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
         path = _made_here(elsewhere)
-    inputs = inputs_of(sources, options)
+    gaps = Missing(tuple(marks), fills or drop_missing)
+    inputs = inputs_of(sources, {**options, "missing": gaps})
     choices = {
         "holdout": holdout,
         "seed": seed,
@@ -226,6 +233,7 @@ def ingest(
         "max_kinds": max_kinds,
         **({} if impute is None else {"impute": impute}),
         **({"drop_missing": True} if drop_missing else {}),
+        **({"missing": marks} if missing else {}),
     }
     job = {
         "sources": [source.identity for source in inputs],
@@ -233,6 +241,7 @@ def ingest(
         **choices,
         "like": None if known is None else known.fingerprint,
     }
+    options["missing"] = gaps
     options["memory"] = allowed  # not of the job: it decides nothing of what comes out
     if pattern is not None and pattern.index_base is not None and zero_based == "auto":
         options["zero_based"] = pattern.index_base == 0
@@ -248,7 +257,7 @@ def ingest(
         regression=regression,
         unlabelled=unlabelled,
         max_kinds=max_kinds,
-        missing=missing,
+        missing=gaps,
         drop_missing=drop_missing,
     )
     wanted = Wanted(
@@ -257,6 +266,7 @@ def ingest(
         seed=seed,
         scale=scale,
         impute=impute,
+        missing=marks,
         positive=positive,
         like=known,
         like_sparse=None if pattern is None else pattern.sparse,

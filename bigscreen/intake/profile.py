@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.layout import Features
+from bigscreen.data.missing import ABSENT
 from bigscreen.data.order import row_hash
-from bigscreen.data.preparation import ABSENT, Preparation
+from bigscreen.data.preparation import Preparation
 
 MOST_COLUMNS = 1000
 """Wider tables have no profile."""
@@ -188,7 +189,7 @@ class TableProfile:
             remarks.append("one value only: drop it")
         elif (mark := self._apart(k)) is not None:
             remarks.append(
-                f"{mark:g} lies far from all other values: is it a mark of missing ones?"
+                f"{mark:g} lies far from all other values: is it a mark of missing ones (missing)?"
             )
         elif self._numbers_rows(k):
             remarks.append("a different whole number in every row: drop it if it numbers them")

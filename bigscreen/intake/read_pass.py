@@ -14,13 +14,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, take
+from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.order import Order
-from bigscreen.data.preparation import ABSENT, Preparation
+from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features, coarse, plain_label
 from bigscreen.errors import InputError
 from bigscreen.intake.needs import check_source
 from bigscreen.intake.readers.base import PIECE_BYTES, Block, Reader
 from bigscreen.intake.readers.svmlight import SvmlightReader
+from bigscreen.intake.readers.text import missing_value
 from bigscreen.intake.source import Found, Intake, Shape
 from bigscreen.intake.spill import BUCKET_BYTES, RECORD, Journal, Spill, bucket_bits
 
@@ -52,8 +54,8 @@ class Request:
         Whether rows have targets, or nothing that is to be predicted, in place of labels.
     max_kinds : int or None
         Of a categorical column.
-    missing : bool
-        Whether numbers may be missing, which are NaN then in the spill.
+    missing : Missing
+        What says that a value is missing; where it may be, numbers are NaN in the spill.
     drop_missing : bool
         Whether rows that lack something are left out.
     """
@@ -67,7 +69,7 @@ class Request:
     regression: bool
     unlabelled: bool
     max_kinds: int | None
-    missing: bool
+    missing: Missing
     drop_missing: bool = False
 
 
@@ -170,6 +172,7 @@ class Reading:
         if start > 0 or stop < block.X.shape[0]:
             block = _rows_of(block, np.arange(start, stop))
         numbers = np.arange(first + start, first + stop)
+        block = self._marked(block, reader)
         if self.request.drop_missing:
             kept = self._whole(block, reader)
             if not len(kept):
@@ -194,6 +197,35 @@ class Reading:
         self.spill.append(record, X)
         self.found.rows += X.shape[0]
         self.found.nonzeros += _nonzeros(X, list(reader.categories))
+
+    def _marked(self, block: Block, reader: Reader) -> Block:
+        """The block with NaN in place of the numbers that are marks, None in place of such labels.
+
+        Texts that are marks are known to the readers of texts.
+        """
+        missing, X, y = self.request.missing, block.X, block.y
+        if not missing.marks:
+            return block
+        if y is not None and y.dtype == object:
+            y = np.array([None if value in missing else value for value in y.tolist()], object)
+        elif y is not None and (holes := missing.holes(y)).any():
+            y = np.where(holes, np.nan, y)
+        if isinstance(X, csr_array):
+            if missing.holes(X.data).any():
+                raise InputError(
+                    f"{block.where(0)}: sparse rows hold a number that means a missing value, "
+                    "which they cannot be without: leave out missing."
+                )
+            return replace(block, y=y)
+        holes = missing.holes(X)
+        holes[:, [*reader.categories, *getattr(reader, "dates", {})]] = False
+        if not holes.any():
+            return replace(block, y=y)
+        if not missing.allowed:
+            row, c = np.argwhere(holes)[0].tolist()
+            name = f" ({reader.names[c]!r})" if reader.names else ""
+            raise missing_value(f"{block.where(row)}, column {c + 1}{name}")
+        return replace(block, X=np.where(holes, np.nan, X), y=y)
 
     def _whole(self, block: Block, reader: Reader) -> NDArray[np.int64]:
         """The rows of a block that lack nothing; the others are counted, the first ones listed."""
@@ -220,7 +252,7 @@ class Reading:
 
     def _without_holes(self, block: Block) -> tuple[Block, NDArray[np.bool_] | None]:
         """The block with 0 where numbers are missing, and where that is, if they may be."""
-        if not self.request.missing or issparse(block.X):
+        if not self.request.missing.allowed or issparse(block.X):
             return block, None
         holes = np.isnan(block.X)
         if not holes.any():

@@ -91,6 +91,7 @@ class Wanted:
     seed: int
     scale: str
     impute: str | None
+    missing: list[str]
     positive: Label | None
     like: Preparation | None
     like_sparse: bool | None
@@ -229,6 +230,7 @@ class Build:
                 positive=positive,
                 dates=by_column(self.shape.dates),
                 hashed=by_column(self.shape.hashed),
+                missing=self.wanted.missing,
             )
             if by := divisor(scale):
                 _, factor = _of_all(preparation, None, np.full(len(preparation.numeric), 1 / by))

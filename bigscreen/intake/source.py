@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, Label
-from bigscreen.data.preparation import ABSENT, Preparation
+from bigscreen.data.missing import ABSENT
+from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_targets, plain_label
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import Reader

@@ -15,6 +15,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.export import verified
 from bigscreen.export.libsvm import decision, read_libsvm, write_libsvm
+from bigscreen.export.sklearn import pipeline
 from bigscreen.export.verified import export
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
@@ -216,3 +217,23 @@ def test_without_a_module_a_sentence_says_what_to_install(mixed, tmp_path, monke
         with pytest.raises(InputError, match=r"pip install 'bigscreen\[export\]'"):
             export(model, mixed[1], tmp_path / "m", to)
         assert not (tmp_path / "m").exists()
+
+
+def test_exports_know_the_marks_of_missing_values(tmp_path):
+    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is of the extra export")
+    pytest.importorskip("onnx", reason="onnx is of the extra export")
+    rng = np.random.default_rng(3)
+    X = np.round(rng.normal(size=(120, 3)), 1)
+    y = (X[:, 0] > X[:, 1]).astype(int)
+    X[::6, 0], X[::9, 2] = -99, 77
+    how = {"impute": "mean", "scale": "standard"}
+    store = bigscreen.ingest((X, y), tmp_path / "s", missing=[-99, 77], **how).store
+    model = fitted(store, landmarks=30, gamma=0.3)
+    expected = model.scores(X)
+    assert not np.allclose(expected, model.scores(np.where(X == 77, 76, X)))
+    export(model, store, tmp_path / "m.onnx", "onnx")
+    session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    np.testing.assert_allclose(session.run(["scores"], {"X": X})[0], expected, atol=1e-5)
+    X[1, 1] = np.nan
+    made, _ = pipeline(model)
+    np.testing.assert_allclose(made.decision_function(X), model.scores(X)[:, 0], atol=1e-5)

@@ -12,7 +12,7 @@ import bigscreen
 from bigscreen import Model
 from bigscreen.cli import main
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.preparation import ABSENT
+from bigscreen.data.missing import ABSENT
 from bigscreen.data.texts import days, days_in, days_of, hashed_name
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest

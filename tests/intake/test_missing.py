@@ -7,7 +7,7 @@ from sklearn.impute import SimpleImputer
 from sklearn.preprocessing import StandardScaler
 
 import bigscreen
-from bigscreen.data.preparation import ABSENT
+from bigscreen.data.missing import ABSENT
 from bigscreen.errors import InputError
 
 WAYS = {"mean": "mean", "median": "median", "most-frequent": "most_frequent", "zero": "constant"}

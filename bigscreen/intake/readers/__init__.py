@@ -74,9 +74,9 @@ def open_source(source: Any, **options: Any) -> Reader:
     **options
         label, weight, drop, columns, categorical, dates, hashed, like (the `Preparation` of an
         earlier store), header, delimiter (tables), zero_based (svmlight), labels_file (IDX, NPY),
-        h5_x, h5_y (HDF5), memory (bytes that what must be held whole may take), missing (True: a
-        missing number is NaN, a missing text a category of its own, see `ABSENT`; other formats
-        have NaN as it is); None and () stand for "not given".
+        h5_x, h5_y (HDF5), memory (bytes that what must be held whole may take), missing (a
+        `Missing`: what says so, and whether a missing number is NaN, a missing text a category of
+        its own, see `ABSENT`; other formats have NaN as it is); None and () stand for "not given".
         A label of "none" says that there are no labels; so does unlabelled=True, unless a label
         is named.
 

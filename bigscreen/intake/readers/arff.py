@@ -10,12 +10,13 @@ from typing import Literal
 import numpy as np
 from scipy.sparse import csr_array
 
+from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
-from bigscreen.intake.readers.categories import MAX_CATEGORIES, Kind, Typed, label_value
+from bigscreen.intake.readers.categories import MAX_CATEGORIES, NONE, Kind, Typed, label_value
 from bigscreen.intake.readers.table import (
     Column,
     DelimitedReader,
@@ -148,8 +149,8 @@ class ArffReader(DelimitedReader):
         Of an earlier store: a value that is not among its categories has code -1 and is counted in
         `unseen`. Default: a nominal attribute's categories as declared, where any other value is
         an error.
-    missing : bool, default=False
-        Whether features of dense rows may be missing: see `DelimitedReader`.
+    missing : Missing
+        Of the features of dense rows: see `DelimitedReader`.
 
     Notes
     -----
@@ -168,7 +169,7 @@ class ArffReader(DelimitedReader):
         dates: Mapping[Column, str] | None = None,
         hashed: Mapping[Column, int] | None = None,
         like: Preparation | None = None,
-        missing: bool = False,
+        missing: Missing = NONE,
     ) -> None:
         header = read_header(path)
         count, names = len(header.names), header.names

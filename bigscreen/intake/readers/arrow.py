@@ -9,12 +9,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.preparation import ABSENT, Preparation
+from bigscreen.data.missing import ABSENT, Missing
+from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import Block
 from bigscreen.intake.readers.binary import Column
-from bigscreen.intake.readers.categories import TEXT, Dates, Hashed, Kind, Typed
+from bigscreen.intake.readers.categories import NONE, TEXT, Dates, Hashed, Kind, Typed
 from bigscreen.intake.readers.table import TableColumns, asked_kinds
+from bigscreen.intake.readers.text import missing_value
 
 _DAY_US = 86_400_000_000
 
@@ -53,7 +55,7 @@ class ArrowReader:
         Columns whose texts are hashed, and to how many bits.
     like : Preparation, optional
         Of an earlier store: see `TableReader`.
-    missing : bool, default=False
+    missing : Missing
         Whether features may be null: see `DelimitedReader`.
 
     Raises
@@ -78,7 +80,7 @@ class ArrowReader:
         dates: Mapping[Column, str] | None = None,
         hashed: Mapping[Column, int] | None = None,
         like: Preparation | None = None,
-        missing: bool = False,
+        missing: Missing = NONE,
     ) -> None:
         self._arrow = needs_pyarrow(f"{name}: reading it")
         self._name, self._missing, self.n_rows = name, missing, n_rows
@@ -148,7 +150,7 @@ class ArrowReader:
             or types.is_floating(kind)
             or types.is_boolean(kind)
             or types.is_decimal(kind)
-            or (types.is_null(kind) and self._missing)
+            or (types.is_null(kind) and self._missing.allowed)
         )
 
     def _kind(self, kind: Any) -> Kind | None:
@@ -163,7 +165,7 @@ class ArrowReader:
 
         def column(f: int) -> Any:
             values = batch.column(self._names[f])
-            if values.null_count and not self._missing:
+            if values.null_count and not self._missing.allowed:
                 row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
                 raise InputError(
                     f"{where(row)}: column {self._names[f]!r} is empty; fill it in, say what "
@@ -179,7 +181,9 @@ class ArrowReader:
             elif j in self._hashes:
                 X[:, j] = self._buckets(j, values, where)
             else:
-                X[:, j] = self._codes(j, values) if j in self.categories else self._numbers(values)
+                X[:, j] = (
+                    self._codes(j, values, where) if j in self.categories else self._numbers(values)
+                )
         y, weight = self.beside(first, len(batch))
         if self._columns.label is not None:
             values = column(self._columns.label)
@@ -238,14 +242,18 @@ class ArrowReader:
         codes.append(coder.code("", where(0)) if (at < 0).any() else 0)
         return np.array(codes, np.int32)[at]
 
-    def _codes(self, j: int, values: Any) -> NDArray[np.int32]:
+    def _codes(self, j: int, values: Any, where: Any) -> NDArray[np.int32]:
         """Category numbers of the values; a category not seen before gets the next one."""
         names = self.categories[j]
         table = {name: code for code, name in enumerate(names)}
         codes = []
         texts, at = self._different(values)
-        for value in [*texts, *([None] if (at < 0).any() else [])]:
+        for k, value in enumerate([*texts, *([None] if (at < 0).any() else [])]):
             text = ABSENT if value is None else str(value)
+            if self._missing.marked(text):
+                if not self._missing.allowed:
+                    raise missing_value(where(int(np.argmax(at == k))))
+                text = ABSENT
             if text not in table and self._typed.categories[j] is None:
                 table[text] = len(names)
                 names.append(text)

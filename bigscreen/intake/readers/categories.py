@@ -9,12 +9,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.preparation import ABSENT, MISSING, Preparation
+from bigscreen.data.missing import ABSENT, MISSING, Missing
+from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import DATE_LIKE, ISO_DATE, bucket_names, days, hashed_name
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
 from bigscreen.intake.readers.text import exact_number, finite_number, mark_numbers, missing_value
 from bigscreen.numerics.rows import njit
+
+NONE = Missing()
+"""Nothing may be missing, and nothing but the usual texts says so."""
 
 MAX_CATEGORIES = 100_000
 MAX_TEXT_BYTES = 64 << 20
@@ -134,12 +138,15 @@ class Categories:
         The categories, in code order.
     closed : bool, default=False
         A text that is not among `known` is an error; otherwise it has code -1 and is counted.
-    missing : bool, default=False
-        A missing text has a category of its own, `ABSENT`; otherwise it is an error.
+    missing : Missing
+        Where it allows them, missing texts have a category of their own, `ABSENT`.
     """
 
     def __init__(
-        self, known: list[str] | None = None, closed: bool = False, missing: bool = False
+        self,
+        known: list[str] | None = None,
+        closed: bool = False,
+        missing: Missing = NONE,
     ) -> None:
         self.names: list[str] = list(known or [])
         self.unseen = 0
@@ -175,12 +182,12 @@ class Categories:
         if text not in self._codes:
             text = text.strip()  # blanks within quotes mean nothing either
         if text not in self._codes:
-            if text in MISSING and self._missing:
+            if text in self._missing and self._missing.allowed:
                 if ABSENT not in self._codes and (self._learning or self._closed):
                     self._codes[ABSENT] = len(self.names)
                     self.names.append(ABSENT)
                 return self._codes.get(ABSENT, -1)
-            if text in MISSING:
+            if text in self._missing:
                 raise missing_value(place)
             if self._closed:
                 raise InputError(
@@ -198,11 +205,11 @@ class Hashed:
     Parameters
     ----------
     bits : int
-    missing : bool, default=False
-        A missing text is hashed as `ABSENT`; otherwise it is an error.
+    missing : Missing
+        Where it allows them, missing texts are hashed as `ABSENT`.
     """
 
-    def __init__(self, bits: int, missing: bool = False) -> None:
+    def __init__(self, bits: int, missing: Missing = NONE) -> None:
         self.names, self.unseen = bucket_names(bits), 0
         self._bits, self._missing = bits, missing
 
@@ -217,6 +224,10 @@ class Hashed:
         codes = np.empty(len(starts), np.int32)
         plain = np.empty(len(starts), bool)
         _hash(buf, starts, ends, (1 << self._bits) - 1, codes, plain)
+        if marks := self._missing.marks:  # a mark is looked at as a text
+            numbers = "+-.0123456789" if self._missing.numbers else ""
+            firsts = {byte for mark in (*marks, *numbers) for byte in mark.encode()[:1]}
+            plain &= ~np.isin(buf[starts], list(firsts))
         for row in np.flatnonzero(~plain).tolist():
             text = decode(buf[starts[row] : ends[row]].tobytes())
             codes[row] = self.code(text, where(row))
@@ -225,8 +236,8 @@ class Hashed:
     def code(self, text: str, place: str) -> int:
         """Return the bucket of one text; `place` stands in an error."""
         text = text.strip()
-        if text in MISSING:
-            if not self._missing:
+        if text in self._missing:
+            if not self._missing.allowed:
                 raise missing_value(place)
             text = ABSENT
         return hashed_name(text, self._bits)
@@ -261,11 +272,11 @@ class Dates:
     ----------
     form : str
         Of `strptime`; "": ISO 8601.
-    missing : bool, default=False
-        A missing one is NaN; otherwise it is an error.
+    missing : Missing
+        Where it allows them, a missing one is NaN.
     """
 
-    def __init__(self, form: str, missing: bool = False) -> None:
+    def __init__(self, form: str, missing: Missing = NONE) -> None:
         self._form, self._missing = form, missing
 
     def encode(
@@ -289,8 +300,8 @@ class Dates:
     def value(self, text: str, where: Callable[[int], str], row: int) -> float:
         """Return the days of one text."""
         text = text.strip()
-        if text in MISSING:
-            if not self._missing:
+        if text in self._missing:
+            if not self._missing.allowed:
                 raise missing_value(where(row))
             return float("nan")
         try:

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.preparation import MISSING, Preparation
+from bigscreen.data.missing import Missing
+from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import ISO_DATE
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, located
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
 from bigscreen.intake.readers.categories import (
+    NONE,
     TEXT,
     Categories,
     Dates,
@@ -120,8 +122,9 @@ class DelimitedReader:
     columns : TableColumns
     typed : Typed
         The columns of X that are anything but numbers.
-    missing : bool, default=False
-        Whether features may be missing: a number is NaN then, a text a category of its own.
+    missing : Missing
+        What says that a value is missing, and whether features may be: a number is NaN then, a
+        text a category of its own.
     """
 
     sparse = False
@@ -132,7 +135,7 @@ class DelimitedReader:
         layout: Layout,
         columns: TableColumns,
         typed: Typed,
-        missing: bool = False,
+        missing: Missing = NONE,
     ) -> None:
         self._missing = missing
         self.path, self.layout, self.columns = located(path), layout, columns
@@ -215,7 +218,7 @@ class DelimitedReader:
         if self.columns.weight is not None:
             f = self.columns.weight
             weights = np.empty((len(X), 1))
-            _fill(fields, np.array([f]), weights)
+            _fill(fields, np.array([f]), weights, NONE)
             weight = check_weights(weights[:, 0], _places(fields, f))
         return Block(X, y, weight, first_row, line_places(self.path, fields.lines))
 
@@ -232,7 +235,7 @@ def _places(fields: Fields, f: int) -> Callable[[int], str]:
 
 
 def _fill(
-    fields: Fields, columns: NDArray[np.int64], out: NDArray[np.float64], missing: bool = False
+    fields: Fields, columns: NDArray[np.int64], out: NDArray[np.float64], missing: Missing
 ) -> None:
     """Parse numbers into `out`: plain ones in the compiled loop, any other one by one."""
     arrays = fields.buf, fields.starts, fields.ends, columns, out
@@ -240,8 +243,8 @@ def _fill(
     while row < len(out):
         f = int(columns[j])
         text = fields.text(row, f)
-        if text in MISSING:
-            if not missing:
+        if text in missing:
+            if not missing.allowed:
                 raise missing_value(fields.place(row, f))
             out[row, j] = np.nan
         else:
@@ -276,12 +279,13 @@ class TableReader(DelimitedReader):
     like : Preparation, optional
         Of an earlier store: its columns of X and no others are categorical, dates or hashed, and a
         value that is not among its categories has code -1 and is counted in `unseen`.
-    missing : bool, default=False
-        Whether features may be missing: see `DelimitedReader`.
+    missing : Missing
+        See `DelimitedReader`.
 
     Notes
     -----
-    Quoted fields as in RFC 4180. "", "?" and "NA" are missing values, and errors unless `missing`.
+    Quoted fields as in RFC 4180. "", "?", "NA" and their like are missing values, and errors unless
+    `missing` allows them.
     """
 
     def __init__(
@@ -298,12 +302,12 @@ class TableReader(DelimitedReader):
         dates: Mapping[Column, str] | None = None,
         hashed: Mapping[Column, int] | None = None,
         like: Preparation | None = None,
-        missing: bool = False,
+        missing: Missing = NONE,
     ) -> None:
         dates, hashed = dict(dates or {}), dict(hashed or {})
         every = (label, weight, *drop, *columns, *categorical, *dates, *hashed)
         asked = [c for c in every if isinstance(c, str)]
-        layout = find_layout(path, delimiter, header, asked)
+        layout = find_layout(path, delimiter, header, asked, missing)
         count, names = layout.columns, layout.names
         chosen = TableColumns.choose(path, count, names, label, weight, drop, columns)
         if like is not None:
@@ -314,7 +318,9 @@ class TableReader(DelimitedReader):
             fields = next(read_fields(source, layout), None)
         kinds: dict[int, Kind] = {}
         for j, f in enumerate(chosen.features):
-            kind = asked_for.get(f) or (None if fields is None else _found_kind(fields, f))
+            kind = asked_for.get(f)
+            if kind is None and fields is not None:
+                kind = _found_kind(fields, f, missing)
             if kind is not None:
                 kinds[j] = kind
         super().__init__(path, layout, chosen, Typed.learnt(kinds), missing)
@@ -348,11 +354,12 @@ def asked_kinds(
     return out
 
 
-def _found_kind(fields: Fields, f: int) -> Kind | None:
+def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
     """What a column holds, None for numbers; InputError if it holds both texts and numbers."""
     buf, starts, ends = fields.column(f)
     plain = np.empty(len(starts), bool)
-    mark_numbers(buf, starts, ends, np.empty(len(starts)), plain)
+    values = np.empty(len(starts))
+    mark_numbers(buf, starts, ends, values, plain)
     odd = np.flatnonzero(~plain)
     if not len(odd):
         return None
@@ -363,7 +370,7 @@ def _found_kind(fields: Fields, f: int) -> Kind | None:
         place = fields.place(int(odd[0]), f)
         raise InputError(f"{place}: {error} in this column; drop it.") from None
     texts = [text.strip() for text in encoder.texts()]
-    words = [text for text in texts if text not in MISSING and exact_number(text) is None]
+    words = [text for text in texts if text not in missing and exact_number(text) is None]
     if not words:
         return None
     place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
@@ -372,10 +379,11 @@ def _found_kind(fields: Fields, f: int) -> Kind | None:
             f"{place}: {words[0]!r} has a comma: write decimals with a point, and thousands "
             "without a mark."
         )
-    if plain.any() or any(exact_number(text) is not None for text in texts):
+    amounts = [text for text in texts if exact_number(text) is not None]
+    if np.any(plain & ~missing.holes(values)) or not all(map(missing.marked, amounts)):
         raise InputError(
-            f"{place}: {words[0][:40]!r} stands among numbers; mend it, or say that the column is "
-            "categorical or dropped."
+            f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
+            "missing value (missing), or that the column is categorical or dropped."
         )
     form = date_format(words, place)
     return TEXT if form is None else Kind("date", form)
@@ -392,6 +400,7 @@ def find_layout(
     delimiter: str | None = None,
     header: bool | None = None,
     names_asked: Iterable[str] = (),
+    missing: Missing = NONE,
 ) -> Layout:
     """Return the layout of a comma, tab, semicolon, bar or space separated file.
 
@@ -405,6 +414,8 @@ def find_layout(
         A line that begins with # before the first row is a header if it has as many fields.
     names_asked : iterable of str, optional
         Names of columns; a first row with one of them is a header.
+    missing : Missing
+        What is missing tells nothing about a header.
 
     Raises
     ------
@@ -445,7 +456,9 @@ def find_layout(
         words = [field for field in fields if exact_number(field) is None]
         if len(fields) == columns and (header or words == fields):
             names = fields
-    if names is None and (header or (header is None and _is_header(path, rows, names_asked))):
+    if names is None and (
+        header or (header is None and _is_header(path, rows, names_asked, missing))
+    ):
         names = rows[0]
         if len(names) != columns:
             raise InputError(
@@ -527,16 +540,18 @@ def _is_amount(text: str) -> bool:
     return exact_number(text) is not None or ISO_DATE.fullmatch(text) is not None
 
 
-def _is_header(path: str | Place, rows: list[list[str]], names_asked: Iterable[str]) -> bool:
+def _is_header(
+    path: str | Place, rows: list[list[str]], names_asked: Iterable[str], missing: Missing
+) -> bool:
     """Whether the first row holds names: it has text where numbers follow."""
     head, rest = rows[0], rows[1:]
     if not set(names_asked).isdisjoint(head):
         return True
-    texts = [not _is_amount(name) and name not in MISSING for name in head]
+    texts = [not _is_amount(name) and name not in missing for name in head]
     if not rest:
         return all(texts)
     columns = [[row[c] for row in rest if c < len(row)] for c in range(len(head))]
-    known = [[value for value in column if value not in MISSING] for column in columns]
+    known = [[value for value in column if value not in missing] for column in columns]
     numeric = [bool(column) and all(map(_is_amount, column)) for column in known]
     if any(text and number for text, number in zip(texts, numeric, strict=True)):
         odd = [name for name, text in zip(head, texts, strict=True) if not text and name]

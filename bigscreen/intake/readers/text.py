@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.preparation import MISSING
+from bigscreen.data.missing import MISSING
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
