@@ -57,6 +57,9 @@ from bigscreen.fleet.workers import (
     outcome,
 )
 
+FEW_HOSTS = 2
+"""Hosts whose large totals come here as they are: to be added up there they would travel, too."""
+
 
 @dataclass(frozen=True)
 class _Item:
@@ -156,22 +159,26 @@ class Cluster:
         note = packed(message)
         for seat in self._seats.all:
             seat.answers.clear()
+        whole = None
         for part in itertools.count():
             # the answers of a host that died are gone with it: its shards step again elsewhere
             self._place()
             late = [seat for seat in self._seats.all if seat.answered < len(seat.shards)]
             if not late:
+                if (whole := self._together()) is None:
+                    continue
                 break
-            answers = self._seats.ask(late, "round", self._number + 1, part, note)
+            apart = len(self._seats.all) > FEW_HOSTS
+            answers = self._seats.ask(late, "round", self._number + 1, part, note, apart)
             for seat, answer in answers.items():
                 seat.answers.append(answer)
             self._seats.count_deaths({seat: seat.shards for seat in late}, answers, "a step")
         self._number += 1
         self._recovery.log.append(note)
         self._seats.deaths.clear()
-        whole = self._together()
         self._torn = False
         self._recovery.shorten(self._seats)
+        assert whole is not None
         return whole
 
     def save(self, folder: Path, meta: Mapping[str, Any]) -> None:
@@ -344,14 +351,24 @@ class Cluster:
             source.shards.remove(shard)
             self._seats.ask([source], "drop", shard)
 
-    def _together(self) -> tuple[FloatArray, Totals]:
-        answers = [answer for seat in self._seats.all for answer in seat.answers]
-        order = np.argsort(np.concatenate([shards for shards, _, _ in answers]))
-        widths = {stack.shape[1] for _, stack, _ in answers}
+    def _together(self) -> tuple[FloatArray, Totals] | None:
+        """The answers of all shards; None if a host is gone, with the totals that it had kept."""
+        seats = {seat: seat.shards for seat in self._seats.all}
+        answers = [answer for seat in seats for answer in seat.answers]
+        order = np.argsort(np.concatenate([shards for shards, *_ in answers]))
+        widths = {stack.shape[1] for _, stack, *_ in answers}
         if len(widths) > 1:
             raise ValueError(f"every step must return the same length, not {sorted(widths)}")
-        stack = np.concatenate([stack for _, stack, _ in answers])
-        return stack[order], added(totals for _, _, totals in answers)
+        stack = np.concatenate([stack for _, stack, *_ in answers])
+        totals = [totals for _, _, totals, _ in answers]
+        if any(seat.kept for seat in seats):
+            kept = self._seats.kept(self._number + 1)
+            if kept is None:
+                living = dict.fromkeys(self._seats.all)
+                self._seats.count_deaths(seats, living, "adding up")
+                return None
+            totals.append(kept)
+        return stack[order], added(totals)
 
     def _register(self, plugin: WorkerPlugin, name: str) -> None:
         until = self._workers.until()

@@ -12,16 +12,21 @@ from typing import Any
 from uuid import uuid4
 
 import distributed
+import numpy as np
 from distributed import Future
 from distributed.core import clean_exception
 from distributed.protocol.serialize import to_serialize
 
 from bigscreen.fleet import workers as fleet_workers
-from bigscreen.fleet.worker import Host
+from bigscreen.fleet.shards import Totals, added
+from bigscreen.fleet.worker import Host, Shapes
 from bigscreen.fleet.workers import LIKELY, Workers
 
 LOST = object()
 """The answer of a host that is gone."""
+
+MOST_SHARES = 32
+"""Hosts that add up totals, a part of everybody's each: more would send many small messages."""
 
 MOST_DEATHS = 3
 """Workers that may die in one round with the same shard."""
@@ -40,7 +45,12 @@ class Seat:
     @property
     def answered(self) -> int:
         """How many shards have stepped in the present round."""
-        return sum(len(shards) for shards, _, _ in self.answers)
+        return sum(len(shards) for shards, *_ in self.answers)
+
+    @property
+    def kept(self) -> Shapes:
+        """The shapes of the totals of the present round that it has kept."""
+        return {name: shape for *_, shapes in self.answers for name, shape in shapes.items()}
 
     @property
     def alive(self) -> bool:
@@ -130,6 +140,31 @@ class Seats:
             assert error is not None
             raise error.with_traceback(trace)
         return answers
+
+    def kept(self, number: int) -> Totals | None:
+        """The sum of the totals that hosts have kept of a round; None if one of them is gone.
+
+        Each adds up a part of everybody's: what comes here is the sum alone, for any number of
+        hosts.
+        """
+        seats = [seat for seat in self.all if seat.kept]
+        shapes = {name: shape for seat in seats for name, shape in seat.kept.items()}
+        of = min(len(seats), MOST_SHARES)
+        where = [(seat.address, seat.future.key) for seat in seats]
+        calls = [(seats[k], (number, k, of, where[:k] + where[k + 1 :])) for k in range(of)]
+        sums = list(self.ask_each(calls, "add_share").values())
+        if len(sums) < of:
+            return None
+        if None in sums:
+            # One is gone, or another does not reach it: whoever this process reaches tells all.
+            whole = self.ask(seats, "share", number, 0, 1)
+            if len(whole) < len(seats):
+                return None
+            sums = [added(whole.values())]
+        return {
+            name: np.concatenate([part[name] for part in sums]).reshape(shape)
+            for name, shape in shapes.items()
+        }
 
     def orphans(self, n_shards: int) -> list[int]:
         """The shards that nobody holds."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import hashlib
+import inspect
 import os
 import pickle
 import platform
@@ -34,8 +36,12 @@ from bigscreen.fleet.shards import (
 )
 
 Message = tuple[bytes, ...]
-Answer = tuple[list[int], FloatArray, Totals]
-"""Of a round: which shards have stepped, their vectors, their totals."""
+Shapes = dict[str, tuple[int, ...]]
+Answer = tuple[list[int], FloatArray, Totals, Shapes]
+"""Of a round: which shards have stepped, their vectors, their totals; the shapes of those kept."""
+
+LARGE = 1 << 20
+"""Bytes of totals from which on hosts add them up among themselves."""
 
 
 def packed(message: dict[str, Any]) -> Message:
@@ -67,17 +73,27 @@ def _reported(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
     the traceback.
     """
 
+    def failed(error: Exception) -> tuple[str, Any]:
+        error.add_note(f"(raised on worker {get_worker().address})")
+        found = error_message(error)
+        parts = found["exception"], found["traceback"]
+        return "error", tuple(part and part.data for part in parts)
+
     @functools.wraps(method)
     def call(*args: Any) -> tuple[str, Any]:
         try:
             return "ok", method(*args)
         except Exception as error:
-            error.add_note(f"(raised on worker {get_worker().address})")
-            found = error_message(error)
-            parts = found["exception"], found["traceback"]
-            return "error", tuple(part and part.data for part in parts)
+            return failed(error)
 
-    return call
+    @functools.wraps(method)
+    async def called(*args: Any) -> tuple[str, Any]:
+        try:
+            return "ok", await method(*args)
+        except Exception as error:
+            return failed(error)
+
+    return called if inspect.iscoroutinefunction(method) else call  # type: ignore[return-value]
 
 
 class Host:
@@ -91,6 +107,7 @@ class Host:
         self._shards = Shards(threads)
         self._round: dict[int, int] = {}  # last round that each shard has seen
         self._answers: dict[tuple[int, int], Answer] = {}
+        self._kept: tuple[int, Totals] = 0, {}  # of a round, what others ask for part by part
 
     @_reported
     def begin(self, program: bytes) -> None:
@@ -119,10 +136,11 @@ class Host:
         self._round.update(dict.fromkeys(new, number))
 
     @_reported
-    def round(self, number: int, part: int, message: Message) -> Answer:
+    def round(self, number: int, part: int, message: Message, apart: bool) -> Answer:
         """Step the shards that have not seen round ``number``.
 
         ``part`` counts the calls of one round: a second one is for shards adopted in between.
+        ``apart``: large totals stay here, for `share` and `add_share`.
         """
         if (number, part) not in self._answers:
             shards = sorted(shard for shard, seen in self._round.items() if seen != number)
@@ -130,8 +148,50 @@ class Host:
             calls = [(states[shard], each) for shard in shards]
             rows, parts = self._shards.deal(self._program.step, calls)
             self._round.update(dict.fromkeys(shards, number))
-            self._answers = {(number, part): (shards, stacked(rows), added(parts))}
+            totals, shapes = added(parts), {}
+            if apart and sum(total.nbytes for total in totals.values()) >= LARGE:
+                shapes = {name: total.shape for name, total in totals.items()}
+                before = self._kept[1] if self._kept[0] == number else {}
+                self._kept, totals = (number, added([before, totals])), {}
+            self._answers = {(number, part): (shards, stacked(rows), totals, shapes)}
         return self._answers[number, part]
+
+    # These two run in the worker's event loop: each host asks others while those ask it.
+
+    @_reported
+    async def share(self, number: int, k: int, of: int) -> Totals:
+        """The ``k``-th of so many parts of the totals that were kept of a round, flat."""
+        return self._share(number, k, of)
+
+    def _share(self, number: int, k: int, of: int) -> Totals:
+        kept, totals = self._kept
+        assert kept == number
+        flat = {name: total.reshape(-1) for name, total in totals.items()}
+        return {name: t[len(t) * k // of : len(t) * (k + 1) // of] for name, t in flat.items()}
+
+    @_reported
+    async def add_share(
+        self, number: int, k: int, of: int, others: Sequence[tuple[str, str]]
+    ) -> Totals | None:
+        """The sum of that part over this host and others, which are known by address and key.
+
+        None if one of them does not answer.
+        """
+        worker = get_worker()
+
+        async def theirs(address: str, key: str) -> Totals | None:
+            with contextlib.suppress(OSError, KeyError):
+                answer = await worker.rpc(address).actor_execute(
+                    function="share", actor=key, args=[number, k, of], kwargs={}
+                )
+                if answer["status"] == "OK" and answer["result"][0] == "ok":
+                    found: Totals = answer["result"][1]
+                    return found
+            return None
+
+        parts = await asyncio.gather(*(theirs(*other) for other in others))
+        own = {name: total.copy() for name, total in self._share(number, k, of).items()}
+        return None if None in parts else added([own, *filter(None, parts)])
 
     @_reported
     def save(self, folder: str) -> dict[int, int]:

@@ -80,10 +80,11 @@ def measure(
     The doubt is what errors of the scores can have moved the gap by; see `look` and
     `gap_and_doubt`.
     """
-    if len(scores) <= FEW:
-        return _measured(parts, alpha, F, r, *errors, scores)
     value = look(parts, alpha, F, r, scores)
-    mu = np.atleast_1d(dual.multiplier(scores)) if len(parts.total) else np.empty(0)
+    if len(scores) <= FEW:
+        mu = multipliers(parts, scores)
+    else:
+        mu = np.atleast_1d(dual.multiplier(scores)) if len(parts.total) else np.empty(0)
     return value, mu, *gap_and_doubt(parts, mu, alpha, scores, *errors)
 
 
@@ -238,23 +239,6 @@ def gap_and_doubt(
             room = abs(a)
         doubt += room * error
     return gap, doubt
-
-
-@njit(cache=True, nogil=True)
-def _measured(
-    parts: Arrays,
-    alpha: FloatArray,
-    F: FloatArray,
-    r: FloatArray,
-    relative: FloatArray,
-    errors: FloatArray,
-    spread: float,
-    scores: FloatArray,
-) -> tuple[float, FloatArray, float, float]:
-    value = look(parts, alpha, F, r, scores)
-    mu = multipliers(parts, scores)
-    gap, doubt = gap_and_doubt(parts, mu, alpha, scores, relative, errors, spread)
-    return value, mu, gap, doubt
 
 
 class Proof(NamedTuple):

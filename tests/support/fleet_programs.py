@@ -48,6 +48,20 @@ class Gradient:
         return self.open(shard) | {"v": arrays["v"], "steps": int(arrays["steps"])}
 
 
+class Wide(Gradient):
+    """Has totals of some megabytes in some rounds, of different names by shard."""
+
+    NUMBERS = (500, 701)  # not a multiple of anything
+
+    def step(self, state, message, totals):
+        found = super().step(state, message, totals)
+        if state["steps"] % 3:
+            name = "even" if len(state["X"]) % 2 else "odd"
+            wide = np.arange(np.prod(self.NUMBERS)).reshape(self.NUMBERS) * (state["steps"] + 7)
+            totals[name] = totals.get(name, 0) + wide * len(state["X"])
+        return found
+
+
 class Recorded(Gradient):
     """Writes down what it does, and dies when a file tells it to (once)."""
 
