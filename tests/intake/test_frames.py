@@ -62,8 +62,6 @@ def test_a_frame_gives_the_store_of_a_file(tmp_path, kind):
     table = columns()
     frame = KINDS[kind](table)
     how = {"impute": "median", "scale": "standard", "holdout": 0.2}
-    if kind == "dask":  # which makes texts of dates
-        how["date"] = ["since"]
     made = ingest(frame, tmp_path / "s", label="outcome", **how)
     known = made.store.preparation
     assert known.names == ["size", "town", "owner", "since", "at"]
@@ -76,8 +74,7 @@ def test_a_frame_gives_the_store_of_a_file(tmp_path, kind):
     assert y.tolist() == labels.tolist()
     beside = ingest((frame, table["outcome"]), tmp_path / "b", drop=["outcome"], **how).store
     assert beside.fingerprint == made.store.fingerprint
-    own = {"date": how.get("date", ())}
-    dropped = ingest(frame, tmp_path / "d", label="outcome", drop_missing=True, **own)
+    dropped = ingest(frame, tmp_path / "d", label="outcome", drop_missing=True)
     whole = [
         s is not None and t is not None for s, t in zip(table["size"], table["town"], strict=True)
     ]
@@ -113,6 +110,36 @@ def test_types_that_arrow_has_beside_numbers(tmp_path):
     np.testing.assert_allclose(X[:, 2], 10_957)
     np.testing.assert_allclose(X[:, 3], [0, 1 / 24, 1 / 12], atol=1e-7)
     np.testing.assert_allclose(X[:, 4:], [[0.5, 0], [1, 0.25], [0, 0.5]])
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "parquet"])
+def test_dates_that_are_texts_are_dates(tmp_path, kind):
+    table = {k: v for k, v in columns().items() if k in ("since", "at", "town", "outcome")}
+    texts = {name: [None if v is None else str(v) for v in table[name]] for name in table}
+    texts["at"][4] = texts["since"][7] = "NA"
+    if kind == "parquet":
+        import pyarrow.parquet as pq
+
+        pq.write_table(pa.table(texts), tmp_path / "a.parquet", row_group_size=30)
+        source = tmp_path / "a.parquet"
+    else:
+        source = KINDS[kind](texts)
+    how = {"label": "outcome", "impute": "median"}
+    made = ingest(source, tmp_path / "s", **how)
+    file = ingest(written(tmp_path / "a.csv", texts), tmp_path / "f", **how)
+    assert made.store.preparation.of_features == file.store.preparation.of_features
+    assert made.store.preparation.dates == {1: "", 2: ""}
+    np.testing.assert_array_equal(in_source_order(made.store)[0], in_source_order(file.store)[0])
+    assert any("'since' holds dates" in note for note in made.notes)
+    kinds = ingest(source, tmp_path / "k", categorical=["since", "at"], max_kinds=200, **how)
+    assert not kinds.store.preparation.dates
+    if kind == "arrow":
+        texts["since"][50] = "2020-02-31"
+        with pytest.raises(InputError, match="row 50: '2020-02-31' is no date as ISO"):
+            ingest(pa.table(texts), tmp_path / "x", **how)
+        texts["since"] = [f"{1 + i % 28}/3/2020" for i in range(120)]
+        with pytest.raises(InputError, match="row 0, column 'since'.*in which order"):
+            ingest(pa.table(texts), tmp_path / "x", **how)
 
 
 def test_what_a_frame_cannot_be(tmp_path):

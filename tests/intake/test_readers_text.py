@@ -4,7 +4,9 @@ import bz2
 import gzip
 import io
 import lzma
+import re
 import tracemalloc
+import zlib
 from collections import Counter
 from functools import partial
 
@@ -180,6 +182,23 @@ def test_compressed_whole_cut_and_damaged(write, suffix):
     broken = packed[:middle] + bytes(b ^ 255 for b in packed[middle : middle + 8])
     with pytest.raises(InputError, match="broken is damaged after byte|line \\d+"):
         read(SvmlightReader(write(broken + packed[middle + 8 :], "broken")))
+
+
+@pytest.mark.parametrize("how", ["ends too early", "is damaged"])
+def test_a_damaged_gzip_file_names_the_place(write, how):
+    text = "".join(f"1 1:{i} 2:{i * i}\n" for i in range(50_000)).encode()
+    packed = gzip.compress(text)
+    cut = packed[: len(packed) // 2]
+    whole = len(zlib.decompressobj(31).decompress(cut))
+    total = len(cut)
+    if how == "is damaged":
+        cut, total = cut + bytes(b ^ 255 for b in packed[len(cut) :]), len(packed)
+    with pytest.raises(InputError, match=how) as found:
+        read(SvmlightReader(write(cut, "a.gz")))
+    said = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) of", str(found.value))]
+    assert said[0] == pytest.approx(whole, abs=0 if how == "ends too early" else 70_000)
+    assert said[1] == pytest.approx(len(packed) // 2, abs=0 if how == "ends too early" else 20_000)
+    assert f"of the file's {total:,}: fetch the file again" in str(found.value)
 
 
 def test_memory_is_bounded_by_the_piece(write, monkeypatch):

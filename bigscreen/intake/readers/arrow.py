@@ -14,7 +14,15 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import Block
 from bigscreen.intake.readers.binary import Column
-from bigscreen.intake.readers.categories import NONE, TEXT, Dates, Hashed, Kind, Typed
+from bigscreen.intake.readers.categories import (
+    NONE,
+    TEXT,
+    Dates,
+    Hashed,
+    Kind,
+    Typed,
+    date_format,
+)
 from bigscreen.intake.readers.table import TableColumns, asked_kinds
 from bigscreen.intake.readers.text import missing_value
 
@@ -99,6 +107,13 @@ class ArrowReader:
             name, names, len(names), categorical, dict(dates or {}), dict(hashed or {})
         )
         kinds = {j: asked.get(f) or self._kind(types[f]) for j, f in enumerate(chosen.features)}
+        coded = self._arrow.types.is_dictionary  # what is said to be kinds is no dates
+        texts = {j: names[f] for j, f in enumerate(chosen.features) if f not in asked}
+        texts = {j: name for j, name in texts.items() if kinds[j] == TEXT}
+        texts = {j: name for j, name in texts.items() if not coded(schema.field(name).type)}
+        if like is None and texts:
+            first = self.first_rows([*texts.values()])
+            kinds |= {j: self._found_kind(first, name) for j, name in texts.items()}
         learnt = Typed.learnt({j: kind for j, kind in kinds.items() if kind is not None})
         self._typed = learnt if like is None else Typed.of(like)
         typed = {**self._typed.categories, **self._typed.hashed, **self._typed.dates}
@@ -110,6 +125,10 @@ class ArrowReader:
                 )
         self.dates, self.hashed = self._typed.dates, self._typed.hashed
         self._restart()
+
+    def first_rows(self, names: list[str]) -> Any:
+        """A record batch of some columns, by whose texts dates are known."""
+        raise NotImplementedError
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """Yield record batches from row number `skip_rows` on, and each one's first row."""
@@ -132,6 +151,16 @@ class ArrowReader:
         self._hashes = {j: Hashed(bits, self._missing) for j, bits in typed.hashed.items()}
         self.categories |= {j: coder.names for j, coder in self._hashes.items()}
         self._dates = {j: Dates(form, self._missing) for j, form in typed.dates.items()}
+
+    def _found_kind(self, first: Any, name: str) -> Kind:
+        """What a column of texts holds by its first rows: dates, as in text files, or kinds."""
+        texts, at = self._different(first.column(name))
+        words = [text for text in texts if text is not None and text.strip() not in self._missing]
+        if not words:
+            return TEXT
+        row = int(np.argmax(at == texts.index(words[0])))
+        form = date_format(words, f"{self._name}, row {row}, column {name!r}")
+        return TEXT if form is None else Kind("date", form)
 
     def _is_text(self, kind: Any) -> bool:
         types = self._arrow.types
@@ -208,9 +237,13 @@ class ArrowReader:
         """Dates and times, or texts of them, in days; NaN where there is none."""
         arrow, values = self._arrow, self._plain(values)
         if self._is_text(values.type):
-            coder, texts = self._dates[j], values.fill_null("").to_pylist()
-            found = (coder.value(text, where, row) for row, text in enumerate(texts))
-            return np.fromiter(found, np.float64, len(texts))
+            coder = self._dates[j]
+            texts, at = self._different(values)
+            texts.append("")  # where there is none
+            known = np.empty(len(texts))
+            for k, row in zip(*np.unique(at, return_index=True), strict=True):
+                known[k] = coder.value(texts[k], where, int(row))
+            return known[at]
         types = arrow.types
         if types.is_date32(values.type):
             return self._numbers(values.cast(arrow.int32()))

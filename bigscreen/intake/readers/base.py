@@ -137,6 +137,8 @@ class Source:
         wrap = next((w for magic, w in _MAGIC.items() if head.startswith(magic)), None)
         self.compressed = wrap is not None
         self._file: BinaryIO = wrap(self._raw) if wrap else self._raw
+        # What a damaged file still gives comes before the error, and shows where the damage is.
+        self._take: Callable[[int], bytes] = getattr(self._file, "read1" if wrap else "read")
         self._read = self._done = 0
 
     def read(self, size: int) -> bytes:
@@ -145,13 +147,13 @@ class Source:
         missing = size
         while missing > 0:
             try:
-                part = self._file.read(missing)
+                part = self._take(missing)
             except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
                 done = self._read + size - missing
                 what = "ends too early" if isinstance(error, EOFError) else "is damaged"
                 raise InputError(
-                    f"{self.path} {what} after byte {done} of its uncompressed content: "
-                    "fetch the file again."
+                    f"{self.path} {what} after byte {done:,} of its uncompressed content, near "
+                    f"byte {self._raw.tell():,} of the file's {self.total:,}: fetch the file again."
                 ) from None
             if not part:
                 break

@@ -11,6 +11,9 @@ from bigscreen.errors import InputError
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
 from bigscreen.intake.readers.base import PIECE_BYTES
 
+FIRST = 1 << 16
+"""Rows that are looked at for dates."""
+
 
 def is_frame(X: Any) -> bool:
     """Whether X is a table that Arrow takes, or one of dask's in partitions."""
@@ -60,7 +63,9 @@ class FrameReader(ArrowReader):
         self._beside = [None if part is None else np.asarray(part) for part in (y, weight)]
         if y is not None:
             options = {"label": False, **options}
+        self._first = first.slice(0, FIRST)
         super().__init__(f"the {kind}", first.schema, rows, **options)
+        del self._first
         self._size = first.nbytes if rows is not None else 0
         self._done = 0
 
@@ -81,6 +86,10 @@ class FrameReader(ArrowReader):
     def progress(self) -> tuple[int, int]:
         """Bytes of the rows read so far, and of all rows (0: not known)."""
         return (self._size * self._done // (self.n_rows or 1)), self._size
+
+    def first_rows(self, names: list[str]) -> Any:
+        """See `ArrowReader.first_rows`."""
+        return self._first.select(names).combine_chunks().to_batches()[0]
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """See `ArrowReader.batches`."""

@@ -84,6 +84,13 @@ class ParquetReader(ArrowReader):
         size = file_size(self.path)
         return size * self._done // self.n_rows, size
 
+    def first_rows(self, names: list[str]) -> Any:
+        """See `ArrowReader.first_rows`."""
+        step = max(PIECE_BYTES // (8 * len(self._names)), 1)
+        file = self._arrow.parquet.ParquetFile(self._file(), read_dictionary=names)
+        with self._readable(), file:
+            return next(file.iter_batches(step, columns=names))
+
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """See `ArrowReader.batches`; whole row groups before them are not read."""
         step = max(PIECE_BYTES // (8 * len(self._names)), 1)
