@@ -34,7 +34,8 @@ def njit(**options: Any) -> Callable[[F], F]:
 
     Without the entry that C code could call: nobody does, and it is a 20th of the time to compile.
     """
-    return cast("Callable[[F], F]", numba.njit(no_cfunc_wrapper=True, **options))
+    options = {"no_cfunc_wrapper": True, **options}
+    return cast("Callable[[F], F]", numba.njit(**options))
 
 
 def overload(function: Callable[..., Any], **options: Any) -> Callable[[F], F]:

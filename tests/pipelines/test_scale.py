@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.bench import common
-from pipelines.scale import plan
+from pipelines.scale import plan, scaling
 
 
 def test_plan_beside_measured(tmp_path):
@@ -27,3 +27,17 @@ def test_reference_passes_grow_with_the_rows():
     assert 0 < common.reference(4096, 4, 8, most=4096)
     one = common.reference(10**9, 4, 8, most=4096)
     assert one > common.reference(4096, 4, 8, most=4096)
+
+
+def test_scaling_measures_and_predicts(tmp_path):
+    pytest.importorskip("matplotlib")
+    found = scaling.measured(tmp_path, [1, 3], 3000, 400)
+    assert found["same_bits"]
+    fits = {(fit["kind"], fit["way"], fit["workers"]): fit for fit in found["fits"]}
+    assert len(fits) == 8
+    each, shared = (fits["strong", way, 3] for way in scaling.WAYS)
+    assert shared["rounds_shared"] > 0 and each["rounds_shared"] == 0
+    assert shared["bytes_received"] < each["bytes_received"]
+    many = [guess[1000]["network"] for guess in found["predicted"].values()]
+    assert many[1] < many[0]
+    assert len(scaling.plot(found).axes) == 2
