@@ -54,11 +54,15 @@ class Graph:
     def constant(self, value: Any, dtype: type = np.float64) -> str:
         """A tensor that the graph brings along."""
         name = f"c{len(self.constants)}"
+        self.constants.append(self.tensor(value, dtype, name))
+        return name
+
+    def tensor(self, value: Any, dtype: type, name: str) -> Any:
+        """A tensor of ONNX."""
         array = np.asarray(value) if dtype is object else np.asarray(value, dtype)
         if array.dtype.kind in "UO":
             array = array.astype(object)
-        self.constants.append(self.onnx.numpy_helper.from_array(array, name))
-        return name
+        return self.onnx.numpy_helper.from_array(array, name)
 
     def add(self, op: str, *inputs: str, domain: str = "", out: str = "", **attributes: Any) -> str:
         """A node; the name of its result."""
@@ -84,7 +88,7 @@ def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
     graph = Graph()
     helper, types = graph.onnx.helper, graph.onnx.TensorProto
     features, inputs, notes = _features(graph, model)
-    scores = _scores(graph, model, features)
+    scores = add_scores(graph, model, features)
     graph.add("Identity", scores, out="scores")
     outputs = [helper.make_tensor_value_info("scores", types.DOUBLE, [None, len(model.coef)])]
     if model.kind == "regressor":
@@ -95,7 +99,7 @@ def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
         graph.add(
             "Gather",
             graph.constant(names, names.dtype.type),
-            _codes(graph, model, scores),
+            add_codes(graph, model, scores),
             out="label",
         )
         kind = {"O": types.STRING, "i": types.INT64}.get(names.dtype.kind, types.DOUBLE)
@@ -104,7 +108,7 @@ def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
         if model.strategy == "one" and len(model.labels) > 2:
             notes.append("the probabilities of pairs of labels are not in the graph, only scores")
         else:
-            _probabilities(graph, model, scores)
+            graph.add("Identity", add_probabilities(graph, model, scores), out="probabilities")
             shape = [None, len(model.labels)]
             outputs.append(helper.make_tensor_value_info("probabilities", types.DOUBLE, shape))
     made = helper.make_graph(graph.nodes, "bigscreen", inputs, outputs, graph.constants)
@@ -131,8 +135,7 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
     n_raw = model.n_features_in_
     if not known.categories:
         inputs = [helper.make_tensor_value_info("X", types.DOUBLE, [None, n_raw])]
-        values = _filled(graph, "X", known, np.arange(n_raw))
-        return _scaled(graph, model, values), inputs, []
+        return add_features(graph, model, "X"), inputs, []
     names = input_names(model)
     inputs, parts = [], []
     for j, name in enumerate(names):
@@ -171,6 +174,12 @@ def input_names(model: Model) -> list[str]:
     ]
 
 
+def add_features(graph: Graph, model: Model, X: str) -> str:
+    """The features of rows of a source without categories, (rows, n_features)."""
+    columns = np.arange(model.n_features_in_)
+    return _scaled(graph, model, _filled(graph, X, model.preparation, columns))
+
+
 def _filled(graph: Graph, values: str, known: Preparation, columns: NDArray[np.int64]) -> str:
     """Some columns (rows, d) with a number in place of each that is missing."""
     if known.fill is None:
@@ -192,7 +201,7 @@ def _scaled(graph: Graph, model: Model, values: str) -> str:
     return values
 
 
-def _scores(graph: Graph, model: Model, X: str) -> str:
+def add_scores(graph: Graph, model: Model, X: str) -> str:
     """Scores (rows, k)."""
     offset = graph.constant(model.intercept)
     if model.landmarks is None:
@@ -245,23 +254,12 @@ def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
     return graph.add("Pow", moved, graph.constant(float(kernel.degree)))
 
 
-def _codes(graph: Graph, model: Model, scores: str) -> str:
+def add_codes(graph: Graph, model: Model, scores: str) -> str:
     """Label codes (rows,), as `Model.decide` has them."""
-    types, k = graph.onnx.TensorProto, len(model.labels)
-    if model.strategy == "one" and k > 2:
-        lost = graph.add("Less", scores, graph.constant(0.0))
-        lost = graph.add("Cast", lost, to=types.DOUBLE)
-        first, second = np.triu_indices(k, 1)
-        votes = np.zeros((len(first), k))
-        # A vote for the first of a pair is one less for its second.
-        votes[np.arange(len(first)), first] = 1.0
-        votes[np.arange(len(first)), second] = -1.0
-        total = graph.add(
-            "Add",
-            graph.add("MatMul", lost, graph.constant(votes)),
-            graph.constant(np.bincount(second, minlength=k)),
-        )
-        return graph.add("ArgMax", total, axis=1, keepdims=0)
+    types = graph.onnx.TensorProto
+    if model.strategy == "one" and len(model.labels) > 2:
+        votes, _ = _votes(graph, model, graph.add("Less", scores, graph.constant(0.0)))
+        return graph.add("ArgMax", votes, axis=1, keepdims=0)
     if len(model.coef) == 1:
         op = "GreaterOrEqual" if model.strategy == "one" else "Greater"
         over = graph.add(op, scores, graph.constant(model.threshold))
@@ -270,23 +268,40 @@ def _codes(graph: Graph, model: Model, scores: str) -> str:
     return graph.add("ArgMax", scores, axis=1, keepdims=0)
 
 
-def _probabilities(graph: Graph, model: Model, scores: str) -> None:
-    """Probabilities of labels, one against the rest."""
+def _votes(graph: Graph, model: Model, lost: str) -> tuple[str, str]:
+    """Votes for labels (rows, k), where the second of a pair has lost; what adds pairs up, too."""
+    k = len(model.labels)
+    first, second = np.triu_indices(k, 1)
+    pairs = np.zeros((len(first), k))
+    # A vote for the first of a pair is one less for its second.
+    pairs[np.arange(len(first)), first] = 1.0
+    pairs[np.arange(len(first)), second] = -1.0
+    added = graph.constant(pairs)
+    votes = graph.add("MatMul", graph.add("Cast", lost, to=graph.onnx.TensorProto.DOUBLE), added)
+    return graph.add("Add", votes, graph.constant(np.bincount(second, minlength=k))), added
+
+
+def add_votes(graph: Graph, model: Model, scores: str) -> str:
+    """One value for every label (rows, k) of scores of pairs, as `Model.decision_values` has it."""
+    votes, added = _votes(graph, model, graph.add("LessOrEqual", scores, graph.constant(0.0)))
+    total = graph.add("MatMul", graph.add("Neg", scores), added)
+    room = graph.add("Add", graph.add("Abs", total), graph.constant(1.0))
+    part = graph.add("Div", total, graph.add("Mul", room, graph.constant(3.0)))
+    return graph.add("Add", votes, part)
+
+
+def add_probabilities(graph: Graph, model: Model, scores: str) -> str:
+    """Probabilities of labels (rows, k), one against the rest."""
     parts = []
     for c, curve in enumerate(model.calibrated.curves):
         column = graph.add("Gather", scores, graph.constant([c], np.int64), axis=1)
         parts.append(_curve(graph, curve, column))
     if len(model.labels) == 2:
         other = graph.add("Sub", graph.constant(1.0), parts[0])
-        graph.add("Concat", other, parts[0], axis=1, out="probabilities")
-        return
+        return graph.add("Concat", other, parts[0], axis=1)
     found = graph.add("Concat", *parts, axis=1)
-    graph.add(
-        "Div",
-        found,
-        graph.add("ReduceSum", found, graph.constant([1], np.int64)),
-        out="probabilities",
-    )
+    total = graph.add("ReduceSum", found, graph.constant([1], np.int64))
+    return graph.add("Div", found, total)
 
 
 def _curve(graph: Graph, curve: Curve, score: str) -> str:
