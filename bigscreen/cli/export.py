@@ -13,10 +13,10 @@ from bigscreen.cli.common import (
     overwrite_option,
     threads_option,
 )
-from bigscreen.cli.options import fit_options, given, meaningless
+from bigscreen.cli.options import check_used, fit_options, given, meaningless
 from bigscreen.errors import InputError
 from bigscreen.train.option import POSITIVE
-from bigscreen.train.options import TrainOptions, flag, useless
+from bigscreen.train.options import TrainOptions, flag
 
 if TYPE_CHECKING:
     from bigscreen.model.model import Model
@@ -199,10 +199,7 @@ def _certified(
     machine = SimpleNamespace(
         **values, problem=asked["problem"], kernel=kernel["kernel"], exact=True
     )
-    for name in values:
-        where = useless(name, machine) if given(context, name) else None
-        if where is not None:
-            raise meaningless(flag(name), where)
+    check_used(context, machine)
     if values["class_weight"] == "none":
         values = {**values, "class_weight": None}
     if asked["problem"] != "one-class":

@@ -188,6 +188,6 @@ def fit(
         report.write_result(json_file, "fit", record)
     certificate.show(record, model)
     if page:
-        write_page(page, fitted, model)
+        write_page(page, fitted, model, dataset)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)

@@ -176,6 +176,7 @@ def model_facts(record: dict[str, Any]) -> dict[str, str]:
         "scaling": record["scaling"],
         **_marks(record),
         "fitted on": _fitted_on(record),
+        **_imported(record),
     }
 
 
@@ -225,6 +226,12 @@ def _products(provenance: dict[str, Any]) -> str | None:
 def _kernel(record: dict[str, Any]) -> str:
     name, *parameters = record["kernel"].items()
     return ", ".join([str(name[1]), *(f"{key} {value:g}" for key, value in parameters)])
+
+
+def _imported(record: dict[str, Any]) -> dict[str, str]:
+    """The file of another program that the machine was read from."""
+    file = record["provenance"].get("imported")
+    return {"imported from": f"{file}, of LIBSVM"} if file else {}
 
 
 def _fitted_on(record: dict[str, Any]) -> str:

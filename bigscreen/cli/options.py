@@ -128,14 +128,9 @@ def train_options(
 
 def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:
     machine = SimpleNamespace(**values)
-    for name in options.OPTIONS:
-        if not given(context, name):
-            continue
-        where = options.useless(name, machine)
-        if name == "strategy" and len(dataset.labels) <= 2:
-            where = where or "with two labels"
-        if where is not None:
-            raise meaningless(options.flag(name), where)
+    check_used(context, machine)
+    if given(context, "strategy") and len(dataset.labels) <= 2:
+        raise meaningless(options.flag("strategy"), "with two labels")
     where = options.useless("intercept", machine) if values.get("no_intercept") else None
     if where is not None:
         raise meaningless("--no-intercept", where)
@@ -151,6 +146,14 @@ def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -
     other = given(context, "intercept") and values["intercept"] != "none"
     if values.get("no_intercept") and other:
         raise InputError(f"--no-intercept contradicts --intercept {values['intercept']}; give one")
+
+
+def check_used(context: click.Context, machine: Any) -> None:
+    """Refuse an option on the command line that such a machine, by its options, does not use."""
+    for name in options.OPTIONS:
+        where = options.useless(name, machine) if given(context, name) else None
+        if where is not None:
+            raise meaningless(options.flag(name), where)
 
 
 def given(context: click.Context, name: str) -> bool:

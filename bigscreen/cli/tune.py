@@ -188,6 +188,6 @@ def tune(
         for file in report_tune.save_heat_map(record, plots):
             report.note(f"drew {file}")
     if page:
-        write_page(page, model, out)
+        write_page(page, model, out, dataset)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)

@@ -244,7 +244,7 @@ def _provenance(
     kind = head["svm_type"][0]
     problem = problems.get(kind, kind.removeprefix("epsilon_").replace("_", "-"))
     return {
-        "source": os.path.basename(name),
+        "imported": os.path.basename(name),
         "versions": {},
         "fingerprint": None,
         "index_base": 1,

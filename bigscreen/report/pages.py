@@ -234,6 +234,7 @@ def _origin(known: Mapping[str, Any]) -> dict[str, str]:
     }
     versions = {name: text for name, text in known.get("versions", {}).items() if text}
     return {
+        **({"imported from": known["imported"]} if known.get("imported") else {}),
         "rows": f"fingerprint {known['fingerprint']}" if known["fingerprint"] else "not stored",
         "options": ", ".join(f"{name} {value}" for name, value in asked.items()),
         "versions": ", ".join(f"{name} {text}" for name, text in versions.items()),

@@ -51,6 +51,7 @@ class _AdoptedJob(ExactJob):
     """An exact machine that is there already: float64 ``coef`` (scores, n) of all rows."""
 
     coef: FloatArray
+    file: str | None
 
     def solve(self, some: Sequence[Binary]) -> None:
         """Certify every problem where it stands."""
@@ -91,7 +92,7 @@ class _AdoptedJob(ExactJob):
         """Nothing was asked for that it could have missed."""
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
-        return {**super()._provenance(results), "solver": "LIBSVM"}
+        return {**super()._provenance(results), "solver": "LIBSVM", "imported": self.file}
 
 
 def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Model:
@@ -123,7 +124,7 @@ def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Mode
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
     with blas_threads(1), _AdoptedJob(data, options, fleet, None, outlined) as job:
         job.begin()
-        job.coef = _coefficients(model, data)
+        job.coef, job.file = _coefficients(model, data), model.provenance.get("imported")
         for some in job.turns():
             job.solve(some)
         made = job.model()

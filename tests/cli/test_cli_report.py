@@ -79,7 +79,13 @@ def test_the_page_of_a_fit_says_what_its_certificate_says(world):
     assert f"{record['primal']:.8g}" in said and record["certified_in"] in said
     assert text.count("<figure>") == 3
     ran("report", world / "m", world / "again.html", "--overwrite")
-    assert (world / "again.html").read_text() == text, "equal models are equal pages"
+    assert "The table behind labels" in said
+    own, again = (
+        re.findall(r"<section.*?</section>", t, re.S)
+        for t in (text, checked(world / "again.html")[0])
+    )
+    table = [part for part in own if "The table behind" in part]
+    assert [part for part in own if part not in table] == again, "equal models are equal pages"
 
 
 def test_the_page_of_an_evaluation_shows_what_evaluate_found(world):

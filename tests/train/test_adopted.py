@@ -13,6 +13,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.export.libsvm import read_libsvm
 from bigscreen.fleet.inline import Inline
+from bigscreen.model.model import Model
 from bigscreen.train.adopted import adopted
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
@@ -114,7 +115,11 @@ def test_import_certifies_over_a_store(tmp_path):
     succeed("import", tmp_path / "m.model", tmp_path / "m.bsm", *how)
     assert 0 < json.loads((tmp_path / "j").read_text())["relative_gap"] < 1e-3
     told = succeed("info", tmp_path / "m.bsm")
-    assert "LIBSVM" in told and "0 checks" in told
+    assert "m.model, of LIBSVM" in told and "0 checks" in told
+    assert Model.load(tmp_path / "m.bsm").provenance["imported"] == "m.model"
+    page = tmp_path / "m.html"
+    succeed("report", tmp_path / "m.bsm", page)
+    assert "imported from" in page.read_text()
     assert "open" in succeed("rows", tmp_path / "m.bsm")
     text = (tmp_path / "m.model").read_text().replace("_type rbf", "_type sigmoid")
     (tmp_path / "s.model").write_text(text)
