@@ -25,8 +25,7 @@ from bigscreen.files.remote import is_url, located
 from bigscreen.files.work import in_use
 
 if TYPE_CHECKING:
-    from bigscreen.fleet.protocol import Fleet
-    from bigscreen.model.evaluate import Each
+    from bigscreen.fleet.protocol import Each, Fleet
     from bigscreen.train import option
 
 BAD_INPUT = 2

@@ -12,6 +12,9 @@ from bigscreen.fleet.shards import FloatArray, Program, Totals
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""How a function is run over items, results in order: like the built-in `map`, or `Fleet.each`."""
+
 
 class Fleet(Protocol):
     """What a solver sees of threads or a cluster. A context manager; leaving it closes it."""

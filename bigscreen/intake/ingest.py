@@ -32,6 +32,9 @@ from bigscreen.data.texts import parse_dates, parse_hashes
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.remote import Place, RemotePath, is_url, located
 from bigscreen.files.sealed import digest
+from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.protocol import Each
+from bigscreen.intake.needs import threads_within
 from bigscreen.intake.read_pass import Reading, Request
 from bigscreen.intake.readers import is_path, open_source
 from bigscreen.intake.readers.base import Reader
@@ -78,6 +81,7 @@ def ingest(
     layout: Literal["auto", "dense", "sparse"] = "auto",
     max_kinds: int | None = None,
     memory: int | None = None,
+    threads: int | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     deadline: float | None = None,
@@ -147,6 +151,9 @@ def ingest(
         too; default: 200.
     memory : int, optional
         Bytes that the ingest may take; what needs more is refused. Default: 0.8 of the machine's.
+    threads : int, optional
+        Threads that parse, sort and write; fewer where `memory` is little. The dataset is the same
+        for any number. Default: one per core.
     overwrite : bool, default=False
         Replace what is at `path`, once the new dataset is whole.
     progress : callable, optional
@@ -280,7 +287,10 @@ def ingest(
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]
-    made = _run(request, wanted, job, resumable, _Reporter(progress, sizes, deadline))
+    with Inline(threads_within(allowed, threads)) as fleet:
+        each = partial(fleet.each, in_flight=fleet.workers + 1)
+        report = _Reporter(progress, sizes, deadline)
+        made = _run(request, wanted, job, resumable, report, each)
     return made if not isinstance(elsewhere, RemotePath) else _copied(made, elsewhere)
 
 
@@ -313,7 +323,12 @@ def _copied(made: Ingested, target: RemotePath) -> Ingested:
 
 
 def _run(
-    request: Request, wanted: Wanted, job: dict[str, Any], resumable: bool, report: _Reporter
+    request: Request,
+    wanted: Wanted,
+    job: dict[str, Any],
+    resumable: bool,
+    report: _Reporter,
+    each: Each,
 ) -> Ingested:
     work = wanted.path.with_name(wanted.path.name + ".ingest.wip")
     if not (work / JOURNAL).exists():
@@ -326,7 +341,7 @@ def _run(
             if not journal.lines:
                 _clear_unfinished(wanted)
             try:
-                made = _made(wanted, journal) or _make(request, wanted, journal, report)
+                made = _made(wanted, journal) or _make(request, wanted, journal, report, each)
             except BaseException as error:
                 # What cannot be gone on with is not left lying about; the journal goes before the
                 # rows that it counts.
@@ -343,10 +358,12 @@ def _run(
     return made
 
 
-def _make(request: Request, wanted: Wanted, journal: Journal, report: _Reporter) -> Ingested:
+def _make(
+    request: Request, wanted: Wanted, journal: Journal, report: _Reporter, each: Each
+) -> Ingested:
     reading = Reading(request, journal.folder / BUCKETS, journal)
-    reading.run(report.read)
-    made = Build(wanted, reading, journal, report.build).run()
+    reading.run(report.read, each)
+    made = Build(wanted, reading, journal, report.build).run(each)
     dropped = [made.dropped, made.dropped_rows]
     journal.write({"finished": made.notes, "dropped": dropped})
     return made

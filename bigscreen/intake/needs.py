@@ -7,6 +7,7 @@ from pathlib import Path
 
 from bigscreen.data.layout import CHUNK_BYTES
 from bigscreen.errors import InputError, in_units
+from bigscreen.fleet.inline import usable_processors
 from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.spill import RECORD
 
@@ -20,6 +21,16 @@ CHUNK_COPIES = 5
 """A chunk as pieces, stacked, checked and on its way to the disk."""
 STORED_ROW_BYTES = 32
 """Label, norm, source row and weight of a stored row."""
+
+
+THREAD_BYTES = 192 << 20
+"""One thread more: a piece of text in all its forms and the next one, a part and a chunk."""
+
+
+def threads_within(memory: int, asked: int | None) -> int:
+    """Threads to ingest with: those asked for, or one per core, as far as the memory goes."""
+    most = max((memory - BASE_BYTES) // THREAD_BYTES + 1, 1)
+    return min(asked or usable_processors(), most)
 
 
 def check_source(reader: Reader, rows: int, folder: Path) -> None:

@@ -19,6 +19,7 @@ from bigscreen.data.order import Order
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features, coarse, plain_label
 from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.needs import check_source
 from bigscreen.intake.readers.base import PIECE_BYTES, Block, Reader
 from bigscreen.intake.readers.svmlight import SvmlightReader
@@ -103,8 +104,16 @@ class Reading:
         if self.shape is not None:
             self._prepare(self.shape, lengths)
 
-    def run(self, report: Report) -> None:
-        """Read until all rows are in the spill; `report` gets dicts with bytes and rows."""
+    def run(self, report: Report, each: Each = map) -> None:
+        """Read until all rows are in the spill.
+
+        Parameters
+        ----------
+        report : callable
+            Gets dicts with bytes and rows.
+        each : callable
+            What parses; see `Reader.blocks`.
+        """
         found = self.found
         if found.finished:
             return
@@ -123,7 +132,7 @@ class Reading:
                 check_source(
                     reader, self._wanted(count) - self._wanted(skip), self.folder.parents[1]
                 )
-            for block in reader.blocks(skip):
+            for block in reader.blocks(skip, each):
                 for part in _storable(block, reader):
                     self._take(part, reader)
                 found.source_rows = block.first_row + block.X.shape[0]

@@ -18,6 +18,7 @@ from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.data.texts import by_column
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
 from bigscreen.intake.profile import MOST_COLUMNS, TableProfile, nearly_alike
 from bigscreen.intake.read_pass import Reading, Report
@@ -129,8 +130,11 @@ class Build:
         self._spill, self._journal, self._report = reading.spill, journal, report
         self.notes: list[str] = []
 
-    def run(self) -> Ingested:
-        """Measure, write and name the datasets, as far as earlier runs have not done so."""
+    def run(self, each: Each = map) -> Ingested:
+        """Measure, write and name the datasets, as far as earlier runs have not done so.
+
+        Parts are sorted, and made what is stored of them, by `each`.
+        """
         wanted, found = self.wanted, self.found
         labels, codes = self._labels()
         first = found.first
@@ -143,7 +147,7 @@ class Build:
         if wanted.like is None and labels and codes is not None:
             _check_labels(labels, codes, survey.labels[0])
         n_raw = self._n_raw()
-        spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0)
+        spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0, each)
         finishing = next((line for line in self._journal.lines if "finishing" in line), None)
         seen = [] if finishing is None else finishing.get("profiles", [])
         transform = self._transform(n_raw, labels)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ from bigscreen.data.layout import Features, csr_slice
 from bigscreen.data.order import Holdout
 from bigscreen.data.preparation import Moments, Preparation
 from bigscreen.data.writer import DatasetWriter
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.profile import TableProfile
 from bigscreen.intake.spill import Part, Spill, SpilledRows, stack
 
@@ -41,22 +43,20 @@ class Transform:
     n_features: int
     sparse: bool
 
-    def pieces(self, X: Features) -> Iterator[tuple[int, Features]]:
-        """Yield float32 rows, dense or CSR, of shape (rows, n_features), and the first's number.
-
-        Some rows at a time: with many categories what is stored is much wider than what was read.
-        """
+    def cut(self, X: Features) -> Iterator[tuple[int, Features]]:
+        """Yield some rows at a time, and the first's number: what is stored may be much wider."""
         width = X.shape[1] if self.sparse else self.n_features
         whole = (issparse(X) and self.sparse) or self._nothing(X)
         step = X.shape[0] if whole else max(_SLICE_BYTES // (8 * width), 1)
         for at in range(0, X.shape[0], max(step, 1)):
-            yield at, self._slice(_rows_of(X, at, min(at + step, X.shape[0])))
+            yield at, _rows_of(X, at, min(at + step, X.shape[0]))
 
     def _nothing(self, X: Features) -> bool:
         """Whether rows are stored as they were read."""
         return not (issparse(X) or self.sparse or self.preparation.changes)
 
-    def _slice(self, X: Features) -> Features:
+    def made(self, X: Features) -> Features:
+        """Return float32 rows, dense or CSR, of shape (rows, n_features)."""
         prep = self.preparation
         if self._nothing(X):
             return X
@@ -106,6 +106,13 @@ class Survey:
                         labels[side] += np.bincount(of_side[of_side >= 0], minlength=n_labels)
         return cls(parts, sizes, labels)
 
+    def kept(self, spilled: Spilled) -> Iterator[tuple[SpilledRows | None, NDArray[np.int64]]]:
+        """Yield the kept rows of every part, if it has any, and how many it has of both."""
+        some = (part for part, sizes in zip(self.parts, self.sizes, strict=True) if sizes[0])
+        read = iter(spilled.read(some))
+        for sizes in self.sizes:
+            yield (next(read)[0] if sizes[0] else None), sizes
+
 
 @dataclass
 class Spilled:
@@ -115,9 +122,13 @@ class Spilled:
     holdout: Holdout
     n_raw: int
     index_base: int
+    each: Each = map
 
-    def read(self, part: Part) -> list[SpilledRows]:
-        """Return the kept rows and the held out rows of a part, both in their final order."""
+    def read(self, parts: Iterable[Part]) -> Iterable[list[SpilledRows]]:
+        """Yield the kept rows and the held out rows of every part, both in their final order."""
+        return self.each(self._read, parts)
+
+    def _read(self, part: Part) -> list[SpilledRows]:
         rows = self.spill.read(part, self.n_raw, self.index_base)
         held = self.holdout.mask(rows.record["row"])
         if not held.any():
@@ -136,11 +147,13 @@ def measure(
     moments = Moments(len(numeric))
 
     def pieces() -> Iterator[Features]:
-        for part, sizes in zip(survey.parts, survey.sizes, strict=True):
-            if sizes[0]:
-                X = spilled.read(part)[0].X
+        for rows, sizes in survey.kept(spilled):
+            if rows is not None:
+                X = rows.X
                 if issparse(X):
-                    yield from (piece for _, piece in transform.pieces(X))
+                    yield from spilled.each(
+                        transform.made, (piece for _, piece in transform.cut(X))
+                    )
                 else:
                     X = transform.preparation.filled(X)
                     yield X if len(numeric) == X.shape[1] else X[:, numeric]
@@ -179,9 +192,9 @@ def measure_fill(spilled: Spilled, survey: Survey, how: str, numeric: NDArray[np
     step, at = -(-rows // most), 0
     sums, counts = np.zeros(len(numeric)), np.zeros(len(numeric), np.int64)
     sample = [np.empty((0, len(numeric)))]
-    for part, sizes in zip(survey.parts, survey.sizes, strict=True):
-        if sizes[0]:
-            X = np.asarray(spilled.read(part)[0].X)[:, numeric].astype(np.float64)
+    for kept, _ in survey.kept(spilled):
+        if kept is not None:
+            X = np.asarray(kept.X)[:, numeric].astype(np.float64)
             counts += np.count_nonzero(~np.isnan(X), axis=0)
             sums += np.nansum(X, axis=0)
             sample.append(X[-at % step :: step])
@@ -294,25 +307,34 @@ def arrange(
     """
     if codes is not None:
         codes = np.append(codes, -1).astype(np.int32)  # so that a missing label, -1, stays -1
-    firsts = np.zeros(2, np.int64)
-    with ThreadPoolExecutor(1) as pool:
+    with ThreadPoolExecutor(len(writers)) as pool, ThreadPoolExecutor(1) as aside:
         targets = [_Target(writer, pool) for writer in writers]
-        for part, sizes in zip(survey.parts, survey.sizes, strict=True):
-            ends = firsts + sizes
-            missing = (end > target.at for end, target in zip(ends.tolist(), targets, strict=False))
-            if profiles or any(missing):
-                sides = zip(targets, firsts, spilled.read(part), strict=False)
-                for side, (target, first, rows) in enumerate(sides):
-                    record, y = rows.record, rows.record["y"]
-                    if codes is not None:
-                        y = codes[y.astype(np.int64)]
-                    if profiles and len(y):
-                        profiles[side].add(rows.X, y)
-                    for at, X in transform.pieces(rows.X):
-                        own = slice(at, at + X.shape[0])
-                        of_rows = y[own], record["weight"][own], record["row"][own]
-                        target.add(int(first) + at, X, *of_rows)
-            firsts = ends
+        begun = np.array([target.at for target in targets])
+        ends = survey.sizes.cumsum(axis=0)
+        sides = range(len(targets))
+        behind = np.any(((ends > begun) & (survey.sizes > 0))[:, : len(targets)], axis=1)
+        open_parts = (behind | bool(profiles)).tolist()
+        read = iter(spilled.read(itertools.compress(survey.parts, open_parts)))
+        summed: Future[None] | None = None
+        for firsts, sizes, is_open in zip(
+            (ends - survey.sizes).tolist(), survey.sizes, open_parts, strict=True
+        ):
+            for side, rows in zip(sides, next(read) if is_open else [], strict=False):
+                record, y = rows.record, rows.record["y"]
+                if codes is not None:
+                    y = codes[y.astype(np.int64)]
+                if summed is not None:
+                    summed.result()
+                if profiles and len(y):
+                    summed = aside.submit(profiles[side].add, rows.X, y)
+                cut = list(transform.cut(rows.X))
+                made = spilled.each(transform.made, (piece for _, piece in cut))
+                for (at, _), X in zip(cut, made, strict=True):
+                    own = slice(at, at + X.shape[0])
+                    of_rows = y[own], record["weight"][own], record["row"][own]
+                    targets[side].add(firsts[side] + at, X, *of_rows)
             report(int(sizes.sum()))
+        if summed is not None:
+            summed.result()
         for target in targets:
             target.finish()

@@ -12,7 +12,7 @@ from scipy.sparse import issparse
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
-from bigscreen.model.evaluate import Each
+from bigscreen.fleet.protocol import Each
 from bigscreen.model.explain import column_groups, source_names
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray

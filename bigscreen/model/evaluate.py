@@ -2,7 +2,7 @@
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import IO, Any
 
@@ -12,15 +12,13 @@ from bigscreen.data.layout import Label
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Each
 from bigscreen.model.curves import curve, histogram
 from bigscreen.model.model import Model
 from bigscreen.model.reliability import ALPHA, Reliability
 
 JOINT_BINS = 40
 """Bins of targets, and of predictions, that a regression's rows are counted in."""
-
-# Like the built-in `map`: how a function is run over blocks, results in order. `Fleet.each` fits.
-Each = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 
 
 def scored_blocks(

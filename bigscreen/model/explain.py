@@ -13,8 +13,9 @@ from scipy.sparse import issparse
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Each
 from bigscreen.kernels.operand import Operand
-from bigscreen.model.evaluate import Each, check_outcome
+from bigscreen.model.evaluate import check_outcome
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 

@@ -14,8 +14,9 @@ import numpy as np
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.output import replacing, written_through
+from bigscreen.fleet.protocol import Each
 from bigscreen.model.calibration import given_prior
-from bigscreen.model.evaluate import Each, scored_blocks
+from bigscreen.model.evaluate import scored_blocks
 from bigscreen.model.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -14,6 +14,7 @@ from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
 from bigscreen.intake.readers.categories import MAX_CATEGORIES, NONE, Kind, Typed, label_value
@@ -222,16 +223,16 @@ class ArffReader(DelimitedReader):
             if nominal or f in (chosen.label, chosen.weight):
                 self._explicit[f] = text
 
-    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
-        return self._sparse_blocks(skip_rows) if self.sparse else super().blocks(skip_rows)
+        return self._sparse_blocks(skip_rows) if self.sparse else super().blocks(skip_rows, each)
 
     def _sparse_blocks(self, skip_rows: int) -> Iterator[Block]:
         self._restart()
         rows = _SparseRows(0)
-        with Source(self.path) as self._source:
-            for line, _, raw in _lines(self._source):
-                text = decode(raw).strip()
+        with Source(self.path) as source:
+            for line, _, raw in _lines(source):
+                text, self._progress = decode(raw).strip(), source.progress()
                 if line < self.layout.body_line or not text or text.startswith("%"):
                     continue
                 if rows.size >= base.PIECE_BYTES or rows.next_row == skip_rows:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block
 from bigscreen.intake.readers.binary import Column
 from bigscreen.intake.readers.categories import (
@@ -73,6 +74,7 @@ class ArrowReader:
     """
 
     sparse = False
+    _done = 0
 
     def __init__(
         self,
@@ -138,11 +140,14 @@ class ArrowReader:
         """Labels and weights of some rows that are no columns of theirs, or None."""
         return None, None
 
-    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
         self._restart()
-        for first, batch in self.batches(skip_rows):
-            yield self._block(batch, first)
+        for block, texts in each(self._converted, self.batches(skip_rows)):
+            for j, of_column in texts.items():
+                block.X[:, j] = self._codes(j, *of_column)
+            self._done = block.first_row + block.X.shape[0]
+            yield block
 
     def _restart(self) -> None:
         typed = self._typed
@@ -188,7 +193,13 @@ class ArrowReader:
             return TEXT
         return Kind("date", "") if self._arrow.types.is_temporal(kind) else None
 
-    def _block(self, batch: Any, first: int) -> Block:
+    def _converted(
+        self, of_batch: tuple[int, Any]
+    ) -> tuple[Block, dict[int, tuple[list[str], NDArray[np.int64]]]]:
+        """A batch as a block, and the texts of its categories, whose codes are not known yet."""
+        first, batch = of_batch
+        texts = {}
+
         def where(i: int) -> str:
             return f"{self._name}, row {first + i}"
 
@@ -209,21 +220,21 @@ class ArrowReader:
                 X[:, j] = self._days(j, values, where)
             elif j in self._hashes:
                 X[:, j] = self._buckets(j, values, where)
+            elif j in self._typed.categories:
+                texts[j] = self._texts(values, where)
             else:
-                X[:, j] = (
-                    self._codes(j, values, where) if j in self.categories else self._numbers(values)
-                )
+                X[:, j] = self._numbers(values)
         y, weight = self.beside(first, len(batch))
         if self._columns.label is not None:
             values = column(self._columns.label)
             if self._is_number(values.type):
                 y = self._numbers(values)
             else:
-                texts, at = self._different(values)
-                y = np.array([*texts, None], object)[at]
+                known, at = self._different(values)
+                y = np.array([*known, None], object)[at]
         if self._columns.weight is not None:
             weight = self._numbers(column(self._columns.weight))
-        return Block(X, y, weight, first, where)
+        return Block(X, y, weight, first, where), texts
 
     def _plain(self, values: Any) -> Any:
         dictionary = self._arrow.types.is_dictionary(values.type)
@@ -275,18 +286,25 @@ class ArrowReader:
         codes.append(coder.code("", where(0)) if (at < 0).any() else 0)
         return np.array(codes, np.int32)[at]
 
-    def _codes(self, j: int, values: Any, where: Any) -> NDArray[np.int32]:
-        """Category numbers of the values; a category not seen before gets the next one."""
-        names = self.categories[j]
-        table = {name: code for code, name in enumerate(names)}
-        codes = []
+    def _texts(self, values: Any, where: Any) -> tuple[list[str], NDArray[np.int64]]:
+        """The different texts, what is missing being `ABSENT`, and the place of each row's."""
         texts, at = self._different(values)
+        out = []
         for k, value in enumerate([*texts, *([None] if (at < 0).any() else [])]):
             text = ABSENT if value is None else str(value)
             if self._missing.marked(text):
                 if not self._missing.allowed:
                     raise missing_value(where(int(np.argmax(at == k))))
                 text = ABSENT
+            out.append(text)
+        return out, at
+
+    def _codes(self, j: int, texts: list[str], at: NDArray[np.int64]) -> NDArray[np.int32]:
+        """Category numbers of texts; a category not seen before gets the next one."""
+        names = self.categories[j]
+        table = {name: code for code, name in enumerate(names)}
+        codes = []
+        for text in texts:
             if text not in table and self._typed.categories[j] is None:
                 table[text] = len(names)
                 names.append(text)

@@ -8,7 +8,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from scipy.sparse import csr_array
 from bigscreen.data.limits import check_regular, file_size
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, located
+from bigscreen.fleet.protocol import Each
 
 PIECE_BYTES = 8 << 20
 """Uncompressed bytes read at a time; what a text reader parses, and so holds, at once."""
@@ -86,8 +87,11 @@ class Reader(Protocol):
     categories: dict[int, list[str]]
     unseen: dict[int, int]
 
-    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; block boundaries may vary, rows do not."""
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; block boundaries may vary, rows do not.
+
+        What needs nothing of the rows before is done by `each`, such as on many threads.
+        """
         ...
 
     def progress(self) -> tuple[int, int]:
@@ -208,6 +212,28 @@ def text_pieces(source: Source) -> Iterator[bytes]:
         raise InputError(f"{source.path} is empty: give a file with at least one row.")
     if not last.endswith(b"\n"):
         yield b"\n"
+
+
+class Piece(NamedTuple):
+    """Whole lines of a text, the bytes read of the line behind them, and how far the file is."""
+
+    text: bytes
+    begun: int
+    progress: tuple[int, int]
+
+
+def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
+    """Yield the text of `source` from byte `skip` on, cut where lines end; see `text_pieces`.
+
+    A line that is longer than a piece comes after pieces without text. Whether a record ends
+    where a line does, nobody has looked.
+    """
+    begun = b""
+    for piece in text_pieces(source):
+        piece, skip = piece[skip:], max(skip - len(piece), 0)
+        cut = piece.rfind(b"\n") + 1
+        text, begun = (begun + piece[:cut], piece[cut:]) if cut else (b"", begun + piece)
+        yield Piece(text, len(begun), source.progress())
 
 
 def line_places(path: Place, lines: NDArray[np.int64]) -> Callable[[int], str]:

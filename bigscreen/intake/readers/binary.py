@@ -17,6 +17,7 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.limits import check_regular, most_memory, npy_bytes, npy_header, read_values
 from bigscreen.errors import InputError, in_units
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
 
@@ -439,8 +440,8 @@ class MatrixReader:
         """Bytes of the rows read so far, and of all rows."""
         return self._size * self._done // self.n_rows, self._size
 
-    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""
         matrix, self._opened = self._opened or self._open(), None
         try:
             yield from self._blocks(matrix, skip_rows)

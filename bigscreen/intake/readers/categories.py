@@ -129,6 +129,47 @@ class Encoder:
         return [decode(flat[bounds[c] : bounds[c + 1]]) for c in range(start, self.count)]
 
 
+@dataclass
+class Tokens:
+    """The tokens of some rows: the different texts, and which of them each row has.
+
+    Attributes
+    ----------
+    texts : list of str
+        In order of first appearance.
+    codes : int32 array, (rows,)
+    places : callable
+        ``places(i)`` names the i-th row in an error.
+    """
+
+    texts: list[str]
+    codes: NDArray[np.int32]
+    places: Callable[[int], str]
+
+    def place(self, code: int) -> str:
+        """Where the text with this code stands first."""
+        return self.places(int(np.argmax(self.codes == code)))
+
+
+def tokens(
+    buf: NDArray[np.uint8],
+    starts: NDArray[Any],
+    ends: NDArray[Any],
+    where: Callable[[int], str],
+    what: str,
+) -> Tokens:
+    """Tell tokens apart; InputError if there are too many, `what` saying what they are."""
+    encoder = Encoder()
+    try:
+        codes = encoder.encode(buf, starts, ends)
+    except InputError as error:
+        raise InputError(f"{where(0)}: {error} {what}.") from None
+    return Tokens(encoder.texts(), codes, where)
+
+
+IN_COLUMN, AS_LABELS = "in this column; drop it", "as labels"
+
+
 class Categories:
     """The categories of one column, learned in order of first appearance unless given.
 
@@ -150,50 +191,60 @@ class Categories:
     ) -> None:
         self.names: list[str] = list(known or [])
         self.unseen = 0
+        self._given = frozenset(self.names)
         self._learning = known is None
         self._closed, self._missing = closed, missing
         self._codes = {name: code for code, name in enumerate(self.names)}
-        self._encoder = Encoder()
-        self._map = np.empty(0, np.int32)
+        self._seen = Seen()
 
-    def encode(
+    def tokens(
         self,
         buf: NDArray[Any],
         starts: NDArray[Any],
         ends: NDArray[Any],
         where: Callable[[int], str],
-    ) -> NDArray[np.int32]:
-        """Return the codes of the tokens; `where(i)` names the i-th one's place in an error."""
-        try:
-            inner = self._encoder.encode(buf, starts, ends)
-        except InputError as error:
-            raise InputError(f"{where(0)}: {error} in this column; drop it.") from None
-        fresh = [
-            self.code(text, where(int(np.argmax(inner == code))))
-            for code, text in enumerate(self._encoder.texts(len(self._map)), len(self._map))
-        ]
-        self._map = np.concatenate([self._map, np.array(fresh, np.int32)])
-        codes = self._map[inner]
+    ) -> Tokens:
+        """Tell the tokens of some rows apart, whatever the rows before; see `encode`."""
+        found = tokens(buf, starts, ends, where, IN_COLUMN)
+        for code, text in enumerate(found.texts):
+            self._check(text, found, code)
+        return found
+
+    def encode(self, found: Tokens) -> NDArray[np.int32]:
+        """Return the codes of some rows' tokens, which come after all that were encoded before."""
+        self._seen.add(found, IN_COLUMN)
+        of_texts = np.array([self._code(text) for text in found.texts], np.int32)
+        codes = of_texts[found.codes]
         self.unseen += int(np.count_nonzero(codes < 0))
         return codes
 
     def code(self, text: str, place: str) -> int:
         """Return the code of one text, perhaps a new one; `place` stands in an error."""
+        self._check(text, Tokens([text], np.zeros(1, np.int32), lambda _: place), 0)
+        return self._code(text)
+
+    def _check(self, text: str, found: Tokens, code: int) -> None:
+        """Refuse a text that no row may have."""
+        bare = text.strip()
+        if text in self._given or bare in self._given:
+            return
+        if bare in self._missing:
+            if not self._missing.allowed:
+                raise missing_value(found.place(code))
+        elif self._closed:
+            raise InputError(
+                f"{found.place(code)}: {bare[:40]!r} is not one of the column's declared "
+                "categories."
+            )
+
+    def _code(self, text: str) -> int:
         if text not in self._codes:
             text = text.strip()  # blanks within quotes mean nothing either
         if text not in self._codes:
-            if text in self._missing and self._missing.allowed:
-                if ABSENT not in self._codes and (self._learning or self._closed):
-                    self._codes[ABSENT] = len(self.names)
-                    self.names.append(ABSENT)
-                return self._codes.get(ABSENT, -1)
-            if text in self._missing:
-                raise missing_value(place)
-            if self._closed:
-                raise InputError(
-                    f"{place}: {text[:40]!r} is not one of the column's declared categories."
-                )
-            if self._learning:
+            absent = text in self._missing
+            text = ABSENT if absent else text
+            grows = self._learning or (absent and self._closed)
+            if grows and text not in self._codes:
                 self._codes[text] = len(self.names)
                 self.names.append(text)
         return self._codes.get(text, -1)
@@ -394,39 +445,62 @@ def label_value(text: str, place: str) -> float | str | None:
     return text if number is None else number
 
 
-class Labels:
-    """Reads labels: what is a number becomes a float, so that 1, +1 and 1.0 are one label."""
+class Seen:
+    """The different texts so far, of which only so many are taken."""
 
     def __init__(self) -> None:
-        self._encoder = Encoder()
+        self._texts: set[str] = set()
+        self._bytes = 0
 
-    def read(
+    def add(self, found: Tokens, what: str) -> None:
+        """Count the texts of some more rows; InputError if there are too many, or too long ones."""
+        for text in found.texts:
+            if text not in self._texts:
+                self._texts.add(text)
+                self._bytes += len(text.encode())
+        if len(self._texts) > MAX_CATEGORIES:
+            too = f"there are more than {MAX_CATEGORIES} different texts"
+        elif self._bytes > MAX_TEXT_BYTES:
+            too = f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts"
+        else:
+            return
+        raise InputError(f"{found.places(0)}: {too} {what}.")
+
+
+class Labels:
+    """Labels of some rows: what is a number is a float, so that 1, +1 and 1.0 are one label.
+
+    Attributes
+    ----------
+    values : float64 array (rows,), or object array of float and str
+        The first if all are numbers. What is missing is None.
+    odd : Tokens or None
+        What is no plain number.
+    """
+
+    def __init__(
         self,
         buf: NDArray[Any],
         starts: NDArray[Any],
         ends: NDArray[Any],
         where: Callable[[int], str],
-    ) -> NDArray[Any]:
-        """Return the labels: float64 if all are numbers, else an object array of float and str.
-
-        Only tokens that are no plain number go through the encoder: a text is decoded once.
-        """
+    ) -> None:
         numbers = np.empty(len(starts))
         plain = np.empty(len(starts), bool)
         mark_numbers(buf, starts, ends, numbers, plain)
+        self.values: NDArray[Any] = numbers
+        self.odd: Tokens | None = None
         odd = np.flatnonzero(~plain)
         if not len(odd):
-            return numbers
-        try:
-            codes = self._encoder.encode(buf, starts[odd], ends[odd])
-        except InputError as error:
-            raise InputError(f"{where(int(odd[0]))}: {error} as labels.") from None
-        values = np.empty(self._encoder.count, object)  # (a label that is missing is None)
-        for code, text in enumerate(self._encoder.texts()):
-            values[code] = label_value(text, where(int(odd[np.argmax(codes == code)])))
-        if all(isinstance(values[code], float) for code in np.unique(codes)):
-            numbers[odd] = values[codes].astype(float)
-            return numbers
-        labels = numbers.astype(object)
-        labels[odd] = values[codes]
-        return labels
+            return
+        self.odd = found = tokens(
+            buf, starts[odd], ends[odd], lambda i: where(int(odd[i])), AS_LABELS
+        )
+        values = np.empty(len(found.texts), object)  # (a label that is missing is None)
+        for code, text in enumerate(found.texts):
+            values[code] = label_value(text, found.place(code))
+        if all(isinstance(value, float) for value in values):
+            numbers[odd] = values[found.codes].astype(float)
+            return
+        self.values = numbers.astype(object)
+        self.values[odd] = values[found.codes]

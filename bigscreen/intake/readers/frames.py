@@ -67,7 +67,6 @@ class FrameReader(ArrowReader):
         super().__init__(f"the {kind}", first.schema, rows, **options)
         del self._first
         self._size = first.nbytes if rows is not None else 0
-        self._done = 0
 
     def _table(self, part: Callable[[], Any]) -> Any:
         arrow = self._arrow
@@ -103,7 +102,6 @@ class FrameReader(ArrowReader):
                     skip = max(skip_rows - first, 0)
                     yield first + skip, batch.slice(skip)
                 first += len(batch)
-                self._done = first
         for what, values in zip(("labels", "weights"), self._beside, strict=True):
             if values is not None and len(values) != first:
                 raise InputError(f"{self._name} has {first} rows and {len(values)} {what}.")

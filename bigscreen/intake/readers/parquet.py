@@ -43,7 +43,6 @@ class ParquetReader(ArrowReader):
         if rows == 0:
             raise InputError(f"{path} has no row.")
         super().__init__(str(path), schema, rows, **options)
-        self._done = 0
 
     def _file(self) -> Any:
         """What pyarrow opens: a path, or an open file elsewhere."""
@@ -106,7 +105,6 @@ class ParquetReader(ArrowReader):
             names = [self._names[f] for f in wanted]
             for batch in file.iter_batches(step, groups, columns=names):
                 skip = max(skip_rows - first, 0)
-                self._done = first + len(batch)
                 if skip < len(batch):
                     yield first + skip, batch.slice(skip)
                 first += len(batch)

@@ -11,6 +11,7 @@ import numpy as np
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block
 from bigscreen.intake.readers.binary import ArrayRows, Matrix, MatrixReader
 
@@ -99,8 +100,8 @@ class DaskReader:
         """Bytes of the rows read so far, and of all rows (0: not known)."""
         return (self._size * self._done // self._rows if self._size else 0), self._size
 
-    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""
         first = 0
         for i, count in enumerate(self._X.chunks[0]):
             if first + count <= skip_rows:  # false where the count is not known
@@ -149,8 +150,8 @@ class BlocksReader:
         """Bytes read so far; how many there are in all is not known, which is said by 0."""
         return self._done, 0
 
-    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""
         first = 0
         for item in self._blocks() if callable(self._blocks) else self._blocks:
             parts = item if isinstance(item, tuple) else (item,)

@@ -12,9 +12,18 @@ from scipy.sparse import csr_array
 
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, located
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
-from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
-from bigscreen.intake.readers.categories import Labels
+from bigscreen.intake.readers.base import (
+    Block,
+    Piece,
+    Source,
+    decode,
+    line_pieces,
+    line_places,
+    too_long,
+)
+from bigscreen.intake.readers.categories import AS_LABELS, Labels, Seen
 from bigscreen.intake.readers.text import finite_number, scan_number
 from bigscreen.numerics.rows import njit
 
@@ -119,6 +128,30 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
     return plain
 
 
+class Parsed(NamedTuple):
+    """Lines as far as they do not depend on the lines before.
+
+    Attributes
+    ----------
+    lines : int64 array (rows,)
+        The line of each row.
+    text_lines : int
+        Lines in all, blank ones and comments, too.
+    arrays : tuple
+        Values, indices as written and row bounds.
+    labels : Labels
+    lowest, highest : int
+        Of the indices.
+    """
+
+    lines: NDArray[np.int64]
+    text_lines: int
+    arrays: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int64]]
+    labels: Labels
+    lowest: int
+    highest: int
+
+
 class SvmlightReader:
     """Reads svmlight text, plain or compressed.
 
@@ -151,8 +184,9 @@ class SvmlightReader:
         self.n_features: int | None = None
         self.categories: dict[int, list[str]] = {}
         self.unseen: dict[int, int] = {}
-        with Source(path) as self._source:
-            self._restart()
+        self._restart()
+        with Source(path) as source:
+            self._progress = source.progress()
 
     def _restart(self) -> None:
         self.min_index, self.max_index = LARGEST_INDEX + 1, -1
@@ -165,9 +199,9 @@ class SvmlightReader:
 
     def progress(self) -> tuple[int, int]:
         """Bytes read and bytes in all, of the file as it lies on disk."""
-        return self._source.progress()
+        return self._progress
 
-    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`.
 
         Raises
@@ -176,26 +210,36 @@ class SvmlightReader:
             Naming file and line, for whatever is not svmlight.
         """
         self._restart()
-        labels = Labels()
-        first_row, line, rest = 0, 1, b""
-        with Source(self.path) as self._source:
-            for piece in text_pieces(self._source):
-                rest += piece
-                cut = rest.rfind(b"\n") + 1
-                if cut:
-                    text, rest = rest[:cut], rest[cut:]
-                    block, line = self._parse(text, first_row, line, labels)
-                    rows = block.X.shape[0]
+        first_row, line, seen = 0, 1, Seen()
+        with Source(self.path) as source:
+            for piece, parsed in each(self._tried, line_pieces(source)):
+                self._progress = piece.progress
+                if parsed is None:
+                    parsed = self._parsed(piece.text, line)
+                else:
+                    parsed.lines[:] += line
+                line += parsed.text_lines
+                rows = len(parsed.lines)
+                if rows:
+                    block = self._block(parsed, seen, first_row)
                     if first_row + rows > skip_rows:
                         yield block if first_row >= skip_rows else _tail(block, skip_rows)
                     first_row += rows
-                if len(rest) > base.LONGEST_RECORD:
+                if piece.begun > base.LONGEST_RECORD:
                     raise too_long(self.path, line)
         if first_row == 0:
             raise InputError(f"{self.path} holds no row: there are only comments in it.")
         self.n_features = max(self.max_index + 1 - self.index_base(), 0)
 
-    def _parse(self, text: bytes, first_row: int, line: int, labels: Labels) -> tuple[Block, int]:
+    def _tried(self, piece: Piece) -> tuple[Piece, Parsed | None]:
+        """Parse as if the text began in line 0; None where it has an error, to be named later."""
+        try:
+            return piece, self._parsed(piece.text, 0)
+        except InputError:
+            return piece, None
+
+    def _parsed(self, text: bytes, line: int) -> Parsed:
+        """Parse whole lines, whatever the lines before; the first is number `line`."""
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
         out = Lines(
@@ -207,19 +251,29 @@ class SvmlightReader:
             data=np.empty(most_entries),
         )
         smallest = 1 if self.zero_based is False else 0
-        state = np.array([0, line, 0, 0, self.min_index, self.max_index], np.int64)
+        state = np.array([0, line, 0, 0, LARGEST_INDEX + 1, -1], np.int64)
         while not _parse(buf, state, smallest, out):
             self._parse_line(text, state, smallest, out)
         rows, entries = int(state[_ROW]), int(state[_ENTRIES])
-        self.min_index, self.max_index = int(state[_LOWEST]), int(state[_HIGHEST])
-        where = line_places(self.path, out.lines[:rows])
-        X = csr_array(
-            (out.data[:entries], out.indices[:entries], out.indptr[: rows + 1]),
-            shape=(rows, self.max_index + 1),
+        lines = out.lines[:rows]
+        return Parsed(
+            lines=lines,
+            text_lines=most_rows,
+            arrays=(out.data[:entries], out.indices[:entries], out.indptr[: rows + 1]),
+            labels=Labels(buf, out.starts[:rows], out.ends[:rows], line_places(self.path, lines)),
+            lowest=int(state[_LOWEST]),
+            highest=int(state[_HIGHEST]),
         )
-        starts, ends = out.starts[:rows], out.ends[:rows]
-        y = labels.read(buf, starts, ends, where)
-        return Block(X, y, None, first_row, where), int(state[_LINE])
+
+    def _block(self, parsed: Parsed, seen: Seen, first_row: int) -> Block:
+        """The rows as a block, as wide as all up to here."""
+        self.min_index = min(self.min_index, parsed.lowest)
+        self.max_index = max(self.max_index, parsed.highest)
+        if parsed.labels.odd is not None:
+            seen.add(parsed.labels.odd, AS_LABELS)
+        X = csr_array(parsed.arrays, shape=(len(parsed.lines), self.max_index + 1))
+        where = line_places(self.path, parsed.lines)
+        return Block(X, parsed.labels.values, None, first_row, where)
 
     def _parse_line(self, text: bytes, state: NDArray[np.int64], smallest: int, out: Lines) -> None:
         """Parse the line at `state` exactly, or say what is wrong with it."""

@@ -6,9 +6,9 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,20 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import ISO_DATE
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, located
+from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
-from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
+from bigscreen.intake.readers.base import (
+    Block,
+    Piece,
+    Source,
+    decode,
+    line_pieces,
+    line_places,
+    text_pieces,
+    too_long,
+)
 from bigscreen.intake.readers.categories import (
+    AS_LABELS,
     NONE,
     TEXT,
     Categories,
@@ -29,6 +40,7 @@ from bigscreen.intake.readers.categories import (
     Hashed,
     Kind,
     Labels,
+    Seen,
     Typed,
     date_format,
 )
@@ -36,12 +48,15 @@ from bigscreen.intake.readers.text import (
     Fields,
     Layout,
     Marks,
+    Records,
+    Split,
     exact_number,
     fill_numbers,
+    find_fields,
     finite_number,
+    first_fields,
     mark_numbers,
     missing_value,
-    read_fields,
 )
 
 if TYPE_CHECKING:
@@ -144,8 +159,8 @@ class DelimitedReader:
         self.names: list[str] | None = [names[f] for f in columns.features] if names else None
         self._typed, self.dates, self.hashed = typed, typed.dates, typed.hashed
         self._restart()
-        with Source(path) as self._source:
-            pass
+        with Source(path) as source:
+            self._progress = source.progress()
 
     def _restart(self) -> None:
         typed, missing = self._typed, self._missing
@@ -156,12 +171,13 @@ class DelimitedReader:
         self._dates = {j: Dates(form, missing) for j, form in typed.dates.items()}
         self.categories = {j: coder.names for j, coder in self._coders.items()}
         self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
+        self._progress = 0, 0
 
     def progress(self) -> tuple[int, int]:
         """Bytes read and bytes in all, of the file as it lies on disk."""
-        return self._source.progress()
+        return self._progress
 
-    def blocks(self, skip_rows: int = 0) -> Iterator[Block]:
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`.
 
         Of skipped rows only the categories are read, so that codes do not depend on skipping.
@@ -172,55 +188,123 @@ class DelimitedReader:
             Naming file, line and column, for whatever does not fit.
         """
         self._restart()
-        labels = Labels()
-        row = 0
-        with Source(self.path) as self._source:
-            for fields in read_fields(self._source, self.layout):
-                codes = self._codes(fields)
-                stop = row + len(fields.lines)
-                if stop > skip_rows:
-                    skip = max(skip_rows - row, 0)
-                    yield self._block(
-                        fields.after(skip),
-                        {j: of_column[skip:] for j, of_column in codes.items()},
-                        labels,
-                        row + skip,
-                    )
-                row = stop
+        row, seen, records = 0, Seen(), Records(self.path, self.layout)
+        self._skipping = row < skip_rows
+        with Source(self.path) as source:
+            for parsed in each(self._tried, line_pieces(source, self.layout.body_start)):
+                piece, self._progress = parsed.piece, parsed.piece.progress
+                if records.rest or parsed.split is None:
+                    text, skip = records.rest + piece.text, max(skip_rows - row, 0)
+                    parsed = self._parsed(piece, text, records.line, skip)
+                else:
+                    parsed.split.move(records.line)
+                records.take(parsed.split, piece)
+                block = self._block(parsed, seen, row)
+                row += 0 if parsed.split is None else parsed.split.rows
+                self._skipping = row < skip_rows
+                if block is not None:
+                    yield block
+            records.finish()
         if row == 0:
             raise InputError(f"{self.path} has no row after its header.")
 
-    def _codes(self, fields: Fields) -> dict[int, NDArray[np.int32]]:
-        codes = {}
+    def _tried(self, piece: Piece) -> Parsed:
+        """A piece as if it began with a record, in line 0; without a split where that fails.
+
+        What does not begin with one, has an error, or has rows to skip, is parsed again when all
+        before it is known.
+        """
+        if self._skipping:
+            return Parsed(piece, None)
+        try:
+            return self._parsed(piece, piece.text, 0, 0)
+        except InputError:
+            return Parsed(piece, None)
+
+    def _parsed(self, piece: Piece, text: bytes, line: int, skip: int) -> Parsed:
+        """Parse a text that begins with a record; of `skip` rows the categories alone."""
+        split = find_fields(self.path, self.layout, text, line)
+        if split.fields is None:
+            return Parsed(piece, split)
+        fields, codes = split.fields, {}
         for j, coder in self._coders.items():
             f = self.columns.features[j]
-            codes[j] = coder.encode(*fields.column(f), _places(fields, f))
-            if j in self.unseen:
-                self.unseen[j] = coder.unseen
-        return codes
+            read = coder.encode if isinstance(coder, Hashed) else coder.tokens
+            codes[j] = read(*fields.column(f), _places(fields, f))
+        out = Parsed(piece, split, codes, min(skip, split.rows))
+        if out.skipped < split.rows:
+            self._fill(out, fields.after(skip))
+        return out
 
-    def _block(
-        self, fields: Fields, codes: dict[int, NDArray[np.int32]], labels: Labels, first_row: int
-    ) -> Block:
+    def _fill(self, out: Parsed, fields: Fields) -> None:
+        """Parse what does not depend on rows before: all but categories."""
         columns = np.array(self.columns.features)
-        columns[[*codes, *self._dates]] = -1
-        X = np.empty((len(fields.lines), len(columns)))
+        columns[[*out.codes, *self._dates]] = -1
+        out.X = X = np.empty((len(fields.lines), len(columns)))
         _fill(fields, columns, X, self._missing)
-        for j, of_column in codes.items():
-            X[:, j] = of_column
         for j, dates in self._dates.items():
             f = self.columns.features[j]
             X[:, j] = dates.encode(*fields.column(f), _places(fields, f))
-        y = weight = None
         if self.columns.label is not None:
             f = self.columns.label
-            y = labels.read(*fields.column(f), _places(fields, f))
+            out.labels = Labels(*fields.column(f), _places(fields, f))
         if self.columns.weight is not None:
             f = self.columns.weight
             weights = np.empty((len(X), 1))
             _fill(fields, np.array([f]), weights, NONE)
-            weight = check_weights(weights[:, 0], _places(fields, f))
-        return Block(X, y, weight, first_row, line_places(self.path, fields.lines))
+            out.weight = check_weights(weights[:, 0], _places(fields, f))
+
+    def _block(self, parsed: Parsed, seen: Seen, row: int) -> Block | None:
+        """Give texts the codes that they have in the rows before; `row` is the first one's number.
+
+        Of rows that are all skipped there is no block.
+        """
+        skip, X = parsed.skipped, parsed.X
+        for j, found in parsed.codes.items():
+            coder = self._coders[j]
+            if isinstance(coder, Categories):
+                found = coder.encode(found)
+            if j in self.unseen:
+                self.unseen[j] = coder.unseen
+            if X is not None:
+                X[:, j] = found[skip:]
+        if X is None or parsed.split is None or parsed.split.fields is None:
+            return None
+        y, labels = None, parsed.labels
+        if labels is not None:
+            y = labels.values
+            if labels.odd is not None:
+                seen.add(labels.odd, AS_LABELS)
+        where = line_places(self.path, parsed.split.fields.lines[skip:])
+        return Block(X, y, parsed.weight, row + skip, where)
+
+
+@dataclass
+class Parsed:
+    """A piece of a table, parsed as far as that does not depend on the pieces before.
+
+    Attributes
+    ----------
+    piece : Piece
+    split : Split or None
+        None: it could not be parsed.
+    codes : dict of int to Tokens or int32 array
+        Of columns of texts, all rows; of hashed ones the codes.
+    skipped : int
+        Rows of which nothing else is there.
+    X : float64 array (rows, d), or None
+        All but the categories; None without rows.
+    labels : Labels or None
+    weight : float64 array (rows,), or None
+    """
+
+    piece: Piece
+    split: Split | None
+    codes: dict[int, Any] = field(default_factory=dict)
+    skipped: int = 0
+    X: NDArray[np.float64] | None = None
+    labels: Labels | None = None
+    weight: NDArray[np.float64] | None = None
 
 
 def check_weights(weight: NDArray[np.float64], where: Callable[[int], str]) -> NDArray[np.float64]:
@@ -315,7 +399,7 @@ class TableReader(DelimitedReader):
             return
         asked_for = asked_kinds(path, names, count, categorical, dates, hashed)
         with Source(path) as source:
-            fields = next(read_fields(source, layout), None)
+            fields = first_fields(source, layout)
         kinds: dict[int, Kind] = {}
         for j, f in enumerate(chosen.features):
             kind = asked_for.get(f)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +13,7 @@ from bigscreen.data.missing import MISSING
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
-from bigscreen.intake.readers.base import Source, decode, text_pieces, too_long
+from bigscreen.intake.readers.base import Piece, Source, decode, line_pieces, too_long
 from bigscreen.numerics.rows import njit
 
 TAB, NEWLINE, RETURN, SPACE = 9, 10, 13, 32
@@ -222,43 +221,118 @@ class Fields:
         return f"{self.path}, line {self.lines[row]}, column {f + 1}{name}"
 
 
-def read_fields(source: Source, layout: Layout) -> Iterator[Fields]:
-    """Yield all rows of a delimited file, some thousands at a time.
+@dataclass
+class Split:
+    """What a text holds: its whole records, if any, and what stands behind them.
+
+    Attributes
+    ----------
+    fields : Fields or None
+        None: no record is whole.
+    rest : bytes
+        A record that is begun and does not end.
+    line : int
+        Number of the line in which that begins.
+    """
+
+    fields: Fields | None
+    rest: bytes
+    line: int
+
+    @property
+    def rows(self) -> int:
+        """Whole records."""
+        return 0 if self.fields is None else len(self.fields.lines)
+
+    def move(self, lines: int) -> None:
+        """Count lines as of a text that begins so many lines later."""
+        if self.fields is not None:
+            self.fields.lines += lines
+        self.line += lines
+
+
+def find_fields(path: Place, layout: Layout, text: bytes, line: int) -> Split:
+    """Find the fields of a text that begins with a record, in line `line`.
 
     Raises
     ------
     InputError
         Naming file and line: a row with another number of fields, a quote that does not close.
     """
-    path, line, skip, rest = source.path, layout.body_line, layout.body_start, b""
-    for piece in text_pieces(source):
-        piece, skip = piece[skip:], max(skip - len(piece), 0)
-        buf = np.frombuffer(bytearray(rest + piece), np.uint8)
-        # A row takes a newline, and a byte per field: an allocation no input can blow up.
-        most = min(int(np.count_nonzero(buf == NEWLINE)), len(buf) // layout.columns) + 1
-        starts = np.empty((most, layout.columns), np.int32)
-        ends = np.empty((most, layout.columns), np.int32)
-        places = Places(starts, ends, np.empty(most, np.int64))
-        rows, used, line, status, found, escapes = split_rows(buf, layout.marks, places, line)
-        if status == RAGGED:
+    buf = np.frombuffer(bytearray(text), np.uint8)
+    # A row takes a newline, and a byte per field: an allocation no input can blow up.
+    most = min(int(np.count_nonzero(buf == NEWLINE)), len(buf) // layout.columns) + 1
+    starts = np.empty((most, layout.columns), np.int32)
+    ends = np.empty((most, layout.columns), np.int32)
+    places = Places(starts, ends, np.empty(most, np.int64))
+    rows, used, line, status, found, escapes = split_rows(buf, layout.marks, places, line)
+    if status == RAGGED:
+        raise InputError(
+            f"{path}, line {line}: {found} fields where {layout.columns} are expected; mend "
+            "the row, or name the delimiter if it is another."
+        )
+    if status == BAD_QUOTE:
+        raise InputError(
+            f"{path}, line {line}, column {found}: text follows a closing quote; a quote "
+            "within a quoted field must be doubled or escaped."
+        )
+    rest = buf[used:].tobytes()
+    if not rows:
+        return Split(None, rest, line)
+    if escapes:
+        unescape(buf, starts[:rows], ends[:rows], layout.marks.escape)
+    fields = Fields(path, layout, buf, starts[:rows], ends[:rows], places.lines[:rows])
+    return Split(fields, rest, line)
+
+
+class Records:
+    """What of a delimited file was taken so far: the line reached, and a record that is begun.
+
+    Parameters
+    ----------
+    path : Place
+    layout : Layout
+    """
+
+    def __init__(self, path: Place, layout: Layout) -> None:
+        self._path, self.line, self.rest = path, layout.body_line, b""
+
+    def take(self, found: Split, piece: Piece) -> None:
+        """Go on behind what was found in a piece, with the record begun before it.
+
+        Raises
+        ------
+        InputError
+            If what is begun is too long for a record.
+        """
+        self.line, self.rest = found.line, found.rest
+        if len(self.rest) + piece.begun > base.LONGEST_RECORD:
+            raise too_long(self._path, self.line)
+
+    def finish(self) -> None:
+        """InputError if a record is begun that does not end."""
+        if self.rest.strip():
             raise InputError(
-                f"{path}, line {line}: {found} fields where {layout.columns} are expected; mend "
-                "the row, or name the delimiter if it is another."
+                f"{self._path}, line {self.line}: a quoted field is opened and never closed."
             )
-        if status == BAD_QUOTE:
-            raise InputError(
-                f"{path}, line {line}, column {found}: text follows a closing quote; a quote "
-                "within a quoted field must be doubled or escaped."
-            )
-        rest = buf[used:].tobytes()
-        if len(rest) > base.LONGEST_RECORD:
-            raise too_long(path, line)
-        if rows:
-            if escapes:
-                unescape(buf, starts[:rows], ends[:rows], layout.marks.escape)
-            yield Fields(path, layout, buf, starts[:rows], ends[:rows], places.lines[:rows])
-    if rest.strip():
-        raise InputError(f"{path}, line {line}: a quoted field is opened and never closed.")
+
+
+def first_fields(source: Source, layout: Layout) -> Fields | None:
+    """The first some thousand rows of a delimited file, None if it has none.
+
+    Raises
+    ------
+    InputError
+        See `find_fields` and `Records`.
+    """
+    records = Records(source.path, layout)
+    for piece in line_pieces(source, layout.body_start):
+        found = find_fields(source.path, layout, records.rest + piece.text, records.line)
+        if found.fields is not None:
+            return found.fields
+        records.take(found, piece)
+    records.finish()
+    return None
 
 
 _NUMBER = re.compile(
