@@ -13,6 +13,7 @@ from bigscreen.cli.common import (
     deadline_of,
     json_option,
     overwrite_option,
+    threads_option,
     time_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
@@ -183,6 +184,7 @@ def column_names(
     help="Seed of the shuffle and the hold-out.",
 )
 @time_option
+@threads_option
 @overwrite_option
 @json_option
 @click.pass_context
