@@ -139,9 +139,7 @@ def test_threads_within_the_memory() -> None:
 
 
 def test_a_damaged_gzip_file_is_named_however_many_threads(tmp_path: Path) -> None:
-    packed = io.BytesIO(
-        gzip.compress("\n".join(records(0) + records(1)[1:] * 50).encode())
-    ).getvalue()
+    packed = gzip.compress("\n".join(records(0) + records(1)[1:] * 50).encode())
     (tmp_path / "rows.csv.gz").write_bytes(packed[: len(packed) // 2])
     for threads in (1, 3):
         with pytest.raises(InputError, match="ends too early"):
