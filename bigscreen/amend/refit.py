@@ -68,7 +68,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             rows = bare.data.move(rows)
         return Operand(rows)
 
-    def _landmark_rows(self) -> Any:
+    def model_landmarks(self) -> Any:
         return self.old.landmarks
 
 

@@ -204,7 +204,7 @@ def path(
         dynamic=not values["static"],
         warm=not values["cold"],
     )
-    with resumable(context, work, own_work, ("walk-*/*",)):
+    with resumable(context, work, own_work, ("walk-*/*", "features/*/*")):
         with (
             open_fleet(values, deadline) as fleet,
             report_path.PathBar() as show,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.kernels.base import U32
-from bigscreen.problems.point import Certificate, Point, Reading, enough, relative
+from bigscreen.problems.point import Certificate, Point, enough, relative
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.solvers.protocol import Verdict
 
@@ -175,10 +174,10 @@ class Monitor:
         self.removals.since, self.doubted = meta["removed"], meta["doubted"]
         for removed, false in meta["lessons"]:
             self._lesson(removed, false)
-        self.best = None if meta["best"] is None else _from_json(meta["best"])
+        self.best = None if meta["best"] is None else Point.from_dict(meta["best"])
         if meta["certified"] is not None:
             self.closings.certificate = Certificate.from_dict(meta["certificate"])
-            self.closings.point = _from_json(meta["certified"])
+            self.closings.point = Point.from_dict(meta["certified"])
         self.closings.passes = meta.get("closings", 0)
         self.started = time.monotonic() - meta["seconds"]
         self.resumed = True
@@ -310,41 +309,15 @@ class Monitor:
                 "removed": self.removals.since,
                 "lessons": self.removals.lessons,
                 # The point of the checkpoint itself comes again with the pass that is repeated.
-                "best": None if self.best is None or self.best is point else _as_json(self.best),
+                "best": None if self.best is None or self.best is point else self.best.to_dict(),
                 "doubted": self.doubted,
                 "closings": self.closings.passes,
                 # What a closing pass that missed the gap has proved.
                 "certificate": None if proof is None else proof.to_dict(),
-                "certified": None if proved is None else _as_json(proved),
+                "certified": None if proved is None else proved.to_dict(),
                 "seconds": time.monotonic() - self.started,
             }
             save(self.folder, meta)
             self.saved = time.monotonic()
         if self.interrupted:
             raise KeyboardInterrupt
-
-
-def _as_json(point: Point) -> dict[str, Any]:
-    """A point as JSON, bit for bit; alpha, which has an entry a row, in base64."""
-    alpha = point.alpha
-    return {
-        **vars(point),
-        "coef": point.coef.tolist(),
-        "w": point.w.tolist(),
-        "readings": [reading.to_dict() for reading in point.readings],
-        "alpha": None if alpha is None else base64.b64encode(alpha.tobytes()).decode(),
-    }
-
-
-def _from_json(record: dict[str, Any]) -> Point:
-    """The point that ``_as_json`` made this of."""
-    alpha = record["alpha"]
-    record.pop("scores", None)  # checkpoints of before have it
-    made = {
-        "coef": np.array(record["coef"]),
-        "w": np.array(record["w"]),
-        "readings": tuple(Reading.from_dict(reading) for reading in record["readings"]),
-        "multiplier": tuple(record["multiplier"]),
-        "alpha": None if alpha is None else np.frombuffer(base64.b64decode(alpha)),
-    }
-    return Point(**{**record, **made})

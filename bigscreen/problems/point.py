@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -189,6 +190,32 @@ class Point:
     def relative_gap(self) -> float:
         """``gap / |P|``; 0 where both are 0."""
         return relative(self.gap, self.primal)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON, bit for bit; alpha, which has an entry a row, in base64."""
+        alpha = self.alpha
+        return {
+            **vars(self),
+            "coef": self.coef.tolist(),
+            "w": self.w.tolist(),
+            "readings": [reading.to_dict() for reading in self.readings],
+            "alpha": None if alpha is None else base64.b64encode(alpha.tobytes()).decode(),
+        }
+
+    @classmethod
+    def from_dict(cls, saved: dict[str, Any]) -> Point:
+        """The point that ``to_dict`` wrote."""
+        alpha = saved["alpha"]
+        made = {
+            "coef": np.array(saved["coef"]),
+            "w": np.array(saved["w"]),
+            "readings": tuple(Reading.from_dict(reading) for reading in saved["readings"]),
+            "multiplier": tuple(saved["multiplier"]),
+            "alpha": None if alpha is None else np.frombuffer(base64.b64decode(alpha)),
+        }
+        # (Checkpoints of before have scores.)
+        known = {name: part for name, part in saved.items() if name != "scores"}
+        return cls(**{**known, **made})
 
 
 @dataclass(frozen=True)

@@ -93,20 +93,26 @@ class PathBar:
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
-        if event["event"] != "point":
+        line = ""
+        if event["event"] == "point":
+            where = "all rows" if event["fold"] is None else f"fold {event['fold'] + 1}"
+            value = f"{event['parameter']} {event['value']:.4g}"
+            line = f"{value}  {_share(event)} screened  {left_of(event)}"
+        elif event["event"] == "progress":
+            where = event["phase"]
+        else:
             return
-        where = "all rows" if event["fold"] is None else f"fold {event['fold'] + 1}"
-        line = (
-            f"{event['parameter']} {event['value']:.4g}  {_share(event)} screened  {left_of(event)}"
-        )
         if self._bar.disable:
-            self._waiting = self._last = f"{where}  {event['done']} of {event['total']}  {line}"
-            if time.monotonic() - self._printed >= PLAIN_SECONDS:
-                self._print(self._waiting)
+            self._last = f"{where}  {event['done']} of {event['total']}  {line}".rstrip()
+            if line:
+                self._waiting = self._last
+                if time.monotonic() - self._printed >= PLAIN_SECONDS:
+                    self._print(self._last)
             return
         if self._task is None:
             self._task = self._bar.add_task(where, total=event["total"], line=line)
-        self._bar.update(self._task, description=where, completed=event["done"], line=line)
+        now = {"total": event["total"], "completed": event["done"]}
+        self._bar.update(self._task, description=where, line=line, **now)
 
     def _print(self, line: str) -> None:
         self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

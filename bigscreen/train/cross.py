@@ -20,7 +20,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.folds import assign
 from bigscreen.train.job import Job
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.path import of_rows
+from bigscreen.train.path_options import of_rows
 from bigscreen.train.problems import Binary, class_weights
 
 FOLDS = 5

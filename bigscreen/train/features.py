@@ -15,6 +15,7 @@ from bigscreen.features.design import Design
 from bigscreen.fit.loop import Fitted
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
+from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Solver
@@ -132,13 +133,16 @@ class FeaturesJob(Job):
         return machine(fitted.point.coef, fitted, binary, self.data, offset)
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
+        return {"landmarks": self.model_landmarks(), "coef": self._coef(results)}
+
+    def _coef(self, results: list[Result]) -> FloatArray:
+        """Coefficients of a model's columns, (machines, m) or (machines, d)."""
         coefs = [np.asarray(result["coef"]) for result in results]
         # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
         if self.source is not None and self.source is not self.design:
             coefs = [self.source.coef(coef) for coef in coefs]
-        landmarks = None if self.source is None else self._landmark_rows()
-        return {"landmarks": landmarks, "coef": np.stack(coefs)}
+        return np.stack(coefs)
 
-    def _landmark_rows(self) -> Any:
-        """The landmarks where the source has them."""
-        return self.data.rows(self.ids)
+    def model_landmarks(self) -> Any:
+        """The landmarks where the source has them; None for a linear machine."""
+        return None if self.source is None else self.data.rows(self.ids)

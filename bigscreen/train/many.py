@@ -27,6 +27,9 @@ from bigscreen.train.problems import Binary, check_rows, problems
 MOST = 128
 """Problems over one product, at most."""
 
+POINT = "point.kept"
+"""Where a problem that was solved with others ended, in its folder."""
+
 HELD_BYTES, HELD_SHARE = 2**30, 0.25
 """What the problems of one product may hold of the rows, also as a part of the memory allowed."""
 
@@ -85,13 +88,34 @@ class ManyJob(FeaturesJob):
         if self.plan.solver == "newton" and suits(self.design, list(cases.values())):
             room = min(HELD_BYTES, HELD_SHARE * (self.options.memory or np.inf))
             some = max(1, min(MOST, int(room // (ROW_BYTES * self.data.n_rows))))
-            folders = list(cases)
-            for turn in (folders[a : a + some] for a in range(0, len(folders), some)):
-                own = [cases[folder] for folder in turn]
-                how = self.options.tol, self.deadline, self.plan.resident >= 1
-                points = solve_many(self.design, own, self.fleet, *how)
-                self.points |= dict(zip(turn, points, strict=True))
+            total = len(self.problems)
+            told = {"event": "progress", "phase": "solve together", "total": total}
+            for start in range(0, total, some):
+                self.report({**told, "done": start})
+                self._solve_at_once(self.problems[start : start + some], cases)
+            self.report({**told, "done": total})
         self.seconds["solve"] += time.monotonic() - began
+
+    def _solve_at_once(self, turn: list[Binary], cases: dict[str, Case]) -> None:
+        """Find the points of some problems together; a run that resumes this one takes them all."""
+        kept = [self.kept(one, POINT) for one in turn]
+        points = [Point.from_dict(found[0]) for found in kept if found is not None]
+        if len(points) < len(turn):
+            own = [cases[one.folder] for one in turn]
+            how = self.options.tol, self.deadline, self._resident(len(turn))
+            points = solve_many(self.design, own, self.fleet, *how)
+            # What the time has cut short is no point that a run with more of it would come to.
+            if self.deadline is None or time.monotonic() < self.deadline:
+                for one, point in zip(turn, points, strict=True):
+                    self.keep(one, POINT, point.to_dict(), {})
+        self.points |= {one.folder: point for one, point in zip(turn, points, strict=True)}
+
+    def _resident(self, problems: int) -> float:
+        """The part of the features that stays in memory beside what so many problems hold."""
+        part = self.plan.resident
+        if part >= 1:
+            return 1.0
+        return max(0.0, part - ROW_BYTES * problems / (4.0 * self.design.width))
 
     def _recast(self, design: Design, binary: Binary) -> Design:
         outcomes = self.outcomes[self.fits[binary.folder]]

@@ -2,43 +2,59 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from threading import Lock
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.data.rows import Rows
-from bigscreen.errors import TimeOver
+from bigscreen.errors import InputError, TimeOver
+from bigscreen.features import nystrom
 from bigscreen.files.sealed import Arrays
+from bigscreen.files.work import PROBLEM
+from bigscreen.fit.loop import BEYOND
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import blas_threads
+from bigscreen.kernels.base import Kernel
 from bigscreen.model.file import packed
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.folds import SCORINGS, checked_grid, judged
 from bigscreen.path.resume import PathFolder, state, take
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.problems.point import settled, worst
-from bigscreen.problems.recipes import NuSvc, OneClass, Problem, rows_weights
 from bigscreen.screening.sequential import make_path_rule
-from bigscreen.train.job import rely_on
-from bigscreen.train.path_options import PathOptions, make_folds, refuse_rules
-from bigscreen.train.path_stage import make_stage
+from bigscreen.train.folds import FoldsJob
+from bigscreen.train.job import Result, rely_on
+from bigscreen.train.path_options import Fold, PathOptions, make_folds, of_rows, refuse_rules
+from bigscreen.train.path_stage import allowed, beyond_memory, make_stage
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.records import decided, gathered, provenance, support_rows
+from bigscreen.train.run import plan_of_fits
 
 Point = tuple[list[dict[str, Any]], Arrays]
 """Records of a point's machines, and what a model needs of them."""
+
+
+class Shared(NamedTuple):
+    """What the models of all points have in common, and how they were made."""
+
+    kernel: Kernel
+    landmarks: Any
+    factor: nystrom.Factor | None
+    solver: str
+    features: str
+    certified_in: str
 
 
 def train_path(
@@ -107,6 +123,13 @@ class PathJob:
         self.dynamic = options.dynamic
         self.scoring = SCORINGS[self.fit.problem]
         self.folds = make_folds(data, self.y, self.weights, options, self.binaries, self.values)
+        self.streamed = beyond_memory(data, self.fit, fleet)
+        if self.streamed and options.rules:
+            raise InputError(
+                f"rule {options.rules[0]} leaves out rows from value to value, and where features "
+                "(or rows) do not fit into the memory allowed all values are solved at once; leave "
+                "rules out, use fewer landmarks, or allow more memory"
+            )
         self.folder = self._folder()
         rely_on(fleet, data, self.fit.work)
         self._strict = self._end = deadline
@@ -119,21 +142,14 @@ class PathJob:
         if self._end is None and self.fit.time_budget is not None:
             self._end = began + self.fit.time_budget
         self.report({"event": "phase", "phase": "features"})
-        self.prepared = make_stage(
-            self.data, self.fit, self.fleet, self._prepared, len(self.folds) + 1
-        )
-        if not self.prepared.definite:
-            refuse_rules(self.options.rules)
-            # Where ||w||^2 may be negative no ball holds the optimum.
-            self.rules, self.dynamic = (), False
-        prepared = time.monotonic()
-        *parts, solved = self._walked([*range(len(self.folds)), None])
+        made = self._streamed() if self.streamed else self._in_memory()
+        (*parts, solved), shared, spent = made
         folds, scores = None, None
         if self.folds:
             folds = [[record for record, _ in points] for points in parts]
             scores = [[record[0]["score"] for record in points] for points in folds]
         self.fleet.stop()
-        seconds = {"features": prepared - began, "total": time.monotonic() - began}
+        seconds = {"features": spent, "total": time.monotonic() - began}
         means = None if scores is None else np.mean(scores, axis=0)
         known = {
             "parameter": self.options.parameter,
@@ -147,7 +163,7 @@ class PathJob:
             "best": None if means is None else int(np.argmax(means)),
             "seconds": seconds,
         }
-        path = self._path(solved, known)
+        path = self._path(solved, known, shared)
         if path.missed:
             warnings.warn(path.missed, ConvergenceWarning, stacklevel=4)
         return path
@@ -163,6 +179,23 @@ class PathJob:
             return None
         known = {**self.options.record, "data": self.data.fingerprint}
         return PathFolder(self.fit.work, known, self.fit.resume)
+
+    # -- rows or features in memory ----------------------------------------------------------------
+    def _in_memory(self) -> tuple[list[list[Point]], Shared, float]:
+        """The points of every fold and of all rows; what models share; seconds of features."""
+        began = time.monotonic()
+        self.prepared = prepared = make_stage(
+            self.data, self.fit, self.fleet, self._prepared, len(self.folds) + 1
+        )
+        if not prepared.definite:
+            refuse_rules(self.options.rules)
+            # Where ||w||^2 may be negative no ball holds the optimum.
+            self.rules, self.dynamic = (), False
+        spent = time.monotonic() - began
+        solved = self._walked([*range(len(self.folds)), None])
+        features = "exact" if self.fit.exact else "stored"
+        of = prepared.kernel, prepared.landmarks, prepared.factor, prepared.name
+        return solved, Shared(*of, features, "float64"), spent
 
     # -- one walk ----------------------------------------------------------------------------------
     def _walked(self, folds: list[int | None]) -> list[list[Point]]:
@@ -277,6 +310,61 @@ class PathJob:
         weights = np.ones(len(rows)) if self.fit.problem == "one-class" else self.weights[rows]
         return judged(self.scoring, self.y[rows], scores, weights, self.fit.tau)
 
+    # -- rows or features that do not fit in memory ------------------------------------------------
+    def _streamed(self) -> tuple[list[list[Point]], Shared, float]:
+        """The same, every value of every fold and of all rows over the same passes."""
+        self.rules, self.dynamic = (), False  # nothing is known of a point before the others
+        work = None if self.fit.work is None else self.fit.work / "features"
+        resume = bool(work and self.fit.resume and (work / PROBLEM).exists())
+        if work is not None and not resume:
+            shutil.rmtree(work, ignore_errors=True)
+        # (A fold that holds nothing out.)
+        folds = [*self.folds, Fold(self.weights, np.zeros(0, np.int64))]
+        values: list[float] = self.values.tolist()
+        fit = replace(
+            self.fit,
+            features="auto" if work is None or self.fit.kernel == "linear" else "stored",
+            memory=allowed(self.fit) - sum(one.nbytes for fold in self.folds for one in fold),
+            work=work,
+            resume=resume,
+            time_budget=None,
+        )
+        fit, plan = plan_of_fits(self.data, fit, self.fleet, len(folds) * len(values))
+        given = folds, self.binaries, values, self._end
+        with FoldsJob(self.data, fit, self.fleet, plan, *given) as job:
+            job.report, job.strict = self.report, self._strict
+            job.run()
+            scores = job.scores(self.scoring)
+            points = [self._streamed_points(job, f, scores[f]) for f in range(len(folds))]
+            proofs = {one["certificate"]["certified_in"] for one in job.results.values()}
+            landmarks = job.model_landmarks()
+        # What is true of all of them.
+        of = job.kernel, landmarks, job.factor, plan.solver, plan.features, min(proofs)
+        return points, Shared(*of), job.seconds["features"]
+
+    def _streamed_points(self, job: FoldsJob, f: int, scores: Sequence[float]) -> list[Point]:
+        """The points of a fold, or of all rows."""
+        fold, points = (None if f == len(self.folds) else f), []
+        weights = job.folds[f].weights
+        each = (job.seconds["solve"] + job.seconds["certify"]) / len(job.problems)
+        for v, value in enumerate(job.values):
+            machines = job.machines(f, v)
+            records = []
+            for binary, one in zip(self.binaries, machines, strict=True):
+                problem = of_rows(binary.problem.at(value), self.y, weights)
+                dual = problem.dual(self.y, weights)
+                rows = int(np.count_nonzero(dual.hi > dual.lo))
+                records.append(_of_certificate(one, value, rows, each))
+            arrays: Arrays = {}
+            if fold is None:
+                intercepts = np.array([one["intercept"] for one in machines])
+                arrays = {"intercept": intercepts, "coef": job.coef(f, v)}
+            else:
+                records[0]["score"] = float(scores[v])
+            self._report_point(fold, records)
+            points.append((records, arrays))
+        return points
+
     # -- what is made of the points ----------------------------------------------------------------
     def _arrays(self, steps: list[Step], stage: Stage) -> Arrays:
         """What a model needs of a point: coefficients of all machines, offsets, support rows."""
@@ -293,15 +381,15 @@ class PathJob:
         rows, coef = gathered([(one["support"], scale * one["coef"]) for one, scale in parts])
         return {**arrays, "coef": coef, "rows": rows}
 
-    def _path(self, solved: list[Point], known: dict[str, Any]) -> SolvedPath:
+    def _path(self, solved: list[Point], known: dict[str, Any], shared: Shared) -> SolvedPath:
         """The path in memory; ``known``: what its record says of grid, names, folds and scores."""
-        data, fit, prepared = self.data, self.fit, self.prepared
+        data, fit = self.data, self.fit
         arrays: Arrays = {"intercept": np.stack([own["intercept"] for _, own in solved])}
-        landmarks = prepared.landmarks
+        landmarks = shared.landmarks
         if fit.exact:
             # A row that supports many points is kept once.
             rows = np.unique(np.concatenate([own["rows"] for _, own in solved]))
-            landmarks = support_rows(prepared.kernel, data, rows)
+            landmarks = support_rows(shared.kernel, data, rows)
             arrays["support"] = data.row_ids(0, data.n_rows)[rows]
         for k, (_, own) in enumerate(solved):
             arrays[f"coef-{k}"] = own["coef"]
@@ -311,11 +399,11 @@ class PathJob:
         if landmarks is not None:
             kind, parts = packed("landmarks", landmarks)
             arrays |= parts
-        factor = prepared.factor
+        factor = shared.factor
         record = {
             **known,
             "points": [records for records, _ in solved],
-            "kernel": prepared.kernel.to_dict(),
+            "kernel": shared.kernel.to_dict(),
             **decided(data, fit),
             "preparation": data.preparation.to_dict(),
             "n_features": data.n_features,
@@ -324,24 +412,36 @@ class PathJob:
             "provenance": provenance(
                 data,
                 fit,
-                prepared.kernel,
+                shared.kernel,
                 self.fleet,
                 False,
-                solver=prepared.name,
-                features="exact" if fit.exact else "stored",
-                certified_in="float64",
+                solver=shared.solver,
+                features=shared.features,
+                certified_in=shared.certified_in,
                 **({} if factor is None else {"nystrom": factor.record()}),
             ),
         }
         return SolvedPath(record, arrays.__getitem__)
 
 
-def of_rows(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Problem:
-    """The problem of these weights: what nu is a share of goes with them."""
-    if isinstance(problem, NuSvc):
-        own = rows_weights(y, weights, problem.code_weight)
-    elif isinstance(problem, OneClass):
-        own = weights
-    else:
-        return problem
-    return replace(problem, mass=float(np.sum(own)) or 1.0)
+def _of_certificate(result: Result, value: float, rows: int, seconds: float) -> dict[str, Any]:
+    """The record of a machine that was solved by itself, as `path.walk.Step` has it.
+
+    ``rows``: those whose box is more than a point; ``seconds``: its part of those of all.
+    """
+    proof = result["certificate"]
+    if not proof["proved"]:
+        raise InputError(f"at {value:g} of the grid {BEYOND}")
+    names = ("primal", "dual", "gap", "relative_gap")
+    return {
+        "value": value,
+        **{name: proof[name] for name in names},
+        "rounding": proof["rounding_bound"],
+        "rows": rows,
+        "left": rows,
+        "screened": {},
+        "support": proof["support"],
+        "seconds": {"rules": 0.0, "solver": seconds},
+        "counts": dict(proof["passes"]),
+        "init": True,
+    }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,14 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.folds import assign
-from bigscreen.problems.recipes import NuSvc, check_feasible, classes, rows_weights
+from bigscreen.problems.recipes import (
+    NuSvc,
+    OneClass,
+    Problem,
+    check_feasible,
+    classes,
+    rows_weights,
+)
 from bigscreen.train.options import PROBLEMS, TrainOptions
 from bigscreen.train.problems import Binary
 
@@ -187,6 +194,17 @@ def make_folds(
                 where = f" without the rows of fold {f + 1}"
                 check_feasible(float(values[-1]), *sides, problem.intercept, where)
     return folds
+
+
+def of_rows(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Problem:
+    """The problem of these weights: what nu is a share of goes with them."""
+    if isinstance(problem, NuSvc):
+        own = rows_weights(y, weights, problem.code_weight)
+    elif isinstance(problem, OneClass):
+        own = weights
+    else:
+        return problem
+    return replace(problem, mass=float(np.sum(own)) or 1.0)
 
 
 def checked_folds(folds: Any, n: int) -> Folds | None:

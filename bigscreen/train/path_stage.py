@@ -109,20 +109,41 @@ class PreparedPath:
         return coef if self.source is None else self.source.coef(coef)
 
 
+def room_for(data: Rows, options: TrainOptions, fleet: Fleet) -> float:
+    """Bytes that are left of the memory allowed for rows, features or kernel columns."""
+    # The worker processes of a cluster take their part of what is allowed.
+    others = fleet.workers * WORKER_BYTES if hasattr(fleet, "address") else 0
+    return allowed(options) - BASE_BYTES - others - data.n_rows * PATH_ROW_BYTES
+
+
+def allowed(options: TrainOptions) -> int:
+    """The memory allowed, in bytes."""
+    return options.memory or int(0.8 * psutil.virtual_memory().total)
+
+
+def beyond_memory(data: Rows, options: TrainOptions, fleet: Fleet) -> bool:
+    """Whether a path's features, or its rows, are more than a stage may hold in memory."""
+    if options.exact or callable(options.kernel):
+        return False
+    row_bytes = 4.0 * min(options.landmarks, data.n_rows)
+    if options.kernel == "linear":
+        row_bytes = data.row_bytes
+    return data.n_rows * row_bytes > room_for(data, options, fleet)
+
+
 def make_stage(
     data: Rows, options: TrainOptions, fleet: Fleet, report: Report, walks: int = 1
 ) -> PreparedPath:
     """Prepare the rows once, for all points and folds: so many ``walks``.
+
+    Rows or features are not `beyond_memory`.
 
     Raises
     ------
     InputError
         If it cannot fit into the memory allowed, with the arithmetic.
     """
-    allowed = options.memory or int(0.8 * psutil.virtual_memory().total)
-    # The worker processes of a cluster take their part of what is allowed.
-    others = fleet.workers * WORKER_BYTES if hasattr(fleet, "address") else 0
-    room = allowed - BASE_BYTES - others - data.n_rows * PATH_ROW_BYTES
+    room = room_for(data, options, fleet)
     if callable(options.kernel):
         raise InputError(
             "a path takes kernels that have a name; compute the entries of your own, and give "
@@ -143,17 +164,8 @@ def make_stage(
         return PreparedPath(stage, name, kernel, data, None, None)
     source = factor = ids = None
     if options.kernel == "linear":
-        size = data.n_rows * data.row_bytes
-        _check(size, room, allowed, "rows", "a path reads them from memory")
         X = data.X(0, data.n_rows)
     else:
-        _check(
-            4.0 * data.n_rows * options.landmarks,
-            room,
-            allowed,
-            "features of the rows",
-            "use fewer landmarks",
-        )
         report({"event": "phase", "phase": "landmarks"})
         count = min(options.landmarks, data.n_rows)
         side, ids = nystrom.landmarks(near, own, count, options.sampling, options.seed)
@@ -191,14 +203,10 @@ def exact_stage(
     if bytes_needed(n, dtype) <= room:
         return GramStage(design, constant, int(room), progress, quick), "gram"
     given, fewest = options.cache or int(KERNEL_SHARE * room), 4.0 * n * min(FEWEST, n)
-    _check(fewest, given, KERNEL_SHARE * room, "fewest kernel columns", "use landmarks")
+    if fewest > given:
+        raise InputError(
+            f"the fewest kernel columns take {in_units(fewest)} and of the memory allowed "
+            f"{in_units(max(given, 0))} are left for them; use landmarks, or allow more memory"
+        )
     columns = Block(cache=min(given, 4 * n * n), seed=options.seed)
     return KernelStage(design, fleet, constant, columns), "block"
-
-
-def _check(size: float, room: float, allowed: float, what: str, advice: str) -> None:
-    if size > room:
-        raise InputError(
-            f"the {what} take {in_units(size)} and of the memory allowed, {in_units(allowed)}, "
-            f"{in_units(max(room, 0))} are left for them; {advice}, or allow more memory"
-        )

@@ -76,6 +76,24 @@ def plan(
     return outlined(data, request, speed)
 
 
+def plan_of_fits(
+    data: Rows, options: TrainOptions, fleet: Any, fits: int
+) -> tuple[TrainOptions, Plan]:
+    """Outline so many fits over the same features; the options, too, with which they can run.
+
+    Where features would be written to disk and there is no folder, they are computed again.
+    """
+
+    def outlined(options: TrainOptions) -> Plan:
+        return plan(data, options, fleet.workers, hasattr(fleet, "address"), fits)
+
+    found = outlined(options)
+    if options.work is None and found.features == "stored" and not found.features_in_memory:
+        options = replace(options, features="recomputed")
+        found = outlined(options)
+    return options, found
+
+
 @functools.cache
 def _machine_memory() -> int:
     """Bytes that there are."""

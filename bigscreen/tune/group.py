@@ -30,10 +30,9 @@ from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import read_off, settled
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.path import of_rows
+from bigscreen.train.path_options import of_rows
 from bigscreen.train.path_stage import exact_stage
 from bigscreen.train.problems import Binary, published
-from bigscreen.tune.streamed import right
 
 READ_ROWS = 2048
 """Rows whose kernel entries are held at once while machines are judged."""
@@ -370,6 +369,13 @@ def correct(
             scores = scores.reshape(len(held), -1, k)
             found[:, f] += (weights[held][:, None] * right(scores, y[held])).sum(axis=0)
     return found
+
+
+def right(scores: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
+    """Which rows' labels machines tell, (rows, values), by scores (rows, values, machines)."""
+    machines = scores.shape[2]
+    guess = scores[:, :, 0] > 0 if machines == 1 else np.argmax(scores, axis=2)
+    return np.asarray(guess == y[:, None])
 
 
 def _carried(factor: FloatArray) -> FloatArray:

@@ -146,24 +146,59 @@ def test_worker_processes_give_the_same_path(world: World, tmp_path):  # noqa: F
         assert a.points[k]["gap"] == b.points[k]["gap"]
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
-def test_a_path_survives_its_process(how, world: World, tmp_path):  # noqa: F811
-    whole, out = tmp_path / "whole.bsp", tmp_path / "out.bsp"
-    args = ["--C", ".01:100:60", "--folds", "3", "--exact", "--gamma", "1", "--threads", "1"]
-    succeed("path", world.store, whole, *args)
-    running = process("path", world.store, out, *args)
-    work = tmp_path / "out.bsp.work"
-    while len(list(work.glob("walk-*/point-*.kept"))) < 25 and running.poll() is None:
-        time.sleep(0.01)
-    running.send_signal(how)
-    _, errors = running.communicate(timeout=60)
-    assert running.returncode == (-9 if how == signal.SIGKILL else 130), errors
-    assert not out.exists() and 25 <= len(list(work.glob("walk-*/point-*.kept"))) < 240
-    assert "--resume" in bigscreen("path", world.store, out, *args).stderr
-    succeed("path", world.store, out, *args, "--resume")
-    assert not work.exists()
-    one, other = SolvedPath.load(whole), SolvedPath.load(out)
+IN_MEMORY = ["--C", ".01:100:60", "--folds", "3", "--exact", "--gamma", "1"]
+BEYOND = ["--C", ".1:10:6", "--landmarks", "60", "--gamma", "1", "--folds", "3", "--tol", "1e-4"]
+
+
+def scant(workers=0):
+    """Memory of which so many workers leave a path nothing for features."""
+    return ["--memory", 400 * 2**20 + workers * 250 * 2**20]
+
+
+def equal(one, other):
+    """Whether two files hold the same path, bit for bit."""
+    one, other = SolvedPath.load(one), SolvedPath.load(other)
     assert one.record["scores"] == other.record["scores"]
     for k in range(len(one)):
         assert np.array_equal(one.array(f"coef-{k}"), other.array(f"coef-{k}"))
         assert one.record["points"][k][0]["gap"] == other.record["points"][k][0]["gap"]
+
+
+@pytest.mark.parametrize(
+    ("how", "args", "kept", "files"),
+    [
+        (signal.SIGKILL, IN_MEMORY, "walk-*/point-*.kept", 25),
+        (signal.SIGINT, IN_MEMORY, "walk-*/point-*.kept", 25),
+        (signal.SIGKILL, [*BEYOND, *scant()], "features/*/*.kept", 1),
+        (signal.SIGKILL, [*BEYOND, *scant()], "features/*/*.kept", 30),
+    ],
+)
+def test_a_path_survives_its_process(how, args, kept, files, world: World, tmp_path):  # noqa: F811
+    whole, out = tmp_path / "whole.bsp", tmp_path / "out.bsp"
+    args = [*args, "--threads", "1"]
+    succeed("path", world.store, whole, *args)
+    running = process("path", world.store, out, *args)
+    work = tmp_path / "out.bsp.work"
+    while len(list(work.glob(kept))) < files and running.poll() is None:
+        time.sleep(0.002)
+    running.send_signal(how)
+    _, errors = running.communicate(timeout=60)
+    assert running.returncode == (-9 if how == signal.SIGKILL else 130), errors
+    assert not out.exists() and files <= len(list(work.glob(kept))) < 240
+    assert "--resume" in bigscreen("path", world.store, out, *args).stderr
+    succeed("path", world.store, out, *args, "--resume")
+    assert not work.exists()
+    equal(whole, out)
+
+
+def test_workers_give_the_same_path_beyond_memory(world: World, tmp_path):  # noqa: F811
+    alone, other = tmp_path / "alone.bsp", tmp_path / "other.bsp"
+    text = succeed("path", world.store, alone, *BEYOND, *scant(), "--threads", "2")
+    assert "by no rule" in text and not (tmp_path / "alone.bsp.work").exists()
+    for workers in (1, 2):
+        args = [*BEYOND, *scant(workers), "--workers", workers, "--overwrite"]
+        succeed("path", world.store, other, *args)
+        equal(alone, other)
+    named = [*BEYOND, *scant(), "--rules", "gap"]
+    refused = bigscreen("path", world.store, tmp_path / "x.bsp", *named)
+    assert refused.exit_code == 2 and "leave rules out" in refused.stderr

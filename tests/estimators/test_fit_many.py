@@ -151,18 +151,21 @@ def test_threads_and_workers_change_no_bit(tmp_path):
 def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
     """In parts, and to the same bits as those that are kept."""
     monkeypatch.setattr(many, "TILE", 100)
-    data, read = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"]), []
+    data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"], shard_rows=128)
+    read: list[int] = []
     cases = [many.Case(CSvc(1.0, 1, (), offset), Recast(data, None, DRAWS[:, j])) for j in range(3)]
-    points, given = [], data.X
+    points, counts, given = [], [], data.X
     monkeypatch.setattr(data, "X", lambda a, b: read.append(b - a) or given(a, b))
     with Inline(2) as fleet:
-        for resident in (True, False):
+        for resident in (1.0, 0.5, 0.0):
             read.clear()
             points.append(many.solve_many(Design(data), cases, fleet, 1e-4, resident=resident))
-    assert max(read) <= 100 and len(read) > 50
-    for one, other in zip(*points, strict=True):
-        np.testing.assert_array_equal(one.w, other.w)
-        assert one.relative_gap <= 1e-4
+            counts.append(sum(read))
+    assert max(read) <= 128 and len(read) > 50
+    assert counts[0] < 0.1 * counts[2] and 0.4 < counts[1] / counts[2] < 0.7
+    for each in zip(*points, strict=True):
+        assert all(np.array_equal(each[0].w, other.w) for other in each[1:])
+        assert each[0].relative_gap <= 1e-4
 
 
 def test_a_shard_moves_to_another_worker():

@@ -20,6 +20,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.path.folds import assign
 from bigscreen.path.kernel import KernelStage
 from bigscreen.problems.dual import Dual
+from bigscreen.train.folds import FoldsJob
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
 from bigscreen.train.path_stage import PATH_ROW_BYTES
@@ -30,7 +31,7 @@ from bigscreen.tune.options import Candidate, TuneOptions
 from bigscreen.tune.outcomes import Outcome, beaten
 from bigscreen.tune.schedule import FEWEST_ROWS, rungs
 from bigscreen.tune.search import tune
-from bigscreen.tune.streamed import FoldsJob, streamed
+from bigscreen.tune.streamed import streamed
 
 GAMMAS, CS = [0.05, 0.5, 5.0], [0.1, 1.0, 10.0]
 SIX = np.geomspace(0.01, 10, 6)
@@ -290,15 +291,18 @@ def test_features_on_disk_are_judged_row_by_row(monkeypatch, tmp_path):
     folds = [Fold(own, np.flatnonzero(own == 0)) for own in weights]
     on_disk = plan(data, options)
     monkeypatch.setattr(
-        "bigscreen.tune.streamed.plan",
-        lambda *given: replace(on_disk, features_in_memory=False, resident=False),
+        "bigscreen.tune.streamed.plan_of_fits",
+        lambda data, options, *given: (
+            options,
+            replace(on_disk, features_in_memory=False, resident=False),
+        ),
     )
     chunks = []
 
     class Counted(FoldsJob):
-        def judged(self):
+        def scores(self, scoring):
             chunks.extend([self.data.n_chunks, self.design.data.n_chunks])
-            return super().judged()
+            return super().scores(scoring)
 
     monkeypatch.setattr("bigscreen.tune.streamed.FoldsJob", Counted)
     monkeypatch.setattr("bigscreen.features.nystrom.row_grid", lambda n, size: (256, 64))

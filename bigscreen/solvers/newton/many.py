@@ -114,14 +114,14 @@ class _Shard:
 class ManyProgram:
     """What every shard does for many problems at once (see ``fleet.Program``).
 
-    ``constant``: the feature appended to all rows, 0 without one. ``resident``: whether rows are
-    kept in memory between passes.
+    ``constant``: the feature appended to all rows, 0 without one. ``resident``: the part of the
+    rows that is kept in memory between passes, shard by shard.
     """
 
     design: Design
     cases: tuple[Case, ...]
     constant: float
-    resident: bool = True
+    resident: float = 1.0
 
     def open(self, shard: int) -> _Shard:
         """The rows at w = 0."""
@@ -132,7 +132,8 @@ class ManyProgram:
             dual = problem.dual(rows.y(start, stop), rows.weights(start, stop))
             for name in ("sign", "lin", "lo", "hi"):
                 made[name][:, j] = getattr(dual, name)
-        X = self._read(start, stop) if self.resident else None
+        kept = int((shard + 1) * self.resident) > int(shard * self.resident)
+        X = self._read(start, stop) if kept else None
         return _Shard(start, X, np.arange(len(self.cases)), **made)
 
     def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
@@ -266,7 +267,7 @@ def solve_many(
     fleet: Fleet,
     tol: float,
     until: float | None = None,
-    resident: bool = True,
+    resident: float = 1.0,
 ) -> list[Point]:
     """The points where problems over the same features end, found together.
 
@@ -281,8 +282,8 @@ def solve_many(
         Relative gap that each is to have, as far as float32 sums tell.
     until : float or None
         Value of ``time.monotonic()`` after which all are left where they are.
-    resident : bool
-        Keep rows in memory between passes.
+    resident : float
+        Part of the rows that is kept in memory between passes.
     """
     return _Together(design, cases, fleet, tol, resident).run(until)
 
@@ -291,7 +292,7 @@ class _Together:
     """The coordinator of ``solve_many``."""
 
     def __init__(
-        self, design: Design, cases: Sequence[Case], fleet: Fleet, tol: float, resident: bool
+        self, design: Design, cases: Sequence[Case], fleet: Fleet, tol: float, resident: float
     ) -> None:
         self.design, self.fleet, self.tol = design, fleet, tol
         self.frame = SumLayout.of(*cases[0])
