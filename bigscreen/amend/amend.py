@@ -15,7 +15,7 @@ from scipy import sparse
 
 from bigscreen.amend.bound import Bound, bound
 from bigscreen.amend.edits import Changes, Edits, changes
-from bigscreen.amend.refit import alpha_after, refitted
+from bigscreen.amend.refit import begun, refitted
 from bigscreen.amend.request import check_amendable, options_of
 from bigscreen.amend.store import amended_rows
 from bigscreen.data.rows import Rows
@@ -110,10 +110,10 @@ def amend(
     before = model.provenance.get("fingerprint")
     # (Of rows whose fingerprint nobody took, nothing but another look is a proof.)
     still = all(each.still for each in found) and before is not None and not strict
-    alphas = {}
+    onward = {}
     if not (strict or still):
         for k, (binary, each) in enumerate(zip(own, found, strict=True)):
-            alphas[binary.folder] = alpha_after(model, k, binary, data, edited, each)
+            onward[binary.folder] = begun(model, k, binary, data, edited, each)
     rows = amended_rows(data, edited, path, overwrite, {"amended_from": before})
     if still:
         made, how = _kept(model, data, edited, rows), "carried over"
@@ -123,8 +123,7 @@ def amend(
     else:
         options = options_of(model, work=work)
         problems(rows, options)  # each label still needs rows, before anything is made
-        duals = {b.folder: each.primal - each.gap for b, each in zip(own, found, strict=True)}
-        made, how = refitted(model, rows, options, fleet, alphas, duals, report), "fitted on"
+        made, how = refitted(model, rows, options, fleet, onward, report), "fitted on"
         _take_back(model, made, data, edited, found)
         made.provenance["parameters"] = {
             **made.provenance["parameters"],

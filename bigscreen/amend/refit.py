@@ -2,40 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bigscreen.amend.bound import Bound
 from bigscreen.amend.edits import Changes
+from bigscreen.amend.near import Nearby, Standing
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
+from bigscreen.fit.loop import fit
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.recipes import CSvc
+from bigscreen.solvers.newton.coordinator import LEAST_TOL
 from bigscreen.solvers.protocol import Near
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.features import FeaturesJob
-from bigscreen.train.job import Job, Start
+from bigscreen.train.job import Attempt, Job, Start
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.problems import Binary
 from bigscreen.train.run import plan
 
 
+@dataclass(frozen=True)
+class Begun:
+    """Where the problem of edited rows begins.
+
+    Parameters
+    ----------
+    found : Bound
+    alpha : float64 (n,)
+        Its dual point.
+    far : float64 (n,)
+        How far each row is from its kink as the ledger of before has it, in its own unit; 0 of rows
+        that were edited, or whose alpha is not what their side says. (Exact machines: all 0.)
+    """
+
+    found: Bound
+    alpha: FloatArray
+    far: FloatArray
+
+    @property
+    def dual(self) -> float:
+        """D of alpha."""
+        return self.found.primal - self.found.gap
+
+
 class _Amended(Job):
     """A job whose problems begin where the old ones stand: at their alphas, or their w.
 
-    ``old`` is their model, ``alphas`` and ``duals`` (D') are by the problems' folders.
+    ``old`` is their model, ``begun`` says by the problems' folders what is known of them.
     """
 
     old: Model
-    alphas: dict[str, FloatArray]
-    duals: dict[str, float]
+    begun: dict[str, Begun]
 
     def _start(self, design: Design, binary: Binary) -> Start:
-        alpha = self.alphas[binary.folder]
+        alpha = self.begun[binary.folder].alpha
         dual = binary.problem.dual(design.data.y(0, len(alpha)), design.data.weights(0, len(alpha)))
         return Start(dual.feasible(alpha), {"label": binary.name, "start": "amended"})
 
@@ -45,20 +74,83 @@ class _AmendedExact(_Amended, ExactJob):
 
 
 class _AmendedFeatures(_Amended, FeaturesJob):
-    """The same landmarks, whatever rows have become of them."""
+    """The same landmarks, whatever rows have become of them.
+
+    One problem is first solved over the rows that the edits can reach (`Nearby`); where that does
+    not come to the gap, features of all rows are stored and it goes on over all.
+    """
+
+    nearby: Nearby | None = None
+    begin_at: Near | None = None
+    """Where the steps over all rows begin; None: at the old machine."""
+
+    def _store(self) -> None:
+        if self._reaches():
+            self.nearby = self._nearby()
+        if self.nearby is None:
+            super()._store()
+
+    def solve(self, some: Sequence[Binary]) -> None:
+        """See ``Job``."""
+        if self.nearby is not None:
+            (binary,) = some
+            start = Start(record={"label": binary.name, "start": "amended"})
+            attempt = Attempt(self.design, self.nearby, self.fleet, start, self.source)
+            how = {**self._how(binary, attempt), "rule": None, "certify": "float64"}
+            fitted = fit(self._run(binary, attempt), self.nearby, **how)
+            for phase, seconds in fitted.seconds.items():
+                self.seconds[phase] += seconds
+            if fitted.ended in ("proved", "rounded"):
+                self._take(binary, attempt, fitted)
+                return
+            self.begin_at = self.nearby.reached
+            super()._store()
+        super().solve(some)
+
+    def _reaches(self) -> bool:
+        """Whether there is one problem, a C-SVC, of a gap that float32 features can tell."""
+        one = len(self.problems) == 1 and type(self.problems[0].problem) is CSvc
+        return one and self.plan.solver == "newton" and self.options.tol >= LEAST_TOL
+
+    def _nearby(self) -> Nearby | None:
+        """The steps over the rows that the edits can reach; None if those are too many."""
+        (binary,), source = self.problems, self.source
+        assert source is not None and source.kernel is not None and source.factor is not None
+        begun, data, n = self.begun[binary.folder], source.data, source.data.n_rows
+        found = begun.found
+        book = found.machine.ledger
+        assert book.dual is not None
+        (rows, coef), side = found.way, source.side
+        way = Operand(data.move(rows.X)) if isinstance(data, Moved) else rows
+        sums = source.kernel.dots(side, side, book.dual.coef[:, None], np.float64)[:, 0]
+        if len(coef):
+            sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
+        w_alpha = source.factor.T @ sums
+        if constant := found.machine.constant:
+            w_alpha = np.append(w_alpha, book.dual.offset / constant + constant * np.sum(coef))
+        standing = Standing(
+            begun.alpha, begun.far, self._old(binary), w_alpha, begun.dual, found.relative_gap
+        )
+        near = standing.near(binary.problem.dual(data.y(0, n), data.weights(0, n)))
+        return None if near is None else Nearby(standing, near)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         start = super()._start(design, binary)
+        old = Near(self._old(binary), self.begun[binary.folder].dual)
+        return start._replace(near=self.begin_at or old)
+
+    def _old(self, binary: Binary) -> FloatArray:
+        """w of the old machine, with the constant's coefficient."""
         k = [one.folder for one in self.problems].index(binary.folder)
-        w, source = self.old.coef[k], self.source
+        w: FloatArray = self.old.coef[k]
+        source = self.source
         if source is not None:
             assert source.kernel is not None and source.factor is not None
             side = source.side
             w = source.factor.T @ source.kernel.dots(side, side, w[:, None], np.float64)[:, 0]
-        constant = binary.problem.intercept_scaling
         if binary.problem.intercept == "constant":
-            w = np.append(w, self.old.intercept[k] / constant)
-        return start._replace(near=Near(w, self.duals[binary.folder]))
+            w = np.append(w, self.old.intercept[k] / binary.problem.intercept_scaling)
+        return w
 
     def _landmarks(self, bare: Design) -> Operand:
         rows: Any = self.old.landmarks
@@ -77,8 +169,7 @@ def refitted(
     data: Rows,
     options: TrainOptions,
     fleet: Any,
-    alphas: dict[str, FloatArray],
-    duals: dict[str, float],
+    begun: dict[str, Begun],
     report: Any = None,
 ) -> Model:
     """The model of edited rows, with a certificate over all of them, by its old landmarks.
@@ -87,28 +178,24 @@ def refitted(
     ----------
     data : Rows
         The rows as they are from now on.
-    alphas : dict
-        Where each problem begins, by its folder's name: float64 (n,).
-    duals : dict
-        D' of these, likewise.
+    begun : dict
+        Where each problem begins, by its folder's name.
     """
     kind = _AmendedExact if options.exact else _AmendedFeatures
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
     with blas_threads(1), kind(data, options, fleet, report, outlined) as job:
-        job.old, job.alphas, job.duals = model, alphas, duals
+        job.old, job.begun = model, begun
         job.begin()
         for some in job.turns():
             job.solve(some)
         return job.model()
 
 
-def alpha_after(
-    model: Model, k: int, binary: Binary, data: Rows, edited: Changes, found: Bound
-) -> FloatArray:
-    """Where the k-th problem of the edited rows begins: the dual point of its bound (n,)."""
+def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, found: Bound) -> Begun:
+    """Where the k-th problem of the edited rows begins: at the dual point of its bound."""
     n = data.n_rows
     hi = binary.problem.dual(data.y(0, n), data.weights(0, n)).hi
-    numbers, alpha = data.row_ids(0, n), np.zeros(n)
+    numbers, alpha, far = data.row_ids(0, n), np.zeros(n), np.zeros(n)
     if found.machine.exact:
         assert model.support is not None
         order = np.argsort(numbers)
@@ -119,10 +206,11 @@ def alpha_after(
         book = found.machine.ledger
         assert book.dual is not None
         values = np.where(np.signbit(book.margins), np.inf, 0.0)
-        values[book.dual.places] = book.dual.alpha
+        margins = np.abs(book.margins.astype(np.float64))
+        values[book.dual.places], margins[book.dual.places] = book.dual.alpha, 0.0
         known = book.numbers()
         at = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-        alpha = np.where(known[at] == numbers, values[at], 0.0)
+        alpha, far = (np.where(known[at] == numbers, own[at], 0.0) for own in (values, margins))
     if found.mended is not None:
         places, step = found.mended
         # A coefficient is s alpha, and those that move have no other sign.
@@ -130,7 +218,8 @@ def alpha_after(
         alpha[places] += sign * step
     stored = edited.places >= 0
     alpha = np.minimum(alpha, hi)
-    alpha[edited.places[stored]] = found.alpha[stored]
+    alpha[edited.places[stored]], far[edited.places[stored]] = found.alpha[stored], 0.0
     keep = np.ones(n, np.bool_)
     keep[edited.places[edited.removed]] = False
-    return np.concatenate([alpha[keep], found.alpha[~stored]])
+    alpha = np.concatenate([alpha[keep], found.alpha[~stored]])
+    return Begun(found, alpha, np.concatenate([far[keep], np.zeros(np.count_nonzero(~stored))]))

@@ -50,14 +50,19 @@ class FeaturesJob(Job):
         self.factor = nystrom.factored(bare.kernel, side, self._cutoff())
         self.source = replace(bare, landmarks=side, factor=self.factor.matrix)
         self.design = self.source
-        if self.plan.features == "stored":
-            self.report({"event": "phase", "phase": "features"})
-            folder = None if self.plan.features_in_memory else self._feature_folder()
-            self.design = nystrom.stored_features(
-                self.source, self.fleet, folder, self._feature_progress
-            )
         self.landmarks = {"rank": self.design.rank, "cutoff": self.factor.cutoff}
+        if self.plan.features == "stored":
+            self._store()
         self.seconds["features"] = time.monotonic() - began
+
+    def _store(self) -> None:
+        """Have the features of all rows stored."""
+        assert self.source is not None
+        self.report({"event": "phase", "phase": "features"})
+        folder = None if self.plan.features_in_memory else self._feature_folder()
+        self.design = nystrom.stored_features(
+            self.source, self.fleet, folder, self._feature_progress
+        )
 
     def _landmarks(self, bare: Design) -> Operand:
         """The landmarks, as the rows of a bare design are."""

@@ -1,0 +1,127 @@
+"""Edits that are fitted over the rows nearby: all others are linear, and looked at in the end."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bigscreen.amend import near
+from bigscreen.amend.amend import amend
+from bigscreen.amend.edits import Edits
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.fleet.inline import Inline
+from bigscreen.kernels.operand import Operand
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
+
+OPTIONS = TrainOptions(landmarks=40, gamma=0.2, C=0.5, tol=1e-6)
+
+
+def rows(seed=0, n=1500):
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(n, 4)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] ** 2 + 0.4 * rng.normal(size=n) > 0.7).astype(np.int32)
+    return MemoryDataset(X, y, [0, 1], rng.uniform(0.5, 2.0, n))
+
+
+def relabelled(count, seed=1):
+    data = rows()
+    some = np.sort(np.random.default_rng(seed).choice(data.n_rows, count, replace=False))
+    return Edits(relabel=(some, (1 - data.y(0, data.n_rows)[some]).tolist()))
+
+
+EDITS = {
+    "remove": Edits(remove=np.arange(100, 115)),
+    "relabel": relabelled(15),
+    "reweight": Edits(reweight=(np.arange(30), np.zeros(30))),
+    "add": Edits(add=rows(seed=5, n=12)),
+}
+
+
+def amended(edits, options=OPTIONS, threads=1):
+    with Inline(threads) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return amend(train(rows(), options, fleet), rows(), edits, fleet)
+
+
+@pytest.fixture
+def rounds(monkeypatch):
+    """Rows that have features in every round of steps over the rows nearby."""
+    seen, solved = [], near._Rows.solved
+
+    def counted(self, *arguments):
+        seen.append(int(self.inside.sum()))
+        return solved(self, *arguments)
+
+    monkeypatch.setattr(near._Rows, "solved", counted)
+    return seen
+
+
+def objective(after, C):
+    """P of the published machine, in float64."""
+    model, n = after.model, after.data.n_rows
+    sign = np.where(after.data.y(0, n) == 1, 1.0, -1.0)
+    margins = sign * model.scores(after.data.X(0, n).astype(np.float64), prepared=True)[:, 0]
+    side = Operand(model.landmarks.astype(np.float64))
+    gram = model.kernel.block(side.X, side, dtype=np.float64)
+    half = model.coef[0] @ gram @ model.coef[0] + model.intercept[0] ** 2
+    return 0.5 * half + C * after.data.weights(0, n) @ np.maximum(0.0, 1.0 - margins)
+
+
+def proof_of(after):
+    (proof,) = after.model.provenance["certificates"]
+    return proof
+
+
+@pytest.mark.parametrize("intercept", ["none", "penalized"])
+@pytest.mark.parametrize("kind", EDITS)
+def test_few_rows_have_features_and_the_proof_is_of_all(kind, intercept, rounds, monkeypatch):
+    options = replace(OPTIONS, intercept=intercept)
+    after = amended(EDITS[kind], options)
+    proof, n = proof_of(after), after.data.n_rows
+    assert rounds and rounds[-1] < near.MOST_PART * n
+    assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
+    assert proof["rows"] == n
+    assert abs(objective(after, 0.5) - proof["primal"]) <= 1e-6 * proof["primal"]
+    # The fit of all rows' features ends at the same objective.
+    monkeypatch.setattr(near.Standing, "near", lambda self, dual: None)
+    before = len(rounds)
+    other = proof_of(amended(EDITS[kind], options))
+    assert len(rounds) == before
+    both = sum(each["gap"] + each["rounding_bound"] for each in (proof, other))
+    assert abs(proof["primal"] - other["primal"]) <= both
+
+
+def test_rows_that_cross_their_kink_are_taken_in(rounds, monkeypatch):
+    monkeypatch.setattr(near, "REACHED", 0.0)
+    monkeypatch.setattr(near, "LEAST_PART", 0.05)
+    after = amended(relabelled(5))
+    assert len(rounds) > 1 and rounds == sorted(rounds) and rounds[0] < rounds[-1]
+    proof = proof_of(after)
+    assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
+    assert proof["certified_in"] == "float64"  # no features of all rows were stored
+
+
+def test_where_too_many_rows_cross_all_have_features(rounds, monkeypatch):
+    edits = relabelled(300)
+    all_of_them = proof_of(amended(edits))
+    assert not rounds
+    monkeypatch.setattr(near, "REACHED", 0.0)
+    began_nearby = proof_of(amended(edits))
+    assert rounds
+    for proof in (all_of_them, began_nearby):
+        assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
+        assert proof["certified_in"] == "float32"  # they were
+    both = sum(each["gap"] + each["rounding_bound"] for each in (all_of_them, began_nearby))
+    assert abs(all_of_them["primal"] - began_nearby["primal"]) <= both
+
+
+def test_threads_do_not_tell(rounds):
+    one, two = (amended(EDITS["add"], threads=threads).model for threads in (1, 2))
+    assert rounds
+    assert np.array_equal(one.coef, two.coef)
+    assert np.array_equal(one.ledger[0].margins, two.ledger[0].margins)
+    same = ("primal", "dual", "gap", "rounding_bound")
+    proofs = (model.provenance["certificates"][0] for model in (one, two))
+    assert len({tuple(proof[name] for name in same) for proof in proofs}) == 1
