@@ -29,7 +29,7 @@ from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
 
 OF_EVERY_FIT = (
     *("kernel", "degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
-    *("tol", "time_budget", "memory", "intercept", "work"),
+    *("epsilon", "tol", "time_budget", "memory", "intercept", "work"),
 )
 """Options of a fit that a search has, too."""
 
@@ -120,7 +120,8 @@ def tune(
 
     All values of C are solved as paths, each from the one before, over one set of features for
     each gamma and all folds. The output says what was dropped when, and by which rule; the model
-    has its certificate, and the search's record in its provenance (info --json shows it).
+    has its certificate, and the search's record in its provenance (info --json shows it). Of rows
+    with targets (ingest --regression) the machine is an svr, judged by R2, else by accuracy.
 
     What is done is kept in OUT.work until the model is written: after an interruption the same
     command with --resume goes on, and comes to the same result. When a time budget ends, the best
@@ -160,6 +161,10 @@ def tune(
     if values["exact"] and values["landmarks"] is not None:
         raise InputError("--landmarks has no meaning with --exact; leave it out")
     problem = "c-svc" if values["nu"] is None else "nu-svc"
+    if dataset.regression:
+        if values["nu"] is not None:
+            raise InputError("--nu is of labels, and these rows have targets; give --C")
+        problem = "svr"
     grid = values[SEARCHED[problem]] or Grid(log=True).convert("1e-2:1e3:10", None, context)
     counts = None if values["exact"] else values["landmarks"] or (min(1000, dataset.n_rows),)
     shared = {name: values[name] for name in OF_EVERY_FIT}

@@ -33,6 +33,7 @@ from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import of_rows
 from bigscreen.train.path_stage import exact_stage
 from bigscreen.train.problems import Binary, published
+from bigscreen.tune.judge import told
 
 READ_ROWS = 2048
 """Rows whose kernel entries are held at once while machines are judged."""
@@ -171,7 +172,7 @@ class Group:
         if not options.coupled and n > SQUARE * width:
             make = ColumnsStage(X, constant, quick=True).beside
             return Ground(make, True, False, X, self.side, factor, constant)
-        features = MemoryDataset(X, np.zeros(n, np.int64), self.data.labels)
+        features = MemoryDataset(X, np.zeros(n, np.int64), self._labels)
         made = exact(Design(features, Linear()))
         return Ground(*made, X, self.side, factor, constant)
 
@@ -180,7 +181,12 @@ class Group:
         if rows is None:
             return data
         weights = data.weights(0, n)[rows] if data.has_weights else None
-        return MemoryDataset(data.rows(rows), data.y(0, n)[rows], data.labels, weights)
+        return MemoryDataset(data.rows(rows), data.y(0, n)[rows], self._labels, weights)
+
+    @property
+    def _labels(self) -> Any:
+        """Of rows that have targets: None."""
+        return None if self.data.regression else self.data.labels
 
 
 @dataclass(frozen=True)
@@ -331,7 +337,7 @@ class _Start:
         return read_off(dual, G, max(width, 1e-12)), point
 
 
-def correct(
+def summed(
     group: Group,
     ground: Ground,
     binaries: list[Binary],
@@ -339,7 +345,7 @@ def correct(
     fold: NDArray[np.bool_],
     chunk: int,
 ) -> FloatArray:
-    """The weight of held-out rows that every machine judges right, of one chunk of all rows.
+    """The weighted sum of what every machine has `told` of held-out rows, of one chunk of all rows.
 
     Parameters
     ----------
@@ -367,15 +373,8 @@ def correct(
             held = np.flatnonzero(fold[f, start:stop])
             scores = K[held] @ columns[f] + arrays["intercept"].reshape(1, -1)
             scores = scores.reshape(len(held), -1, k)
-            found[:, f] += (weights[held][:, None] * right(scores, y[held])).sum(axis=0)
+            found[:, f] += (weights[held][:, None] * told(scores, y[held])).sum(axis=0)
     return found
-
-
-def right(scores: NDArray[Any], y: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which rows' labels machines tell, (rows, values), by scores (rows, values, machines)."""
-    machines = scores.shape[2]
-    guess = scores[:, :, 0] > 0 if machines == 1 else np.argmax(scores, axis=2)
-    return np.asarray(guess == y[:, None])
 
 
 def _carried(factor: FloatArray) -> FloatArray:

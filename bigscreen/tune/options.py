@@ -33,9 +33,10 @@ class TuneOptions:
     Parameters
     ----------
     fit : TrainOptions
-        All that the fits have in common: problem (c-svc or nu-svc), kernel, offset, class weights,
-        tolerance, memory, seed; ``work`` is where what is done is kept, with ``resume`` to go on
-        with that. Three quarters of a time budget are for the search, the rest for the last fit.
+        All that the fits have in common: problem (c-svc, nu-svc or svr), kernel, offset, class
+        weights, tolerance, memory, seed; ``work`` is where what is done is kept, with ``resume`` to
+        go on with that. Three quarters of a time budget are for the search, the rest for the last
+        fit.
     gammas, values : array
         Ascending; the values are those of C (of a nu-svc: nu).
     landmarks : sequence of int or None
@@ -61,7 +62,7 @@ class TuneOptions:
     def __post_init__(self) -> None:
         fit = self.fit
         if fit.problem not in SEARCHED:
-            raise InputError(f"a search is for c-svc and nu-svc, not for {fit.problem}")
+            raise InputError(f"a search is for {', '.join(SEARCHED)}, not for {fit.problem}")
         if callable(fit.kernel) or "gamma" not in KERNELS.get(fit.kernel, ()):
             name = "one that is a function" if callable(fit.kernel) else fit.kernel
             raise InputError(
@@ -79,6 +80,8 @@ class TuneOptions:
                 "safe elimination rests on gaps, and a kernel that is not positive semidefinite "
                 "has none; take halving"
             )
+        if self.elimination == "safe" and not fit.classifies:
+            raise InputError("safe elimination bounds how many labels are told; take halving")
         for name, grid in (("gamma", self.gammas), (self.parameter, self.values)):
             checked_grid(grid, name)
         self._check_landmarks()

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bigscreen.path.folds import SCORINGS
 from bigscreen.tune.options import Candidate, TuneOptions
 from bigscreen.tune.rules import ELIMINATIONS
 
@@ -88,7 +89,7 @@ def recorded(
         "elimination": rule,
         "rule": ELIMINATIONS[rule],
         "folds": folds,
-        "scoring": "accuracy",
+        "scoring": SCORINGS[options.fit.problem],
         "grid": {
             "landmarks": None if best.landmarks is None else list(options.landmarks or ()),
             "gamma": np.asarray(options.gammas, float).tolist(),

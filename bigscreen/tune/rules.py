@@ -8,5 +8,5 @@ ELIMINATIONS = {
 }
 """How candidates are dropped, and what that is worth."""
 
-SEARCHED = {"c-svc": "C", "nu-svc": "nu"}
+SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
 """The problems that can be searched, and the parameter of their paths."""

@@ -24,6 +24,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.path.folds import judged
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import settled
 from bigscreen.train.job import rely_on
@@ -34,7 +35,8 @@ from bigscreen.train.plan import LOOSE_WORKER_BYTES as WORKER_BYTES
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.run import train
 from bigscreen.tune.bounds import accuracy, decisions
-from bigscreen.tune.group import Ground, Group, Part, correct, rough, walked
+from bigscreen.tune.group import Ground, Group, Part, rough, summed, walked
+from bigscreen.tune.judge import score
 from bigscreen.tune.options import Candidate, TuneOptions
 from bigscreen.tune.outcomes import Outcome, beaten, recorded, worst_of
 from bigscreen.tune.schedule import FEWEST_ROWS, Rung, rungs
@@ -152,6 +154,7 @@ class Search:
             )
         n = data.n_rows
         self.y: NDArray[Any] = data.y(0, n)
+        self.strata = self.y if fit.classifies else np.zeros(n, np.int8)
         self.weights = np.asarray(data.weights(0, n), dtype=np.float64)
         path = PathOptions(fit, options.values, options.folds)
         values = np.asarray(options.values, float)
@@ -244,7 +247,7 @@ class Search:
         options, alive = self.options, self.candidates
         most = self.candidates[-1].landmarks
         held = math.inf if most is None else self.room / (4.0 * most)
-        plan = rungs(len(alive), options.factor, self.y, self.folds, options.fit.seed, held)
+        plan = rungs(len(alive), options.factor, self.strata, self.folds, options.fit.seed, held)
         for r, rung in enumerate(plan):
             last = rung.rows is None
             self._rung(r, rung, alive, self._tol if last else max(self._tol, ROUGH))
@@ -503,6 +506,8 @@ class Search:
         y, weights = self.y[held], self.weights[held]
         scale = [published(step.problem, step.multiplier, self.data) for step in steps]
         scores = np.stack([a * s.decision[held] for a, s in zip(scale, steps, strict=True)], axis=1)
+        if not self.options.fit.classifies:
+            return {**record, "score": judged("R2", y, scores, weights)}
         record["score"] = accuracy(y, scores, scores, weights)[0]
         if norms is not None:
             ends = [decisions(step, norms) for step in steps]
@@ -530,14 +535,17 @@ class Search:
             self._watch()
             machines = [solved[pair, f][1] for f in folds]
             given = self.groups[pair], grounds[pair], self.binaries, machines, self.held_out
-            return correct(*given, k)
+            return summed(*given, k)
 
         items = [(pair, k) for pair in batch for k in range(self.data.n_chunks)]
-        total = np.array([float(np.sum(self.weights[fold.held])) for fold in self.folds])
         found: dict[Pair, FloatArray] = {}
-        for (pair, _), right in zip(items, self.threads.each(chunk, items), strict=True):
-            found[pair] = found[pair] + right if pair in found else right
-        return {pair: right / total for pair, right in found.items()}
+        for (pair, _), part in zip(items, self.threads.each(chunk, items), strict=True):
+            found[pair] = found[pair] + part if pair in found else part
+        held = [(self.y[fold.held], self.weights[fold.held]) for fold in self.folds]
+        return {
+            pair: np.stack([score(sums[:, f], *held[f]) for f in folds], axis=1)
+            for pair, sums in found.items()
+        }
 
     def _fold_part(self, f: int, rung: Rung) -> Part:
         """The rows of a rung as a fold fits them: each weighs what it does among all rows.

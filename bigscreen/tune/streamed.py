@@ -10,6 +10,7 @@ import numpy as np
 
 from bigscreen.data.rows import Rows
 from bigscreen.files.sealed import Arrays
+from bigscreen.path.folds import SCORINGS
 from bigscreen.train.folds import FoldsJob
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
@@ -59,7 +60,7 @@ def streamed(
 
 def _solved(job: FoldsJob) -> list[Solved]:
     """Records and machines of every fold: all problems have been solved."""
-    scores = job.scores("accuracy")
+    scores = job.scores(SCORINGS[job.options.problem])
     found: list[Solved] = []
     for f in range(len(job.folds)):
         machines = [job.machines(f, v) for v in range(len(job.values))]
