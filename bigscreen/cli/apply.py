@@ -1,23 +1,32 @@
 """`bigscreen predict` and `bigscreen evaluate`: a fitted model on a store."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
 import click
 
 from bigscreen.cli.common import (
     Number,
+    check_fleet,
     check_json,
     check_output,
     check_page,
     deadline_of,
-    each_block,
     json_option,
+    open_fleet,
     overwrite_option,
     report_option,
-    threads_option,
     time_option,
 )
+from bigscreen.cli.options import fit_options
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
 from bigscreen.train.option import INSIDE
+
+if TYPE_CHECKING:
+    from bigscreen.data.dataset import Dataset
+    from bigscreen.fleet.protocol import Each
 
 # A wider table does not fit a terminal.
 MATRIX_LABELS = 10
@@ -29,6 +38,18 @@ threshold_option = click.option(
     "--probability: f1, precision:P or recall:R (of the second label, on rows held out), or "
     "cost:A:M, what a false alarm and a miss cost.",
 )
+
+
+@contextmanager
+def each_chunk(
+    where: dict[str, Any], dataset: "Dataset", deadline: float | None = None
+) -> Iterator["Each"]:
+    """How a model is run over the chunks of a store: by threads, worker processes or a cluster."""
+    from bigscreen.train.job import rely_on
+
+    with open_fleet({**where, "memory": None}, deadline) as fleet:
+        rely_on(fleet, dataset, None)
+        yield fleet.each
 
 
 @click.command(short_help="Write predictions for a STORE to a file.")
@@ -57,7 +78,7 @@ threshold_option = click.option(
 )
 @threshold_option
 @time_option
-@threads_option
+@fit_options(())
 @overwrite_option
 @json_option
 def predict(
@@ -70,9 +91,9 @@ def predict(
     alpha: float | None,
     threshold: str | None,
     time_budget: float | None,
-    threads: int | None,
     overwrite: bool,
     json_file: str | None,
+    **where: Any,
 ) -> None:
     """Write what MODEL predicts for every row of STORE to the file OUT.
 
@@ -87,6 +108,7 @@ def predict(
     Example:
       bigscreen predict model.bsm test.store predictions.csv
       bigscreen predict model.bsm test.store p.csv --probability --set .1
+      bigscreen predict model.bsm test.store p.csv --workers 4
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.model import Model, check_match
@@ -97,6 +119,7 @@ def predict(
     check_suffix(out)
     check_output(out, overwrite)
     check_json(json_file, out, model)
+    check_fleet(where)
     shares = _shares(prior)
     if shares and not probability:
         raise InputError("--prior is for the probabilities of --probability; give that, too")
@@ -105,7 +128,7 @@ def predict(
         fitted = fitted.thresholded(threshold)
     dataset = Dataset.open(store)
     check_match(fitted, dataset, model)
-    with each_block(threads) as each:
+    with each_chunk(where, dataset, deadline) as each:
         counts = write_predictions(
             fitted,
             dataset,
@@ -147,7 +170,7 @@ def _shares(given: tuple[str, ...]) -> dict[str, float]:
     "second of two]",
 )
 @threshold_option
-@threads_option
+@fit_options(())
 @report_option
 @json_option
 def evaluate(
@@ -155,9 +178,9 @@ def evaluate(
     store: str,
     positive: str | None,
     threshold: str | None,
-    threads: int | None,
     page: str | None,
     json_file: str | None,
+    **where: Any,
 ) -> None:
     """Compare what MODEL predicts with the labels or targets that STORE has.
 
@@ -208,12 +231,13 @@ def evaluate(
 
     check_json(json_file, model)
     check_page(page, model, *filter(None, [json_file]))
+    check_fleet(where)
     fitted = Model.load(model)
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
     dataset = Dataset.open(store)
     check_match(fitted, dataset, model)
-    with each_block(threads) as each:
+    with each_chunk(where, dataset) as each:
         record = compare(fitted, dataset, each, positive, curves=page is not None)
     if json_file:
         report.write_result(json_file, "evaluate", record)

@@ -1,5 +1,6 @@
-"""`bigscreen fit` on a cluster that goes away: one sentence, and nothing is lost."""
+"""Commands on a cluster, and on one that goes away: one sentence, and nothing is lost."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -48,3 +49,26 @@ def test_a_lost_cluster(
     np.testing.assert_array_equal(resumed.coef, whole.coef)
     assert len(resumed.provenance["history"]) > 3
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m.bsm", "whole.bsm"]
+
+
+def test_predict_and_evaluate_on_workers_and_a_cluster(world: World, tmp_path: Path) -> None:
+    """The same file and the same figures, whoever scores; one sentence where nobody can."""
+
+    def answers(name: str, *where: object) -> tuple[bytes, dict[str, object]]:
+        out, judged = tmp_path / f"{name}.npy", tmp_path / f"{name}.json"
+        succeed("predict", world.model, world.store, out, "--scores", *where)
+        succeed("evaluate", world.model, world.store, "--json", judged, *where)
+        return out.read_bytes(), json.loads(judged.read_text())
+
+    inline = answers("inline", "--threads", 1)
+    assert answers("workers", "--workers", 2) == inline
+    with processes(ports=(0,)) as cluster:
+        assert answers("cluster", "--scheduler", cluster.address) == inline
+    out = tmp_path / "p.csv"
+    for command, file in (("predict", [out]), ("evaluate", [])):
+        said = bigscreen(command, world.model, world.store, *file, "--workers", 1, "--threads", 1)
+        assert said.exit_code == 2 and "different ways to run" in said.stderr
+    nobody = ("--scheduler", "tcp://127.0.0.1:1", "--time-budget", "2s")
+    lost = bigscreen("predict", world.model, world.store, out, *nobody)
+    assert lost.exit_code == 2 and len(lost.stderr.splitlines()) == 1, lost.stderr
+    assert not out.exists()
