@@ -34,6 +34,7 @@ DOORS = {
     "pyarrow": {"data", "intake"},
     "dask": {"fleet"},
     "distributed": {"fleet"},
+    "prometheus_client": {"fleet"},
     "psutil": {"fleet", "train", "tune"},
     "threadpoolctl": {"fleet", "estimators", "train"},
     "sklearn": {"estimators", "train", "cli", "export"},

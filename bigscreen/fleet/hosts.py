@@ -207,7 +207,7 @@ class Seats:
         return self._client.submit(
             Host,
             threads,
-            key=f"bigscreen-host-{uuid4().hex}",
+            key=f"bigscreen-host-{self._name}-{uuid4().hex}",  # as the dashboard shows it
             actor=True,
             workers=[address],
             allow_other_workers=False,

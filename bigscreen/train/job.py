@@ -463,9 +463,12 @@ class Job:
         )
 
     def _pass_on(self, event: dict[str, Any], name: Any) -> None:
-        if self.watched:
+        with self._telling:
+            if event["event"] == "pass":
+                told = ("pass", "relative_gap", "rows_alive")
+                self.fleet.show({f"bigscreen_{number}": event[number] for number in told})
             # Asking every process for its memory takes longer than a pass over a few rows.
-            with self._telling:
+            if self.watched:
                 self.report({**event, "class": name, "memory": self.fleet.memory()})
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
