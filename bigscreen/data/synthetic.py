@@ -1,4 +1,4 @@
-"""Made-up data of the shape of SUSY and rcv1, for demonstrations and where the files are missing.
+"""Made-up data of the shape of SUSY, HIGGS and rcv1: for demonstrations, and for missing files.
 
 Rows come in blocks of fixed size; a block follows from its number and the seed alone, so any of
 them can be made by itself, anywhere, and memory holds one at a time. None of this is real data:
@@ -22,14 +22,19 @@ SUSY_FEATURES = 18
 STRAIGHT, CURVED = 2.08, 1.13
 """``P(y = 1 | x) = sigmoid(STRAIGHT x_0 + CURVED x_1 x_2)``: Bayes error 20 %."""
 
+HIGGS_FEATURES = 28
+HIGGS_RULE = 0.8, 1.6
+"""The same two numbers of `higgs_like`: less of it is straight, and the Bayes error is 27 %."""
+
 RCV1_FEATURES = 47_236
 RCV1_NOISE = 0.02
 """Chance that a label is turned round: the Bayes error of `rcv1_like`."""
 
-_LOW_LEVEL = 8
+_LOW_LEVEL, _HIGGS_LOW_LEVEL = 8, 21
 # The derived features are radii of these pairs. None of them tells the sign of x_1 x_2, so that
 # a straight model learns nothing of it.
-_PAIRS = np.array([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 0), (1, 4), (2, 6)])
+_PAIRS = ((0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6), (6, 7), (7, 0), (1, 4), (2, 6))
+_HIGGS_PAIRS = ((0, 1), (1, 2), (2, 3), (4, 9), (5, 14), (7, 18), (11, 20))
 _RADIUS_MEAN = np.sqrt(np.pi / 2)
 _RADIUS_DEVIATION = np.sqrt(2 - np.pi / 2)
 
@@ -107,32 +112,59 @@ def susy_like(n: int, seed: int = 0) -> Blocks:
     Blocks
         See `bayes_error` and `straight_error` for the best errors possible.
     """
-    return Blocks(n, SUSY_FEATURES, 1 << 16, _Susy(seed))
+    return Blocks(n, SUSY_FEATURES, 1 << 16, _Radii(seed, _LOW_LEVEL, _PAIRS, (STRAIGHT, CURVED)))
+
+
+def higgs_like(n: int, seed: int = 0) -> Blocks:
+    """Rows of the shape of HIGGS: 28 dense features, labels 0 and 1, Bayes error 27 %.
+
+    As `susy_like`, of 21 normal features and seven radii:
+    ``P(y = 1 | x) = sigmoid(0.8 x_0 + 1.6 x_1 x_2)``.
+
+    Parameters
+    ----------
+    n : int
+        Rows; a stand-in of more rows begins with the same ones.
+    seed : int
+
+    Returns
+    -------
+    Blocks
+    """
+    make = _Radii(seed, _HIGGS_LOW_LEVEL, _HIGGS_PAIRS, HIGGS_RULE)
+    return Blocks(n, HIGGS_FEATURES, 1 << 16, make)
 
 
 @dataclass(frozen=True)
-class _Susy:
+class _Radii:
+    """Makes blocks of normal features and radii of pairs of them."""
+
     seed: int
+    low_level: int
+    pairs: tuple[tuple[int, int], ...]
+    rule: tuple[float, float]
 
     def __call__(self, k: int, rows: int) -> Block:
         values, chances = _streams(self.seed, k, 2)
-        low = values.standard_normal((rows, _LOW_LEVEL))
-        X = np.empty((rows, SUSY_FEATURES), np.float32)
-        X[:, :_LOW_LEVEL] = low
-        radii = np.hypot(low[:, _PAIRS[:, 0]], low[:, _PAIRS[:, 1]])
-        X[:, _LOW_LEVEL:] = (radii - _RADIUS_MEAN) / _RADIUS_DEVIATION
-        likely = expit(STRAIGHT * low[:, 0] + CURVED * low[:, 1] * low[:, 2])
+        low, pairs = values.standard_normal((rows, self.low_level)), np.array(self.pairs)
+        X = np.empty((rows, self.low_level + len(pairs)), np.float32)
+        X[:, : self.low_level] = low
+        radii = np.hypot(low[:, pairs[:, 0]], low[:, pairs[:, 1]])
+        X[:, self.low_level :] = (radii - _RADIUS_MEAN) / _RADIUS_DEVIATION
+        straight, curved = self.rule
+        likely = expit(straight * low[:, 0] + curved * low[:, 1] * low[:, 2])
         return X, (chances.random(rows) < likely).astype(np.int64)
 
 
-def bayes_error() -> float:
-    """Smallest error that any classifier can have on `susy_like`, integrated numerically.
+def bayes_error(rule: tuple[float, float] = (STRAIGHT, CURVED)) -> float:
+    """Smallest error that any classifier can have on `susy_like`, or with another rule.
 
-    Given x_2, the exponent g is normal of variance ``a^2 + b^2 x_2^2``, and the error of the best
-    guess is ``E sigmoid(-|g|)``.
+    Integrated numerically: given x_2, the exponent g is normal of variance ``a^2 + b^2 x_2^2``, and
+    the error of the best guess is ``E sigmoid(-|g|)``.
     """
     x, weight = _half_normal()
-    deviation = np.hypot(STRAIGHT, CURVED * x)[:, None]
+    straight, curved = rule
+    deviation = np.hypot(straight, curved * x)[:, None]
     return float(weight @ expit(-deviation * x) @ weight)
 
 

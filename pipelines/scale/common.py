@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import json
+import sys
 import tempfile
 import time
 import warnings
@@ -16,11 +18,13 @@ from rich.table import Table
 from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.cli.common import open_fleet
-from bigscreen.data.synthetic import Blocks
+from bigscreen.cli.report import write_page
+from bigscreen.data.dataset import Dataset
+from bigscreen.data.synthetic import Blocks, bayes_error
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.settle import Ingested
 from bigscreen.model.evaluate import evaluate
+from bigscreen.model.model import Model
 from bigscreen.report import certificate, report
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
@@ -40,9 +44,13 @@ def arguments(description: str) -> argparse.ArgumentParser:
         "--work",
         type=Path,
         metavar="FOLDER",
-        help="new folder for stores, kept; with --scheduler one that all machines see [temporary]",
+        help="folder for stores and models, kept: what is there is not done again; with "
+        "--scheduler one that all machines see [temporary]",
     )
     parser.add_argument("--seed", type=int, default=0, metavar="N")
+    parser.add_argument(
+        "--pages", type=Path, metavar="FOLDER", help="also write a page of HTML for every model"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the record as JSON")
     return parser
 
@@ -87,7 +95,7 @@ class Experiment:
             began = time.monotonic()
             self.made = self._ingest(holdout, options)
             self.record["seconds_ingest"] = time.monotonic() - began
-            self.record["rows"] = self.made.store.n_rows
+            self.record["rows"] = self.made[0].n_rows
             self.record["rows_held_out"] = self._held_out.n_rows
             ways = {"threads": None, "memory": None}
             ways |= {"workers": given.workers, "scheduler": given.scheduler}
@@ -97,14 +105,26 @@ class Experiment:
     fleet: Fleet
 
     def fit(self, name: str, **options: Any) -> None:
-        """Fit, evaluate on the hold-out, keep both in the record."""
-        chosen = TrainOptions(seed=self.given.seed, work=self.folder / f"work-{name}", **options)
-        with warnings.catch_warnings(), report.FitReport() as show:
-            # The table says it, with its numbers.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            model = train(self.made.store, chosen, self.fleet, show)
-        model.save(self.folder / f"{name}.bsm")
-        found = evaluate(model, self._held_out, self.fleet.each)
+        """Fit unless that is done, evaluate on the hold-out, keep both in the record."""
+        file, work = self.folder / f"{name}.bsm", self.folder / f"work-{name}"
+        if file.exists():
+            model = Model.load(file)
+        else:
+            resume = (work / "problem.json").exists()
+            chosen = TrainOptions(seed=self.given.seed, work=work, resume=resume, **options)
+            with warnings.catch_warnings(), report.FitReport() as show:
+                # The table says it, with its numbers.
+                warnings.simplefilter("ignore", ConvergenceWarning)
+                model = train(self.made[0], chosen, self.fleet, show)
+            model.save(file)
+        pages = self.given.pages
+        found = evaluate(model, self._held_out, self.fleet.each, curves=pages is not None)
+        if pages is not None:
+            pages.mkdir(parents=True, exist_ok=True)
+            page = pages / f"{name}.html"
+            write_page(str(page), model, f"{self.title}: {name}", self._held_out, found)
+            found = {key: value for key, value in found.items() if key != "curves"}
+            print(f"written: {page}")
         self.record["fits"][name] = {**certificate.fit_record(model), "evaluation": found}
 
     def finish(self) -> None:
@@ -116,12 +136,13 @@ class Experiment:
             f"ingested in {report.seconds(record['seconds_ingest'])}"
         )
         table = Table()
-        for head in ("model", "error", "relative gap", "time", "peak memory"):
+        for head in ("model", "error", "AUC", "relative gap", "time", "peak memory"):
             table.add_column(head)
         for name, fit in record["fits"].items():
             error, gap = fit["evaluation"]["error"], fit["relative_gap"]
             took, peak = fit["seconds"]["total"], fit["peak_pss_bytes"]
-            row = (f"{error:.2%}", f"{gap:.1e}", report.seconds(took), report.size(peak))
+            auc = f"{fit['evaluation']['auc']:.4f}"
+            row = (f"{error:.2%}", auc, f"{gap:.1e}", report.seconds(took), report.size(peak))
             table.add_row(name, *row)
         if "bayes_error" in record:
             table.add_row("best possible", f"{record['bayes_error']:.2%}")
@@ -131,20 +152,30 @@ class Experiment:
 
     @property
     def _held_out(self) -> Any:
-        assert self.made.holdout is not None
-        return self.made.holdout
+        assert self.made[1] is not None
+        return self.made[1]
 
-    def _ingest(self, holdout: float, options: dict[str, Any]) -> Ingested:
+    def _ingest(self, holdout: float, options: dict[str, Any]) -> tuple[Dataset, Dataset | None]:
+        """The rows to train on and those held out: as they are in the folder, if they are."""
         given = self.given
         scale = options.pop("scale", "none")
-        store = self.folder / "data.store"
+        store, rest = self.folder / "data.store", self.folder / "data-holdout.store"
+        asked = {"data": given.data, "rows": given.rows, "seed": given.seed}
+        said = self.folder / "asked.json"
+        if store.exists():
+            if not said.exists() or json.loads(said.read_text()) != asked:
+                sys.exit(
+                    f"error: {self.folder} holds what was made of other rows; give another --work"
+                )
+            return Dataset.open(store), Dataset.open(rest)
+        said.write_text(json.dumps(asked))
         if given.data:
             rows = None if given.rows is None else f"0:{given.rows}"
             source, more = given.data, {"rows": rows, **options}
         else:
             source, more = self.standin(given.rows or self.full_rows, given.seed), {}
         with report.IngestBar() as progress:
-            return ingest(
+            made = ingest(
                 source,
                 store,
                 holdout=holdout,
@@ -153,3 +184,29 @@ class Experiment:
                 progress=progress,
                 **more,
             )
+        return made.store, made.holdout
+
+
+def physics(
+    name: str,
+    description: str,
+    standin: Callable[[int, int], Blocks],
+    rows: int,
+    holdout: float,
+    rule: tuple[float, float],
+) -> None:
+    """Two labels of dense rows, the label first: a Nystrom-kernel machine beside a linear one."""
+    parser = arguments(description)
+    parser.add_argument("--landmarks", type=int, default=1000, metavar="M", help="[1000]")
+    parser.add_argument("--gamma", type=float, default=1 / 32, help="[1/32]")
+    parser.add_argument("--C", type=float, default=1.25, help="[1.25]")
+    given = parser.parse_args()
+    least = bayes_error(rule)
+    about = f"a formula of a few features, Bayes error {least:.0%}"
+    run = Experiment(name, given, standin, rows, about)
+    with run.ready(holdout, scale="standard", label=0, header=False):
+        run.fit("linear", kernel="linear", C=given.C)
+        run.fit("rbf", kernel="rbf", gamma=given.gamma, C=given.C, landmarks=given.landmarks)
+        if not given.data:
+            run.record["bayes_error"] = least
+        run.finish()

@@ -45,13 +45,36 @@ def test_susy_reads_the_real_shape(tmp_path: Path) -> None:
 
 def test_rcv1_standin_is_sparse_and_linear(tmp_path: Path) -> None:
     args = ("--rows", 3000, "--work", tmp_path / "work", "--json", tmp_path / "r.json")
-    done = script("scale.rcv1", *args)
+    done = script("scale.rcv1", *args, "--landmarks", 50)
     assert done.returncode == 0, done.stderr
     assert "STAND-IN" in done.stdout
     record = json.loads((tmp_path / "r.json").read_text())
     fit = record["fits"]["linear"]
     assert fit["solver"] == "cd" and fit["relative_gap"] <= 1e-3
     assert fit["evaluation"]["error"] < 0.4
+
+
+def test_higgs_goes_on_and_writes_pages(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    args = ("--rows", 6000, "--landmarks", 60, "--work", tmp_path / "work")
+    more = ("--json", tmp_path / "r.json", "--pages", tmp_path / "pages")
+    done = script("scale.higgs", *args, *more)
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert set(record["fits"]) == {"linear", "rbf"} and record["rows"] > 5000
+    assert all(fit["evaluation"]["auc"] > 0.6 for fit in record["fits"].values())
+    page = (tmp_path / "pages" / "rbf.html").read_text()
+    assert "STAND-IN" in page and "ROC" in page
+    # what is in the folder is not done again
+    (tmp_path / "work" / "rbf.bsm").unlink()
+    written = (tmp_path / "work" / "linear.bsm").stat().st_mtime_ns
+    again = script("scale.higgs", *args, "--json", tmp_path / "r.json")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "work" / "linear.bsm").stat().st_mtime_ns == written
+    before = record["fits"]["rbf"]["primal"]
+    assert json.loads((tmp_path / "r.json").read_text())["fits"]["rbf"]["primal"] == before
+    other = script("scale.higgs", "--rows", 5000, "--work", tmp_path / "work")
+    assert other.returncode == 1 and "other rows" in other.stderr
 
 
 @pytest.mark.parametrize("name", ["accuracy", "nystrom_race", "susy_million"])

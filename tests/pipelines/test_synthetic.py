@@ -7,7 +7,15 @@ from scipy.special import expit
 
 from bigscreen.data import synthetic as standins
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.data.synthetic import Blocks, bayes_error, rcv1_like, straight_error, susy_like
+from bigscreen.data.synthetic import (
+    HIGGS_RULE,
+    Blocks,
+    bayes_error,
+    higgs_like,
+    rcv1_like,
+    straight_error,
+    susy_like,
+)
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.evaluate import evaluate
@@ -30,7 +38,7 @@ def fitted(data: MemoryDataset, **options: object) -> Model:
         return train(data, TrainOptions(**options), fleet)
 
 
-@pytest.mark.parametrize("make", [susy_like, rcv1_like])
+@pytest.mark.parametrize("make", [susy_like, higgs_like, rcv1_like])
 def test_any_block_can_be_made_alone(make) -> None:
     """A block depends on the seed and its number alone, its first rows not on how many follow."""
     size = make(1).block_rows
@@ -49,6 +57,16 @@ def test_any_block_can_be_made_alone(make) -> None:
 def test_no_rows_are_refused() -> None:
     with pytest.raises(InputError, match="at least 1 row"):
         susy_like(0)
+
+
+def test_higgs_shape_and_error() -> None:
+    X, y = higgs_like(1 << 16).block(0)
+    assert X.shape == (1 << 16, 28) and X.dtype == np.float32
+    np.testing.assert_allclose(X.std(axis=0), 1, atol=0.02)
+    straight, curved = HIGGS_RULE
+    best = straight * X[:, 0] + curved * X[:, 1] * X[:, 2] > 0
+    assert bayes_error(HIGGS_RULE) == pytest.approx(0.27, abs=0.005)
+    assert np.mean(best != y) == pytest.approx(bayes_error(HIGGS_RULE), abs=0.007)
 
 
 def test_susy_shape_and_errors() -> None:
