@@ -467,11 +467,17 @@ def judge_ledger(case: Case, name: str, book: Ledger, tally: Tally) -> None:
 
 
 def try_edits(numbers: Sequence[int]) -> int:
-    """Edits: how many bounds, machines after them or ledgers the optimum contradicts."""
+    """Edits, and edits of what they led to: how many claims the optimum contradicts.
+
+    Claims are bounds, and the certificates and ledgers of the machines after the edits.
+    """
     kinds, broken, began = Counter(), 0, time.perf_counter()
     for number in numbers:
         case = edit_cases.Case(edit_cases.drawn(number))
-        said = edit_cases.wrongs(case) + edit_cases.wrongs_after(case)
+        made = edit_cases.amended(case)
+        said = edit_cases.wrongs(case) + edit_cases.wrongs_after(case, made)
+        again = edit_cases.edited_again(case, made)
+        said += edit_cases.wrongs(again) + edit_cases.wrongs_after(again)
         kinds[case.spec.machine] += 1
         broken += bool(said)
         if said:
