@@ -24,7 +24,7 @@ from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Check, Near, Run, Verdict
 
-LEAST_PART, REACHED = 0.03, 0.8
+LEAST_PART, REACHED = 0.03, 0.7
 """Part of all rows that is near at first: at least, and for the root of the bound's relative gap.
 (Where 1 % of the rows of a9a, ijcnn1 and SUSY's shape leave or enter at C = .01 to 1, this holds
 all that cross their kink; where they change their label, most.)"""
@@ -37,6 +37,10 @@ AROUND = 1.0
 
 AIM = 0.5
 """Part of the gap asked for that is left among the rows nearby."""
+
+FAR_OFF, LOOSE = 0.02, 30.0
+"""Relative gap of a bound from which rows are sure to cross their kink; and so many times as wide a
+gap is enough there before it is known which."""
 
 ROUNDS, PASSES = 8, 60
 """Looks at all rows, and passes over those nearby between two of them, at most."""
@@ -102,7 +106,9 @@ class Nearby:
         more, read, passes = self.first, 0, 0
         for k in range(ROUNDS):
             nearby.add(more)
-            found, part, steps = nearby.solved(at, self.reached, AIM * check.target, check.expired)
+            loose = LOOSE if k == 0 and at.gap > FAR_OFF else 1.0
+            tol = AIM * check.target * loose
+            found, part, steps = nearby.solved(at, self.reached, tol, check.expired)
             read, passes = read + steps * len(part), passes + steps
             alpha = nearby.whole(at.alpha, part)
             w, own = found.w[: design.rank], float(found.w[design.rank :].sum())
