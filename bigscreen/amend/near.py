@@ -38,7 +38,7 @@ AROUND = 1.0
 AIM = 0.5
 """Part of the gap asked for that is left among the rows nearby."""
 
-FAR_OFF, LOOSE = 0.02, 30.0
+FAR_OFF, LOOSE = 0.04, 30.0
 """Relative gap of a bound from which rows are sure to cross their kink; and so many times as wide a
 gap is enough there before it is known which."""
 
@@ -53,31 +53,39 @@ class Standing:
     Parameters
     ----------
     alpha : float64 (n,)
-        A dual point, that of a `Bound`.
-    far : float64 (n,)
-        How far each row is from its kink, in any unit; 0 of rows that were edited.
-    w, w_alpha : float64 (r,) or, with a constant, (r + 1,)
-        The old machine, and w(alpha).
-    dual, gap : float
-        D of alpha, and the relative gap of w to it.
+        A dual point; of rows that are not near the end of their box at their side.
+    w_alpha : float64 (r,) or, with a constant, (r + 1,)
+        Its w(alpha).
+    old : Near
+        The old machine, likewise, and some D.
+    gap : float
+        The relative gap between the two in a `Bound`.
     """
 
     alpha: FloatArray
-    far: FloatArray
-    w: FloatArray
     w_alpha: FloatArray
-    dual: float
+    old: Near
     gap: float
 
-    def near(self, dual: Dual) -> NDArray[np.bool_] | None:
-        """Rows to begin with (n,); None if they are too many for others to be left out."""
-        part = LEAST_PART + REACHED * np.sqrt(max(self.gap, 0.0))
-        counted = np.flatnonzero(dual.hi > 0)
-        if part > MOST_PART or not len(counted):
-            return None
-        last = np.sort(self.far[counted])[min(int(part * len(counted)), len(counted) - 1)]
-        near = (self.far <= last) & (dual.hi > 0)
-        return near if np.count_nonzero(near) <= MOST_PART * len(counted) else None
+
+def first_rows(far: FloatArray, gap: float, dual: Dual) -> NDArray[np.bool_] | None:
+    """The rows nearest to their kink, to begin with (n,).
+
+    None if they are too many for others to be left out.
+
+    Parameters
+    ----------
+    far : float64 (n,)
+        How far each is, in any unit.
+    gap : float
+        Relative gap of the old machine in the edited problem.
+    """
+    part, counted = LEAST_PART + REACHED * np.sqrt(max(gap, 0.0)), np.flatnonzero(dual.hi > 0)
+    if part > MOST_PART or not len(counted):
+        return None
+    last = np.sort(far[counted])[min(int(part * len(counted)), len(counted) - 1)]
+    near = (far <= last) & (dual.hi > 0)
+    return near if np.count_nonzero(near) <= MOST_PART * len(counted) else None
 
 
 class Nearby:
@@ -92,13 +100,13 @@ class Nearby:
 
     def __init__(self, standing: Standing, near: NDArray[np.bool_]) -> None:
         self.standing, self.first = standing, near
-        self.reached = Near(standing.w, standing.dual)
+        self.reached = standing.old
         """The last machine, and a D."""
 
     def solve(self, run: Run, check: Check) -> Point:
         """See ``Solver``."""
         design, data, at = run.design, run.design.data, self.standing
-        constant = len(at.w) - design.rank
+        constant = len(at.w_alpha) - design.rank
         dual = run.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         problem = run.problem
         assert isinstance(problem, CSvc)

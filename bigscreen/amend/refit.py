@@ -10,7 +10,7 @@ import numpy as np
 
 from bigscreen.amend.bound import Bound
 from bigscreen.amend.edits import Changes
-from bigscreen.amend.near import Nearby, Standing
+from bigscreen.amend.near import Nearby, Standing, first_rows
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import fit
@@ -39,13 +39,17 @@ class Begun:
     found : Bound
     alpha : float64 (n,)
         Its dual point.
+    ends : float64 (n,)
+        The same, but for rows that were not edited: the end of their box on the side that the old w
+        has them on. (Of exact machines as alpha.)
     far : float64 (n,)
         How far each row is from its kink as the ledger of before has it, in its own unit; 0 of rows
-        that were edited, or whose alpha is not what their side says. (Exact machines: all 0.)
+        that were edited. (Exact machines: all 0.)
     """
 
     found: Bound
     alpha: FloatArray
+    ends: FloatArray
     far: FloatArray
 
     @property
@@ -125,14 +129,24 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         sums = source.kernel.dots(side, side, book.dual.coef[:, None], np.float64)[:, 0]
         if len(coef):
             sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
+        dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
+        near = first_rows(begun.far, found.relative_gap, dual)
+        if near is None:
+            return None
+        # Rows that are left out stand at their sides.
+        off = np.flatnonzero(~near & (begun.alpha != begun.ends))
+        alpha, more = np.where(near, begun.alpha, begun.ends), 0.0
+        if len(off):
+            step = (dual.sign * (begun.ends - begun.alpha))[off]
+            others = Operand(data.rows(off))
+            sums += source.kernel.dots(side, others, step[:, None], np.float64)[:, 0]
+            more = float(np.sum(step))
         w_alpha = source.factor.T @ sums
         if constant := found.machine.constant:
-            w_alpha = np.append(w_alpha, book.dual.offset / constant + constant * np.sum(coef))
-        standing = Standing(
-            begun.alpha, begun.far, self._old(binary), w_alpha, begun.dual, found.relative_gap
-        )
-        near = standing.near(binary.problem.dual(data.y(0, n), data.weights(0, n)))
-        return None if near is None else Nearby(standing, near)
+            moved = constant * (float(np.sum(coef)) + more)
+            w_alpha = np.append(w_alpha, book.dual.offset / constant + moved)
+        old = Near(self._old(binary), begun.dual)
+        return Nearby(Standing(alpha, w_alpha, old, found.relative_gap), near)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         start = super()._start(design, binary)
@@ -196,6 +210,7 @@ def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, fou
     n = data.n_rows
     hi = binary.problem.dual(data.y(0, n), data.weights(0, n)).hi
     numbers, alpha, far = data.row_ids(0, n), np.zeros(n), np.zeros(n)
+    ends = alpha
     if found.machine.exact:
         assert model.support is not None
         order = np.argsort(numbers)
@@ -205,21 +220,24 @@ def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, fou
     else:
         book = found.machine.ledger
         assert book.dual is not None
-        values = np.where(np.signbit(book.margins), np.inf, 0.0)
-        margins = np.abs(book.margins.astype(np.float64))
-        values[book.dual.places], margins[book.dual.places] = book.dual.alpha, 0.0
+        sides = np.where(np.signbit(book.margins), np.inf, 0.0)
+        values, margins = sides.copy(), np.abs(book.margins.astype(np.float64))
+        values[book.dual.places] = book.dual.alpha
         known = book.numbers()
         at = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-        alpha, far = (np.where(known[at] == numbers, own[at], 0.0) for own in (values, margins))
+        there = known[at] == numbers
+        alpha, ends, far = (np.where(there, own[at], 0.0) for own in (values, sides, margins))
     if found.mended is not None:
         places, step = found.mended
         # A coefficient is s alpha, and those that move have no other sign.
         sign = binary.problem.dual(data.y(0, n), data.weights(0, n)).sign[places]
         alpha[places] += sign * step
     stored = edited.places >= 0
-    alpha = np.minimum(alpha, hi)
-    alpha[edited.places[stored]], far[edited.places[stored]] = found.alpha[stored], 0.0
+    alpha, ends = np.minimum(alpha, hi), np.minimum(ends, hi)
     keep = np.ones(n, np.bool_)
     keep[edited.places[edited.removed]] = False
-    alpha = np.concatenate([alpha[keep], found.alpha[~stored]])
-    return Begun(found, alpha, np.concatenate([far[keep], np.zeros(np.count_nonzero(~stored))]))
+    after = []
+    for own, new in ((alpha, found.alpha), (ends, found.alpha), (far, np.zeros(len(edited)))):
+        own[edited.places[stored]] = new[stored]
+        after.append(np.concatenate([own[keep], new[~stored]]))
+    return Begun(found, *after)

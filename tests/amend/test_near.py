@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bigscreen.amend import near
+from bigscreen.amend import near, refit
 from bigscreen.amend.amend import amend
 from bigscreen.amend.edits import Edits
 from bigscreen.data.memory import MemoryDataset
@@ -85,7 +85,7 @@ def test_few_rows_have_features_and_the_proof_is_of_all(kind, intercept, rounds,
     assert proof["rows"] == n
     assert abs(objective(after, 0.5) - proof["primal"]) <= 1e-6 * proof["primal"]
     # The fit of all rows' features ends at the same objective.
-    monkeypatch.setattr(near.Standing, "near", lambda self, dual: None)
+    monkeypatch.setattr(refit, "first_rows", lambda far, gap, dual: None)
     before = len(rounds)
     other = proof_of(amended(EDITS[kind], options))
     assert len(rounds) == before
