@@ -1,12 +1,13 @@
-"""Random faults in real processes: every fit ends with the same bits, or in one sentence.
+"""Random faults in real processes: every command ends with the same bits, or in one sentence.
 
-    python tests/fault_cases.py --cases 100 --seed 0
+    python tests/fault_cases.py --cases 100 --seed 0 [--only ingest,predict,path,tune]
 
-Each case is a small fit on two worker processes (started by the command, or those of a scheduler of
-their own) in which something is killed, terminated, interrupted or stopped at a random moment. It
-must end with the model of an undisturbed fit, bit for bit; or in one sentence, without a traceback,
-and then come to that model with ``--resume`` (or anew, where nothing was kept). Prints the counts,
-and every case that did not.
+Each case is a small fit, path, search or prediction on two worker processes (started by the
+command, or those of a scheduler of their own), or an ingest, in which something is killed,
+terminated, interrupted or stopped at a random moment. It must end with what an undisturbed run
+writes, bit for bit; or in one sentence, without a traceback, and then come to that with
+``--resume`` (or anew, where nothing was kept; an ingest goes on by itself). No process of it may
+be left. Prints the counts, and every case that did not.
 """
 
 from __future__ import annotations
@@ -25,26 +26,71 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import psutil
 
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
+from bigscreen.model.solved_path import SolvedPath
 
-ROWS, HANGS = 20_000, 400.0
+ROWS, HANGS, LINGERS = 20_000, 400.0, 30.0
+ON_LANDMARKS = "--landmarks 60 --gamma .3"
+
+
+class Job(NamedTuple):
+    """A command: its words before and after the file that it writes."""
+
+    words: str
+    out: str
+    options: str = ""
+    workers: bool = True
+
+    @property
+    def kept(self) -> str:
+        """What an interrupted run goes on with."""
+        return self.out + (".work/problem.json" if self.workers else ".ingest.wip/journal.jsonl")
+
+
 JOBS = {
-    "newton": "--landmarks 150 --gamma .3 --C 10 --features stored --solver newton --tol 1e-9 "
-    "--max-iter 8",
-    "recomputed": "--landmarks 60 --gamma .3 --features recomputed --solver newton --tol 1e-9 "
-    "--max-iter 8",
-    "block": "--exact --gamma .3 --solver block --tol 1e-2 --cache 20MB",
+    "newton": Job(
+        "fit rows.store",
+        "m.bsm",
+        "--landmarks 150 --gamma .3 --C 10 --features stored --solver newton --tol 1e-9 "
+        "--max-iter 8",
+    ),
+    "recomputed": Job(
+        "fit rows.store",
+        "m.bsm",
+        f"{ON_LANDMARKS} --features recomputed --solver newton --tol 1e-9 --max-iter 8",
+    ),
+    "block": Job(
+        "fit few.store", "m.bsm", "--exact --gamma .3 --solver block --tol 1e-2 --cache 20MB"
+    ),
+    "ingest": Job("ingest rows.csv", "r.store", "--scale standard --holdout .2", workers=False),
+    "predict": Job("predict exact.bsm many.store", "p.npy", "--scores"),
+    "path": Job("path rows.store", "p.bsp", f"{ON_LANDMARKS} --C .1:10:4 --folds 2 --tol 1e-4"),
+    "exact path": Job("path few.store", "p.bsp", "--exact --gamma .3 --C .1:10:5 --tol 1e-3"),
+    "tune": Job(
+        "tune few.store",
+        "t.bsm",
+        "--gamma .1,.3,1 --C .1,1,10 --landmarks 60 --folds 3 --tol 1e-3",
+    ),
 }
 BIGSCREEN = """
+import os, signal
+# (What is imported here is not imported under the command's own handlers.)
+signal.signal(signal.SIGINT, lambda *_: os.write(2, b"interrupted\\n") and os._exit(130))
 from bigscreen.fit import monitor
 from bigscreen.fleet import workers
+from bigscreen.intake import read_pass, spill
+from bigscreen.intake.readers import base
 from bigscreen.cli import main
 monitor.CHECKPOINT_SECONDS, workers.FROZEN_SECONDS = {every}, 4.0
+read_pass.CHECKPOINT_SECONDS, base.PIECE_BYTES = {every}, 1 << 18
+read_pass.BUCKET_BYTES, spill.PART_BYTES = 1 << 20, 1 << 19
+signal.signal(signal.SIGINT, signal.default_int_handler)
 main(prog_name="bigscreen")
 """
 ENDS = {2, 128 + signal.SIGINT, 128 + signal.SIGTERM}
@@ -58,7 +104,7 @@ FAULTS = {
 
 @dataclass
 class Case:
-    """What is done to a fit, and when."""
+    """What is done to a command, and when."""
 
     job: str
     outer: bool
@@ -72,10 +118,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default=",".join(JOBS), metavar="JOB,JOB,...")
     options = parser.parse_args()
+    jobs = options.only.split(",")
     chance = random.Random(options.seed)
     with tempfile.TemporaryDirectory(prefix="bigscreen-faults-") as folder:
-        world = World(Path(folder))
+        world = World(Path(folder), jobs)
         counts: Counter[str] = Counter()
         failed = []
         for number in range(options.cases):
@@ -84,6 +132,7 @@ def main() -> int:
             counts[ended] += 1
             print(f"{number + 1}: {case} -> {ended}", flush=True)
             if ended.startswith("WRONG"):
+                print(said[-2000:], flush=True)
                 failed.append({**vars(case), "ended": ended, "said": said})
     print(json.dumps({"cases": options.cases, "counts": counts, "failed": failed}, indent=1))
     return int(bool(failed))
@@ -91,18 +140,19 @@ def main() -> int:
 
 def drawn(chance: random.Random, seconds: dict[str, float]) -> Case:
     """A random case."""
-    job, outer = chance.choice(sorted(JOBS)), chance.random() < 0.3
+    job = chance.choice(sorted(seconds))
+    outer = chance.random() < 0.3 and JOBS[job].workers
     victims = ["worker", "worker", "workers", "coordinator"] + ["scheduler"] * outer
-    victim = chance.choice(victims)
+    victim = chance.choice(victims) if JOBS[job].workers else "coordinator"
     moment = chance.uniform(0.3, 1.1 * seconds[job])
     every = chance.choice((-1.0, 30.0))
     return Case(job, outer, victim, chance.choice(FAULTS[victim]), moment, every)
 
 
 class World:
-    """A store, and what undisturbed fits of it give."""
+    """What commands read, and what they write undisturbed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, jobs: list[str]) -> None:
         self.folder = folder
         rng = np.random.default_rng(0)
         X = rng.normal(size=(ROWS, 8))
@@ -110,65 +160,81 @@ class World:
         small = X[:4000], y[:4000].astype(int)
         ingest((X, y.astype(int)), folder / "rows.store")
         ingest(small, folder / "few.store")
+        ingest((np.tile(X, (10, 1)), np.tile(y.astype(int), 10)), folder / "many.store")
+        np.savetxt(folder / "rows.csv", np.tile(np.column_stack([X, y]), (5, 1)), delimiter=",")
+        exact = self._start("fit few.store exact.bsm --exact --gamma .3 --tol 1e-2", 30.0)
+        code, said = self._wait(exact)
+        assert code == 0, said
         self.expected, self.seconds = {}, {}
-        for job in JOBS:
+        for job in jobs:
             began = time.monotonic()
-            code, said = self._wait(self._fit(job, "whole.bsm", 30.0, "--workers 2"))
+            where = "--workers 2" if JOBS[job].workers else ""
+            code, said = self._wait(self._run(job, 30.0, where))
             assert code == 0, said
             self.seconds[job] = time.monotonic() - began
-            self.expected[job] = bits(folder / "whole.bsm")
-            (folder / "whole.bsm").unlink()
+            self.expected[job] = self._bits(job)
+            self._clear(job)
 
     def run(self, case: Case) -> tuple[str, str]:
         """How a case ends, and what was said."""
         cluster: list[subprocess.Popen[str]] = []
         try:
-            where = "--workers 2"
+            where = "--workers 2" if JOBS[case.job].workers else ""
             if case.outer:
                 cluster, address = started(self.folder)
                 where = f"--scheduler {address}"
-            fit = self._fit(case.job, "m.bsm", case.every, where)
+            command = self._run(case.job, case.every, where)
             time.sleep(case.moment)
-            stopped = disturb(case, fit, cluster)
-            code, said = self._wait(fit)
+            family = below(command.pid)
+            stopped = disturb(case, command, cluster)
+            code, said = self._wait(command)
             for process in stopped:
                 if process.is_running():
                     process.send_signal(signal.SIGCONT)
-            return self._judged(case, code, said), said
+            ended = self._judged(case, code, said)
+            _, left = psutil.wait_procs(family, timeout=LINGERS)
+            if left and not ended.startswith("WRONG"):
+                ended = f"WRONG: {len(left)} processes are left"
+            return ended, said
         finally:
             for process in cluster:
                 end_all(process.pid)
                 process.wait()
-            for left in ("m.bsm", "m.bsm.work"):
-                path = self.folder / left
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            self._clear(case.job)
 
     def _judged(self, case: Case, code: int | None, said: str) -> str:
+        job = JOBS[case.job]
         if code is None:
             return "WRONG: it hangs"
         if "Traceback" in said:
             return "WRONG: a traceback"
         if code == 0:
-            same = bits(self.folder / "m.bsm") == self.expected[case.job]
+            same = self._bits(case.job) == self.expected[case.job]
             return "the same bits" if same else "WRONG: other bits"
         silent = code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)  # not to be caught
-        lines = [line for line in said.splitlines() if line.startswith(("error:", "interrupted"))]
+        known = ("error:", "interrupted", "stopped:")
+        lines = [line for line in said.splitlines() if line.startswith(known)]
         if not silent and (code not in ENDS or len(lines) != 1):
             return f"WRONG: exit {code}, {len(lines)} sentences"
-        work = self.folder / "m.bsm.work"
-        resumed = (work / "problem.json").exists()
-        how = "--threads 2" + (" --resume" if resumed else " --overwrite")
-        code, again = self._wait(self._fit(case.job, "m.bsm", 30.0, how))
-        if code != 0 or bits(self.folder / "m.bsm") != self.expected[case.job]:
-            return f"WRONG: exit {code} or other bits after resuming ({again[-300:]})"
+        resumed = (self.folder / job.kept).exists()
+        how = "--threads 2"
+        if not resumed or (self.folder / job.out).exists():
+            how += " --overwrite"
+        if resumed and job.workers:
+            how += " --resume"
+        code, again = self._wait(self._run(case.job, 30.0, how))
+        if code != 0 or self._bits(case.job) != self.expected[case.job]:
+            return f"WRONG: exit {code} or other bits after {how} ({again[-300:]})"
         end = "killed" if silent else "one sentence"
         return f"{end}, then the same bits " + ("resumed" if resumed else "anew")
 
-    def _fit(self, job: str, model: str, every: float, where: str) -> subprocess.Popen[str]:
-        store = "few.store" if job == "block" else "rows.store"
-        command = [sys.executable, "-c", BIGSCREEN.format(every=every), "fit", store, model]
+    def _run(self, name: str, every: float, where: str) -> subprocess.Popen[str]:
+        job = JOBS[name]
+        return self._start(f"{job.words} {job.out} {job.options} {where}", every)
+
+    def _start(self, command: str, every: float) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [*command, *JOBS[job].split(), *where.split()],
+            [sys.executable, "-c", BIGSCREEN.format(every=every), *command.split()],
             cwd=self.folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -176,13 +242,21 @@ class World:
             start_new_session=True,
         )
 
-    def _wait(self, fit: subprocess.Popen[str]) -> tuple[int | None, str]:
+    def _wait(self, command: subprocess.Popen[str]) -> tuple[int | None, str]:
         try:
-            said = fit.communicate(timeout=HANGS)[1]
+            said = command.communicate(timeout=HANGS)[1]
         except subprocess.TimeoutExpired:
-            end_all(fit.pid)
-            return None, fit.communicate()[1]
-        return fit.returncode, said
+            end_all(command.pid)
+            return None, command.communicate()[1]
+        return command.returncode, said
+
+    def _bits(self, name: str) -> bytes:
+        return bits(self.folder / JOBS[name].out)
+
+    def _clear(self, name: str) -> None:
+        stem = JOBS[name].out.partition(".")[0]
+        for path in [*self.folder.glob(f"{stem}.*"), *self.folder.glob(f"{stem}-holdout.*")]:
+            shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def started(folder: Path) -> tuple[list[subprocess.Popen[str]], str]:
@@ -211,14 +285,14 @@ def started(folder: Path) -> tuple[list[subprocess.Popen[str]], str]:
 
 
 def disturb(
-    case: Case, fit: subprocess.Popen[str], cluster: list[subprocess.Popen[str]]
+    case: Case, command: subprocess.Popen[str], cluster: list[subprocess.Popen[str]]
 ) -> list[psutil.Process]:
     """Do it; the processes that are stopped and to be woken in the end."""
-    victims = [psutil.Process(fit.pid)] if fit.poll() is None else []
+    victims = [psutil.Process(command.pid)] if command.poll() is None else []
     if case.victim == "scheduler":
         victims = [psutil.Process(cluster[0].pid)]
     elif case.victim != "coordinator":
-        above = [process.pid for process in cluster[1:]] if case.outer else [fit.pid]
+        above = [process.pid for process in cluster[1:]] if case.outer else [command.pid]
         victims = [worker for pid in above for worker in workers_below(pid)]
         victims = victims[: 1 if case.victim == "worker" else 2]
     for name in case.fault.split():
@@ -236,11 +310,18 @@ def disturb(
     return victims if case.fault == "STOP" else []
 
 
+def below(pid: int) -> list[psutil.Process]:
+    """The processes that a process has started, and those have."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.Error:
+        return []
+
+
 def workers_below(pid: int) -> list[psutil.Process]:
     """Worker processes that a process has started."""
     try:
-        children = psutil.Process(pid).children(recursive=True)
-        return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+        return [child for child in below(pid) if "spawn_main" in " ".join(child.cmdline())]
     except psutil.Error:
         return []
 
@@ -257,8 +338,21 @@ def end_all(pid: int) -> None:
 
 
 def bits(path: Path) -> bytes:
+    """All of a store and its hold-out, of predictions; of models what predictions depend on."""
+    if path.suffix == ".npy":
+        return path.read_bytes()
+    if path.suffix == ".store":
+        folders = (path, path.with_name(f"{path.stem}-holdout.store"))
+        found = (file for folder in folders for file in sorted(folder.rglob("*")))
+        return b"".join(file.name.encode() + file.read_bytes() for file in found if file.is_file())
+    if path.suffix == ".bsp":
+        solved = SolvedPath.load(path)
+        return b"".join(model_bits(solved.model(k)) for k in range(len(solved)))
+    return model_bits(Model.load(path))
+
+
+def model_bits(model: Model) -> bytes:
     """All that a model's predictions depend on."""
-    model = Model.load(path)
     rows = model.landmarks
     held = rows if isinstance(rows, np.ndarray) else rows.toarray()
     return model.coef.tobytes() + model.intercept.tobytes() + held.tobytes()
