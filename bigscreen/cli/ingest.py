@@ -83,6 +83,12 @@ def column_names(
 )
 @click.option("--delimiter", metavar="CHAR", help="What separates columns.  [default: found out]")
 @click.option(
+    "--decimal",
+    type=click.Choice([".", ","]),
+    help="What stands before the decimals of numbers in a text table: with , a number may be "
+    "1.234,5, with . 1,234.5.  [default: a point, and no mark of thousands]",
+)
+@click.option(
     "--zero-based/--one-based",
     default=None,
     help="Whether svmlight columns are counted from 0 or 1.  [default: 0 if a 0 occurs]",

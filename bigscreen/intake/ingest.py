@@ -62,6 +62,7 @@ def ingest(
     hashed: Sequence[str] = (),
     header: bool | None = None,
     delimiter: str | None = None,
+    decimal: Literal[".", ","] | None = None,
     zero_based: bool | Literal["auto"] = "auto",
     labels_file: str | os.PathLike[str] | None = None,
     h5_x: str | None = None,
@@ -107,6 +108,9 @@ def ingest(
     hashed : sequence of str
         Columns of texts whose kinds are too many to have a feature each, as COLUMN:BITS: a hash of
         the text picks one of ``2**BITS`` features.
+    decimal : {".", ","}, optional
+        What stands before the decimals of numbers in text tables; the other one sets thousands
+        apart, as blanks and apostrophes do. Default: a point, and nothing sets them apart.
     categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
         How to read: see `open_source` and the readers.
     holdout : float, default=0
@@ -213,6 +217,7 @@ def ingest(
         "hashed": parse_hashes(hashed),
         "header": header,
         "delimiter": delimiter,
+        "decimal": decimal,
         "zero_based": zero_based,
         "labels_file": None if labels_file is None else str(labels_file),
         "h5_x": h5_x,

@@ -28,7 +28,7 @@ _FRAME = (*_TABLE, "categorical")
 # How a format is called, what opens it, which options it takes.
 _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "svmlight": (SvmlightReader, ("zero_based",)),
-    "table": (TableReader, (*_FRAME, "header", "delimiter")),
+    "table": (TableReader, (*_FRAME, "header", "delimiter", "decimal")),
     "ARFF": (ArffReader, _TABLE),
     "HDF5": (open_hdf5, (*_COLUMNS, "h5_x", "h5_y", "memory")),
     "NPY": (open_npy, (*_COLUMNS, "labels_file", "memory")),
@@ -73,10 +73,10 @@ def open_source(source: Any, **options: Any) -> Reader:
     source : path, array, (X, y), (X, y, weight), dask array, or iterable of such blocks
     **options
         label, weight, drop, columns, categorical, dates, hashed, like (the `Preparation` of an
-        earlier store), header, delimiter (tables), zero_based (svmlight), labels_file (IDX, NPY),
-        h5_x, h5_y (HDF5), memory (bytes that what must be held whole may take), missing (a
-        `Missing`: what says so, and whether a missing number is NaN, a missing text a category of
-        its own, see `ABSENT`; other formats have NaN as it is); None and () stand for "not given".
+        earlier store), header, delimiter, decimal (tables), zero_based (svmlight), labels_file
+        (IDX, NPY), h5_x, h5_y (HDF5), memory (bytes that what must be held whole may take), missing
+        (a `Missing`: what says so, and whether a missing number is NaN, a missing text a category
+        of its own; other formats have NaN as it is); None and () stand for "not given".
         A label of "none" says that there are no labels; so does unlabelled=True, unless a label
         is named.
 

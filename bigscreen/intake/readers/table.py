@@ -44,6 +44,7 @@ from bigscreen.intake.readers.categories import (
     Typed,
     date_format,
 )
+from bigscreen.intake.readers.decimals import check_decimal, plainly, write_plainly
 from bigscreen.intake.readers.text import (
     Fields,
     Layout,
@@ -240,6 +241,9 @@ class DelimitedReader:
         """Parse what does not depend on rows before: all but categories."""
         columns = np.array(self.columns.features)
         columns[[*out.codes, *self._dates]] = -1
+        beside = [f for f in (self.columns.label, self.columns.weight) if f is not None]
+        numbers = [*columns[columns >= 0].tolist(), *beside]
+        write_plainly(fields, numbers, self.layout.decimal)
         out.X = X = np.empty((len(fields.lines), len(columns)))
         _fill(fields, columns, X, self._missing)
         for j, dates in self._dates.items():
@@ -365,6 +369,8 @@ class TableReader(DelimitedReader):
         value that is not among its categories has code -1 and is counted in `unseen`.
     missing : Missing
         See `DelimitedReader`.
+    decimal : {".", ","}, optional
+        See `Layout`.
 
     Notes
     -----
@@ -387,11 +393,13 @@ class TableReader(DelimitedReader):
         hashed: Mapping[Column, int] | None = None,
         like: Preparation | None = None,
         missing: Missing = NONE,
+        decimal: str | None = None,
     ) -> None:
+        check_decimal(decimal)
         dates, hashed = dict(dates or {}), dict(hashed or {})
         every = (label, weight, *drop, *columns, *categorical, *dates, *hashed)
         asked = [c for c in every if isinstance(c, str)]
-        layout = find_layout(path, delimiter, header, asked, missing)
+        layout = find_layout(path, delimiter, header, asked, missing, decimal)
         count, names = layout.columns, layout.names
         chosen = TableColumns.choose(path, count, names, label, weight, drop, columns)
         if like is not None:
@@ -453,15 +461,16 @@ def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
     except InputError as error:
         place = fields.place(int(odd[0]), f)
         raise InputError(f"{place}: {error} in this column; drop it.") from None
-    texts = [text.strip() for text in encoder.texts()]
+    decimal = fields.layout.decimal
+    texts = [plainly(text.strip(), decimal) for text in encoder.texts()]
     words = [text for text in texts if text not in missing and exact_number(text) is None]
     if not words:
         return None
     place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
-    if all(_COMMA.fullmatch(word) for word in words):
+    if decimal is None and all(_COMMA.fullmatch(word) for word in words):
         raise InputError(
-            f"{place}: {words[0]!r} has a comma: write decimals with a point, and thousands "
-            "without a mark."
+            f"{place}: {words[0]!r} has a comma: say whether it stands before decimals (decimal ,) "
+            "or sets thousands apart (decimal .)."
         )
     amounts = [text for text in texts if exact_number(text) is not None]
     if np.any(plain & ~missing.holes(values)) or not all(map(missing.marked, amounts)):
@@ -485,6 +494,7 @@ def find_layout(
     header: bool | None = None,
     names_asked: Iterable[str] = (),
     missing: Missing = NONE,
+    decimal: str | None = None,
 ) -> Layout:
     """Return the layout of a comma, tab, semicolon, bar or space separated file.
 
@@ -500,6 +510,8 @@ def find_layout(
         Names of columns; a first row with one of them is a header.
     missing : Missing
         What is missing tells nothing about a header.
+    decimal : {".", ","}, optional
+        See `Layout`.
 
     Raises
     ------
@@ -541,7 +553,7 @@ def find_layout(
         if len(fields) == columns and (header or words == fields):
             names = fields
     if names is None and (
-        header or (header is None and _is_header(path, rows, names_asked, missing))
+        header or (header is None and _is_header(path, rows, names_asked, missing, decimal))
     ):
         names = rows[0]
         if len(names) != columns:
@@ -557,7 +569,7 @@ def find_layout(
         if twice:
             raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
     start = sum(len(line) + 1 for line in lines[:first])
-    return Layout(columns, names, Marks(ord(delimiter)), body_start=start, body_line=first + 1)
+    return Layout(columns, names, Marks(ord(delimiter)), start, first + 1, decimal)
 
 
 def _first_lines(path: str | Place) -> list[bytes]:
@@ -625,7 +637,11 @@ def _is_amount(text: str) -> bool:
 
 
 def _is_header(
-    path: str | Place, rows: list[list[str]], names_asked: Iterable[str], missing: Missing
+    path: str | Place,
+    rows: list[list[str]],
+    names_asked: Iterable[str],
+    missing: Missing,
+    decimal: str | None,
 ) -> bool:
     """Whether the first row holds names: it has text where numbers follow."""
     head, rest = rows[0], rows[1:]
@@ -635,7 +651,9 @@ def _is_header(
     if not rest:
         return all(texts)
     columns = [[row[c] for row in rest if c < len(row)] for c in range(len(head))]
-    known = [[value for value in column if value not in missing] for column in columns]
+    known = [
+        [plainly(value, decimal) for value in column if value not in missing] for column in columns
+    ]
     numeric = [bool(column) and all(map(_is_amount, column)) for column in known]
     if any(text and number for text, number in zip(texts, numeric, strict=True)):
         odd = [name for name, text in zip(head, texts, strict=True) if not text and name]

@@ -180,6 +180,9 @@ class Layout:
         Lines that begin with this byte are no rows; -1: there are none.
     body_start, body_line : int
         Byte (after a byte order mark) and line, from 1, where the rows begin.
+    decimal : {".", ","} or None
+        What stands before decimals, the other one setting thousands apart; None: a point, and
+        nothing sets them apart.
     """
 
     columns: int
@@ -187,6 +190,7 @@ class Layout:
     marks: Marks
     body_start: int = 0
     body_line: int = 1
+    decimal: str | None = None
 
 
 @dataclass

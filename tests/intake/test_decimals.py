@@ -1,0 +1,91 @@
+"""Numbers with decimal commas and marks of thousands, in text tables."""
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from ingest_cases import in_source_order, take_small_steps
+
+from bigscreen.cli import main
+from bigscreen.errors import InputError
+from bigscreen.intake.ingest import ingest
+from bigscreen.intake.readers.decimals import _write, plainly
+
+WAYS = {",": [".", " ", "'"], ".": [",", " ", "'"]}
+
+
+def written(value, decimal, group, digits=2):
+    """A number with marks of thousands."""
+    text = f"{value:,.{digits}f}"
+    return text.replace(",", "#").replace(".", decimal).replace("#", group)
+
+
+@pytest.mark.parametrize("decimal", [",", "."])
+@pytest.mark.parametrize("way", [0, 1, 2])
+def test_numbers_are_those_that_are_meant(tmp_path, monkeypatch, decimal, way):
+    take_small_steps(monkeypatch)
+    rng = np.random.default_rng(0)
+    X = np.round(rng.normal(size=(1200, 2)) * [10, 1e6], 2)
+    y = np.round(rng.normal(size=1200) * 5000, 2)
+    group = WAYS[decimal][way]
+    rows = [
+        [written(v, decimal, group) for v in (*row, own)] for row, own in zip(X, y, strict=True)
+    ]
+    rows = [[*row[:2], f"t{i % 3}", "2020-01-02", row[2]] for i, row in enumerate(rows)]
+    lines = [";".join(f'"{cell}"' if i % 2 else cell for cell in row) for i, row in enumerate(rows)]
+    source = tmp_path / "a.csv"
+    source.write_bytes(b"\xef\xbb\xbf" + "\n".join(["a;b;town;day;price", *lines]).encode())
+    made = ingest(source, tmp_path / "s", decimal=decimal, regression=True, label="price").store
+    assert list(made.preparation.categories) == [2] and made.preparation.dates == {3: ""}
+    order = np.argsort(made.row_ids(0, made.n_rows))
+    np.testing.assert_allclose(made.X(0, 1200)[order][:, :2], X, rtol=1e-6)
+    np.testing.assert_array_equal(made.y(0, 1200)[order], y)
+    like = ingest(source, tmp_path / "t", like=made, decimal=decimal, label="price").store
+    np.testing.assert_array_equal(like.X(0, 1200), made.X(0, 1200))
+
+
+def test_what_is_no_such_number_is_said(tmp_path):
+    def of(*rows):
+        (tmp_path / "a.csv").write_text("\n".join(["a;b;label", *rows]) + "\n")
+        return tmp_path / "a.csv"
+
+    with pytest.raises(InputError, match=r"line 2, column 1 .*'1,5' has a comma.*decimal ,"):
+        ingest(of("1,5;2;0", "2,5;3;1"), tmp_path / "s")
+    with pytest.raises(
+        InputError, match=r"line 3, column 2 .*'3.5' has a point where no thousands"
+    ):
+        ingest(of("1,5;2;0", "2,5;3.5;1"), tmp_path / "s", decimal=",")
+    with pytest.raises(InputError, match="'1,2,3' stands among numbers"):
+        ingest(of("1,2,3;2;0", "2,5;3,5;1"), tmp_path / "s", decimal=",")
+    with pytest.raises(InputError, match="'31.12.2020' looks like a date"):
+        ingest(of("31.12.2020;2;0", "30.12.2020;3,5;1"), tmp_path / "s", decimal=",")
+    with pytest.raises(InputError, match="no decimal mark"):
+        ingest(of("1,5;2;0", "2,5;3;1"), tmp_path / "s", decimal=";")
+    with pytest.raises(InputError, match="cannot be read with the option decimal"):
+        ingest((np.ones((4, 2)), [0, 1, 0, 1]), tmp_path / "s", decimal=",")
+    dates = {"date": ["a=%d.%m.%Y"], "decimal": ","}
+    store = ingest(of("31.12.2020;2,5;0", "30.12.2020;3,5;1"), tmp_path / "d", **dates).store
+    np.testing.assert_allclose(in_source_order(store)[0], [[18627, 2.5], [18626, 3.5]])
+    args = ["ingest", str(of("1.234,5;2;0", "2,5;3;1")), str(tmp_path / "c"), "--decimal", ","]
+    assert CliRunner().invoke(main, args).exit_code == 0
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("0123456789.,' +-eE", max_size=12).map(str.strip), st.sampled_from(",."))
+@example("1.234.567,8", ",")
+@example("12.34", ",")
+@example("-1,5E+03", ",")
+@example(",", ",")
+def test_the_compiled_loop_writes_what_the_pattern_says(text, decimal):
+    buf = np.frombuffer(bytearray(text.encode() + b"\n"), np.uint8)
+    starts, ends = np.zeros((1, 1), np.int32), np.full((1, 1), len(text), np.int32)
+    wrong = _write(buf, starts, ends, np.zeros(1, np.int64), ord(decimal))
+    out = buf[: ends[0, 0]].tobytes().decode()
+    assert out == plainly(text, decimal)
+    if decimal == "," and out == text and "." in text:
+        try:
+            float(text)
+        except ValueError:
+            return
+        assert wrong == (0, 0), "a point that would be taken for a decimal one is refused"
