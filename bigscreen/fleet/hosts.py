@@ -99,6 +99,11 @@ class Seats:
                     seat.future.result()  # raises what keeps hosts from starting
             time.sleep(0.05)
 
+    @property
+    def machines(self) -> int:
+        """How many they stand on."""
+        return len({seat.address.rpartition(":")[0] for seat in self.all})
+
     def newcomers(self) -> bool:
         """Whether there are living workers without a host."""
         return not self._workers.living().keys() <= {seat.address for seat in self.all}

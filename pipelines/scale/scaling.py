@@ -49,7 +49,9 @@ NETWORK = 1.25e9
 FULL_ROWS = 5_000_000
 PREDICTED = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1000)
 TOLD = (8, 64, 1000)
-WAYS = {"each to the coordinator": 1 << 30, "shared by the hosts": cluster.FEW_HOSTS}
+SHARED = "shared by the hosts"
+WAYS = {"each to the coordinator": 1 << 30, SHARED: 1}
+"""By the machines from which on hosts share; see `cluster.SHARING_MACHINES`."""
 
 
 def size(answer: Any) -> int:
@@ -78,7 +80,7 @@ def workers_of_their_own(n: int, work: Path) -> Iterator[Cluster]:
         for command in commands
     ]
     try:
-        while not file.exists():
+        while not file.exists() and started[0].poll() is None:
             time.sleep(0.1)
         with connect(json.loads(file.read_text())["address"]) as fleet:
             while fleet.workers < n:
@@ -91,10 +93,20 @@ def workers_of_their_own(n: int, work: Path) -> Iterator[Cluster]:
 
 
 @contextmanager
-def counted(few: int) -> Iterator[Counter[str]]:
-    """Count rounds, calls, bytes and the coordinator's seconds; ``few`` is `cluster.FEW_HOSTS`."""
+def sharing(machines: int) -> Iterator[None]:
+    """Let hosts share from so many machines on."""
+    before, cluster.SHARING_MACHINES = cluster.SHARING_MACHINES, machines
+    try:
+        yield
+    finally:
+        cluster.SHARING_MACHINES = before
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """Count rounds, calls, bytes and the coordinator's seconds."""
     counts: Counter[str] = Counter()
-    ask_each, one_round, before = hosts.Seats.ask_each, Cluster.round, cluster.FEW_HOSTS
+    ask_each, one_round = hosts.Seats.ask_each, Cluster.round
 
     def asked(self: Any, calls: Any, method: str) -> Any:
         answers = ask_each(self, calls, method)
@@ -112,22 +124,20 @@ def counted(few: int) -> Iterator[Counter[str]]:
         return found
 
     hosts.Seats.ask_each, Cluster.round = asked, timed  # type: ignore[method-assign]
-    cluster.FEW_HOSTS = few
     try:
         yield counts
     finally:
         hosts.Seats.ask_each, Cluster.round = ask_each, one_round  # type: ignore[method-assign]
-        cluster.FEW_HOSTS = before
 
 
 def fitted(
-    fleet: Cluster, store: Dataset, landmarks: int, few: int
+    fleet: Cluster, store: Dataset, landmarks: int, machines: int
 ) -> tuple[dict[str, Any], bytes]:
     """What one fit costs, and its machine."""
     how = {"kernel": "rbf", "gamma": 1 / 32, "C": 1.25, "features": "recomputed"}
     with Client(fleet.address, security=fleet.security, set_as_default=False) as client:
         before, own, began = client.run(time.process_time), time.process_time(), time.perf_counter()
-        with counted(few) as counts:
+        with sharing(machines), counted() as counts:
             model = train(store, TrainOptions(landmarks=landmarks, **how), fleet)
         took, own = time.perf_counter() - began, time.process_time() - own
         after = client.run(time.process_time)
@@ -161,7 +171,7 @@ def predicted(
     """Seconds of a fit of `FULL_ROWS`, by who spends them."""
     alone, coordinator, hands = strong[0], costs["coordinator"], costs["workers"]
     large = max(fit["rounds_shared"] for fit in strong)  # rounds with large totals
-    adding = min(workers, hosts.MOST_SHARES) if shared and workers > cluster.FEW_HOSTS else 0
+    adding = min(workers, hosts.MOST_SHARES) if shared and workers > 2 else 0
     each = alone["bytes_received"]  # of every host, if it sends all
     received = each if adding else each * workers
     spent = (
@@ -206,10 +216,10 @@ def measured(work: Path, workers: list[int], rows: int, landmarks: int) -> dict[
     machines: dict[int, set[bytes]] = {}
     for w in workers:
         with workers_of_their_own(w, work) as fleet:
-            fitted(fleet, stores[4 * landmarks], landmarks, most)  # what is compiled is read
+            fitted(fleet, stores[4 * landmarks], landmarks, 1)  # what is compiled is read
             for kind, of in sizes.items():
-                for way, few in WAYS.items():
-                    found, machine = fitted(fleet, stores[of[w]], landmarks, few)
+                for way, least in WAYS.items():
+                    found, machine = fitted(fleet, stores[of[w]], landmarks, least)
                     fits.append({"kind": kind, "way": way, "workers": w, **found})
                     machines.setdefault(of[w], set()).add(machine)
     costs = {
@@ -225,8 +235,7 @@ def measured(work: Path, workers: list[int], rows: int, landmarks: int) -> dict[
         "same_bits": all(len(found) == 1 for found in machines.values()),
         "costs": costs,
         "predicted": {
-            way: {w: predicted(strong, costs, w, few == cluster.FEW_HOSTS) for w in PREDICTED}
-            for way, few in WAYS.items()
+            way: {w: predicted(strong, costs, w, way == SHARED) for w in PREDICTED} for way in WAYS
         },
     }
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from fleet_programs import FEATURES, Wide
 
+import bigscreen.fleet.cluster
 from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.hosts import Seats
 from bigscreen.fleet.inline import Inline
@@ -51,7 +52,11 @@ def three():
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The methods that hosts are asked for, counted; ``before`` is called before one."""
+    """The methods that hosts are asked for, counted; ``before`` is called before one.
+
+    One machine is enough to share.
+    """
+    monkeypatch.setattr(bigscreen.fleet.cluster, "SHARING_MACHINES", 1)
     ask_each, counted = Seats.ask_each, Counter()
 
     def spy(self, calls, method):
@@ -63,6 +68,13 @@ def asked(monkeypatch):
     spy.before = None
     monkeypatch.setattr(Seats, "ask_each", spy)
     return spy, counted
+
+
+def test_on_one_machine_each_sends_its_own(three, asked, expected, monkeypatch):
+    monkeypatch.setattr(bigscreen.fleet.cluster, "SHARING_MACHINES", 2)
+    three._client.wait_for_workers(3, timeout=60)
+    same(rounds(three), expected)
+    assert asked[1]["round"] == ROUNDS * 3 and asked[1]["add_share"] == 0
 
 
 def test_three_hosts_add_up_a_part_each(three, asked, expected):

@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.bench import common
-from pipelines.scale import plan, scaling
+from pipelines.scale import plan, rounds, scaling
 
 
 def test_plan_beside_measured(tmp_path):
@@ -41,3 +41,12 @@ def test_scaling_measures_and_predicts(tmp_path):
     many = [guess[1000]["network"] for guess in found["predicted"].values()]
     assert many[1] < many[0]
     assert len(scaling.plot(found).axes) == 2
+
+
+def test_rounds_of_hosts_and_futures(tmp_path):
+    (found,) = rounds.measured(tmp_path, [3], 2).values()
+    assert set(found) == {
+        *(f"{who}, {what}" for who in ("hosts", "futures") for what in ("a vector", "a matrix")),
+        "hosts, a matrix, shared",
+    }
+    assert all(kind["wall_ms"] > 0 for kind in found.values())

@@ -1,0 +1,121 @@
+"""A round by a fleet's hosts (Dask actors, called directly) beside a round of Dask futures.
+
+    python -m pipelines.scale.rounds [--workers 1 2 4 8] [--rounds 40] [--out FOLDER]
+
+Every worker answers with one small vector, or with a matrix of 1,000 x 1,000, which comes to the
+coordinator from each, or is added up by the hosts among themselves, as they do on more than one
+machine. Futures are pinned to their
+worker, as states that stay there want it. Nothing is computed: what is timed is the way there and
+back. In turns; medians of wall time and the means of the coordinator's processor time.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from bigscreen.fleet.cluster import Cluster
+from bigscreen.fleet.shards import Arrays, Totals
+from pipelines.bench import common
+from pipelines.scale.scaling import sharing, workers_of_their_own
+
+WIDE = (1000, 1000)
+
+
+class Idle:
+    """Answers a message without a look at it; with a matrix, if it asks for one."""
+
+    def open(self, shard: int) -> None:
+        """No state."""
+
+    def step(self, state: None, message: dict[str, Any], totals: Totals) -> np.ndarray:
+        if message["wide"]:
+            totals["moment"] = np.ones(WIDE, np.int64)
+        return message["w"][:2]
+
+    def save(self, state: None) -> Arrays:
+        return {}
+
+    def load(self, shard: int, arrays: Arrays) -> None:
+        """No state."""
+
+
+def idle(w: np.ndarray, wide: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """The same as a task."""
+    return w[:2], np.ones(WIDE, np.int64) if wide else None
+
+
+def timed(one: Callable[[], object], rounds: int) -> dict[str, float]:
+    """Milliseconds of a round: its wall time, and the processor's in this process."""
+    one()
+    walls, own = [], time.process_time()
+    for _ in range(rounds):
+        began = time.perf_counter()
+        one()
+        walls.append(time.perf_counter() - began)
+    spent = (time.process_time() - own) / rounds
+    return {"wall_ms": 1e3 * statistics.median(walls), "coordinator_ms": 1e3 * spent}
+
+
+def both(fleet: Cluster, rounds: int) -> dict[str, dict[str, float]]:
+    """All four kinds of rounds."""
+    w, found = np.ones(1000), {}
+    with Client(fleet.address, security=fleet.security, set_as_default=False) as client:
+        workers = list(client.nthreads())
+
+        def futures(wide: bool) -> None:
+            asked = [client.submit(idle, w, wide, workers=[at], pure=False) for at in workers]
+            for _, part in client.gather(asked):
+                if wide:
+                    total[...] += part
+
+        total = np.zeros(WIDE, np.int64)
+        fleet.start(Idle(), len(workers))
+        for wide in (False, True):
+            what = "a matrix" if wide else "a vector"
+            message = {"w": w, "wide": wide}
+            with sharing(1 << 30):
+                found[f"hosts, {what}"] = timed(lambda m=message: fleet.round(m), rounds)
+            if wide:
+                with sharing(1):
+                    shared = timed(lambda m=message: fleet.round(m), rounds)
+                    found[f"hosts, {what}, shared"] = shared
+            found[f"futures, {what}"] = timed(lambda v=wide: futures(v), rounds)
+        fleet.stop()
+    return found
+
+
+def main() -> None:
+    """Time, print the table, write the record."""
+    parser = common.arguments(__doc__.partition("\n")[0])
+    parser.add_argument("--workers", type=int, nargs="+", default=[1, 2, 4, 8], metavar="N")
+    parser.add_argument("--rounds", type=int, default=40, metavar="N")
+    given = parser.parse_args()
+    with common.work_folder(given.work) as work:
+        record = measured(work, given.workers, given.rounds)
+    rows = [
+        (w, what, f"{found['wall_ms']:.1f}", f"{found['coordinator_ms']:.2f}")
+        for w, kinds in record.items()
+        for what, found in kinds.items()
+    ]
+    common.show("Rounds", ("workers", "round", "ms", "coordinator's cpu ms"), rows)
+    common.save(given.out, "rounds", {"rounds": given.rounds, "workers": record})
+
+
+def measured(work: Path, workers: list[int], rounds: int) -> dict[int, dict[str, dict[str, float]]]:
+    """All of them, by the number of workers."""
+    found = {}
+    for w in workers:
+        with workers_of_their_own(w, work) as fleet:
+            found[w] = both(fleet, rounds)
+    return found
+
+
+if __name__ == "__main__":
+    main()
