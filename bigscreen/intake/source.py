@@ -16,8 +16,8 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_targets, plain_label
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import Reader
+from bigscreen.intake.readers.delimited import DelimitedReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
-from bigscreen.intake.readers.table import DelimitedReader
 
 Where = Callable[[int], str]
 

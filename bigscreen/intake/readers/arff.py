@@ -18,13 +18,13 @@ from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
 from bigscreen.intake.readers.categories import MAX_CATEGORIES, NONE, Kind, Typed, label_value
-from bigscreen.intake.readers.table import (
+from bigscreen.intake.readers.delimited import (
     Column,
     DelimitedReader,
     TableColumns,
-    asked_kinds,
     check_weights,
 )
+from bigscreen.intake.readers.table import asked_kinds
 from bigscreen.intake.readers.text import Layout, Marks, finite_number
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""

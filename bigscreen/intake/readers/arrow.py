@@ -24,7 +24,8 @@ from bigscreen.intake.readers.categories import (
     Typed,
     date_format,
 )
-from bigscreen.intake.readers.table import TableColumns, asked_kinds
+from bigscreen.intake.readers.delimited import TableColumns
+from bigscreen.intake.readers.table import asked_kinds
 from bigscreen.intake.readers.text import missing_value
 
 _DAY_US = 86_400_000_000

@@ -1,0 +1,322 @@
+"""Rows of fields whose layout and columns are known: pieces parsed anywhere, taken in order."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.missing import Missing
+from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, located
+from bigscreen.fleet.protocol import Each
+from bigscreen.intake.readers.base import (
+    Block,
+    Piece,
+    Source,
+    line_pieces,
+    line_places,
+)
+from bigscreen.intake.readers.categories import (
+    AS_LABELS,
+    NONE,
+    Categories,
+    Dates,
+    Hashed,
+    Labels,
+    Seen,
+    Typed,
+)
+from bigscreen.intake.readers.decimals import write_plainly
+from bigscreen.intake.readers.text import (
+    Fields,
+    Layout,
+    Records,
+    Split,
+    fill_numbers,
+    find_fields,
+    finite_number,
+    missing_value,
+)
+
+if TYPE_CHECKING:
+    pass
+
+LABEL_NAMES = ("label", "class", "target", "y")
+
+Column = str | int
+
+
+@dataclass(frozen=True)
+class TableColumns:
+    """What each column of a file is: positions of the label, the weight and the features."""
+
+    label: int | None
+    weight: int | None
+    features: list[int]
+
+    @staticmethod
+    def choose(
+        path: str | Place,
+        count: int,
+        names: list[str] | None,
+        label: Column | Literal[False] | None,
+        weight: Column | None,
+        drop: Sequence[Column],
+        columns: Sequence[Column] = (),
+    ) -> TableColumns:
+        """Return the choice; a label of None is a column with a usual name, or the last one.
+
+        Features are those of ``columns``, or all if there are none, that are nothing else and not
+        dropped, in the order of the file.
+        """
+        if label is False:
+            at = None
+        elif label is None:
+            lower = [name.lower() for name in names or []]
+            usual = (lower.index(name) for name in LABEL_NAMES if name in lower)
+            at = next(usual, count - 1)
+        else:
+            at = find_column(path, count, names, label)
+        weight_at = None if weight is None else find_column(path, count, names, weight)
+        out = [at, weight_at] + [find_column(path, count, names, column) for column in drop]
+        kept = [find_column(path, count, names, column) for column in columns] or range(count)
+        features = [f for f in range(count) if f in kept and f not in out]
+        if not features:
+            raise InputError(
+                f"{path}: of its {count} column(s) none is left as a feature; check the delimiter "
+                "and which columns are the label, the weight and dropped."
+            )
+        if at is not None and at in out[1:]:
+            raise InputError(f"{path}: the label's column cannot be the weight or be dropped.")
+        return TableColumns(at, weight_at, features)
+
+
+def find_column(path: str | Place, count: int, names: list[str] | None, column: Column) -> int:
+    """Return the position of a column given by its name, or its position (from 0, or from -1)."""
+    if isinstance(column, str):
+        if names and column in names:
+            return names.index(column)
+        if not re.fullmatch(r"-?\d+", column):
+            known = f"its columns are {', '.join(names[:20])}" if names else "it has no header"
+            raise InputError(f"{path} has no column {column!r}: {known}.")
+    at = int(column)
+    if not -count <= at < count:
+        raise InputError(f"{path} has no column {at}: its columns are 0 to {count - 1}.")
+    return at % count
+
+
+class DelimitedReader:
+    """Reads rows of fields whose layout and columns are known: see `TableReader`.
+
+    Parameters
+    ----------
+    path : str or Path
+    layout : Layout
+    columns : TableColumns
+    typed : Typed
+        The columns of X that are anything but numbers.
+    missing : Missing
+        What says that a value is missing, and whether features may be: a number is NaN then, a
+        text a category of its own.
+    """
+
+    sparse = False
+
+    def __init__(
+        self,
+        path: str | Place,
+        layout: Layout,
+        columns: TableColumns,
+        typed: Typed,
+        missing: Missing = NONE,
+    ) -> None:
+        self._missing = missing
+        self.path, self.layout, self.columns = located(path), layout, columns
+        self.n_features: int | None = len(columns.features)
+        names = layout.names
+        self.names: list[str] | None = [names[f] for f in columns.features] if names else None
+        self._typed, self.dates, self.hashed = typed, typed.dates, typed.hashed
+        self._restart()
+        with Source(path) as source:
+            self._progress = source.progress()
+
+    def _restart(self) -> None:
+        typed, missing = self._typed, self._missing
+        self._coders: dict[int, Categories | Hashed] = {
+            j: Categories(known, typed.closed, missing) for j, known in typed.categories.items()
+        }
+        self._coders |= {j: Hashed(bits, missing) for j, bits in typed.hashed.items()}
+        self._dates = {j: Dates(form, missing) for j, form in typed.dates.items()}
+        self.categories = {j: coder.names for j, coder in self._coders.items()}
+        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
+        self._progress = 0, 0
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes read and bytes in all, of the file as it lies on disk."""
+        return self._progress
+
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`.
+
+        Of skipped rows only the categories are read, so that codes do not depend on skipping.
+
+        Raises
+        ------
+        InputError
+            Naming file, line and column, for whatever does not fit.
+        """
+        self._restart()
+        row, seen, records = 0, Seen(), Records(self.path, self.layout)
+        self._skipping = row < skip_rows
+        with Source(self.path) as source:
+            for parsed in each(self._tried, line_pieces(source, self.layout.body_start)):
+                piece, self._progress = parsed.piece, parsed.piece.progress
+                if records.rest or parsed.split is None:
+                    text, skip = records.rest + piece.text, max(skip_rows - row, 0)
+                    parsed = self._parsed(piece, text, records.line, skip)
+                else:
+                    parsed.split.move(records.line)
+                records.take(parsed.split, piece)
+                block = self._block(parsed, seen, row)
+                row += 0 if parsed.split is None else parsed.split.rows
+                self._skipping = row < skip_rows
+                if block is not None:
+                    yield block
+            records.finish()
+        if row == 0:
+            raise InputError(f"{self.path} has no row after its header.")
+
+    def _tried(self, piece: Piece) -> Parsed:
+        """A piece as if it began with a record, in line 0; without a split where that fails.
+
+        What does not begin with one, has an error, or has rows to skip, is parsed again when all
+        before it is known.
+        """
+        if self._skipping:
+            return Parsed(piece, None)
+        try:
+            return self._parsed(piece, piece.text, 0, 0)
+        except InputError:
+            return Parsed(piece, None)
+
+    def _parsed(self, piece: Piece, text: bytes, line: int, skip: int) -> Parsed:
+        """Parse a text that begins with a record; of `skip` rows the categories alone."""
+        split = find_fields(self.path, self.layout, text, line)
+        if split.fields is None:
+            return Parsed(piece, split)
+        fields, codes = split.fields, {}
+        for j, coder in self._coders.items():
+            f = self.columns.features[j]
+            read = coder.encode if isinstance(coder, Hashed) else coder.tokens
+            codes[j] = read(*fields.column(f), _places(fields, f))
+        out = Parsed(piece, split, codes, min(skip, split.rows))
+        if out.skipped < split.rows:
+            self._fill(out, fields.after(skip))
+        return out
+
+    def _fill(self, out: Parsed, fields: Fields) -> None:
+        """Parse what does not depend on rows before: all but categories."""
+        columns = np.array(self.columns.features)
+        columns[[*out.codes, *self._dates]] = -1
+        beside = [f for f in (self.columns.label, self.columns.weight) if f is not None]
+        numbers = [*columns[columns >= 0].tolist(), *beside]
+        write_plainly(fields, numbers, self.layout.decimal)
+        out.X = X = np.empty((len(fields.lines), len(columns)))
+        _fill(fields, columns, X, self._missing)
+        for j, dates in self._dates.items():
+            f = self.columns.features[j]
+            X[:, j] = dates.encode(*fields.column(f), _places(fields, f))
+        if self.columns.label is not None:
+            f = self.columns.label
+            out.labels = Labels(*fields.column(f), _places(fields, f))
+        if self.columns.weight is not None:
+            f = self.columns.weight
+            weights = np.empty((len(X), 1))
+            _fill(fields, np.array([f]), weights, NONE)
+            out.weight = check_weights(weights[:, 0], _places(fields, f))
+
+    def _block(self, parsed: Parsed, seen: Seen, row: int) -> Block | None:
+        """Give texts the codes that they have in the rows before; `row` is the first one's number.
+
+        Of rows that are all skipped there is no block.
+        """
+        skip, X = parsed.skipped, parsed.X
+        for j, found in parsed.codes.items():
+            coder = self._coders[j]
+            if isinstance(coder, Categories):
+                found = coder.encode(found)
+            if j in self.unseen:
+                self.unseen[j] = coder.unseen
+            if X is not None:
+                X[:, j] = found[skip:]
+        if X is None or parsed.split is None or parsed.split.fields is None:
+            return None
+        y, labels = None, parsed.labels
+        if labels is not None:
+            y = labels.values
+            if labels.odd is not None:
+                seen.add(labels.odd, AS_LABELS)
+        where = line_places(self.path, parsed.split.fields.lines[skip:])
+        return Block(X, y, parsed.weight, row + skip, where)
+
+
+@dataclass
+class Parsed:
+    """A piece of a table, parsed as far as that does not depend on the pieces before.
+
+    Attributes
+    ----------
+    piece : Piece
+    split : Split or None
+        None: it could not be parsed.
+    codes : dict of int to Tokens or int32 array
+        Of columns of texts, all rows; of hashed ones the codes.
+    skipped : int
+        Rows of which nothing else is there.
+    X : float64 array (rows, d), or None
+        All but the categories; None without rows.
+    labels : Labels or None
+    weight : float64 array (rows,), or None
+    """
+
+    piece: Piece
+    split: Split | None
+    codes: dict[int, Any] = field(default_factory=dict)
+    skipped: int = 0
+    X: NDArray[np.float64] | None = None
+    labels: Labels | None = None
+    weight: NDArray[np.float64] | None = None
+
+
+def check_weights(weight: NDArray[np.float64], where: Callable[[int], str]) -> NDArray[np.float64]:
+    """Return the weights, or raise InputError naming the first that is negative."""
+    if len(bad := np.flatnonzero(weight < 0)):
+        raise InputError(f"{where(int(bad[0]))}: the weight is negative; weights are 0 or more.")
+    return weight
+
+
+def _places(fields: Fields, f: int) -> Callable[[int], str]:
+    return lambda row: fields.place(row, f)
+
+
+def _fill(
+    fields: Fields, columns: NDArray[np.int64], out: NDArray[np.float64], missing: Missing
+) -> None:
+    """Parse numbers into `out`: plain ones in the compiled loop, any other one by one."""
+    arrays = fields.buf, fields.starts, fields.ends, columns, out
+    row, j = fill_numbers(*arrays, 0, 0)
+    while row < len(out):
+        f = int(columns[j])
+        text = fields.text(row, f)
+        if text in missing:
+            if not missing.allowed:
+                raise missing_value(fields.place(row, f))
+            out[row, j] = np.nan
+        else:
+            out[row, j] = finite_number(text, fields.place(row, f))
+        row, j = fill_numbers(*arrays, row, j + 1)
