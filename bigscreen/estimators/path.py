@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ from bigscreen.report.path import PathBar
 from bigscreen.train.options import PROBLEMS, TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import Folds, PathOptions, checked_folds
+from bigscreen.train.path_stage import beyond_memory
 
 
 def svm_path(
@@ -79,7 +81,8 @@ def svm_path(
     n_jobs : int or None
         Threads.
     work : path or None, resume : bool
-        A folder that keeps the points until the path is whole, and whether to go on from there.
+        A folder that keeps the points until the path is whole, and whether to go on from there;
+        features beyond memory, too, which have a temporary one otherwise.
     verbose : bool
 
     Returns
@@ -193,7 +196,10 @@ def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -
     small = data.n_rows * columns <= FEW_ENTRIES
     threads = 1 if small else None if n_jobs in (None, -1) else n_jobs
     bar = PathBar() if verbose else nullcontext()
-    with Inline(threads) as fleet, blas_threads(fleet.workers), bar as report:
+    with ExitStack() as owned, Inline(threads) as fleet, blas_threads(fleet.workers), bar as report:
+        if options.fit.work is None and beyond_memory(data, options.fit, fleet):
+            made = owned.enter_context(TemporaryDirectory(prefix="bigscreen-"))
+            options = replace(options, fit=replace(options.fit, work=Path(made)))
         return train_path(data, options, fleet, report)
 
 

@@ -27,9 +27,7 @@ from bigscreen.path.stage import Stage
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import FEWEST
-from bigscreen.train.plan import LOOSE_BASE_BYTES as BASE_BYTES
-from bigscreen.train.plan import LOOSE_WORKER_BYTES as WORKER_BYTES
+from bigscreen.train.plan import FEWEST, process_bytes
 
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""
@@ -109,11 +107,13 @@ class PreparedPath:
         return coef if self.source is None else self.source.coef(coef)
 
 
-def room_for(data: Rows, options: TrainOptions, fleet: Fleet) -> float:
-    """Bytes that are left of the memory allowed for rows, features or kernel columns."""
-    # The worker processes of a cluster take their part of what is allowed.
-    others = fleet.workers * WORKER_BYTES if hasattr(fleet, "address") else 0
-    return allowed(options) - BASE_BYTES - others - data.n_rows * PATH_ROW_BYTES
+def room_for(data: Rows, options: TrainOptions, fleet: Fleet, walks: int = 1) -> float:
+    """Bytes that are left of the memory allowed for rows, features or kernel columns.
+
+    ``walks``: how many go on side by side, each with its own state of the rows.
+    """
+    taken = process_bytes(fleet.workers, hasattr(fleet, "address"), spare=True)
+    return allowed(options) - taken - walks * data.n_rows * PATH_ROW_BYTES
 
 
 def allowed(options: TrainOptions) -> int:

@@ -32,8 +32,8 @@ SOLVER_ROW_BYTES = 72
 """Solver state of a row: scores, labels, norms, side, temporaries of a pass."""
 BLOCK_BYTES = 2**26
 """Rows that a thread holds while it reads them: a block, and what is made of it."""
-LOOSE_BASE_BYTES, LOOSE_WORKER_BYTES = 400 * 2**20, 250 * 2**20
-"""The same with room for what is not counted, of paths and searches."""
+SPARE_BYTES, WORKER_SPARE_BYTES = 240 * 2**20, 100 * 2**20
+"""What paths and searches leave beside these for what they do not count."""
 NEARBY = 1.5
 """Copies of the rows that the coordinator has at hand, while they come."""
 READ_COST = 0.3
@@ -138,7 +138,16 @@ class Request:
     @property
     def base_bytes(self) -> int:
         """What the processes take before they have any data."""
-        return BASE_BYTES + (self.workers * WORKER_BYTES if self.cluster else 0)
+        return process_bytes(self.workers, self.cluster)
+
+
+def process_bytes(workers: int, cluster: bool, spare: bool = False) -> int:
+    """What processes take before they have any data, with some to spare or without."""
+    own, each = BASE_BYTES, WORKER_BYTES
+    if spare:
+        own, each = own + SPARE_BYTES, each + WORKER_SPARE_BYTES
+    # (Only the workers of a cluster are processes.)
+    return own + (workers * each if cluster else 0)
 
 
 class Cost(NamedTuple):

@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 
 from bigscreen.data.rows import Rows
-from bigscreen.files.sealed import Arrays
 from bigscreen.path.folds import SCORINGS
 from bigscreen.train.folds import FoldsJob
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
 from bigscreen.train.problems import Binary
 from bigscreen.train.run import plan_of_fits
+from bigscreen.tune.kept import Solved
 from bigscreen.tune.outcomes import worst_of
-
-Solved = tuple[list[dict[str, Any]], Arrays]
-"""Records of a fold's points, and their machines."""
 
 
 def streamed(

@@ -168,6 +168,20 @@ def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
         assert each[0].relative_gap <= 1e-4
 
 
+@pytest.mark.parametrize("ridge", [many.RIDGE, 1e-12])
+def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge, monkeypatch):
+    """Columns that repeat, and a C beside which float32 holds no 1."""
+    made, factored = [], many.factored
+    monkeypatch.setattr(many, "RIDGE", ridge)
+    monkeypatch.setattr(many, "factored", lambda H: made.append(factored(H)) or made[-1])
+    data = MemoryDataset(np.repeat(X, 20, axis=1), (Y == "yes").astype(np.int32), ["no", "yes"])
+    cases = [many.Case(CSvc(C, 1, (), "none"), data) for C in (1e8, 2e8)]
+    with Inline(1) as fleet:
+        points = many.solve_many(Design(data), cases, fleet, 1e-3)
+    assert all(point.relative_gap <= 1e-3 for point in points)
+    assert any(factor is None for factor in made) == (ridge == 1e-12)
+
+
 def test_a_shard_moves_to_another_worker():
     data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"])
     cases = tuple(many.Case(CSvc(1.0, 1), Recast(data, None, DRAWS[:, j])) for j in range(3))

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_limits
 from bigscreen.report import report
 from pipelines.papers import index
 from pipelines.papers.report import EXPERIMENTS, written
-from pipelines.tanji2023 import columns, published, sets, tables
+from pipelines.tanji2023 import columns, cost, published, sets, tables
 
 PAPERS = DATA.parent / "papers"
 
@@ -124,6 +124,37 @@ def test_the_protocol_of_the_paper(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     (one,) = found["sets"]
     assert one["lambda"] in (1e-9, 10.0) and one["landmarks"] <= 20
     assert any("2 of 5 folds, 2 run(s)" in n and "2 x 2 grid" in n for n in found["notes"])
+
+
+@with_data
+def test_the_protocol_says_what_it_costs(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["--paper", "--cost", "--only", "a9a", "--rows", "200", "--runs", "2"]
+    monkeypatch.setattr(sys, "argv", ["tables", "--out", str(tmp_path), *args])
+    with threadpool_limits(1, "blas"):
+        tables.main()
+    said = capsys.readouterr().out
+    assert "hours of this machine" in said and "a9a 200 rows, m = 800: 10 x " in said
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cost_grows_with_rows_and_landmarks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def solve(one: columns.Split) -> dict[str, dict[str, float]]:
+        return {"any": {"seconds": 1.0}, "exact (ThunderSVM)": {"seconds": 1.0, "certify": 1.0}}
+
+    monkeypatch.setattr(cost, "PROBE_ROWS", 100)
+    monkeypatch.setattr(cost, "PROBE_LANDMARKS", 10)
+    monkeypatch.setattr(columns, "split", lambda *all: None)
+    # Of features nothing; four times the rows at twice the landmarks, and sixteen times the pairs.
+    both = cost.cost(task(400), 20, 400, solve)
+    assert both.seconds == pytest.approx(8 + 32, rel=0.01)
+    assert cost.cost(task(400), 20, 300, solve).seconds == pytest.approx(8, rel=0.01)
+    assert both.bytes > 400 * 20 * 12
+    free = type("Memory", (), {"available": 200 * cost.FEATURE_BYTES * 20 / cost.MEMORY_SHARE})
+    monkeypatch.setattr(cost.psutil, "virtual_memory", lambda: free)
+    assert len(cost.that_fits(task(400), 20).y) in (199, 200)
+    assert "200 of 400 rows" in cost.that_fits(task(400), 20).about.replace("199", "200")
 
 
 @with_data

@@ -236,8 +236,8 @@ def test_where_float32_entries_are_too_rough_a_search_takes_others():
 
 def small_room(monkeypatch, rows, bytes_left):
     """Leave a search of so many rows, of one thread, no more memory than that for features."""
-    base = 2**30 - rows * PATH_ROW_BYTES - bytes_left
-    monkeypatch.setattr("bigscreen.tune.search.BASE_BYTES", base)
+    taken = 2**30 - rows * PATH_ROW_BYTES - bytes_left
+    monkeypatch.setattr("bigscreen.train.path_stage.process_bytes", lambda *all, **how: taken)
     return {"memory": 2**30}
 
 
@@ -362,7 +362,7 @@ def test_time_that_runs_out_leaves_the_best_so_far(monkeypatch):
             time.sleep(3.0)  # longer than all the time there is
 
     # Memory for one gamma at a time: the first is judged before the second begins.
-    single = "bigscreen.tune.search.Search._batches"
+    single = "bigscreen.tune.rung.RungSolver._batches"
     monkeypatch.setattr(single, lambda self, pairs, rows: [[pair] for pair in pairs])
     record = searched(
         X, y, landmarks=[20], intercept="penalized", time_budget=2.5, report=slow,

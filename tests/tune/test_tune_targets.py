@@ -8,12 +8,12 @@ from cli_world import bigscreen, succeed
 from sklearn.metrics import r2_score
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVR
+from test_tune import small_room
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.train.options import TrainOptions
-from bigscreen.tune import search
 from bigscreen.tune.judge import score, told
 from bigscreen.tune.options import TuneOptions
 from bigscreen.tune.search import tune
@@ -92,9 +92,8 @@ def test_features_that_do_not_fit_in_memory(monkeypatch):
     X, y = rows(1500)
     how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-5}
     held = scores(searched(X, y, **how))
-    room = 2**30 - 1500 * search.PATH_ROW_BYTES - (1500 * 4 * 20 - 1)
-    monkeypatch.setattr("bigscreen.tune.search.BASE_BYTES", room)
-    found = scores(searched(X, y, memory=2**30, **how))
+    room = small_room(monkeypatch, 1500, 1500 * 4 * 20 - 1)
+    found = scores(searched(X, y, **room, **how))
     for key, own in held.items():
         assert own == pytest.approx(found[key], abs=5e-3)
 
