@@ -112,8 +112,10 @@ class FoldsJob(ManyJob):
         found = np.full((len(self.folds), len(self.values)), np.nan)
         held = tuple(np.sort(fold.held) for fold in self.folds)
         of_value = 8.0 * sum(map(len, held)) * len(self.binaries)
+        if not of_value:
+            return found
         room = JUDGED_SHARE * (self.options.memory or np.inf)
-        some = max(1, int(min(len(self.values), room // max(of_value, 1.0))))
+        some = max(1, int(min(len(self.values), room // of_value)))
         for first in range(0, len(self.values), some):
             values = range(first, min(first + some, len(self.values)))
             for f, scores in enumerate(self._held_scores(held, values)):

@@ -321,13 +321,16 @@ class PathJob:
         # (A fold that holds nothing out.)
         folds = [*self.folds, Fold(self.weights, np.zeros(0, np.int64))]
         values: list[float] = self.values.tolist()
+        held = sum(one.nbytes for fold in self.folds for one in fold)
         fit = replace(
             self.fit,
             features="auto" if work is None or self.fit.kernel == "linear" else "stored",
-            memory=allowed(self.fit) - sum(one.nbytes for fold in self.folds for one in fold),
+            memory=max(1, allowed(self.fit) - held),
             work=work,
             resume=resume,
             time_budget=None,
+            solver="auto",  # that of fits is not looked at
+            cache=None,
         )
         fit, plan = plan_of_fits(self.data, fit, self.fleet, len(folds) * len(values))
         given = folds, self.binaries, values, self._end

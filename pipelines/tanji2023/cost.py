@@ -10,7 +10,7 @@ import psutil
 
 from pipelines.tanji2023 import columns, sets
 
-PROBE_ROWS, PROBE_LANDMARKS = 4000, 250
+PROBE_ROWS, PROBE_LANDMARKS = 10_000, 400
 """What is run of every set to see how quick this machine is."""
 
 FEATURE_BYTES = 16
