@@ -10,7 +10,6 @@ import numpy as np
 
 from bigscreen.amend.bound import Bound
 from bigscreen.amend.edits import Changes
-from bigscreen.amend.near import Nearby, Standing, first_rows
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import fit
@@ -20,7 +19,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.recipes import CSvc
-from bigscreen.solvers.newton.coordinator import LEAST_TOL
+from bigscreen.solvers.newton.near import Nearby, Standing, first_rows
 from bigscreen.solvers.protocol import Near
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.features import FeaturesJob
@@ -112,9 +111,9 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         super().solve(some)
 
     def _reaches(self) -> bool:
-        """Whether there is one problem, a C-SVC, of a gap that float32 features can tell."""
+        """Whether there is one problem, a C-SVC, to be stepped on."""
         one = len(self.problems) == 1 and type(self.problems[0].problem) is CSvc
-        return one and self.plan.solver == "newton" and self.options.tol >= LEAST_TOL
+        return one and self.plan.solver == "newton"
 
     def _nearby(self) -> Nearby | None:
         """The steps over the rows that the edits can reach; None if those are too many."""
@@ -146,7 +145,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             moved = constant * (float(np.sum(coef)) + more)
             w_alpha = np.append(w_alpha, book.dual.offset / constant + moved)
         old = Near(self._old(binary), begun.dual)
-        return Nearby(Standing(alpha, w_alpha, old, found.relative_gap), near)
+        return Nearby(Standing(alpha, w_alpha, old, found.relative_gap), near, source)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         start = super()._start(design, binary)

@@ -16,7 +16,10 @@ from bigscreen.fit.loop import Fitted
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.coordinate import CoordinateDescent
+from bigscreen.solvers.newton.coordinator import LEAST_TOL
+from bigscreen.solvers.newton.near import EndGame
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
@@ -116,7 +119,13 @@ class FeaturesJob(Job):
         start = self._start(self.design, binary)
         solver: Solver = CoordinateDescent(seed=self.options.seed)
         if self.plan.solver == "newton":
-            solver = Newton(tol=self._tol(binary))
+            solver = newton = Newton(tol=self._tol(binary))
+            problem = binary.problem
+            alone = (
+                len(self.problems) == 1 and type(problem) is CSvc and problem.intercept != "true"
+            )
+            if alone and self.source is not None and newton.tol < LEAST_TOL:
+                solver = EndGame(newton, self.source)
         elif self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
         elif self.plan.solver == "snacks":
@@ -124,6 +133,13 @@ class FeaturesJob(Job):
         elif self.plan.solver == "pegasos":
             solver = Pegasos(tol=self._tol(binary), seed=self.options.seed)
         return Attempt(self.design, solver, self.fleet, start, self.source)
+
+    def _newton(self, binary: Binary) -> Solver:
+        newton, problem = Newton(tol=self._tol(binary)), binary.problem
+        alone = len(self.problems) == 1 and type(problem) is CSvc and problem.intercept != "true"
+        if alone and self.source is not None and newton.tol < LEAST_TOL:
+            return EndGame(newton, self.source)
+        return newton
 
     def _start(self, design: Design, binary: Binary) -> Start:
         return starting_point(self, design, binary)

@@ -6,12 +6,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from bigscreen.amend import near, refit
+from bigscreen.amend import refit
 from bigscreen.amend.amend import amend
 from bigscreen.amend.edits import Edits
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
+from bigscreen.solvers.newton import near
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 

@@ -1,4 +1,4 @@
-"""Steps over the rows that edits can reach: all others stay on their side, and are only looked at.
+"""Steps over the rows near their kink: all others stay on their side, and are only looked at.
 
 The loss of a row on its side of the kink is linear in w, and what all such rows add to P is one
 vector that follows from the w(alpha) of before. So features are made of rows near their kink alone.
@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.features.design import Design, scores
-from bigscreen.features.nystrom import stored_features
+from bigscreen.features.design import Design, row_ranges, scores, weighted_columns
+from bigscreen.features.nystrom import entries
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import CSvc
+from bigscreen.solvers.newton.coordinator import LEAST_TOL
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Check, Near, Run, Verdict
 
@@ -42,13 +43,16 @@ FAR_OFF, LOOSE = 0.04, 30.0
 """Relative gap of a bound from which rows are sure to cross their kink; and so many times as wide a
 gap is enough there before it is known which."""
 
+FEATURE_ROWS, MOST_ENTRIES = 2048, 2**25
+"""Rows whose features are made at once, and numbers in features that a closer gap is worth."""
+
 ROUNDS, PASSES = 8, 60
 """Looks at all rows, and passes over those nearby between two of them, at most."""
 
 
 @dataclass(frozen=True)
 class Standing:
-    """What is known of the edited rows before any of them is looked at.
+    """What is known of all rows before steps over some of them.
 
     Parameters
     ----------
@@ -57,9 +61,9 @@ class Standing:
     w_alpha : float64 (r,) or, with a constant, (r + 1,)
         Its w(alpha).
     old : Near
-        The old machine, likewise, and some D.
+        The machine to begin from, likewise, and some D.
     gap : float
-        The relative gap between the two in a `Bound`.
+        Its relative gap.
     """
 
     alpha: FloatArray
@@ -78,7 +82,7 @@ def first_rows(far: FloatArray, gap: float, dual: Dual) -> NDArray[np.bool_] | N
     far : float64 (n,)
         How far each is, in any unit.
     gap : float
-        Relative gap of the old machine in the edited problem.
+        Relative gap of the machine to begin from.
     """
     part, counted = LEAST_PART + REACHED * np.sqrt(max(gap, 0.0)), np.flatnonzero(dual.hi > 0)
     if part > MOST_PART or not len(counted):
@@ -89,19 +93,33 @@ def first_rows(far: FloatArray, gap: float, dual: Dual) -> NDArray[np.bool_] | N
 
 
 class Nearby:
-    """The solver of an edited C-SVC on landmarks; it may end before the gap is met.
+    """The solver of a C-SVC on landmarks from about its optimum; it may end before the gap is met.
 
     Parameters
     ----------
     standing : Standing
     near : bool (n,)
         Rows to begin with.
+    source : Design
+        The kernel design, of which features are made: float64 where float32 could not tell the gap.
+    last : bool
+        Whether nothing comes after it: the check is told then that it has stalled.
+    passes : (int, int)
+        Passes over all rows, and over some, that were made before.
     """
 
-    def __init__(self, standing: Standing, near: NDArray[np.bool_]) -> None:
-        self.standing, self.first = standing, near
+    def __init__(
+        self,
+        standing: Standing,
+        near: NDArray[np.bool_],
+        source: Design,
+        last: bool = True,
+        passes: tuple[int, int] = (0, 0),
+    ) -> None:
+        self.standing, self.first, self.source = standing, near, source
+        self.last, self.passes, self.over = last, passes, False
         self.reached = standing.old
-        """The last machine, and a D."""
+        """The last machine, and a D; ``over``: whether the check was content."""
 
     def solve(self, run: Run, check: Check) -> Point:
         """See ``Solver``."""
@@ -110,8 +128,10 @@ class Nearby:
         dual = run.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         problem = run.problem
         assert isinstance(problem, CSvc)
-        nearby = _Rows(run, dual, problem.intercept_scaling if constant else 0.0)
-        more, read, passes = self.first, 0, 0
+        dtype = np.float64 if check.target < LEAST_TOL else np.float32
+        scaled = problem.intercept_scaling if constant else 0.0
+        nearby = _Rows(run, dual, self.source, scaled, dtype)
+        more, read, passes = self.first, 0, self.passes[1]
         for k in range(ROUNDS):
             nearby.add(more)
             loose = LOOSE if k == 0 and at.gap > FAR_OFF else 1.0
@@ -141,37 +161,117 @@ class Nearby:
                 "bytes_read": int(read * data.row_bytes),
                 "fixed_hi": 0,
                 "fixed_lo": 0,
-                "full_passes": k + 1,
+                "full_passes": self.passes[0] + k + 1,
                 "partial_passes": passes,
-                "stalled": full or k + 1 == ROUNDS,
+                "stalled": self.last and (full or k + 1 == ROUNDS),
             }
-            if check(point, stats, lambda folder, meta: None) is None:
+            self.over = check(point, stats, lambda folder, meta: None) is None
+            if self.over or full:
                 break
             read = 0
         return point
 
 
+@dataclass(frozen=True)
+class EndGame:
+    """Newton to where float32 features lead astray, then steps over float64 ones of rows nearby.
+
+    Parameters
+    ----------
+    newton : Newton
+    source : Design
+        The kernel design of the features.
+    """
+
+    newton: Newton
+    source: Design
+
+    def solve(self, run: Run, check: Check) -> Point:
+        """See ``Solver``."""
+        handed = _Handover(check)
+        point = self.newton.solve(run, handed)
+        if handed.ended:
+            return point
+        design, data, problem = run.design, run.design.data, run.problem
+        assert isinstance(problem, CSvc)
+        constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
+        dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        G = dual.gradient(scores(design, point.coef, run.fleet) + point.intercept)
+        x = np.append(point.w, point.intercept / constant) if constant else point.w
+        near = first_rows(np.abs(G), point.relative_gap, dual)
+        begin = Near(x, point.dual)
+        if near is not None and np.count_nonzero(near) * len(x) <= MOST_ENTRIES:
+            ends = np.where(G > 0, dual.hi, 0.0)
+            sums = weighted_columns(design, dual.sign * ends, run.fleet)
+            w_alpha = design.features(sums[:-1])
+            if constant:
+                w_alpha = np.append(w_alpha, constant * sums[-1])
+            standing = Standing(ends, w_alpha, begin, point.relative_gap)
+            made = handed.passes
+            nearby = Nearby(standing, near, self.source, last=False, passes=made)
+            point = nearby.solve(run, check)
+            if nearby.over:
+                return point
+            begin = nearby.reached
+        handed.late = True
+        return self.newton.solve(replace(run, near=begin, start=None, resume=False), handed)
+
+
+class _Handover:
+    """The check of the steps over all rows: until those nearby are worth it, or after them."""
+
+    def __init__(self, check: Check) -> None:
+        self.check, self.late, self.ended, self.passes = check, False, False, (0, 0)
+
+    @property
+    def target(self) -> float:
+        return self.check.target
+
+    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
+        late = self.late
+        self.passes = stats["full_passes"], stats["partial_passes"]
+        verdict = self.check(
+            point, stats, lambda folder, meta: save(folder, {**meta, "late": late})
+        )
+        self.ended = verdict is None
+        return verdict if late or point.relative_gap > 2 * LEAST_TOL else None
+
+    def expired(self) -> bool:
+        """See ``Check``."""
+        return self.check.expired()
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """See ``Check``."""
+        self.late = meta.get("late", False)
+        self.check.restored(meta)
+
+
 class _Rows:
     """The rows nearby: their features, and the problem in which all others are one."""
 
-    def __init__(self, run: Run, dual: Dual, constant: float) -> None:
-        self.run, self.dual, self.constant = run, dual, constant
+    def __init__(self, run: Run, dual: Dual, source: Design, constant: float, dtype: type) -> None:
+        self.run, self.dual, self.source, self.constant = run, dual, source, constant
         self.inside = np.zeros(len(dual), np.bool_)
         self.places = np.empty(0, np.int64)
-        self._features = np.empty((0, run.design.rank + bool(constant)), np.float32)
+        self._features: NDArray[Any] = np.empty((0, source.rank + bool(constant)), dtype)
 
     def add(self, more: NDArray[np.bool_]) -> None:
         """Make the features of more rows."""
-        design, data = self.run.design, self.run.design.data
         places = np.flatnonzero(more & ~self.inside)
         if not len(places):
             return
-        some = MemoryDataset(data.rows(places), np.zeros(len(places)), None)
-        own = stored_features(replace(design, data=some), self.run.fleet, None).data
-        known = len(self.places)
-        grown = np.empty((known + len(places), self._features.shape[1]), np.float32)
-        grown[:known], grown[known:, : design.rank] = self._features, own.X(0, len(places))
-        grown[known:, design.rank :] = self.constant
+        some = MemoryDataset(self.source.data.rows(places), np.zeros(len(places)), None)
+        assert self.source.factor is not None
+        wide = self._features.dtype == np.float64
+        dtype = np.float64 if wide else entries(self.source.factor)
+        features = _Features(replace(self.source, data=some), dtype)
+        known, rank = len(self.places), self.source.rank
+        size = known + len(places), self._features.shape[1]
+        grown = np.empty(size, self._features.dtype)
+        grown[:known], grown[known:, rank:] = self._features, self.constant
+        ranges = row_ranges(len(places), FEATURE_ROWS)
+        for (a, b), own in zip(ranges, self.run.fleet.each(features, ranges), strict=True):
+            grown[known + a : known + b, :rank] = own
         self._features, self.places = grown, np.concatenate([self.places, places])
         self.inside[places] = True
 
@@ -189,7 +289,7 @@ class _Rows:
             # Their loss at their sides, sum alpha - <w, v>, is that of one row of this weight: its
             # score is below 1, as those of all of them are.
             v = at.w_alpha - self._sum(own.sign * at.alpha[self.places])
-            X = np.concatenate([X, (v / others)[None].astype(np.float32)])
+            X = np.concatenate([X, (v / others)[None].astype(X.dtype)])
             codes, hi = np.append(codes, np.int32(1)), np.append(hi, others)
         data = MemoryDataset(X, codes, [0, 1], hi)
         until = _Until(tol, expired)
@@ -216,6 +316,17 @@ class _Rows:
         for a in range(0, len(coef), 4096):
             total += coef[a : a + 4096] @ self._features[a : a + 4096].astype(np.float64)
         return total
+
+
+@dataclass(frozen=True)
+class _Features:
+    """Makes features of some rows, of the entries that carry all directions."""
+
+    design: Design
+    dtype: type
+
+    def __call__(self, bounds: tuple[int, int]) -> NDArray[Any]:
+        return self.design.features_of(self.design.columns(self.design.data.X(*bounds), self.dtype))
 
 
 @dataclass

@@ -1,0 +1,55 @@
+"""The last steps to a closer gap than float32 features tell: few rows, float64 features."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.fleet.inline import Inline
+from bigscreen.solvers.newton import near
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import train
+
+OPTIONS = TrainOptions(landmarks=70, gamma=0.2, C=0.5, tol=1e-9)
+
+
+def rows(n=2000):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 4)).astype(np.float32)
+    y = (X[:, 0] + X[:, 1] ** 2 + 0.4 * rng.normal(size=n) > 0.7).astype(np.int32)
+    return MemoryDataset(X, y, [0, 1], rng.uniform(0.5, 2.0, n))
+
+
+def fitted(options=OPTIONS, threads=1):
+    with Inline(threads) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return train(rows(), options, fleet)
+
+
+@pytest.mark.parametrize("intercept", ["none", "penalized"])
+def test_a_close_gap_is_proved_from_the_features_of_few_rows(intercept):
+    model = fitted(replace(OPTIONS, intercept=intercept))
+    (proof,) = model.provenance["certificates"]
+    last = model.provenance["history"][-1]
+    assert last["rows_alive"] < 0.4 * 2000 and last["rows_visited"] == 2000
+    assert proof["relative_gap"] <= 1e-9 and proof["certified_in"] == "float64"
+    passes = [event["full_passes"] for event in model.provenance["history"]]
+    assert passes == sorted(passes)
+    wide = fitted(replace(OPTIONS, intercept=intercept, tol=1e-6)).provenance["certificates"][0]
+    bound = wide["gap"] + wide["rounding_bound"] + proof["rounding_bound"]
+    assert -proof["gap"] - bound <= wide["primal"] - proof["primal"] <= bound + wide["gap"]
+
+
+def test_it_goes_on_over_all_rows_where_those_nearby_are_not_enough(monkeypatch):
+    monkeypatch.setattr(near, "ROUNDS", 1)
+    monkeypatch.setattr(near, "AIM", 1e4)
+    (proof,) = fitted(replace(OPTIONS, tol=1e-7)).provenance["certificates"]
+    assert proof["relative_gap"] <= 1e-7
+
+
+def test_threads_do_not_tell():
+    one, two = fitted(), fitted(threads=2)
+    assert np.array_equal(one.coef, two.coef)
+    assert one.provenance["certificates"][0]["gap"] == two.provenance["certificates"][0]["gap"]
