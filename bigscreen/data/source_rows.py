@@ -15,7 +15,7 @@ from bigscreen.data.layout import Features
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features
-from bigscreen.data.texts import days, days_in, days_of, hashed_name
+from bigscreen.data.texts import days, days_in, days_of, hashed_name, same_truth
 from bigscreen.errors import InputError
 
 BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALSE", "0")}
@@ -214,7 +214,8 @@ def _codes(
     for kind, row in enumerate(first.tolist()):
         value = values[row]
         value = value.item() if isinstance(value, np.generic) else value
-        codes[kind] = next((known[text] for text in _texts(value, missing) if text in known), -1)
+        texts = [*_texts(value, missing), same_truth(str(value).strip(), categories)]
+        codes[kind] = next((known[text] for text in texts if text in known), -1)
         if codes[kind] < 0:
             unseen.append((row, value))
     if unseen:

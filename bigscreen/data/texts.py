@@ -77,6 +77,14 @@ def hashed_name(text: str, bits: int) -> int:
     return (h ^ (h >> 29)) & ((1 << bits) - 1)
 
 
+def same_truth(text: str, known: Sequence[str]) -> str | None:
+    """Of known texts the one that spells the same truth value in another case, or None."""
+    bare = text.casefold()
+    if bare not in ("true", "false"):
+        return None
+    return next((name for name in known if name.casefold() == bare), None)
+
+
 def bucket_names(bits: int) -> list[str]:
     """What the buckets are called as categories, in their order."""
     width = len(str((1 << bits) - 1))

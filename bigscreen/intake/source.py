@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,8 @@ from bigscreen.intake.readers.svmlight import SvmlightReader
 
 Where = Callable[[int], str]
 
+_UNIT = re.compile(r"[^\w\s]?\s?-?\d[\d.,' ]*\s?(?:[^\W\d]{1,4}|[^\w\s])?[23²³]?")
+"""A number with a currency or a unit: $1,200.50, 45.5 kg, 12%."""
 FEW_LABELS = 200
 """More labels than this are taken only if they were asked for."""
 MAX_KINDS = 1000
@@ -257,10 +260,12 @@ class Intake:
         column = f"{reader.names[c]!r}" if reader.names else f"number {c}"
         if isinstance(reader, DelimitedReader) and not reader.names:
             column = f"number {reader.columns.features[c]}"
+        last = self.found.categories[c][-1]
+        unit = "write numbers without their units, " if _UNIT.fullmatch(last) else ""
         raise InputError(
-            f"the column {column} {why} (such as {self.found.categories[c][-1][:40]!r}), and each "
-            "would be a feature: leave it out (drop) if it names rows or holds free text, allow "
-            "more (max-kinds), or hash them (hash COLUMN:BITS)."
+            f"the column {column} {why} (such as {last[:40]!r}), and each would be a feature: "
+            f"{unit}leave it out (drop) if it names rows or holds free text, allow more "
+            "(max-kinds), or hash them (hash COLUMN:BITS)."
         )
 
     def _outcome(

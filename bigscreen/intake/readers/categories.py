@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, MISSING, Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import DATE_LIKE, ISO_DATE, bucket_names, days, hashed_name
+from bigscreen.data.texts import (
+    DATE_LIKE,
+    ISO_DATE,
+    bucket_names,
+    days,
+    hashed_name,
+    same_truth,
+)
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
 from bigscreen.intake.readers.text import exact_number, finite_number, mark_numbers, missing_value
@@ -241,6 +248,9 @@ class Categories:
         if text not in self._codes:
             text = text.strip()  # blanks within quotes mean nothing either
         if text not in self._codes:
+            if (alike := same_truth(text, self.names)) is not None:
+                self._codes[text] = self._codes[alike]
+                return self._codes[text]
             absent = text in self._missing
             text = ABSENT if absent else text
             grows = self._learning or (absent and self._closed)

@@ -50,6 +50,8 @@ from bigscreen.intake.readers.text import (
 if TYPE_CHECKING:
     import _csv
 
+_EXCEL = re.compile(rb"sep=(.)\r?")
+"""A first line by which Excel says what separates columns."""
 _COMMA = re.compile(r"[+-]?\d+(?:,\d+)+(?:\.\d*)?")
 
 
@@ -240,6 +242,8 @@ def find_layout(
         raise InputError(f"{delimiter!r} is no delimiter: give one character, such as ',' or ';'.")
     lines = _first_lines(path)
     first = 0
+    if lines and (told := _EXCEL.fullmatch(lines[0])):
+        first, delimiter = 1, delimiter or told[1].decode()
     while first < len(lines) and (not lines[first].strip() or lines[first].startswith(b"#")):
         first += 1
     body = [decode(line) for line in lines[first:]]
@@ -265,6 +269,11 @@ def find_layout(
         words = [field for field in fields if exact_number(field) is None]
         if len(fields) == columns and (header or words == fields):
             names = fields
+    if names is None and header is None and len(rows[0]) == 1 < columns:
+        raise InputError(
+            f"{path}, line {first + 1}: {rows[0][0][:40]!r} stands alone where rows have {columns} "
+            "fields; remove the line if it is a title, or mend it."
+        )
     if names is None and (
         header or (header is None and _is_header(path, rows, names_asked, missing, decimal))
     ):
@@ -277,6 +286,8 @@ def find_layout(
         reader = _reader(body, delimiter)
         next(reader)
         first += reader.line_num
+    if names and names.count("") > 1:
+        names = [name or f"column {k + 1}" for k, name in enumerate(names)]
     if names:
         twice = [name for name, times in Counter(names).items() if times > 1]
         if twice:
