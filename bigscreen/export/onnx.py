@@ -16,6 +16,8 @@ from scipy.sparse import issparse
 
 from bigscreen.data.missing import ABSENT, MISSING
 from bigscreen.data.preparation import Preparation
+from bigscreen.data.source_rows import BOOLEANS
+from bigscreen.data.texts import same_truth
 from bigscreen.errors import InputError
 from bigscreen.export.source import Tried
 from bigscreen.files.output import replacing
@@ -145,20 +147,25 @@ def _features(graph: Graph, model: Model) -> tuple[str, list[Any], list[str]]:
         if kinds is None:
             parts.append(_filled(graph, name, known, np.array([j])))
             continue
-        # A text that says that a value is missing stands for the category of those.
+        # A text that says that a value is missing stands for the category of those, and a truth
+        # value in another case for that one.
         marks = dict.fromkeys((*MISSING, *known.missing))
-        gone = [text for text in marks if ABSENT in kinds and text not in kinds]
+        also = {text: ABSENT for text in marks if ABSENT in kinds and text not in kinds}
+        truths = [text for words in BOOLEANS.values() for text in words if text not in kinds]
+        pairs = ((text, same_truth(text, kinds)) for text in truths)
+        also |= {text: kind for text, kind in pairs if kind is not None}
         ones = graph.add(
             *("OneHotEncoder", name),
             domain="ai.onnx.ml",
-            cats_strings=[*kinds, *gone],
+            cats_strings=[*kinds, *also],
             zeros=1,
         )
         ones = graph.add("Cast", ones, to=types.DOUBLE)
-        ones = graph.add("Reshape", ones, graph.constant([-1, len(kinds) + len(gone)], np.int64))
-        if gone:
-            fold = np.eye(len(kinds) + len(gone), len(kinds))
-            fold[len(kinds) :, kinds.index(ABSENT)] = 1.0
+        ones = graph.add("Reshape", ones, graph.constant([-1, len(kinds) + len(also)], np.int64))
+        if also:
+            fold = np.eye(len(kinds) + len(also), len(kinds))
+            for row, kind in enumerate(also.values(), len(kinds)):
+                fold[row, kinds.index(kind)] = 1.0
             ones = graph.add("MatMul", ones, graph.constant(fold))
         parts.append(ones)
     values = graph.add("Concat", *parts, axis=1)

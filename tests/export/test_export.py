@@ -135,6 +135,8 @@ def test_an_onnx_graph_takes_the_source_with_its_gaps(mixed, tmp_path):
     for name in ("colour", "owner"):
         given[name] = np.array([[record[name]] for record in records], object)
     session = runtime.InferenceSession(str(tmp_path / "m.onnx"), providers=["CPUExecutionProvider"])
+    records = [{**record, "owner": record["owner"].upper()} for record in records]
+    given["owner"] = np.array([[record["owner"]] for record in records], object)
     label, scores, probabilities = session.run(None, given)
     assert label.tolist() == model.predict(records).tolist()
     np.testing.assert_allclose(scores, model.scores(records), atol=1e-5)
