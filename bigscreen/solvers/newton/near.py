@@ -213,7 +213,7 @@ class EndGame:
             if nearby.over:
                 return point
             begin = nearby.reached
-        handed.late = True
+        handed.before = handed.passes
         return self.newton.solve(replace(run, near=begin, start=None, resume=False), handed)
 
 
@@ -221,20 +221,25 @@ class _Handover:
     """The check of the steps over all rows: until those nearby are worth it, or after them."""
 
     def __init__(self, check: Check) -> None:
-        self.check, self.late, self.ended, self.passes = check, False, False, (0, 0)
+        self.check, self.ended = check, False
+        self.passes = 0, 0
+        self.before: tuple[int, int] | None = None
+        """Passes before those over all rows went on; None as long as they have not."""
 
     @property
     def target(self) -> float:
         return self.check.target
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
-        late = self.late
-        self.passes = stats["full_passes"], stats["partial_passes"]
+        before = self.before
+        full, partial = before or (0, 0)
+        self.passes = full + stats["full_passes"], partial + stats["partial_passes"]
+        told = dict(zip(("full_passes", "partial_passes"), self.passes, strict=True))
         verdict = self.check(
-            point, stats, lambda folder, meta: save(folder, {**meta, "late": late})
+            point, {**stats, **told}, lambda folder, meta: save(folder, {**meta, "before": before})
         )
         self.ended = verdict is None
-        return verdict if late or point.relative_gap > 2 * LEAST_TOL else None
+        return verdict if before or point.relative_gap > 2 * LEAST_TOL else None
 
     def expired(self) -> bool:
         """See ``Check``."""
@@ -242,7 +247,8 @@ class _Handover:
 
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""
-        self.late = meta.get("late", False)
+        before = meta.get("before")
+        self.before = None if before is None else (before[0], before[1])
         self.check.restored(meta)
 
 
@@ -260,17 +266,18 @@ class _Rows:
         places = np.flatnonzero(more & ~self.inside)
         if not len(places):
             return
-        some = MemoryDataset(self.source.data.rows(places), np.zeros(len(places)), None)
+        X = self.source.data.rows(places)
         assert self.source.factor is not None
         wide = self._features.dtype == np.float64
         dtype = np.float64 if wide else entries(self.source.factor)
-        features = _Features(replace(self.source, data=some), dtype)
+        features = _Features(self.source, dtype)
         known, rank = len(self.places), self.source.rank
         size = known + len(places), self._features.shape[1]
         grown = np.empty(size, self._features.dtype)
         grown[:known], grown[known:, rank:] = self._features, self.constant
         ranges = row_ranges(len(places), FEATURE_ROWS)
-        for (a, b), own in zip(ranges, self.run.fleet.each(features, ranges), strict=True):
+        parts = (X[a:b] for a, b in ranges)
+        for (a, b), own in zip(ranges, self.run.fleet.each(features, parts), strict=True):
             grown[known + a : known + b, :rank] = own
         self._features, self.places = grown, np.concatenate([self.places, places])
         self.inside[places] = True
@@ -325,8 +332,8 @@ class _Features:
     design: Design
     dtype: type
 
-    def __call__(self, bounds: tuple[int, int]) -> NDArray[Any]:
-        return self.design.features_of(self.design.columns(self.design.data.X(*bounds), self.dtype))
+    def __call__(self, X: Any) -> NDArray[Any]:
+        return self.design.features_of(self.design.columns(X, self.dtype))
 
 
 @dataclass
