@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.fit import monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.solvers.newton import near
 from bigscreen.train.options import TrainOptions
@@ -53,3 +54,30 @@ def test_threads_do_not_tell():
     one, two = fitted(), fitted(threads=2)
     assert np.array_equal(one.coef, two.coef)
     assert one.provenance["certificates"][0]["gap"] == two.provenance["certificates"][0]["gap"]
+
+
+class Stopped(Exception):
+    """Stands for a process that ends."""
+
+
+@pytest.mark.parametrize("rounds", [near.ROUNDS, 1])
+def test_a_run_that_goes_on_has_the_same_bits(rounds, tmp_path, monkeypatch):
+    monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(near, "ROUNDS", rounds)
+    if rounds == 1:  # then all rows are stepped over again
+        monkeypatch.setattr(near, "AIM", 1e5)
+    whole = fitted()
+    events = whole.provenance["history"]
+    for last in {2, len(events) - 2, len(events) - 1}:
+        options, seen = replace(OPTIONS, work=tmp_path / str(last)), []
+
+        def stop(event, last=last, seen=seen):
+            seen += [event] * (event["event"] == "pass")
+            if len(seen) > last:
+                raise Stopped
+
+        with Inline(1) as fleet, pytest.raises(Stopped):
+            train(rows(), options, fleet, stop)
+        again = fitted(replace(options, resume=True))
+        assert np.array_equal(again.coef, whole.coef)
+        assert len(again.provenance["history"]) == len(events)
