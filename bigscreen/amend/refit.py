@@ -19,7 +19,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.recipes import CSvc
-from bigscreen.solvers.newton.near import Nearby, Standing, first_rows
+from bigscreen.solvers.newton.near import Nearby, Standing, first_rows, rows_within
 from bigscreen.solvers.protocol import Near
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.features import FeaturesJob
@@ -129,8 +129,9 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         if len(coef):
             sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
         dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
-        near = first_rows(begun.far, found.relative_gap, dual)
-        if near is None:
+        near, room = first_rows(begun.far, found.relative_gap, dual), self.plan.nearby_bytes
+        most = rows_within(room, source.rank + bool(found.machine.constant), np.float64)
+        if near is None or np.count_nonzero(near) > most:
             return None
         # Rows that are left out stand at their sides.
         off = np.flatnonzero(~near & (begun.alpha != begun.ends))
@@ -145,7 +146,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             moved = constant * (float(np.sum(coef)) + more)
             w_alpha = np.append(w_alpha, book.dual.offset / constant + moved)
         old = Near(self._old(binary), begun.dual)
-        return Nearby(Standing(alpha, w_alpha, old, found.relative_gap), near, source)
+        return Nearby(Standing(alpha, w_alpha, old, found.relative_gap), near, source, room)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         start = super()._start(design, binary)

@@ -119,13 +119,7 @@ class FeaturesJob(Job):
         start = self._start(self.design, binary)
         solver: Solver = CoordinateDescent(seed=self.options.seed)
         if self.plan.solver == "newton":
-            solver = newton = Newton(tol=self._tol(binary))
-            problem = binary.problem
-            alone = (
-                len(self.problems) == 1 and type(problem) is CSvc and problem.intercept != "true"
-            )
-            if alone and self.source is not None and newton.tol < LEAST_TOL:
-                solver = EndGame(newton, self.source)
+            solver = self._newton(binary)
         elif self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
         elif self.plan.solver == "snacks":
@@ -138,7 +132,7 @@ class FeaturesJob(Job):
         newton, problem = Newton(tol=self._tol(binary)), binary.problem
         alone = len(self.problems) == 1 and type(problem) is CSvc and problem.intercept != "true"
         if alone and self.source is not None and newton.tol < LEAST_TOL:
-            return EndGame(newton, self.source)
+            return EndGame(newton, self.source, self.plan.nearby_bytes)
         return newton
 
     def _start(self, design: Design, binary: Binary) -> Start:

@@ -88,6 +88,9 @@ class Plan:
         Memory of all processes together; disk for features; of the memory, kernel columns kept.
     together : int
         Classifiers that are solved at once, over one pass a round.
+    nearby_bytes : int
+        What the last steps, over rows near their kink alone, may take: what is left of the memory,
+        and what rows at hand took before.
     seconds : float
         Rough time on this number of workers.
     refusal : str or None
@@ -109,6 +112,7 @@ class Plan:
     refusal: str | None
     cache_bytes: int = 0
     together: int = 1
+    nearby_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -290,6 +294,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         refusal=refusal,
         cache_bytes=cache,
         together=together,
+        nearby_bytes=int(max(0.0, request.memory - peak) + copies * nearby),
     )
 
 

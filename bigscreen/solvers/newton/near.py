@@ -46,6 +46,9 @@ gap is enough there before it is known which."""
 FEATURE_ROWS, MOST_ENTRIES = 2048, 2**25
 """Rows whose features are made at once, and numbers in features that a closer gap is worth."""
 
+COPIES = 3
+"""Copies of these features that there are at once: of the rows so far, with more, and as data."""
+
 ROUNDS, PASSES = 8, 60
 """Looks at all rows, and passes over those nearby between two of them, at most."""
 
@@ -92,6 +95,11 @@ def first_rows(far: FloatArray, gap: float, dual: Dual) -> NDArray[np.bool_] | N
     return near if np.count_nonzero(near) <= MOST_PART * len(counted) else None
 
 
+def rows_within(room: int, width: int, dtype: type) -> int:
+    """Rows whose features, with their copies, take so many bytes."""
+    return room // (COPIES * width * np.dtype(dtype).itemsize)
+
+
 class Nearby:
     """The solver of a C-SVC on landmarks from about its optimum; it may end before the gap is met.
 
@@ -102,6 +110,8 @@ class Nearby:
         Rows to begin with.
     source : Design
         The kernel design, of which features are made: float64 where float32 could not tell the gap.
+    room : int
+        Bytes that they may take.
     last : bool
         Whether nothing comes after it: the check is told then that it has stalled.
     passes : (int, int)
@@ -113,10 +123,11 @@ class Nearby:
         standing: Standing,
         near: NDArray[np.bool_],
         source: Design,
+        room: int,
         last: bool = True,
         passes: tuple[int, int] = (0, 0),
     ) -> None:
-        self.standing, self.first, self.source = standing, near, source
+        self.standing, self.first, self.source, self.room = standing, near, source, room
         self.last, self.passes, self.over = last, passes, False
         self.reached = standing.old
         """The last machine, and a D; ``over``: whether the check was content."""
@@ -131,6 +142,7 @@ class Nearby:
         dtype = np.float64 if check.target < LEAST_TOL else np.float32
         scaled = problem.intercept_scaling if constant else 0.0
         nearby = _Rows(run, dual, self.source, scaled, dtype)
+        most = min(MOST_PART * data.n_rows, rows_within(self.room, len(at.w_alpha), dtype))
         more, read, passes = self.first, 0, self.passes[1]
         for k in range(ROUNDS):
             nearby.add(more)
@@ -149,7 +161,7 @@ class Nearby:
             crossed = ~nearby.inside & (over > 0)
             more = crossed | _nearest(G, ~nearby.inside & ~crossed & (dual.hi > 0), crossed)
             inside = np.count_nonzero(nearby.inside)
-            full = np.count_nonzero(more) + inside > MOST_PART * data.n_rows
+            full = np.count_nonzero(more) + inside > most
             point = Point(
                 design.coef(w), w, offset, primal, found.dual, paired=False, alpha=alpha,
                 rounding=found.rounding,
@@ -181,10 +193,13 @@ class EndGame:
     newton : Newton
     source : Design
         The kernel design of the features.
+    room : int
+        Bytes that float64 ones may take.
     """
 
     newton: Newton
     source: Design
+    room: int
 
     def solve(self, run: Run, check: Check) -> Point:
         """See ``Solver``."""
@@ -200,7 +215,8 @@ class EndGame:
         x = np.append(point.w, point.intercept / constant) if constant else point.w
         near = first_rows(np.abs(G), point.relative_gap, dual)
         begin = Near(x, point.dual)
-        if near is not None and np.count_nonzero(near) * len(x) <= MOST_ENTRIES:
+        most = min(MOST_ENTRIES // len(x), rows_within(self.room, len(x), np.float64))
+        if near is not None and np.count_nonzero(near) <= most:
             ends = np.where(G > 0, dual.hi, 0.0)
             sums = weighted_columns(design, dual.sign * ends, run.fleet)
             w_alpha = design.features(sums[:-1])
@@ -208,7 +224,7 @@ class EndGame:
                 w_alpha = np.append(w_alpha, constant * sums[-1])
             standing = Standing(ends, w_alpha, begin, point.relative_gap)
             made = handed.passes
-            nearby = Nearby(standing, near, self.source, last=False, passes=made)
+            nearby = Nearby(standing, near, self.source, self.room, last=False, passes=made)
             point = nearby.solve(run, check)
             if nearby.over:
                 return point
