@@ -118,6 +118,13 @@ def test_where_too_many_rows_cross_all_have_features(rounds, monkeypatch):
     assert abs(all_of_them["primal"] - began_nearby["primal"]) <= both
 
 
+def test_without_room_for_features_nearby_all_rows_have_them(rounds, monkeypatch):
+    monkeypatch.setattr(near, "COPIES", 10**9)
+    proof = proof_of(amended(EDITS["remove"]))
+    assert not rounds
+    assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
+
+
 def test_threads_do_not_tell(rounds):
     one, two = (amended(EDITS["add"], threads=threads).model for threads in (1, 2))
     assert rounds

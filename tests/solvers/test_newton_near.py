@@ -50,6 +50,13 @@ def test_it_goes_on_over_all_rows_where_those_nearby_are_not_enough(monkeypatch)
     assert proof["relative_gap"] <= 1e-7
 
 
+def test_where_there_is_no_room_for_them_all_rows_are_stepped_over(monkeypatch):
+    monkeypatch.setattr(near, "COPIES", 10**9)
+    monkeypatch.setattr(near, "_Rows", None)  # nobody asks for them
+    model = fitted(replace(OPTIONS, tol=1e-7))
+    assert model.provenance["certificates"][0]["relative_gap"] <= 1e-7
+
+
 def test_threads_do_not_tell():
     one, two = fitted(), fitted(threads=2)
     assert np.array_equal(one.coef, two.coef)
