@@ -223,10 +223,8 @@ def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, fou
         sides = np.where(np.signbit(book.margins), np.inf, 0.0)
         values, margins = sides.copy(), np.abs(book.margins.astype(np.float64))
         values[book.dual.places] = book.dual.alpha
-        known = book.numbers()
-        at = np.minimum(np.searchsorted(known, numbers), len(known) - 1)
-        there = known[at] == numbers
-        alpha, ends, far = (np.where(there, own[at], 0.0) for own in (values, sides, margins))
+        at = book.places(numbers)
+        alpha, ends, far = (np.where(at >= 0, own[at], 0.0) for own in (values, sides, margins))
     if found.mended is not None:
         places, step = found.mended
         # A coefficient is s alpha, and those that move have no other sign.

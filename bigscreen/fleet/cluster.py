@@ -61,7 +61,7 @@ from bigscreen.fleet.workers import (
 
 SHARING_MACHINES = 2
 """Machines from which on hosts add large totals up among themselves, so that not all of them pass
-one network interface. (On one machine they come here twice as fast.)"""
+one network interface. (On one machine that is no faster, and twice as slow where it is busy.)"""
 
 
 @dataclass(frozen=True)

@@ -125,6 +125,14 @@ class Ledger:
         """The rows' numbers in the source (rows,)."""
         return np.arange(len(self)) if self.rows is None else self.rows
 
+    def places(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Where the rows of these source numbers are (k,); -1 of one that is not there."""
+        known = self.numbers()
+        # (To look many up among the sorted numbers takes as long as passes over all rows.)
+        at = np.full(max(int(known.max(initial=-1)), int(numbers.max(initial=-1))) + 1, -1)
+        at[known] = np.arange(len(known))
+        return at[numbers]
+
     def numbered(self, numbers: NDArray[np.int64]) -> Ledger:
         """The same in the order of other numbers (rows,), all different, of the same rows."""
         size = int(numbers.max(initial=-1)) + 1
@@ -136,8 +144,9 @@ class Ledger:
         margins, there = np.empty(size, np.float16), np.zeros(size, np.bool_)
         margins[numbers], there[numbers] = self.margins, True
         rows = None if len(numbers) == size else np.flatnonzero(there)
-        places = numbers if rows is None else np.searchsorted(rows, numbers)
-        dual = None if self.dual is None else self.dual.at(places)
+        dual = self.dual
+        if dual is not None:
+            dual = dual.at(numbers if rows is None else (np.cumsum(there) - 1)[numbers])
         return Ledger(margins if rows is None else margins[rows], self.radius, rows, dual)
 
     def among(self, keep: NDArray[np.bool_]) -> Ledger:
