@@ -123,16 +123,16 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         found = begun.found
         book = found.machine.ledger
         assert book.dual is not None
-        (rows, coef), side = found.way, source.side
-        way = Operand(data.move(rows.X)) if isinstance(data, Moved) else rows
-        sums = source.kernel.dots(side, side, book.dual.coef[:, None], np.float64)[:, 0]
-        if len(coef):
-            sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
         dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
         near, room = first_rows(begun.far, found.relative_gap, dual), self.plan.nearby_bytes
         most = rows_within(room, source.rank + bool(found.machine.constant), np.float64)
         if near is None or np.count_nonzero(near) > most:
             return None
+        (rows, coef), side = found.way, source.side
+        way = Operand(data.move(rows.X)) if isinstance(data, Moved) else rows
+        sums = source.kernel.dots(side, side, book.dual.coef[:, None], np.float64)[:, 0]
+        if len(coef):
+            sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
         # Rows that are left out stand at their sides.
         off = np.flatnonzero(~near & (begun.alpha != begun.ends))
         alpha, more = np.where(near, begun.alpha, begun.ends), 0.0
@@ -208,7 +208,7 @@ def refitted(
 def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, found: Bound) -> Begun:
     """Where the k-th problem of the edited rows begins: at the dual point of its bound."""
     n = data.n_rows
-    hi = binary.problem.dual(data.y(0, n), data.weights(0, n)).hi
+    dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
     numbers, alpha, far = data.row_ids(0, n), np.zeros(n), np.zeros(n)
     ends = alpha
     if found.machine.exact:
@@ -228,10 +228,9 @@ def begun(model: Model, k: int, binary: Binary, data: Rows, edited: Changes, fou
     if found.mended is not None:
         places, step = found.mended
         # A coefficient is s alpha, and those that move have no other sign.
-        sign = binary.problem.dual(data.y(0, n), data.weights(0, n)).sign[places]
-        alpha[places] += sign * step
+        alpha[places] += dual.sign[places] * step
     stored = edited.places >= 0
-    alpha, ends = np.minimum(alpha, hi), np.minimum(ends, hi)
+    alpha, ends = np.minimum(alpha, dual.hi), np.minimum(ends, dual.hi)
     keep = np.ones(n, np.bool_)
     keep[edited.places[edited.removed]] = False
     after = []

@@ -144,10 +144,10 @@ class Ledger:
         margins, there = np.empty(size, np.float16), np.zeros(size, np.bool_)
         margins[numbers], there[numbers] = self.margins, True
         rows = None if len(numbers) == size else np.flatnonzero(there)
-        dual = self.dual
-        if dual is not None:
-            dual = dual.at(numbers if rows is None else (np.cumsum(there) - 1)[numbers])
-        return Ledger(margins if rows is None else margins[rows], self.radius, rows, dual)
+        found = Ledger(margins if rows is None else margins[rows], self.radius, rows)
+        if self.dual is not None:
+            found.dual = self.dual.at(found.places(numbers))
+        return found
 
     def among(self, keep: NDArray[np.bool_]) -> Ledger:
         """That of some of the rows."""
