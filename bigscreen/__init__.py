@@ -39,9 +39,11 @@ The packages, from the ground up; each imports only itself and those before it:
 
 import sys
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's, without its import: a command is to hear Ctrl-C at once
 if TYPE_CHECKING:
+    from typing import Any
+
     from bigscreen.data.dataset import Dataset
     from bigscreen.data.memory import MemoryDataset
     from bigscreen.errors import InputError
@@ -129,7 +131,7 @@ _MODULES = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _MODULES:
         raise AttributeError(f"module 'bigscreen' has no attribute {name!r}")
     value = getattr(import_module(f"bigscreen.{_MODULES[name]}"), name)

@@ -60,7 +60,7 @@ class Commands(click.Group):
     def _run(self, run: Callable[[], Any]) -> NoReturn:
         try:
             code: Any = run()
-        except click.Abort:
+        except (click.Abort, KeyboardInterrupt):
             _stop("interrupted", INTERRUPTED)
         except click.ClickException as error:
             _stop(_usage_sentence(error), BAD_INPUT)

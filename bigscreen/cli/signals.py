@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
+from bigscreen.cli import end
+
 INTERRUPTED = 128 + signal.SIGINT
 TERMINATED = 128 + signal.SIGTERM
 
@@ -37,7 +39,7 @@ def orderly(last: bool) -> Iterator[None]:
     """
     before = signal.getsignal(signal.SIGINT)
     main = threading.current_thread() is threading.main_thread()
-    if not main or before not in (signal.default_int_handler, signal.SIG_IGN):
+    if not main or before not in (end, signal.default_int_handler, signal.SIG_IGN):
         yield  # somebody else's business
         return
     _signals.terminated, _signals.held, _signals.closing = False, False, None

@@ -16,7 +16,7 @@ import pytest
 from cli_world import FIT, N, World, bigscreen, process, succeed, world, write_csv
 from rich.console import Console
 
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.cli.common import Bytes, Seconds
 from bigscreen.data.dataset import Dataset
 from bigscreen.model.model import Model
@@ -95,7 +95,7 @@ def test_a_missed_gap_is_said(world: World, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "f.json").read_text())["relative_gap"] > 1e-13
 
 
-@pytest.mark.parametrize("command", [[], *([name] for name in main.commands)])
+@pytest.mark.parametrize("command", [[], *([name] for name in group.commands)])
 def test_help_has_an_example(command: list[str]) -> None:
     shown = succeed(*command, "--help")
     assert f"bigscreen {command[0] if command else 'demo'}" in shown
@@ -106,7 +106,7 @@ def test_help_has_an_example(command: list[str]) -> None:
 
 def test_help_waits_for_nothing_that_is_slow_to_import() -> None:
     slow = "{'numba', 'scipy', 'sklearn', 'rich', 'dask', 'zarr'}"
-    code = f"import sys, bigscreen.cli; print(*{slow} & set(sys.modules))"
+    code = f"import sys, bigscreen.cli.commands; print(*{slow} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
 

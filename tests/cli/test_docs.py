@@ -10,7 +10,7 @@ from cli_world import World, succeed, world
 from places import ROOT
 
 import bigscreen
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 
 __all__ = ["world"]  # a fixture
 
@@ -22,8 +22,11 @@ OTHERS = {"--host", "--port", "--interface", "--nthreads", "--worker-port", "--n
 
 
 def options(command: str) -> set[str]:
-    found = {name for each in main.commands[command].params for name in each.opts}
-    return found | {"--help", *(n for p in main.commands[command].params for n in p.secondary_opts)}
+    found = {name for each in group.commands[command].params for name in each.opts}
+    return found | {
+        "--help",
+        *(n for p in group.commands[command].params for n in p.secondary_opts),
+    }
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -32,9 +35,9 @@ def test_commands_and_options_exist(page: str) -> None:
     commands = re.findall(r"(?:^ *|`|&& )bigscreen ([\w-]+)([^\n`]*)", text, flags=re.MULTILINE)
     assert commands or page not in READMES
     for command, rest in commands:
-        assert command in main.commands, command
+        assert command in group.commands, command
         assert set(re.findall(r"(?<!\S)--[a-z-]+", rest)) <= options(command), rest
-    known = OTHERS.union(*map(options, main.commands))
+    known = OTHERS.union(*map(options, group.commands))
     assert set(re.findall(r"`(--[a-z0-9-]+)", text)) <= known
 
 
@@ -106,7 +109,7 @@ def test_info_prints_the_number_of_shards(world: World) -> None:
 
 
 def test_help_examples_name_what_ingest_makes() -> None:
-    for command in (main, *main.commands.values()):
+    for command in (group, *group.commands.values()):
         with click.Context(command) as context:
             shown = command.get_help(context)
         assert ".store-holdout" not in shown

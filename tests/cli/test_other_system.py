@@ -20,7 +20,7 @@ import numpy as np
 import bigscreen
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels import amx
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 
 assert sys.platform == "darwin" and platform.machine() == "arm64"
 assert not hasattr(os, "posix_fallocate") and not amx.available()
@@ -42,7 +42,7 @@ assert len(path.points) == 4
 
 def run(*words):
     try:
-        main([str(word) for word in words], standalone_mode=False)
+        group([str(word) for word in words], standalone_mode=False)
     except SystemExit as end:
         assert not end.code, words
 

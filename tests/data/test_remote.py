@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from bigscreen import Inline, NystroemSVC, TrainOptions, local_cluster
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
@@ -155,7 +155,7 @@ def test_the_command_line(place, tmp_path):
     put(place / "rows.csv", text(table()))
 
     def run(*words):
-        done = CliRunner().invoke(main, [str(word) for word in words])
+        done = CliRunner().invoke(group, [str(word) for word in words])
         return done.exit_code, done.output
 
     store, model = place / "train.store", place / "model.bsm"

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.files.printable import printable
 
 EVIL = "\x1b[31mred\x1b]0;title\x07\u202eback\x9b2J"
@@ -26,7 +26,7 @@ def test_what_is_not_seen_is_spelled_out(text, seen):
 
 
 def run(*args):
-    done = CliRunner().invoke(main, [str(arg) for arg in args])
+    done = CliRunner().invoke(group, [str(arg) for arg in args])
     shown = done.output
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     assert not any(ord(c) < 32 and c != "\n" or "\x7f" <= c <= "\x9f" for c in shown), shown

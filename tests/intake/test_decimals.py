@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from ingest_cases import in_source_order, take_small_steps
 
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers.decimals import _write, plainly
@@ -68,7 +68,7 @@ def test_what_is_no_such_number_is_said(tmp_path):
     store = ingest(of("31.12.2020;2,5;0", "30.12.2020;3,5;1"), tmp_path / "d", **dates).store
     np.testing.assert_allclose(in_source_order(store)[0], [[18627, 2.5], [18626, 3.5]])
     args = ["ingest", str(of("1.234,5;2;0", "2,5;3;1")), str(tmp_path / "c"), "--decimal", ","]
-    assert CliRunner().invoke(main, args).exit_code == 0
+    assert CliRunner().invoke(group, args).exit_code == 0
 
 
 @settings(max_examples=300, deadline=None)

@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from ingest_cases import in_source_order, take_small_steps
 
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 
@@ -92,8 +92,8 @@ def test_info_says_what_either_layout_takes(tmp_path):
     table(tmp_path / "a.csv")
     runner = CliRunner()
     args = ["ingest", str(tmp_path / "a.csv"), str(tmp_path / "a.store"), "--scale", "standard"]
-    told = [runner.invoke(main, args).output]
-    told.append(runner.invoke(main, ["info", str(tmp_path / "a.store")]).output)
+    told = [runner.invoke(group, args).output]
+    told.append(runner.invoke(group, ["info", str(tmp_path / "a.store")]).output)
     assert all("sparse, 164 KiB planned (dense: 5.56 MiB)" in text for text in told), told
 
 
@@ -139,9 +139,9 @@ def test_a_column_without_a_name_is_named_by_its_position(tmp_path):
 def test_kinds_can_be_allowed_on_the_command_line(tmp_path):
     source = ids(tmp_path / "a.csv", 3000, 3000)
     args = ["ingest", str(source), str(tmp_path / "a.store")]
-    refused = CliRunner().invoke(main, args)
+    refused = CliRunner().invoke(group, args)
     assert refused.exit_code == 2 and "the column 'id'" in refused.output
-    assert CliRunner().invoke(main, [*args, "--max-kinds", "3000"]).exit_code == 0
+    assert CliRunner().invoke(group, [*args, "--max-kinds", "3000"]).exit_code == 0
 
 
 def test_memory_and_disk_are_reckoned_before_they_are_taken(tmp_path, monkeypatch):

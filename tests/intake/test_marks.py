@@ -9,7 +9,7 @@ from ingest_cases import in_source_order, take_small_steps
 from scipy.sparse import csr_array
 
 import bigscreen
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
@@ -178,10 +178,10 @@ def test_sparse_rows_hold_no_marks(tmp_path):
 def test_marks_on_the_command_line(tmp_path):
     source = csv_file(tmp_path / "b.csv", lines(False))
     args = ["ingest", str(source), str(tmp_path / "s"), "--missing", "-,unknown", "--missing"]
-    done = CliRunner().invoke(main, [*args, "-999", "--impute", "mean"])
+    done = CliRunner().invoke(group, [*args, "-999", "--impute", "mean"])
     assert done.exit_code == 0, done.output
     assert Dataset.open(tmp_path / "s").preparation.missing == ["-", "unknown", "-999"]
-    shown = CliRunner().invoke(main, ["info", str(tmp_path / "s")])
+    shown = CliRunner().invoke(group, ["info", str(tmp_path / "s")])
     assert "-, unknown, -999" in shown.output
 
 

@@ -10,7 +10,7 @@ from ingest_cases import in_source_order, take_small_steps
 
 import bigscreen
 from bigscreen import Model
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.missing import ABSENT
 from bigscreen.data.texts import days, days_in, days_of, hashed_name
@@ -93,7 +93,7 @@ def test_dropped_rows_on_the_command_line(tmp_path):
     rows[5][0] = "NULL"
     source = table(tmp_path / "a.csv", rows)
     args = ["ingest", str(source), str(tmp_path / "s"), "--drop-missing", "--json", "-"]
-    done = CliRunner().invoke(main, args)
+    done = CliRunner().invoke(group, args)
     assert done.exit_code == 0, done.output
     record = json.loads(done.stdout)
     assert record["dropped"] == {"rows": 1, "first": [f"{source}, line 6: 'age'"]}
@@ -103,10 +103,10 @@ def test_columns_are_chosen(tmp_path):
     source = table(tmp_path / "a.csv", people())
     assert ingest(source, tmp_path / "a", columns=["age"]).store.preparation.names == ["age"]
     args = ["ingest", str(source), str(tmp_path / "b"), "--columns", "town,age"]
-    assert CliRunner().invoke(main, args).exit_code == 0
+    assert CliRunner().invoke(group, args).exit_code == 0
     assert Dataset.open(tmp_path / "b").preparation.names == ["age", "town"]
     args = ["ingest", str(source), str(tmp_path / "c"), "--drop", "town, joined"]
-    assert CliRunner().invoke(main, args).exit_code == 0
+    assert CliRunner().invoke(group, args).exit_code == 0
     assert Dataset.open(tmp_path / "c").preparation.names == ["age"]
     with pytest.raises(InputError, match="no column 'size': its columns are age, town"):
         ingest(source, tmp_path / "d", columns=["size"])
@@ -209,7 +209,7 @@ def test_an_export_says_that_it_cannot_hash(tmp_path):
     bigscreen.LinearSVC().fit(store).model_.save(tmp_path / "m")
     for kind in ("onnx", "sklearn"):
         args = ["export", str(tmp_path / "m"), str(tmp_path / "s"), str(tmp_path / "o"), "--to"]
-        done = CliRunner().invoke(main, [*args, kind])
+        done = CliRunner().invoke(group, [*args, kind])
         assert done.exit_code == 2 and "hash" in done.output, done.output
 
 

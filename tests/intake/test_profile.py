@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ingest_cases import take_small_steps
 from scipy import sparse, stats
 
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.data.dataset import Dataset
 from bigscreen.intake import profile
 from bigscreen.intake.ingest import ingest
@@ -105,9 +105,9 @@ def test_the_command_line_prints_it_and_info_again(tmp_path):
     mixed(tmp_path / "a.csv")
     args = ["ingest", str(tmp_path / "a.csv"), str(tmp_path / "s"), "--impute", "median"]
     runner = CliRunner()
-    first = runner.invoke(main, args)
+    first = runner.invoke(group, args)
     assert first.exit_code == 0, first.output
-    again = runner.invoke(main, ["info", str(tmp_path / "s")])
+    again = runner.invoke(group, ["info", str(tmp_path / "s")])
     for text in (first.output, again.output):
         assert "9.09 % of the rows" in text and "rarest label" in text and "5.1 %" in text
         assert "2021-01-01 to 2021-12-28" in text and "'Rome' and 'rome' differ" in text
@@ -151,7 +151,7 @@ def test_the_report_page_shows_the_table_of_a_store(tmp_path):
         ["report", "m.bsm", "s", "m.html"],
     ):
         paths = [str(tmp_path / a) if a in ("a.csv", "s", "m.bsm", "m.html") else a for a in args]
-        done = runner.invoke(main, paths)
+        done = runner.invoke(group, paths)
         assert done.exit_code == 0, done.output
     page = (tmp_path / "m.html").read_text()
     assert "The table behind s" in page and "copies of other rows" in page and "holes" in page

@@ -6,12 +6,12 @@ import pytest
 from json_results import SCHEMAS, check_result
 from jsonschema import Draft202012Validator, ValidationError
 
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.report.report import SCHEMA, write_result
 
 COMMANDS = {
     name: command
-    for name, command in main.commands.items()
+    for name, command in group.commands.items()
     if any("--json" in parameter.opts for parameter in command.params)
 }
 

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 from json_results import check_result
 
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 
 N = 600
 FIT = ["--landmarks", "40", "--gamma", "1", "--threads", "1"]
@@ -18,7 +18,7 @@ FIT = ["--landmarks", "40", "--gamma", "1", "--threads", "1"]
 
 def bigscreen(*args: object) -> Result:
     """Run a command in this process."""
-    result = CliRunner().invoke(main, [str(arg) for arg in args], prog_name="bigscreen")
+    result = CliRunner().invoke(group, [str(arg) for arg in args], prog_name="bigscreen")
     if "--json" in args and result.exit_code == 0:
         found = Path(str(args[args.index("--json") + 1]))
         if found.is_file():

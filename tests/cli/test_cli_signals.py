@@ -1,0 +1,67 @@
+"""Ctrl-C and SIGTERM while Python still imports: one line, and the code that says which it was."""
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+BEGIN = "import os, signal, sys; signal.signal(2, signal.default_int_handler);"
+
+AT_IMPORT = """
+import os, signal, sys
+from bigscreen.cli import main
+
+signal.signal(2, signal.default_int_handler)  # which a shell's background jobs are without
+number, left = int(sys.argv.pop(1)), int(sys.argv.pop(1))
+
+def look(event, args):
+    global left
+    if event == "import":
+        left -= 1
+        if left == 0:
+            os.kill(os.getpid(), number)
+
+sys.addaudithook(look)
+main(prog_name="bigscreen")
+"""
+
+
+def ended(command: subprocess.Popen[str], number: int) -> None:
+    said = command.communicate(timeout=120)[1]
+    assert command.returncode == 128 + number, said
+    assert said.strip() == "error: interrupted"
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("left", [1, 60, 250])  # of the commands, some 260 in all
+def test_at_an_import(tmp_path: Path, number: int, left: int) -> None:
+    words = [sys.executable, "-c", AT_IMPORT, str(number), str(left)]
+    words += ["info", str(tmp_path / "none.store")]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as command:
+        ended(command, number)
+
+
+@pytest.mark.parametrize("milliseconds", [10, 40, 100, 200, 350, 1000])
+def test_after_a_while(tmp_path: Path, milliseconds: int) -> None:
+    # a command that does not end by itself: nobody writes to what it reads
+    code = f"{BEGIN} from bigscreen.cli import main; os.write(1, b'.'); main()"
+    words = [sys.executable, "-c", code, "ingest", "-", str(tmp_path / "s"), "--label", "y"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(words, text=True, **pipes) as command:
+        assert command.stdout.read(1) == "."
+        time.sleep(milliseconds / 1000)
+        command.send_signal(signal.SIGINT)
+        said = command.communicate(timeout=120)[1]
+    assert command.returncode == 130, said
+    assert len(said.split("\n\n")[-1].strip().splitlines()) == 1 and "interrupted" in said
+
+
+def test_next_to_nothing_is_imported_before_signals_are_heard() -> None:
+    code = (
+        "import sys; before = {*sys.modules}; import bigscreen.cli; print(*{*sys.modules} - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"typing", "click", "numpy", "threading", "re"} & set(done.stdout.split())
