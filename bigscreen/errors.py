@@ -11,7 +11,9 @@ class InputError(ValueError):
     """Bad input: a file, a parameter or a store that cannot be used as given.
 
     The message is one sentence for a person: what is wrong, where (file, line or row), what to do.
-    The command line prints it and exits with code 2.
+    The command line prints it and exits with code 2. Options stand between backticks as
+    Python has them, alone (`` `drop` ``) or with a value (`` `decimal=','` ``); the command line
+    prints its own for them (``--drop``, ``--decimal ,``).
     """
 
 

@@ -1,9 +1,11 @@
 """What every command shares: one-sentence errors, parameter types, checks before work begins."""
 
+import ast
 import errno
 import math
 import os
 import re
+import shlex
 import shutil
 import sys
 import tempfile
@@ -41,6 +43,15 @@ class Commands(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The commands in the order in which a person needs them."""
         return list(self.commands)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run a command; a mistake names options as they are typed."""
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            command = self.commands[ctx.invoked_subcommand or ""]
+            error.args = (_as_typed(str(error), command.params),)
+            raise
 
     def main(
         self,
@@ -80,6 +91,20 @@ class Commands(click.Group):
 def _stop(sentence: str, code: int) -> NoReturn:
     click.echo(f"error: {printable(' '.join(sentence.split()))}", err=True)
     sys.exit(exit_code(code))
+
+
+def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
+    """A sentence of `InputError` with this command's options in place of Python's."""
+    flags = {each.name: each.opts[0] for each in params if isinstance(each, click.Option)}
+
+    def typed(found: re.Match[str]) -> str:
+        name, value = found.groups()
+        if name not in flags:
+            return found[0]
+        said = "" if value is None else f" {shlex.quote(str(ast.literal_eval(value)))}"
+        return flags[name] + said
+
+    return re.sub(r"`(\w+)(?:=('[^`]*'|\"[^`]*\"|[\d.]+))?`", typed, sentence)
 
 
 def _usage_sentence(error: click.ClickException) -> str:

@@ -38,7 +38,7 @@ from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.evaluate import evaluate, scored_blocks
 from bigscreen.model.model import Model, check_match
 from bigscreen.report.report import FitReport
-from bigscreen.train.options import TrainOptions
+from bigscreen.train.options import OPTIONS, TrainOptions
 from bigscreen.train.run import plan, train
 
 UNLIMITED = 2**63 - 1
@@ -292,6 +292,14 @@ def offset_word(given: Any, words: Mapping[Any, str]) -> str:
     if not (isinstance(given, Hashable) and given in words):
         raise InputError(f"fit_intercept must be {', '.join(map(repr, words))}, got {given!r}")
     return words[given]
+
+
+def checked_components(given: Any) -> int:
+    """An ``n_components`` that is a number, as ``TrainOptions`` takes its landmarks."""
+    values = OPTIONS["landmarks"].values
+    if not values.accept(given):
+        raise InputError(f"n_components must {values.must}, got {given!r}")
+    return int(given)
 
 
 def _score(model: Model, X: Any) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, is_number
-from bigscreen.estimators.base import Machine
+from bigscreen.estimators.base import Machine, checked_components
 from bigscreen.model.model import Model
 from bigscreen.problems.point import met
 from bigscreen.train.options import TrainOptions
@@ -67,7 +67,8 @@ class KernelMachine(Machine):
             )
         if not isinstance(self.shrinking, (bool, np.bool_)):
             raise InputError(f"shrinking must be True or False, got {self.shrinking!r}")
-        landmarks = {} if self._landmarks is None else {"landmarks": self._landmarks}
+        count = self._landmarks
+        landmarks = {} if count is None else {"landmarks": checked_components(count)}
         return self._shared_options(
             exact=self._landmarks is None,
             kernel=self.kernel,

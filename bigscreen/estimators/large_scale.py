@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.metaestimators import available_if
 
-from bigscreen.estimators.base import Classifier
+from bigscreen.estimators.base import Classifier, checked_components
 from bigscreen.estimators.linear import HINGES, problem_of
 from bigscreen.model.model import Model
 from bigscreen.train.options import TrainOptions
@@ -183,7 +183,7 @@ class NystroemSVC(Classifier):
             gamma=self.gamma,
             degree=self.degree,
             coef0=self.coef0,
-            landmarks=self.n_components,
+            landmarks=checked_components(self.n_components),
             sampling=self.sampling,
             truncation=self.truncation,
             features=self.features,

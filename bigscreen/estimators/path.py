@@ -19,7 +19,13 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import check_weights
 from bigscreen.errors import InputError
-from bigscreen.estimators.base import FEW_ENTRIES, INTERCEPTS, Classifier, offset_word
+from bigscreen.estimators.base import (
+    FEW_ENTRIES,
+    INTERCEPTS,
+    Classifier,
+    checked_components,
+    offset_word,
+)
 from bigscreen.estimators.inputs import Labelled, Targets, is_store, open_store, plain_labels
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.shards import blas_threads
@@ -186,7 +192,7 @@ def fit_options(n_components: int | None, fit_intercept: Any, **given: Any) -> T
     if given["gamma"] == "auto":
         raise InputError("gamma must be 'scale' or a number")
     if n_components is not None:
-        given["landmarks"] = n_components
+        given["landmarks"] = checked_components(n_components)
     return TrainOptions(intercept=offset_word(fit_intercept, INTERCEPTS), exact=exact, **given)
 
 

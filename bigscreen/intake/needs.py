@@ -58,8 +58,8 @@ def check_disk(parts: dict[str, int], folder: Path, kept: int = 0) -> None:
     if total > free + kept:
         raise InputError(
             f"the disk of {folder} has {in_units(free)} free and this ingest needs "
-            f"{in_units(total - kept)} more: {_sum(parts)}; make room, take fewer rows (rows), or "
-            "leave out columns (drop)."
+            f"{in_units(total - kept)} more: {_sum(parts)}; make room, take fewer `rows`, or "
+            "leave out columns (`drop`)."
         )
 
 
@@ -91,8 +91,8 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
     if sum(parts.values()) > memory:
         raise InputError(
             f"this ingest needs about {in_units(sum(parts.values()))} of memory and "
-            f"{in_units(memory)} are allowed: {_sum(parts)}; allow more memory, leave out columns "
-            "(drop), or scale by none."
+            f"{in_units(memory)} are allowed: {_sum(parts)}; allow more `memory`, leave out "
+            "columns (`drop`), or `scale='none'`."
         )
 
 

@@ -189,7 +189,7 @@ class TableProfile:
             remarks.append("one value only: drop it")
         elif (mark := self._apart(k)) is not None:
             remarks.append(
-                f"{mark:g} lies far from all other values: is it a mark of missing ones (missing)?"
+                f"{mark:g} lies far from all other values: is it a mark of missing ones?"
             )
         elif self._numbers_rows(k):
             remarks.append("a different whole number in every row: drop it if it numbers them")

@@ -152,7 +152,7 @@ class Reading:
         if self.spill is None and found.dropped:
             raise InputError(
                 f"every row lacks something: {found.dropped_rows[0]}; say what stands for missing "
-                "values (impute), or drop the columns that have them."
+                "values (`impute='median'`), or `drop` the columns that have them."
             )
         if self.spill is None:
             first, stop = self.request.rows

@@ -199,7 +199,7 @@ class Intake:
             name = reader.names[column] if reader.names else f"number {column}"
             raise InputError(
                 f"{where(0)}: the column {name} is categorical in one source and not in another; "
-                "name it as categorical."
+                "name it as `categorical`."
             )
         self.found.width = max(self.found.width, X.shape[1])
         if like is not None and like.n_raw is not None:
@@ -264,8 +264,8 @@ class Intake:
         unit = "write numbers without their units, " if _UNIT.fullmatch(last) else ""
         raise InputError(
             f"the column {column} {why} (such as {last[:40]!r}), and each would be a feature: "
-            f"{unit}leave it out (drop) if it names rows or holds free text, allow more "
-            "(max-kinds), or hash them (hash COLUMN:BITS)."
+            f"{unit}leave it out (`drop`) if it names rows or holds free text, allow more "
+            "(`max_kinds`), or hash them (`hashed='COLUMN:BITS'`)."
         )
 
     def _outcome(
@@ -288,7 +288,7 @@ class Intake:
             what, ask = ("target (nan)", "") if self.regression else ("label", " or unlabelled")
             raise InputError(
                 f"{where(int(np.argmax(missing)))}: the row has no {what}; training rows need "
-                "one, so correct it, remove it, or leave out such rows (drop-missing); only a "
+                "one, so correct it, remove it, or leave out such rows (`drop_missing`); only a "
                 f"store made like another{ask} may do without."
             )
 
@@ -402,7 +402,7 @@ def settle(
         instead = "ask for regression if it is an amount, " if numbers else ""
         raise InputError(
             f"the label has {len(values)} different values ({some}, ...): {instead}name another "
-            f"column as the label, or allow so many labels (max-kinds {len(values)})."
+            f"column as the label, or allow so many labels (`max_kinds={len(values)}`)."
         )
     texts = any(isinstance(value, str) for value in values)
     labels = sorted([str(v) for v in values] if texts else values)

@@ -19,6 +19,8 @@ from rich.console import Console
 from bigscreen.cli.commands import group
 from bigscreen.cli.common import Bytes, Seconds
 from bigscreen.data.dataset import Dataset
+from bigscreen.errors import InputError
+from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.report.report import FitReport, write_json
 
@@ -75,6 +77,23 @@ def test_ingest_holdout_and_info(world: World, tmp_path: Path) -> None:
     shown = succeed("info", world.model, "--json", tmp_path / "m.json")
     assert "rbf" in shown and "40" in shown
     assert json.loads((tmp_path / "m.json").read_text())["labels"] == ["no", "yes"]
+
+
+def test_mistakes_name_options_as_they_are_typed(tmp_path: Path) -> None:
+    """The sentences are those of `bigscreen.ingest`, which has them as Python's."""
+    table, out = tmp_path / "t.csv", tmp_path / "t.store"
+    for cell, python, typed in (
+        ("1,5", "(`decimal=','`)", "(--decimal ,)"),
+        ("n/k", "(`missing='n/k'`)", "(--missing n/k)"),
+        ("no idea", "(`missing='no idea'`)", "(--missing 'no idea')"),
+        ("", "(`drop_missing`)", "(--drop-missing)"),
+    ):
+        table.write_text("a;b;label\n1;2;x\n3;4;y\n" + f"{cell};6;x\n")
+        with pytest.raises(InputError) as refused:
+            ingest([table], out)
+        assert python in str(refused.value)
+        result = bigscreen("ingest", table, out)
+        assert result.exit_code == 2 and typed in result.stderr and "`" not in result.stderr
 
 
 def test_plan(world: World, tmp_path: Path) -> None:

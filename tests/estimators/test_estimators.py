@@ -456,7 +456,7 @@ def test_arrays_are_left_alone():
         (LinearSVC(class_weight={5: 1.0}), "class_weight names 5"),
         (NystroemSVC(gamma=0), "gamma must be a positive"),
         (NystroemSVC(kernel="cubic"), "unknown kernel 'cubic'"),
-        (NystroemSVC(n_components=0), "landmarks must be a whole number, at least 1"),
+        (NystroemSVC(n_components=0), "n_components must be a whole number, at least 1"),
         (NystroemSVC(n_components=10, memory=10_000), "memory"),
     ],
     ids=lambda value: "" if isinstance(value, str) else repr(value),

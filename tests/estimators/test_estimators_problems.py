@@ -360,7 +360,7 @@ def test_a_nu_that_is_infeasible_is_found_before_any_kernel_work():
         (SVR(solver="cd"), "solver cd needs landmarks"),
         (SVR(solver="cd", n_components=5), "cannot fit an unpenalised offset"),
         (OneClassSVM(solver="cd", n_components=5), "cannot fit one-class"),
-        (SVR(n_components=0), "landmarks must be a whole number, at least 1"),
+        (SVR(n_components=0), "n_components must be a whole number, at least 1"),
         (SVR(kernel="cubic"), "unknown kernel"),
     ],
     ids=str,

@@ -74,7 +74,7 @@ def test_marks_of_missing_values_and_labels_written_twice_are_pointed_out(tmp_pa
     (tmp_path / "a.csv").write_text("\n".join(["score,fine,label", *rng.permutation(rows)]) + "\n")
     made = ingest(tmp_path / "a.csv", tmp_path / "s")
     score, fine = (column["remarks"] for column in made.store.profile["columns"])
-    assert score == ["-999 lies far from all other values: is it a mark of missing ones (missing)?"]
+    assert score == ["-999 lies far from all other values: is it a mark of missing ones?"]
     assert not any("mark of missing" in remark for remark in fine)
     assert any(
         "'Yes' and 'yes' differ in case" in note.replace("'yes' and 'Yes'", "'Yes' and 'yes'")

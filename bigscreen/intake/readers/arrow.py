@@ -210,7 +210,8 @@ class ArrowReader:
                 row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
                 raise InputError(
                     f"{where(row)}: column {self._names[f]!r} is empty; fill it in, say what "
-                    "stands for such values (impute), or leave their rows out (drop-missing)."
+                    "stands for such values (`impute='median'`), or leave their rows out "
+                    "(`drop_missing`)."
                 )
             return values
 

@@ -312,7 +312,7 @@ def open_idx(
         labels = Path(labels_file) if labels_file else idx_labels_file(path)
         if labels is None:
             raise InputError(
-                f"{path} has no labels file beside it: name one (labels file), or say label none."
+                f"{path} has no labels file beside it: name one (`labels_file`), or say label none."
             )
 
     def matrix() -> Matrix:

@@ -371,7 +371,7 @@ class Dates:
             how = f"written as {self._form}" if self._form else "as ISO 8601 has it"
             raise InputError(
                 f"{where(row)}: {text[:40]!r} is no date {how}; correct it, or say how dates are "
-                "written (date COLUMN=%d/%m/%Y)."
+                "written (`date='COLUMN=%d/%m/%Y'`)."
             ) from None
 
 
@@ -389,8 +389,8 @@ def date_format(words: Iterable[str], place: str) -> str | None:
     if all(ISO_DATE.fullmatch(word) or DATE_LIKE.fullmatch(word) for word in words):
         raise InputError(
             f"{place}: {words[0]!r} looks like a date or a time, but not in which order it is "
-            "written: say so (date COLUMN=%d/%m/%Y, as strptime has it), name the column as "
-            "categorical, or drop it."
+            "written: say so (`date='COLUMN=%d/%m/%Y'`, as strptime has it), name the column as "
+            "`categorical`, or `drop` it."
         )
     return None
 

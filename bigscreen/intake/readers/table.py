@@ -184,14 +184,15 @@ def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
     place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
     if decimal is None and all(_COMMA.fullmatch(word) for word in words):
         raise InputError(
-            f"{place}: {words[0]!r} has a comma: say whether it stands before decimals (decimal ,) "
-            "or sets thousands apart (decimal .)."
+            f"{place}: {words[0]!r} has a comma: say whether it stands before decimals "
+            "(`decimal=','`) or sets thousands apart (`decimal='.'`)."
         )
     amounts = [text for text in texts if exact_number(text) is not None]
     if np.any(plain & ~missing.holes(values)) or not all(map(missing.marked, amounts)):
         raise InputError(
             f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
-            "missing value (missing), or that the column is categorical or dropped."
+            f"missing value (`missing={words[0][:40]!r}`), or that the column is `categorical`, or "
+            "`drop` it."
         )
     form = date_format(words, place)
     return TEXT if form is None else Kind("date", form)

@@ -273,7 +273,7 @@ def find_fields(path: Place, layout: Layout, text: bytes, line: int) -> Split:
     if status == RAGGED:
         raise InputError(
             f"{path}, line {line}: {found} fields where {layout.columns} are expected; mend "
-            "the row, or name the delimiter if it is another."
+            "the row, or name the `delimiter` if it is another."
         )
     if status == BAD_QUOTE:
         raise InputError(
@@ -353,8 +353,8 @@ def exact_number(text: str) -> float | None:
 def missing_value(place: str) -> InputError:
     """Return the error of a value that is missing where none may be."""
     return InputError(
-        f"{place}: the value is missing; fill it in, say what stands for such values (impute), or "
-        "leave their rows out (drop-missing)."
+        f"{place}: the value is missing; fill it in, say what stands for such values "
+        "(`impute='median'`), or leave their rows out (`drop_missing`)."
     )
 
 
