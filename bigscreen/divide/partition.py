@@ -26,7 +26,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear, geometry
-from bigscreen.model.model import Gate
+from bigscreen.model.gate import Gate
 from bigscreen.numerics.rows import FloatArray
 
 SAMPLE = 1024

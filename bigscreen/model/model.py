@@ -15,14 +15,15 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.source_rows import is_matrix, prepared_rows
 from bigscreen.errors import InputError
-from bigscreen.kernels.base import FEW, SMALLEST, Kernel
-from bigscreen.kernels.moved import Move, move_for
+from bigscreen.kernels.base import FEW, Kernel
+from bigscreen.kernels.moved import move_for
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import alike, spread
-from bigscreen.kernels.standard import Compiled, geometry, kernel_from_dict
+from bigscreen.kernels.standard import geometry, kernel_from_dict
 from bigscreen.model.calibration import Calibration, given_prior
 from bigscreen.model.file import opened, packed, unpacked, write
+from bigscreen.model.gate import Gate, row_numbers
 from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
+from bigscreen.model.scores import Scorer, vote_values, votes
 from bigscreen.model.shown import certificate_html
 from bigscreen.numerics.rows import FloatArray
 
@@ -37,156 +38,10 @@ OPTIONAL = {"support", "gate_ids", *LEDGER_ARRAYS}
 KINDS = ("classifier", "regressor", "one-class")
 OUTLIER, INLIER = -1, 1
 
-ACCURATE = 2.0**-12
-"""Part of a row's largest score that float32 entries may have moved any of its scores by; the
-scores of other rows come from float64 entries."""
-
 MOST_SHOWN = 12
 """Labels that a notebook shows."""
 
 _LABELS = {"regressor": [], "one-class": [OUTLIER, INLIER]}
-
-
-@dataclass(eq=False)
-class Gate:
-    """The nearest centre of kernel k-means: ``argmin_p offset_p - 2 sum_j coef[j, p] k(x, z_j)``.
-
-    A centre is a weighted mean of landmarks z in the kernel's feature space; the distance to it
-    lacks ``k(x, x)``, which is the same for all centres.
-
-    Attributes
-    ----------
-    landmarks : (g, d) float32 ndarray or csr_array
-    coef : (g, parts) float64 ndarray
-        The weights of the landmarks in the centres.
-    offset : (parts,) float64 ndarray
-        The centres' squared norms.
-    ids : (g,) int64 ndarray or None
-        The landmarks' numbers in the training data; a precomputed kernel needs them.
-    """
-
-    landmarks: Features
-    coef: FloatArray
-    offset: FloatArray
-    ids: NDArray[np.int64] | None = None
-
-    def __post_init__(self) -> None:
-        self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)
-        self.offset = np.ascontiguousarray(self.offset, dtype=np.float64)
-        size = self.landmarks.shape[0]
-        if self.coef.shape != (size, len(self.offset)) or len(self.offset) == 0:
-            raise ValueError(
-                f"the gate's coef has shape {self.coef.shape} for {size} landmarks and "
-                f"{len(self.offset)} parts"
-            )
-        if not (np.isfinite(self.coef).all() and np.isfinite(self.offset).all()):
-            raise ValueError("the gate's numbers are not all finite")
-        if self.ids is not None:
-            self.ids = row_numbers(self.ids, size, "the gate's ids")
-
-    @property
-    def n_parts(self) -> int:
-        return len(self.offset)
-
-    @cached_property
-    def side(self) -> Operand:
-        return Operand(self.landmarks, self.ids)
-
-    def nearest(self, kernel: Kernel, rows: Features) -> NDArray[np.int64]:
-        """The part of every row, (rows,) int64."""
-        distance: FloatArray = self.offset - 2.0 * kernel.dots(rows, self.side, self.coef)
-        parts: NDArray[np.int64] = np.argmin(distance, axis=1).astype(np.int64)
-        return parts
-
-
-def row_numbers(given: NDArray[Any], size: int, what: str) -> NDArray[np.int64]:
-    """`given` as int64 of shape (size,), not negative; ValueError if it is something else."""
-    given = np.asarray(given)
-    if given.shape != (size,) or not np.issubdtype(given.dtype, np.integer):
-        raise ValueError(f"{what} must be {size} whole numbers")
-    if size and given.min() < 0:
-        raise ValueError(f"{what} must not be negative")
-    numbers: NDArray[np.int64] = np.ascontiguousarray(given, dtype=np.int64)
-    return numbers
-
-
-class _Scorer:
-    """Scores of one part: its landmarks, and what their kernel entries are summed with."""
-
-    def __init__(
-        self,
-        kernel: Kernel,
-        side: Operand,
-        coef: FloatArray,
-        intercept: FloatArray,
-        move: Move | None = None,
-        single: bool = True,
-    ) -> None:
-        self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
-        self.coef = np.ascontiguousarray(coef.T)
-        self.size = float(np.max(np.sum(np.abs(coef), axis=1)))
-        self.longest = float(side.sqnorms.max(initial=0.0))
-        width = side.X.shape[1]
-        # Other kernels' entries are given in float64, or for nothing.
-        single = single and isinstance(kernel, Compiled)
-        single = single and kernel.precision(self.longest, width) is np.float32
-        self.entries = np.float32 if single else np.float64
-        # One weight a landmark, by which errors of its entries count in any of the scores.
-        group = alike(side.X) if single else None
-        weights = [spread(each, group) for each in self.coef.T] if single else []
-        self.spread = np.max(weights, axis=0) if single else np.zeros(0)
-
-    def scores(self, X: Features) -> FloatArray:
-        """(rows, k), offset included."""
-        X = X if self.move is None else self.move(X)
-        if self.entries is np.float64:
-            return self._dots(X, self.coef, np.float64) + self.intercept
-        kernel, given = self.kernel, (sqnorms(X), self.longest, X.shape[1])
-        error = kernel.relative_error(*given) if kernel.nonnegative else None
-        columns = self.coef if error is None else np.column_stack([self.coef, self.spread])
-        values = self._dots(X, columns, np.float32)
-        sums = values[:, : len(self.intercept)]
-        scores = sums + self.intercept
-        largest = np.max(np.abs(scores), axis=1)
-        if error is None:
-            moved = kernel.entry_error(*given) * np.sqrt(self.spread.sum())
-        else:
-            # Of entries in [0, 1] the squares are no larger; what they err by together moves all.
-            moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
-        # Entries that float32 takes for 0, or nearly, are none to float64.
-        moved = moved + SMALLEST * self.size
-        rough = np.flatnonzero(~(moved <= ACCURATE * largest))
-        if len(rough):
-            scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
-        return scores
-
-    def _dots(self, X: Features, columns: FloatArray, entries: type) -> FloatArray:
-        return self.kernel.dots(X, self.side, columns, entries)
-
-
-def _votes(seconds: NDArray[np.bool_], n_labels: int) -> NDArray[np.int64]:
-    """Votes for every label, (rows, n_labels) int64; ``seconds``, (rows, pairs): for the second."""
-    first, second = np.triu_indices(n_labels, 1)
-    out = np.zeros((len(seconds), n_labels), dtype=np.int64)
-    for pair, won in enumerate(seconds.T):
-        out[:, second[pair]] += won
-        out[:, first[pair]] += ~won
-    return out
-
-
-def _vote_values(scores: FloatArray, n_labels: int) -> FloatArray:
-    """One decision value a label, (rows, n_labels): votes, and less than half a vote of scores.
-
-    A label's pair scores are summed and squashed, so that they decide only between labels of as
-    many votes: what scikit-learn's SVC calls the shape "ovr".
-    """
-    first, second = np.triu_indices(n_labels, 1)
-    total = np.zeros((len(scores), n_labels))
-    for pair, score in enumerate(scores.T):
-        total[:, second[pair]] += score
-        total[:, first[pair]] -= score
-    values: FloatArray = _votes(scores > 0, n_labels) + total / (3 * (np.abs(total) + 1))
-    return values
 
 
 @dataclass(eq=False)
@@ -318,7 +173,7 @@ class Model:
         return int((self.coef if self.landmarks is None else self.landmarks).shape[1])
 
     @cached_property
-    def _scorers(self) -> list[_Scorer]:
+    def _scorers(self) -> list[Scorer]:
         """One for every part, of which there is one without a gate; made once for all blocks."""
         if self.part is None:
             rows, kernel = self.landmarks, self.kernel
@@ -332,14 +187,14 @@ class Model:
             # Of an exact machine of few support rows float64 entries cost nothing.
             fine = fine or self.support is not None and rows.shape[0] <= FEW
             side = Operand(rows, self.support)
-            return [_Scorer(kernel, side, self.coef, self.intercept, move, not fine)]
+            return [Scorer(kernel, side, self.coef, self.intercept, move, not fine)]
         assert self.gate is not None and self.landmarks is not None
         scorers = []
         for p in range(self.gate.n_parts):
             own = np.flatnonzero(self.part == p)
             ids = None if self.support is None else self.support[own]
             side = Operand(self.landmarks[own], ids)
-            scorers.append(_Scorer(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
+            scorers.append(Scorer(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
         return scorers
 
     @property
@@ -415,7 +270,7 @@ class Model:
             return scores[:, 0]
         codes: NDArray[Any]
         if self.strategy == "one":
-            codes = np.argmax(_votes(scores >= self.threshold, len(self.labels)), axis=1)
+            codes = np.argmax(votes(scores >= self.threshold, len(self.labels)), axis=1)
         elif scores.shape[1] == 1:
             codes = scores[:, 0] > self.threshold
         else:
@@ -428,7 +283,7 @@ class Model:
         One against one: the votes, and scores that separate equal ones.
         """
         if self.strategy == "one" and len(self.labels) > 2:
-            return _vote_values(scores, len(self.labels))
+            return vote_values(scores, len(self.labels))
         return scores
 
     def predict(self, X: Any, *, prepared: bool = False) -> NDArray[Any]:

@@ -20,7 +20,8 @@ from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Rbf, make_kernel
 from bigscreen.model.file import SCHEMA
-from bigscreen.model.model import NO_CERTIFICATE, Gate, Model
+from bigscreen.model.gate import Gate
+from bigscreen.model.model import NO_CERTIFICATE, Model
 
 D, M = 7, 5
 

@@ -1,0 +1,95 @@
+"""Scores of rows by a model's landmarks, and votes of labels that are fitted one against one."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.layout import Features, sqnorms
+from bigscreen.kernels.base import SMALLEST, Kernel
+from bigscreen.kernels.moved import Move
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.square import alike, spread
+from bigscreen.kernels.standard import Compiled
+from bigscreen.numerics.rows import FloatArray
+
+ACCURATE = 2.0**-12
+"""Part of a row's largest score that float32 entries may have moved any of its scores by; the
+scores of other rows come from float64 entries."""
+
+
+class Scorer:
+    """Scores of one part: its landmarks, and what their kernel entries are summed with."""
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        side: Operand,
+        coef: FloatArray,
+        intercept: FloatArray,
+        move: Move | None = None,
+        single: bool = True,
+    ) -> None:
+        self.kernel, self.side, self.intercept, self.move = kernel, side, intercept, move
+        self.coef = np.ascontiguousarray(coef.T)
+        self.size = float(np.max(np.sum(np.abs(coef), axis=1)))
+        self.longest = float(side.sqnorms.max(initial=0.0))
+        width = side.X.shape[1]
+        # Other kernels' entries are given in float64, or for nothing.
+        single = single and isinstance(kernel, Compiled)
+        single = single and kernel.precision(self.longest, width) is np.float32
+        self.entries = np.float32 if single else np.float64
+        # One weight a landmark, by which errors of its entries count in any of the scores.
+        group = alike(side.X) if single else None
+        weights = [spread(each, group) for each in self.coef.T] if single else []
+        self.spread = np.max(weights, axis=0) if single else np.zeros(0)
+
+    def scores(self, X: Features) -> FloatArray:
+        """(rows, k), offset included."""
+        X = X if self.move is None else self.move(X)
+        if self.entries is np.float64:
+            return self._dots(X, self.coef, np.float64) + self.intercept
+        kernel, given = self.kernel, (sqnorms(X), self.longest, X.shape[1])
+        error = kernel.relative_error(*given) if kernel.nonnegative else None
+        columns = self.coef if error is None else np.column_stack([self.coef, self.spread])
+        values = self._dots(X, columns, np.float32)
+        sums = values[:, : len(self.intercept)]
+        scores = sums + self.intercept
+        largest = np.max(np.abs(scores), axis=1)
+        if error is None:
+            moved = kernel.entry_error(*given) * np.sqrt(self.spread.sum())
+        else:
+            # Of entries in [0, 1] the squares are no larger; what they err by together moves all.
+            moved = error * (np.max(np.abs(sums), axis=1) + np.sqrt(values[:, -1]))
+        # Entries that float32 takes for 0, or nearly, are none to float64.
+        moved = moved + SMALLEST * self.size
+        rough = np.flatnonzero(~(moved <= ACCURATE * largest))
+        if len(rough):
+            scores[rough] = self._dots(X[rough], self.coef, np.float64) + self.intercept
+        return scores
+
+    def _dots(self, X: Features, columns: FloatArray, entries: type) -> FloatArray:
+        return self.kernel.dots(X, self.side, columns, entries)
+
+
+def votes(seconds: NDArray[np.bool_], n_labels: int) -> NDArray[np.int64]:
+    """Votes for every label, (rows, n_labels) int64; ``seconds``, (rows, pairs): for the second."""
+    first, second = np.triu_indices(n_labels, 1)
+    out = np.zeros((len(seconds), n_labels), dtype=np.int64)
+    for pair, won in enumerate(seconds.T):
+        out[:, second[pair]] += won
+        out[:, first[pair]] += ~won
+    return out
+
+
+def vote_values(scores: FloatArray, n_labels: int) -> FloatArray:
+    """One decision value a label, (rows, n_labels): votes, and less than half a vote of scores.
+
+    A label's pair scores are summed and squashed, so that they decide only between labels of as
+    many votes: what scikit-learn's SVC calls the shape "ovr".
+    """
+    first, second = np.triu_indices(n_labels, 1)
+    total = np.zeros((len(scores), n_labels))
+    for pair, score in enumerate(scores.T):
+        total[:, second[pair]] += score
+        total[:, first[pair]] -= score
+    values: FloatArray = votes(scores > 0, n_labels) + total / (3 * (np.abs(total) + 1))
+    return values
