@@ -21,7 +21,6 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.table import Table
 from rich.text import Text
@@ -31,6 +30,7 @@ from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.problems.point import reached
+from bigscreen.report.remaining import Left
 from bigscreen.report.report import PLAIN_SECONDS, Heartbeat, count, left_of, seconds
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ class PathBar:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[line]}"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
         )
         self._task: TaskID | None = None
-        self._heart = Heartbeat(lambda: self._waiting or self._last, self._print)
-        self._last = "starting"
+        self._heart = Heartbeat(self._doing, self._print)
+        self._last, self._left = "starting", Left({})
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -91,6 +91,9 @@ class PathBar:
         if self._waiting is not None:
             self._print(self._waiting)
 
+    def _doing(self) -> str:
+        return f"{self._last}  {self._left}".rstrip()
+
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
         line = ""
@@ -102,17 +105,18 @@ class PathBar:
             where = event["phase"]
         else:
             return
+        self._left = Left(event)
         if self._bar.disable:
             self._last = f"{where}  {event['done']} of {event['total']}  {line}".rstrip()
             if line:
                 self._waiting = self._last
                 if time.monotonic() - self._printed >= PLAIN_SECONDS:
-                    self._print(self._last)
+                    self._print(self._doing())
             return
         if self._task is None:
-            self._task = self._bar.add_task(where, total=event["total"], line=line)
+            self._task = self._bar.add_task(where, total=event["total"], line=line, left=self._left)
         now = {"total": event["total"], "completed": event["done"]}
-        self._bar.update(self._task, description=where, line=line, **now)
+        self._bar.update(self._task, description=where, line=line, left=self._left, **now)
 
     def _print(self, line: str) -> None:
         self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

@@ -20,7 +20,6 @@ from rich.progress import (
     TaskID,
     TaskProgressColumn,
     TextColumn,
-    TimeRemainingColumn,
 )
 from rich.spinner import Spinner
 from rich.table import Table
@@ -28,6 +27,7 @@ from rich.text import Text
 
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
+from bigscreen.report.remaining import Left, TimeLeft
 
 PLAIN_SECONDS = 2.0
 HEARTBEAT_SECONDS = 10.0
@@ -180,6 +180,7 @@ class FitReport(LiveReport):
         super().__init__(console)
         self._phase = ""
         self._line = ""
+        self._left = Left({})
         self._began = time.monotonic()
         self._printed = -math.inf
         self._waiting: str | None = None
@@ -196,10 +197,11 @@ class FitReport(LiveReport):
         super().__exit__(kind, error, trace)
 
     def _doing(self) -> str:
-        return self._line or self._phase or "starting"
+        return "  ".join(filter(None, [self._line or self._phase or "starting", str(self._left)]))
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event of `bigscreen.train.run.train`."""
+        self._left = Left(event)
         if event["event"] == "phase":
             self._close_phase()
             self._phase, self._line, self._began = event["phase"], "", time.monotonic()
@@ -211,13 +213,14 @@ class FitReport(LiveReport):
             self._line = pass_line(event)
             self._show()
             if self._live is None:
-                self._plain(self._line)
+                self._plain(self._doing())
+
+    def __rich__(self) -> Text:
+        return Text(printable(self._doing()), overflow="ellipsis", no_wrap=True)
 
     def _show(self) -> None:
         if self._live is not None:
-            line = printable(self._line or self._phase)
-            text = Text(line, overflow="ellipsis", no_wrap=True)
-            self._live.update(Spinner("dots", text))
+            self._live.update(Spinner("dots", self))
 
     def _close_phase(self) -> None:
         if self._live is not None and self._phase:
@@ -245,14 +248,18 @@ class IngestBar:
             BarColumn(),
             TaskProgressColumn(),
             TextColumn("{task.fields[rows]} rows"),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._line = "opening the files"
-        self._heart = Heartbeat(lambda: self._line, lambda line: console.print(line, markup=False))
+        self._time_left = TimeLeft()
+        self._line, self._left = "opening the files", Left({})
+        self._heart = Heartbeat(
+            lambda: f"{self._line}  {self._left}".rstrip(),
+            lambda line: console.print(line, markup=False),
+        )
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -272,9 +279,10 @@ class IngestBar:
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
         phase, rows = event["phase"], event["rows"]
-        self._line = f"{phase}  {count(rows)} rows"
+        left = Left({"seconds_left": self._time_left(event)})
+        self._line, self._left = f"{phase}  {count(rows)} rows", left
         if phase not in self._tasks:
-            self._tasks[phase] = self._bar.add_task(phase, rows="0")
+            self._tasks[phase] = self._bar.add_task(phase, rows="0", left="")
         unit = "bytes" if phase == "read" else "rows"
         self._bar.update(
             self._tasks[phase],
@@ -282,6 +290,7 @@ class IngestBar:
             # Unknown sizes show as a bar that moves to and fro.
             total=event[f"{unit}_total"] or None,
             rows=count(rows),
+            left=left,
         )
 
 

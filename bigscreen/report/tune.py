@@ -17,6 +17,7 @@ from rich.text import Text
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.report.path import check_matplotlib
+from bigscreen.report.remaining import Left
 from bigscreen.report.report import PLAIN_SECONDS, LiveReport, count, pass_line, seconds
 
 if TYPE_CHECKING:
@@ -33,13 +34,15 @@ class TuneReport(LiveReport):
         super().__init__(console)
         self._rungs: list[dict[str, Any]] = []
         self._line, self._printed = "", -math.inf
+        self._left = Left({})
 
     def _doing(self) -> str:
-        return self._line or "starting"
+        return f"{self._line or 'starting'}  {self._left}".rstrip()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
         what = event["event"]
+        self._left = Left(event)
         if what == "rung":
             self._rungs.append(dict(event))
             self._line = ""
@@ -55,10 +58,10 @@ class TuneReport(LiveReport):
             self._line = event["phase"] if what == "phase" else pass_line(event)
         if self._live is not None:
             grid = rungs_table(self._rungs)
-            grid.caption = Text(printable(self._line))
+            grid.caption = Text(printable(self._doing()))
             self._live.update(grid)
         elif self._line and time.monotonic() - self._printed >= PLAIN_SECONDS:
-            self._print(self._line)
+            self._print(self._doing())
             self._printed = time.monotonic()
 
 

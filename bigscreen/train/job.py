@@ -261,7 +261,7 @@ class Job:
             "rule": make_rule(options.rule, options.f, options.patience),
             "certify": options.certify,
             "source": attempt.source,
-            "report": lambda event: self._pass_on(event, binary.name),
+            "report": lambda event: self._pass_on(event, binary),
         }
 
     def _tol(self, binary: Binary) -> float:
@@ -274,7 +274,7 @@ class Job:
 
         def passed(event: dict[str, Any]) -> None:
             if event["event"] != "phase":
-                self._pass_on(event, binary.name)
+                self._pass_on(event, binary)
 
         return passed
 
@@ -304,6 +304,10 @@ class Job:
             result = before
             self._finish(binary, result)
         self.results[binary.folder] = result
+        if self.watched and len(self.problems) > 1:
+            with self._telling:
+                told = {"event": "progress", "phase": "solve", "done": len(self.results)}
+                self.report({**told, "total": len(self.problems)})
 
     def model(self) -> Model:
         """The model of all results; a warning says which of them missed the gap."""
@@ -462,14 +466,18 @@ class Job:
             f"largest {what} is {gap:.2e}, of {worst}; {why}"
         )
 
-    def _pass_on(self, event: dict[str, Any], name: Any) -> None:
+    def _pass_on(self, event: dict[str, Any], binary: Binary) -> None:
         with self._telling:
             if event["event"] == "pass":
                 told = ("pass", "relative_gap", "rows_alive")
                 self.fleet.show({f"bigscreen_{number}": event[number] for number in told})
             # Asking every process for its memory takes longer than a pass over a few rows.
             if self.watched:
-                self.report({**event, "class": name, "memory": self.fleet.memory()})
+                beside = {"class": binary.name, "memory": self.fleet.memory()}
+                if event["event"] == "pass":
+                    until = {"tol": self._tol(binary), "max_iter": self.options.max_iter}
+                    beside |= {**until, "problems": len(self.problems)}
+                self.report({**event, **beside})
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
         starts = [result["start"] for result in results if result.get("start")]
