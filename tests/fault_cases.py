@@ -1,13 +1,15 @@
 """Random faults in real processes: every command ends with the same bits, or in one sentence.
 
-    python tests/fault_cases.py --cases 100 --seed 0 [--only ingest,predict,path,tune]
+    python tests/fault_cases.py --cases 100 --seed 0 [--only ingest,predict] [--victims disk,chunk]
 
 Each case is a small fit, path, search or prediction on two worker processes (started by the
 command, or those of a scheduler of their own), or an ingest, in which something is killed,
-terminated, interrupted or stopped at a random moment. It must end with what an undisturbed run
-writes, bit for bit; or in one sentence, without a traceback, and then come to that with
-``--resume`` (or anew, where nothing was kept; an ingest goes on by itself). No process of it may
-be left. Prints the counts, and every case that did not.
+terminated, interrupted, stopped or made ten times slower at a random moment; or a worker comes
+late, the disk fills, a byte of a chunk is turned over, the client's connection is cut. It must end
+with what an undisturbed run writes, bit for bit; or in one sentence, without a traceback, and then
+come to that with ``--resume`` (or anew, where nothing was kept; an ingest goes on by itself). No
+process of it may be left. Prints the counts, and every case that did not. Disks fill where the user
+may mount one.
 """
 
 from __future__ import annotations
@@ -18,12 +20,15 @@ import os
 import random
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections import Counter
-from contextlib import suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +41,7 @@ from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
 
 ROWS, HANGS, LINGERS = 20_000, 400.0, 30.0
+DISK = 1 << 30
 ON_LANDMARKS = "--landmarks 60 --gamma .3"
 
 
@@ -87,7 +93,7 @@ from bigscreen.fleet import workers
 from bigscreen.intake import read_pass, spill
 from bigscreen.intake.readers import base
 from bigscreen.cli import main
-monitor.CHECKPOINT_SECONDS, workers.FROZEN_SECONDS = {every}, 4.0
+monitor.CHECKPOINT_SECONDS, workers.FROZEN_SECONDS = {every}, {frozen}
 read_pass.CHECKPOINT_SECONDS, base.PIECE_BYTES = {every}, 1 << 18
 read_pass.BUCKET_BYTES, spill.PART_BYTES = 1 << 20, 1 << 19
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -95,11 +101,18 @@ main(prog_name="bigscreen")
 """
 ENDS = {2, 128 + signal.SIGINT, 128 + signal.SIGTERM}
 FAULTS = {
-    "worker": ("KILL", "KILL", "TERM", "STOP", "PAUSE"),
+    "worker": ("KILL", "KILL", "TERM", "STOP", "PAUSE", "SLOW"),
     "workers": ("KILL", "TERM", "STOP"),
     "coordinator": ("KILL", "TERM", "INT", "INT INT", "PAUSE"),
     "scheduler": ("KILL", "TERM", "PAUSE"),
+    "late": ("JOIN",),
+    "connection": ("CUT",),
+    "disk": ("FULL",),
+    "chunk": ("FLIP",),
 }
+CLUSTERS = ("scheduler", "late", "connection")
+ALONE = ("coordinator", "disk", "chunk")
+"""What can be done to a cluster of its own only, and to a command without workers."""
 
 
 @dataclass
@@ -119,31 +132,46 @@ def main() -> int:
     parser.add_argument("--cases", type=int, default=100)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default=",".join(JOBS), metavar="JOB,JOB,...")
+    parser.add_argument("--victims", default=",".join(FAULTS), metavar="VICTIM,VICTIM,...")
+    parser.add_argument("--frozen", type=float, default=4.0, help="after how many seconds silent")
     options = parser.parse_args()
-    jobs = options.only.split(",")
-    chance = random.Random(options.seed)
+    jobs, victims = options.only.split(","), options.victims.split(",")
     with tempfile.TemporaryDirectory(prefix="bigscreen-faults-") as folder:
-        world = World(Path(folder), jobs)
-        counts: Counter[str] = Counter()
-        failed = []
-        for number in range(options.cases):
-            case = drawn(chance, world.seconds)
-            ended, said = world.run(case)
-            counts[ended] += 1
-            print(f"{number + 1}: {case} -> {ended}", flush=True)
-            if ended.startswith("WRONG"):
-                print(said[-2000:], flush=True)
-                failed.append({**vars(case), "ended": ended, "said": said})
+        mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", folder]
+        if "disk" in victims and subprocess.run(mount).returncode:
+            victims.remove("disk")
+        try:
+            return tried(World(Path(folder), jobs, options.frozen), options, victims)
+        finally:
+            if "disk" in victims:
+                subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def tried(world: World, options: argparse.Namespace, victims: list[str]) -> int:
+    """Run the cases; 1 if one of them ended as none should."""
+    chance = random.Random(options.seed)
+    counts: Counter[str] = Counter()
+    failed = []
+    for number in range(options.cases):
+        case = drawn(chance, world.seconds, victims)
+        ended, said = world.run(case)
+        counts[ended] += 1
+        print(f"{number + 1}: {case} -> {ended}", flush=True)
+        if ended.startswith("WRONG"):
+            print(said[-2000:], flush=True)
+            failed.append({**vars(case), "ended": ended, "said": said})
     print(json.dumps({"cases": options.cases, "counts": counts, "failed": failed}, indent=1))
     return int(bool(failed))
 
 
-def drawn(chance: random.Random, seconds: dict[str, float]) -> Case:
+def drawn(chance: random.Random, seconds: dict[str, float], victims: list[str]) -> Case:
     """A random case."""
     job = chance.choice(sorted(seconds))
     outer = chance.random() < 0.3 and JOBS[job].workers
-    victims = ["worker", "worker", "workers", "coordinator"] + ["scheduler"] * outer
-    victim = chance.choice(victims) if JOBS[job].workers else "coordinator"
+    wanted = [*victims, *victims[:1]]
+    fit = [v for v in wanted if JOBS[job].workers or v in ALONE] or ["coordinator"]
+    victim = chance.choice(fit)
+    outer = outer or victim in CLUSTERS
     moment = chance.uniform(0.3, 1.1 * seconds[job])
     every = chance.choice((-1.0, 30.0))
     return Case(job, outer, victim, chance.choice(FAULTS[victim]), moment, every)
@@ -152,8 +180,8 @@ def drawn(chance: random.Random, seconds: dict[str, float]) -> Case:
 class World:
     """What commands read, and what they write undisturbed."""
 
-    def __init__(self, folder: Path, jobs: list[str]) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, jobs: list[str], frozen: float) -> None:
+        self.folder, self.frozen = folder, frozen
         rng = np.random.default_rng(0)
         X = rng.normal(size=(ROWS, 8))
         y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=ROWS) > 0
@@ -178,25 +206,39 @@ class World:
     def run(self, case: Case) -> tuple[str, str]:
         """How a case ends, and what was said."""
         cluster: list[subprocess.Popen[str]] = []
+        undo = ExitStack()
         try:
             where = "--workers 2" if JOBS[case.job].workers else ""
+            relay = None
             if case.outer:
-                cluster, address = started(self.folder)
+                cluster, address = started(self.folder, 1 if case.victim == "late" else 2)
+                if case.victim == "connection":
+                    relay = Relay(address)
+                    undo.callback(relay.close)
+                    address = relay.address
                 where = f"--scheduler {address}"
             command = self._run(case.job, case.every, where)
             time.sleep(case.moment)
             family = below(command.pid)
-            stopped = disturb(case, command, cluster)
+            if relay is not None:
+                relay.cut()
+            elif case.victim == "late":
+                cluster.append(worker(self.folder, address))
+            elif case.victim == "disk":
+                undo.callback(self._fill())
+            elif case.victim == "chunk":
+                undo.callback(self._flip(case))
+            else:
+                undo.callback(disturb(case, command, cluster))
             code, said = self._wait(command)
-            for process in stopped:
-                if process.is_running():
-                    process.send_signal(signal.SIGCONT)
+            undo.close()
             ended = self._judged(case, code, said)
             _, left = psutil.wait_procs(family, timeout=LINGERS)
             if left and not ended.startswith("WRONG"):
                 ended = f"WRONG: {len(left)} processes are left"
             return ended, said
         finally:
+            undo.close()
             for process in cluster:
                 end_all(process.pid)
                 process.wait()
@@ -223,10 +265,50 @@ class World:
         if resumed and job.workers:
             how += " --resume"
         code, again = self._wait(self._run(case.job, 30.0, how))
+        if code == 2 and case.victim == "chunk" and len(again.splitlines()) == 1:
+            how = "--threads 2 --overwrite"  # what was kept is what was damaged
+            code, again = self._wait(self._run(case.job, 30.0, how))
         if code != 0 or self._bits(case.job) != self.expected[case.job]:
             return f"WRONG: exit {code} or other bits after {how} ({again[-300:]})"
         end = "killed" if silent else "one sentence"
         return f"{end}, then the same bits " + ("resumed" if resumed else "anew")
+
+    def _fill(self) -> Callable[[], None]:
+        """Take all that is free on the disk; what gives it back."""
+        path = self.folder / "filler"
+        with suppress(OSError), open(path, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, psutil.disk_usage(str(self.folder)).free)
+        with suppress(OSError), open(path, "ab") as file:
+            while True:
+                file.write(bytes(4096))
+                file.flush()
+        return lambda: path.unlink(missing_ok=True)
+
+    def _flip(self, case: Case) -> Callable[[], None]:
+        """Turn over a byte of what the command reads, or of what it keeps; what turns it back."""
+        job, chance = JOBS[case.job], random.Random(case.moment)
+        given = {self.folder / word for word in job.words.split() if "." in word}
+        kept = Path(f"{self.folder / job.out}.work")
+        files = [
+            file
+            for place in (*given, kept)
+            for file in (place.rglob("*") if place.is_dir() else [])
+            if file.is_file() and not file.name.endswith((".json", ".jsonl"))
+        ]
+        if not files:
+            return lambda: None
+        path = chance.choice(sorted(files))
+        place = chance.randrange(max(path.stat().st_size, 1))
+
+        def turn() -> None:
+            with suppress(FileNotFoundError), open(path, "r+b") as file:
+                file.seek(place)
+                if byte := file.read(1):
+                    file.seek(place)
+                    file.write(bytes([byte[0] ^ 255]))
+
+        turn()
+        return turn if kept not in path.parents else lambda: None
 
     def _run(self, name: str, every: float, where: str) -> subprocess.Popen[str]:
         job = JOBS[name]
@@ -234,7 +316,12 @@ class World:
 
     def _start(self, command: str, every: float) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-c", BIGSCREEN.format(every=every), *command.split()],
+            [
+                sys.executable,
+                "-c",
+                BIGSCREEN.format(every=every, frozen=self.frozen),
+                *command.split(),
+            ],
             cwd=self.folder,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -259,35 +346,73 @@ class World:
             shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def started(folder: Path) -> tuple[list[subprocess.Popen[str]], str]:
-    """A scheduler and two workers with nannies."""
-    dask = [sys.executable, "-m"]
+def started(folder: Path, workers: int) -> tuple[list[subprocess.Popen[str]], str]:
+    """A scheduler and workers with nannies."""
     scheduler = subprocess.Popen(
-        [*dask, "distributed.cli.dask_scheduler", "--host", "tcp://127.0.0.1", "--port", "0"]
-        + ["--no-dashboard"],
+        [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "tcp://127.0.0.1"]
+        + ["--port", "0", "--no-dashboard"],
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
     )
     assert scheduler.stderr is not None
     address = next(line.split()[-1] for line in scheduler.stderr if "Scheduler at" in line)
-    workers = [
-        subprocess.Popen(
-            [*dask, "distributed.cli.dask_worker", address, "--nthreads", "1", "--no-dashboard"]
-            + ["--host", "127.0.0.1", "--local-directory", str(folder)],
-            stderr=subprocess.DEVNULL,
-            text=True,
-            start_new_session=True,
-        )
-        for _ in range(2)
-    ]
-    return [scheduler, *workers], address
+    return [scheduler, *(worker(folder, address) for _ in range(workers))], address
+
+
+def worker(folder: Path, address: str) -> subprocess.Popen[str]:
+    """A worker with a nanny."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "distributed.cli.dask_worker", address, "--nthreads", "1"]
+        + ["--no-dashboard", "--host", "127.0.0.1", "--local-directory", str(folder)],
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,
+    )
+
+
+class Relay:
+    """What stands between a client and its scheduler, and cuts every connection when asked."""
+
+    def __init__(self, address: str) -> None:
+        host, port = address.rpartition("/")[2].split(":")
+        self._to = host, int(port)
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.address = f"tcp://127.0.0.1:{self._server.getsockname()[1]}"
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def cut(self) -> None:
+        """End every connection; new ones are taken."""
+        for end in self._open:
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Take no more."""
+        self._server.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                near, far = self._server.accept()[0], socket.create_connection(self._to)
+                self._open += [near, far]
+                for ends in ((near, far), (far, near)):
+                    threading.Thread(target=self._pass_on, args=ends, daemon=True).start()
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(1 << 16):
+                sink.sendall(data)
+        for end in (source, sink):
+            with suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
 
 def disturb(
     case: Case, command: subprocess.Popen[str], cluster: list[subprocess.Popen[str]]
-) -> list[psutil.Process]:
-    """Do it; the processes that are stopped and to be woken in the end."""
+) -> Callable[[], None]:
+    """Do it; what is to be done in the end, to wake processes that are stopped."""
     victims = [psutil.Process(command.pid)] if command.poll() is None else []
     if case.victim == "scheduler":
         victims = [psutil.Process(cluster[0].pid)]
@@ -295,6 +420,10 @@ def disturb(
         above = [process.pid for process in cluster[1:]] if case.outer else [command.pid]
         victims = [worker for pid in above for worker in workers_below(pid)]
         victims = victims[: 1 if case.victim == "worker" else 2]
+    if case.fault == "SLOW":
+        over = threading.Event()
+        threading.Thread(target=slowed, args=(victims, over), daemon=True).start()
+        return over.set
     for name in case.fault.split():
         for process in victims:
             with suppress(psutil.NoSuchProcess):
@@ -304,10 +433,25 @@ def disturb(
         time.sleep(0.5)
     if case.fault == "PAUSE":
         time.sleep(2.0)
+        awake(victims)
+    return lambda: awake(victims)
+
+
+def slowed(victims: list[psutil.Process], over: threading.Event) -> None:
+    """Let processes run a tenth of the time."""
+    while not over.wait(0.03):
         for process in victims:
-            if process.is_running():
-                process.send_signal(signal.SIGCONT)
-    return victims if case.fault == "STOP" else []
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(signal.SIGSTOP)
+        over.wait(0.27)
+        awake(victims)
+
+
+def awake(victims: list[psutil.Process]) -> None:
+    """Let stopped processes go on."""
+    for process in victims:
+        with suppress(psutil.NoSuchProcess):
+            process.send_signal(signal.SIGCONT)
 
 
 def below(pid: int) -> list[psutil.Process]:
