@@ -1,6 +1,7 @@
 """The outline of a fit: its arithmetic, and what a cluster changes."""
 
 import re
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -198,6 +199,10 @@ def test_the_speed_of_a_machine_is_measured_once(tmp_path, monkeypatch):
     assert speed.known().entry == 3.0 == speed.known().entry
     monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # not to be written to
     assert speed.known().entry == 3.0
+
+
+def test_a_speed_is_the_processors_however_busy_the_machine_is():
+    assert speed._best(lambda: time.sleep(0.05)) < 2e7  # nanoseconds
 
 
 def test_a_speed_is_that_of_one_thread():
