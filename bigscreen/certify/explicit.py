@@ -277,8 +277,8 @@ class _Several:
             if true is not None and true.kernel is not None:
                 own = X if true is exact else true.data.X(start + a, start + b)
             for c, d in row_ranges(b - a, COLUMN_ROWS):
-                columns = _columns(exact, X[c:d], dtype)
-                read = columns if same else _columns(design, other[c:d], np.float32)
+                columns = _columns(exact, X[c:d], dtype, "certified")
+                read = columns if same else _columns(design, other[c:d], np.float32, "read")
                 tile = slice(a + c, a + d), columns, read
                 if true is not None and own is not None:
                     more = partial(_float64, true, exact, own[c:d])
@@ -327,9 +327,9 @@ def _scaled(frame: SumLayout, scale: FloatArray) -> float:
     return float(np.max(np.abs(scale[: frame.buckets] - 1.0)))
 
 
-def _columns(design: Design, X: Any, dtype: type) -> Any:
-    """Columns as compiled loops take them; raw features, dense or CSR, are their own."""
-    return as_rows(X if design.kernel is None else design.columns(X, dtype))
+def _columns(design: Design, X: Any, dtype: type, passing: str) -> Any:
+    """Columns as compiled loops take them, until the next; raw features are their own."""
+    return as_rows(X if design.kernel is None else design.columns(X, dtype, passing))
 
 
 def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> FloatArray:
@@ -491,7 +491,9 @@ def close(
         values32 = np.concatenate(kept)
         # Of the published machine: float64 columns, which a sample of the rows has been seen with.
         known = exact.score_error(exact.coef(point.w), np.float64) + FARTHER * sample.far
-        slack = SINGLE * np.abs(values32, dtype=np.float64) + error + known
+        slack = np.abs(values32, dtype=np.float64)
+        for step, by in ((np.multiply, SINGLE), (np.add, error), (np.add, known)):
+            step(slack, by, out=slack)  # in place: it is as large as anything that a fit holds
         dual_point = None
         if some:
             places, alpha = (np.concatenate(part) for part in zip(*some, strict=True))

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64, Kernel
-from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.operand import Operand, scratch
 from bigscreen.kernels.square import Square
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy
@@ -143,13 +143,16 @@ class Design:
         known = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**known, "square": None}
 
-    def columns(self, X: Any, dtype: type = np.float32) -> NDArray[Any]:
+    def columns(self, X: Any, dtype: type = np.float32, passing: str = "") -> NDArray[Any]:
         """The columns of rows X, dense, shape (len X, m), float32 or float64 entries.
 
-        Raw features of float64 stay that.
+        Raw features of float64 stay that. ``passing``: a kernel's are written to this thread's
+        buffer of this name, which the next call overwrites (fresh pages cost more than entries).
         """
         if self.kernel is not None:
-            return self.kernel.block(X, self.side, dtype=dtype)
+            shape = X.shape[0], self.width
+            out = scratch(passing, shape, dtype) if passing else None
+            return self.kernel.block(X, self.side, out=out, dtype=dtype)
         dense = X if isinstance(X, np.ndarray) else X.toarray()
         return dense.astype(np.result_type(dense, dtype), copy=False)
 
@@ -297,7 +300,7 @@ class _ColumnSum:
             X = data.X(start + a, start + b)
             for c, d in row_ranges(len(used), COLUMN_ROWS):
                 rows = X[used[c:d]]
-                columns = rows if design.kernel is None else design.columns(rows)
+                columns = design.columns(rows, passing="summed") if design.kernel else rows
                 _add(as_rows(columns), coef[a:b][used[c:d]], total)
         return total
 

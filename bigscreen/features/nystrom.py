@@ -184,7 +184,7 @@ class _Block:
         assert design.factor is not None
         X, dtype = data.X(start, stop), entries(design.factor)
         for a, b in row_ranges(stop - start, 2048):
-            columns = design.columns(X[a:b], dtype)
+            columns = design.columns(X[a:b], dtype, "stored")
             if dtype is np.float32:
                 design.features_of(columns, out[a:b])
             else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,8 @@ class Monitor:
     def __call__(
         self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
     ) -> Verdict | None:
+        if point.held:
+            return self._looked(point, stats)
         resumed = self.resumed
         self._record(point, stats)
         self._learn(stats)
@@ -140,9 +142,7 @@ class Monitor:
         if asked <= self.target:
             certificate = self._close(point)
             if self._enough(certificate):
-                self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
-                if self._nothing(certificate):
-                    self.ended = "nothing"
+                self._end(certificate)
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
             self.target = 0.5 * min(self.target, max(asked, 1e-15))
@@ -166,6 +166,24 @@ class Monitor:
         self.doubted = doubted
         self._checkpoint(point, save)
         return Verdict(region=self._region(point), doubted=doubted)
+
+    def _looked(self, point: Point, stats: dict[str, Any]) -> Verdict | None:
+        """The same of a point whose P only the closing pass tells.
+
+        Where that is not enough nothing is said of it: the solver comes again with P.
+        """
+        certificate = self._close(point)
+        if not self._enough(certificate):
+            return Verdict()
+        self._record(replace(point, primal=certificate.primal, dual=certificate.dual), stats)
+        self._end(certificate)
+        return None
+
+    def _end(self, certificate: Certificate) -> None:
+        """Say why the solve ends with this certificate, which is enough."""
+        self.ended = "proved" if certificate.proves(self.limits.tol) else "rounded"
+        if self._nothing(certificate):
+            self.ended = "nothing"
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Go on with the history, the record and the clock of a checkpoint."""

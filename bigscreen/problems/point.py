@@ -166,6 +166,9 @@ class Point:
     violation : float
         How far the KKT conditions are from holding (``dual_violation``), from solvers that are
         stopped by it; nan from others.
+    held : bool
+        Whether P is that of rows held to the side they were on, where they may no longer be: no
+        more than P itself, which only a closing pass tells.
     """
 
     coef: FloatArray
@@ -180,6 +183,7 @@ class Point:
     multiplier: tuple[float, ...] = ()
     violation: float = np.nan
     apart: float | None = None
+    held: bool = False
 
     @property
     def gap(self) -> float:

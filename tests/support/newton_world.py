@@ -148,6 +148,8 @@ class Probe:
         self.worst, self.skipped, self.seen = 0.0, 0, 0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> newton.Verdict | None:
+        if point.held:
+            return newton.Verdict()
         fresh = close(self.world.design, self.world.problem, point, self.fleet)
         size = abs(fresh.primal) + abs(fresh.dual)
         # The closing pass moves the multiplier to where it is best: P is no higher there.

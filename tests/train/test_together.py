@@ -121,9 +121,9 @@ def test_what_is_asked_alike_is_computed_once(fleet, monkeypatch):
         asked.append(("dots", X.shape[0], coefs.shape[1]))
         return dots(self, X, coefs, dtype)
 
-    def made(self, X, dtype=np.float32):
+    def made(self, X, dtype=np.float32, passing=""):
         asked.append(("columns", X.shape[0], 0))
-        return columns(self, X, dtype)
+        return columns(self, X, dtype, passing)
 
     monkeypatch.setattr(Design, "dots", counted)
     monkeypatch.setattr(Design, "columns", made)

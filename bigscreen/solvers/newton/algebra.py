@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.operand import Operand, scratch
 from bigscreen.kernels.standard import Linear, on_matrix_unit
 from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray
@@ -173,12 +173,14 @@ def second_moment(
     border : float64 (rows, extras)
     weight : float64 (rows,)
     """
-    phi = design.features_of(columns)
-    rank, size = phi.shape[1], phi.shape[1] + border.shape[1]
+    rank, size = design.rank, design.rank + border.shape[1]
+    single = columns.dtype == np.float32
+    out = scratch("features", (len(columns), rank), np.float32) if single else None
+    phi = design.features_of(columns, out)
     squares = np.einsum("ij,ij->i", phi, phi, dtype=np.float64) + np.sum(border**2, axis=1)
     # (What is not a number goes the exact way, too.)
     exact = size < NARROW or not weight**2 @ squares <= ROUGH
-    scaled = np.empty((len(phi), size), np.float64 if exact else np.float32)
+    scaled = scratch("scaled", (len(phi), size), np.float64 if exact else np.float32)
     np.multiply(phi, weight[:, None], out=scaled[:, :rank], casting="same_kind")
     np.multiply(border, weight[:, None], out=scaled[:, rank:], casting="same_kind")
     return scaled.T @ scaled

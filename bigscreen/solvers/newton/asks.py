@@ -31,8 +31,12 @@ class Columns:
         return "columns", self.dtype, self.state.ids[self.local].tobytes()
 
     def answers(self, alike: list[Columns]) -> list[Any]:
-        found = self.design.columns(self.state.rows(self.design.data, self.local), self.dtype)
-        return [found] * len(alike)
+        return [self.made()] * len(alike)
+
+    def made(self, passing: str = "") -> NDArray[Any]:
+        """The columns, those of a kernel in a buffer of this name (see `Design.columns`)."""
+        rows = self.state.rows(self.design.data, self.local)
+        return self.design.columns(rows, self.dtype, passing)
 
 
 @dataclass(frozen=True)

@@ -26,11 +26,17 @@ LEAST_SIZE = 64
 LEAST_REFINED = 256
 """Below so many features a second moment costs less than products, each with columns of its own."""
 
+PRODUCT_ROWS = 128.0
+"""Rows of the zone that products are with, in features, at least: of twice as many, one in two."""
+
 ENTRIES = 16_000_000
 """Features of the rows at hand, at most."""
 
 PART = 0.4
 """Part of all rows that may be at hand: of more, a pass costs hardly more than a step."""
+
+COARSE_TOL = 1e-3
+"""A subsample is left at an h that suits this gap, or a wider one that is asked for."""
 
 REACHES = np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
 """How far the rows at hand may be from their kink, in units of h."""
@@ -53,21 +59,23 @@ FEW_CROSSED = 0.02
 ROUNDS = 8
 """Passes before rows are picked anew."""
 
-HELD = 4.0
-"""Rows farther from their kink than so many h are held to their side."""
+HELD = 7.0
+"""Rows farther from the zone than so many times what a step moves scores by are held to their side.
+(It moves those of rows in thin places by ten times as much as others.)"""
 
-HELD_PART = 0.4
+FAR = 4.0
+"""While steps go over rows at hand, those farther from their kink than so many times as these."""
+
+HELD_PART = 0.5
 """Part of all rows that may be nearer: of more, a pass costs hardly more."""
 
-HELD_STEP = 1e-3
-"""A step that promises more than this part of P moves too many rows."""
-
 HELD_TOL, HELD_GAP = 1e-4, 0.5
-"""Relative gap for which rows are held: for a closer one they are picked anew; and the part of it
-that steps go down to, as rows that have left their side cost some."""
+"""Relative gap from which on all rows are looked at, and picked anew, before the closing pass; and
+the part of it that steps go down to, as rows that have left their side cost some."""
 
-AIM = 0.7
-"""Part of the gap asked for that steps over the rows at hand go down to while others are held."""
+AIM, LAST_AIM = 0.7, 0.85
+"""Part of the gap asked for that steps go down to while far rows are held: before all are looked
+at, and where the closing pass does that."""
 
 GRID = np.array([0.0, 1.0, 0.85, 0.7, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
 
@@ -89,6 +97,7 @@ class NewtonRun(Rounds):
                     "fixed_hi": place.passed.fixed[0],
                     "fixed_lo": place.passed.fixed[1],
                     "decrement": place.decrement,
+                    "settled": next_h(place, max(self.options.tol, COARSE_TOL)) >= place.h,
                     "full_passes": self.passes[0],
                     "partial_passes": self.passes[1],
                     "stalled": place.stalled >= 3 or self._vanished(place),
@@ -99,6 +108,11 @@ class NewtonRun(Rounds):
                 return place.point
             self.read = 0
             place.passed.fixed = (0, 0)
+            if place.held:
+                # The closing pass has found rows that are no longer on the side they were held to.
+                self._look(place)
+                place.holding = False
+                continue
             if verdict.region is not None:
                 place.passed.fixed = self.screen(place, verdict.region)
             if verdict.restart:
@@ -157,6 +171,8 @@ class NewtonRun(Rounds):
         place.zone.rows = int(place.zone.rows * growth)
         place.past, place.errors, place.bundle = [], [], Bundle(self.algebra.metric)
         place.average = None
+        if self.program.stride > 1:
+            place.near = None  # of other rows, and maybe a much wider zone
         still = np.zeros(self.algebra.size)
         self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
 
@@ -206,7 +222,7 @@ class NewtonRun(Rounds):
 
     def _refines(self, place: Place) -> bool:
         """Whether products with a wide zone's rows are cheaper than their second moment."""
-        if place.near is None or self.program.stride > 1 or self.algebra.size < LEAST_REFINED:
+        if place.near is None or self.algebra.size < LEAST_REFINED:
             return False
         return place.wide == 1.0 and place.zone.rows > WIDE_ZONE * self.algebra.size
 
@@ -214,16 +230,17 @@ class NewtonRun(Rounds):
         """The step over all rows by products with the zone's, from about the right Hessian."""
         assert place.near is not None and place.sums is not None and place.gradient is not None
         near, gradient, (now, middle) = place.near, place.gradient, place.sums
-        # By the Hessian of a place before: good enough to tell when h may fall.
-        _, place.decrement = self.algebra.newton_step(near, gradient)
         place.next_h = next_h(place, self.options.tol)
         ratio = place.h / place.next_h
         if ratio > 1:
             gradient = self.algebra.gradient(place.x, middle + ratio * (now - middle))
 
+        # Of so many rows a sample is as good: a step is no more exact than INEXACT either way.
+        stride = max(1, place.zone.rows // int(PRODUCT_ROWS * self.algebra.size))
+
         def product(x: FloatArray) -> FloatArray:
             coef, extras = self.algebra.coef(x)
-            stack = self._ask("product", h=place.h, coef=coef, extras=extras)
+            stack = self._ask("product", h=place.h, coef=coef, extras=extras, stride=stride)
             return ratio * self.algebra.features(stack.sum(axis=0))
 
         place.step = self.algebra.conjugate_step(product, ratio * near, gradient)
@@ -246,48 +263,54 @@ class NewtonRun(Rounds):
     def hold(self, place: Place) -> bool:
         """Newton steps over the rows near their kink, all others held to their side.
 
-        Then a pass over all says what P is, and which rows have left their side all the same.
+        What P is then, and which rows have left their side all the same, a pass over all rows says,
+        or for a wide gap, where that ends the run, the closing pass.
         Returns False, with the place as it was, where that is not worth it.
         """
         assert place.point is not None
-        near, wanted = self._near(place, HELD * place.h), HELD_GAP * HELD_TOL
-        if near is None or place.point.relative_gap <= wanted:
+        before, wide = place.point.primal, self.options.tol > HELD_TOL
+        wanted = LAST_AIM * self.options.tol if wide else HELD_GAP * HELD_TOL
+        if not self._may_hold(place) or place.point.relative_gap <= wanted:
             return False
-        before = place.point.primal
-        if place.step is None:
-            self._steer(place)
-        if place.decrement > HELD_STEP * abs(before):
-            return False
-        for _ in range(ROUNDS):
+        for k in range(ROUNDS):
             if place.step is None:
                 self._steer(place)
             assert place.step is not None
+            # Bend times the square of what the step moves a row of the zone's score by adds up to
+            # twice what it promises.
+            moved = np.sqrt(4 * place.h * place.decrement / max(place.zone.weight, 1e-300))
+            near = self._near(place, place.h + HELD * float(moved))
+            if near is None:
+                if k == 0:
+                    return False
+                break
             self.take(place, self.seek(place, place.step, STEP_LENGTHS, place.next_h, near))
             few = place.step is None and self.within_reach(place, place.h) > 0
             if place.point.relative_gap <= wanted or place.stalled or few:
                 break
-        self._look(place, before)
+        if not wide or place.point.relative_gap > wanted:
+            self._look(place)
+            place.holding = place.point.primal <= before
         return True
 
-    def _near(self, place: Place, near: float) -> float | None:
-        """The same distance, if it may be that farther rows are held; None: it may not."""
+    def _may_hold(self, place: Place) -> bool:
+        """Whether rows may be held to their side at all."""
         if not place.holding or self.algebra.frame.curved or not self.program.lazy:
-            return None
-        if self.algebra.size < LEAST_SIZE:
-            return None
-        # (For a wide gap one more pass over all rows costs what holding them saves.)
-        if self.options.tol > HELD_TOL or self.program.stride > 1 or place.given is not None:
-            return None
+            return False
+        if self.program.stride > 1 or place.given is not None:
+            return False
+        return self.algebra.size >= LEAST_SIZE
+
+    def _near(self, place: Place, near: float) -> float | None:
+        """The same distance, if few enough rows are no farther than that; None: they are not."""
         rows = self._ask("within", reaches=[near], t=None).sum()
         return near if rows <= HELD_PART * place.passed.alive else None
 
-    def _look(self, place: Place, before: float) -> None:
-        """Score all rows where steps with rows held have led, from a P of ``before``."""
+    def _look(self, place: Place) -> None:
+        """Score all rows where steps with rows held have led."""
         still, stalled = np.zeros(self.algebra.size), place.stalled
         self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
-        assert place.point is not None
         place.stalled = stalled
-        place.holding = place.point.primal <= before
 
     # -- rows nearby ---------------------------------------------------------------------------
     def approach(self, place: Place) -> bool:
@@ -299,7 +322,10 @@ class NewtonRun(Rounds):
         if not reach:
             return False
         assert place.point is not None and place.gradient is not None
-        near, before = self._near(place, HELD * reach), place.point.primal
+        before = place.point.primal
+        # (For a wide gap one more pass over all rows costs what holding them saves.)
+        holds = self.options.tol <= HELD_TOL and self._may_hold(place)
+        near = self._near(place, FAR * reach) if holds else None
         most, counts = self._most(place), self._pick(reach=reach)
         if self._sent(counts) > 2 * ENTRIES:
             place.local = False
@@ -335,7 +361,8 @@ class NewtonRun(Rounds):
         place.decrement = local.decrement
         self.take(place, trial, nearby=True)
         if near is not None:
-            self._look(place, before)
+            self._look(place)
+            place.holding = place.point.primal <= before
         return True
 
     def within_reach(self, place: Place, h: float, t: float | None = None) -> float:

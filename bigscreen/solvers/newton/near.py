@@ -362,7 +362,8 @@ class _Until:
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
         self.passes += 1
-        done = point.relative_gap <= self.target or stats["stalled"] or self.passes >= PASSES
+        near = point.relative_gap <= self.target and not point.held
+        done = near or stats["stalled"] or self.passes >= PASSES
         return None if done or self.expired() else Verdict()
 
     def restored(self, meta: dict[str, Any]) -> None:

@@ -194,6 +194,7 @@ class Rounds:
             rounding=self._doubt(place, w_alpha, box, error),
             multiplier=multiplier,
             apart=float(np.sqrt(2 * self.algebra.quadratic(place.x - w_alpha))),
+            held=place.held,
         )
 
         now, middle = v[: self.algebra.frame.buckets].sum(axis=0), v[-1]
@@ -201,6 +202,9 @@ class Rounds:
         place.gradient_cost = 0.5 * float(gradient @ gradient)
         place.step, place.sums = None, (now, middle)
         if not message["stride"]:
+            if place.near is not None:
+                # By the Hessian of a place before: good enough to tell what is left.
+                _, place.decrement = self.algebra.newton_step(place.near, gradient)
             return
         inner = np.zeros((len(gradient), len(gradient)))  # where the zone is empty
         if "moment" in totals:
@@ -256,7 +260,7 @@ class Rounds:
         stack, totals = self.fleet.round({"kind": "middle"})
         largest = self.algebra.frame.largest(self.design.column_bound)
         v = reproducible.read(totals, "v", self.program.weight_bound * largest)
-        point = self._dual_point(v, stack.sum(axis=0))
+        point = self._dual_point(v[:-1], stack.sum(axis=0))
         if point is None:  # the rows' weights have no digits left in sums that hold both
             raise InputError(
                 f"a feature reaches {self.design.column_bound:.2g}, and sums of such features and "

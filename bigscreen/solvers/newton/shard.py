@@ -35,6 +35,7 @@ from bigscreen.solvers.newton.state import (
     UNSET,
     NewtonShard,
     curvature,
+    flat,
     off_kink,
     segment_losses,
     side_value,
@@ -167,7 +168,7 @@ class NewtonProgram:
         if len(counted) < len(ids):
             dual, ids, norms = dual[counted], ids[counted], norms[counted]
             X = X if lent is not None or not keeps else X[counted]
-        n = len(dual)
+        dual, norms, n = replace(dual, hi=flat(dual.hi)), flat(norms), len(dual)
         most = replace(dual, total=0.0 * frame.total).threshold if frame.groups else 0.0
         return NewtonShard(
             frame=frame,
@@ -233,7 +234,9 @@ class NewtonProgram:
         try:
             ask = next(work)
             while True:
-                ask = work.send(ask.answers([ask])[0])
+                # A step by itself has one tile's columns in its hands at a time.
+                alone = isinstance(ask, Columns)
+                ask = work.send(ask.made("asked") if alone else ask.answers([ask])[0])
         except StopIteration as end:
             vector: FloatArray = end.value
             return vector
@@ -270,7 +273,7 @@ class NewtonProgram:
             part.lin - part.sign * state.trial[:, 0],
             part.sign * (state.trial[:, 0] - state.trial[:, 1]),
             part.lo,
-            part.hi,
+            np.ascontiguousarray(part.hi),
             tube_of(part),
             h,
             steps,
@@ -297,18 +300,19 @@ class NewtonProgram:
             alive &= (distance <= nearby) | (state.side == FREE)
         state.need = np.flatnonzero(alive)
         # Rows scored in the last pass need the far end only; w stands still on entry to a program.
-        state.trial = np.empty((len(state.need), 2))
         last = len(message["travel"]) - 2
         fresh = last >= 0 and bool(np.all(state.ref[state.need] == last))
         still = len(message["steps"]) == 1
         ends = slice(1 if fresh or still else 0, 2)
+        found = np.empty((len(state.need), 2 - ends.start))
         for a, b in row_ranges(len(state.need), 4 * COLUMN_ROWS):
             ids = state.need[a:b]
-            state.trial[a:b] = yield Dots(self.design, state, ids, coefs[:, ends])
+            found[a:b] = yield Dots(self.design, state, ids, coefs[:, ends])
             if len(extras):
-                state.trial[a:b] += self.frame.border(dual[span(ids)]) @ extras[:, ends]
+                found[a:b] += self.frame.border(dual[span(ids)]) @ extras[:, ends]
         if fresh:
-            state.trial[:, 0] = state.scores[state.need]
+            found = np.stack([state.scores[state.need], found[:, 0]], axis=1)
+        state.trial = np.broadcast_to(found, (len(found), 2))
 
     # -- the gradient pass ---------------------------------------------------------------------
     def _accept(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
@@ -369,9 +373,11 @@ class NewtonProgram:
     def _product(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """The zone's second moment times a vector, of which ``coef`` and ``extras`` are made.
 
-        Returns ``sum bend_i [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,).
+        Of one in ``stride`` rows, as often. Returns ``sum bend_i [c_i, border_i] (c_i . coef +
+        border_i . extras)`` (m + extras,).
         """
-        zone = np.flatnonzero(state.side == FREE)
+        stride = message["stride"]
+        zone = np.flatnonzero(state.side == FREE)[::stride]
         rows = state.dual[zone]
         bend, _, _ = curvature(rows, rows.lin - rows.sign * state.scores[zone], message["h"])
         v = np.zeros((1, state.side_sum.shape[1]))
@@ -379,7 +385,7 @@ class NewtonProgram:
             columns = as_rows((yield Columns(self.design, state, zone[a:b])))
             border, along = self.frame.border(rows[a:b]), np.empty(b - a)
             _scores(columns, message["coef"], along)
-            along = bend[a:b] * (along + border @ message["extras"])
+            along = stride * bend[a:b] * (along + border @ message["extras"])
             add_rows(columns, border, along, np.zeros(b - a, np.int64), v)
         return v[0]
 

@@ -104,7 +104,8 @@ class Newton:
 class _Coarse:
     """The check of a subsample: its own optimum is about ``rank / rows`` off, so no closer.
 
-    ``enough`` is the part of P that the next step may still promise; it looks at no gap.
+    ``enough`` is the part of P that the next step may still promise; it looks at no gap. It ends
+    where h is not to fall any more, as every new h costs a step.
     """
 
     enough: float
@@ -115,8 +116,8 @@ class _Coarse:
     def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
         self.passes += 1
         near = stats["decrement"] <= self.enough * abs(point.primal)
-        done = near or self.passes >= 15 or stats["stalled"] or self.expired()
-        return None if done else Verdict()
+        done = (near and stats["settled"]) or stats["stalled"] or self.expired()
+        return None if done or self.passes >= 15 else Verdict()
 
     def restored(self, meta: dict[str, Any]) -> None:
         """A subsample is never checkpointed."""
