@@ -146,6 +146,8 @@ def fit(
     with ExitStack() as heard, arithmetic():
         (interrupt or heard.enter_context(GracefulInterrupt(run.folder))).tell(monitor)
         solver.solve(run, monitor)
+    # The ledger has arrays of all rows: no need for those of the shards beside them.
+    run.fleet.stop()
     proof, proved = monitor.closings.certificate, monitor.closings.point
     assert proof is not None and proved is not None
     if not np.isfinite([proof.reached, proof.dual]).all():
