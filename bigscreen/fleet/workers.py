@@ -35,7 +35,10 @@ FROZEN_SECONDS = 30.0
 LOOK_SECONDS = 2.0
 """How often to look for new workers and frozen ones."""
 
-LIKELY = "the likely cause is memory: give each worker more, or run fewer of them on a machine"
+LIKELY = (
+    "the likely cause is memory, or a machine so busy that they were not heard of for "
+    f"{FROZEN_SECONDS:.0f} s: give each worker more memory, or run fewer of them on a machine"
+)
 """Why a step kills every worker that it is given to."""
 
 GONE = (OSError, RuntimeError, AttributeError)
