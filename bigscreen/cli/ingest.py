@@ -135,7 +135,7 @@ def column_names(
     multiple=True,
     callback=column_names,
     help="What else says that a value is missing, as NA, ? and an empty field do anyway: texts "
-    "such as -, numbers such as -999 (repeatable).",
+    "such as -, numbers such as -999 (repeatable). A label that is a number is never missing.",
 )
 @click.option("--positive", metavar="LABEL", help="This label against all others as one.")
 @click.option(

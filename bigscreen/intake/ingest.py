@@ -130,8 +130,8 @@ def ingest(
     drop_missing : bool, default=False
         Leave out the rows that lack a number, a text or their label. Other rows keep their numbers.
     missing : sequence of str or float
-        What else says that a value is missing, in every column and label: texts such as "-", and
-        numbers such as -999 wherever a value equals them.
+        What else says that a value is missing, in every column: texts such as "-", and numbers such
+        as -999 wherever a value equals them. Of labels only texts do, of targets both.
     positive : label, optional
         Make two labels: this one (code 1) and "rest" (code 0).
     regression : bool, default=False

@@ -212,13 +212,10 @@ class Reading:
 
         Texts that are marks are known to the readers of texts.
         """
-        missing, X, y = self.request.missing, block.X, block.y
+        missing, X = self.request.missing, block.X
         if not missing.marks:
             return block
-        if y is not None and y.dtype == object:
-            y = np.array([None if value in missing else value for value in y.tolist()], object)
-        elif y is not None and (holes := missing.holes(y)).any():
-            y = np.where(holes, np.nan, y)
+        y = None if block.y is None else _known(block.y, missing, self.request.regression)
         if isinstance(X, csr_array):
             if missing.holes(X.data).any():
                 raise InputError(
@@ -369,6 +366,21 @@ def _storable(block: Block, reader: Reader) -> Iterator[Block]:
         weight = None if block.weight is None else block.weight[rows]
         where = partial(_shifted, block.where, at)
         yield Block(block.X[rows].toarray(), y, weight, block.first_row + at, where)
+
+
+def _known(y: NDArray[Any], missing: Missing, targets: bool) -> NDArray[Any]:
+    """Labels or targets with None or NaN in place of marks.
+
+    A label that is a number is never one: -1 is a class more often than it says that there is none.
+    """
+    if y.dtype == object:
+        marks = [
+            value in missing and (targets or isinstance(plain_label(value), str))
+            for value in y.tolist()
+        ]
+        return np.where(np.array(marks, bool), np.array(None), y)
+    holes = missing.holes(y) if targets else np.zeros(y.shape, bool)
+    return np.where(holes, np.nan, y) if holes.any() else y
 
 
 def _shifted(where: Callable[[int], str], by: int, i: int) -> str:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.folder import unfinished
 from bigscreen.data.layout import Label, Layout, row_grid
+from bigscreen.data.missing import Missing
 from bigscreen.data.order import Holdout
 from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.data.texts import by_column
@@ -377,6 +378,13 @@ class Build:
             if like is None and not form:
                 name = repr(shape.names[int(c)]) if shape.names else f"number {int(c) + 1}"
                 self.notes.append(f"the column {name} holds dates, taken as days since 1970.")
+        marks = Missing(tuple(self.wanted.missing))
+        numbers = [str(label) for label in found.labels if marks.marked(label)]
+        if numbers and not (self.wanted.regression or self.wanted.unlabelled):
+            self.notes.append(
+                f"the label {' and '.join(numbers)} is a label, though missing names it: marks that "
+                "are numbers speak of features (and targets) alone."
+            )
         pair = nearly_alike(found.labels) if like is None and not self.wanted.regression else None
         if pair:
             self.notes.append(

@@ -131,26 +131,40 @@ def test_numbers_that_mean_missing_in_sources_of_numbers(tmp_path, kind, dtype):
             ingest(source, tmp_path / "e", missing=[1e20])
 
 
-def test_marks_are_of_labels_and_targets_too(tmp_path):
-    rows = [[str(i), "-9" if i % 10 == 0 else str(i % 2)] for i in range(60)]
+def test_marks_that_are_texts_are_of_labels_and_targets_too(tmp_path):
     source = tmp_path / "a.csv"
-    source.write_text("\n".join(",".join(row) for row in [["x", "y"], *rows]) + "\n")
-    for regression in (False, True):
-        made = ingest(
-            source,
-            tmp_path / f"{regression}",
-            missing=["-9"],
-            drop_missing=True,
-            regression=regression,
-        )
+    for mark, regression in (("-", False), ("-", True), ("-9", True)):
+        rows = [[str(i), mark if i % 10 == 0 else str(i % 2)] for i in range(60)]
+        source.write_text("\n".join(",".join(row) for row in [["x", "y"], *rows]) + "\n")
+        how = {"missing": [mark], "regression": regression}
+        made = ingest(source, tmp_path / f"{mark}{regression}", drop_missing=True, **how)
         assert made.dropped == 6 and made.store.n_rows == 54
-    assert ingest(source, tmp_path / "s").store.labels == [-9, 0, 1]
-    with pytest.raises(InputError, match="line 2: the row has no label"):
-        ingest(source, tmp_path / "t", missing=["-9"])
-    texts = source.read_text().replace("-9", "-")
-    source.write_text(texts)
-    made = ingest(source, tmp_path / "u", missing=["-"], drop_missing=True, regression=True)
-    assert made.dropped == 6
+        with pytest.raises(InputError, match="line 2: the row has no (label|target)"):
+            ingest(source, tmp_path / "t", **how)
+
+
+@pytest.mark.parametrize("kind", ["csv", "array", "objects"])
+def test_a_label_that_is_a_number_is_a_label_though_a_mark_equals_it(tmp_path, kind):
+    rng = np.random.default_rng(0)
+    X = rng.integers(0, 9, (60, 2)).astype(float)
+    y = np.where(rng.random(60) < 0.5, 1, -1)
+    X[::6, 1] = -1
+    source = (X, y if kind == "array" else y.astype(str).astype(object))
+    if kind == "csv":
+        source = tmp_path / "a.csv"
+        source.write_text(
+            "a,b,y\n" + "".join(f"{a},{b},{c}\n" for (a, b), c in zip(X, y, strict=True))
+        )
+    made = ingest(source, tmp_path / "s", missing=["-1", "x"], impute="mean")
+    assert made.store.labels == [-1, 1] and made.store.n_rows == 60
+    np.testing.assert_array_equal(in_source_order(made.store)[1], y)
+    assert [column["missing"] for column in made.store.profile["columns"]] == [0, 10]
+    assert any("-1 is a label, though missing names it" in note for note in made.notes)
+    dropped = ingest(source, tmp_path / "d", missing=["-1"], drop_missing=True)
+    assert dropped.dropped == 10 and dropped.store.labels == [-1, 1]
+    # What is like it reads its labels the same way.
+    later = ingest(source, tmp_path / "l", like=made.store)
+    np.testing.assert_array_equal(in_source_order(later.store)[1], in_source_order(made.store)[1])
 
 
 def test_texts_that_are_hashed_or_numbered_kinds(tmp_path):
