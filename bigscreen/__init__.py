@@ -55,8 +55,9 @@ if TYPE_CHECKING:
     from bigscreen.estimators.path import SVCPathCV, nu_path, svm_path
     from bigscreen.estimators.regression import SVR, LADRegressor, NuSVR, QuantileRegressor
     from bigscreen.estimators.tune import SVCCV, NuSVCCV, NystroemSVCCV
-    from bigscreen.fleet.cluster import connect, local_cluster
+    from bigscreen.fleet.connecting import connect
     from bigscreen.fleet.inline import Inline
+    from bigscreen.fleet.local import local_cluster
     from bigscreen.intake.ingest import ingest
     from bigscreen.model.model import Model
     from bigscreen.model.solved_path import SolvedPath
@@ -121,10 +122,10 @@ _MODULES = {
     "SVR": "estimators.regression",
     "SolvedPath": "model.solved_path",
     "TrainOptions": "train.options",
-    "connect": "fleet.cluster",
+    "connect": "fleet.connecting",
     "fit_many": "estimators.many",
     "ingest": "intake.ingest",
-    "local_cluster": "fleet.cluster",
+    "local_cluster": "fleet.local",
     "nu_path": "estimators.path",
     "solve": "train.solve",
     "svm_path": "estimators.path",

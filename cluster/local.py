@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import signal
 
-from bigscreen.fleet.cluster import local_cluster
+from bigscreen.fleet.local import local_cluster
 from bigscreen.fleet.scratch import scratch
 from bigscreen.fleet.secure import written
 

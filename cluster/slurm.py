@@ -17,7 +17,7 @@ import argparse
 import signal
 from typing import Any
 
-from bigscreen.fleet.cluster import WORKER_ENVIRONMENT
+from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 
 
 def slurm(options: argparse.Namespace) -> Any:

@@ -439,7 +439,8 @@ def _opened(values: dict[str, Any], deadline: float | None) -> AbstractContextMa
     if not (values["workers"] or values["scheduler"]):
         return Inline(values["threads"])
     # Dask is slow to import, and threads need none of it.
-    from bigscreen.fleet.cluster import connect, local_cluster
+    from bigscreen.fleet.connecting import connect
+    from bigscreen.fleet.local import local_cluster
     from bigscreen.fleet.secure import certificates
 
     if values["scheduler"]:

@@ -177,7 +177,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     @contextmanager
     def _fleet(self, entries: int) -> Iterator[Any]:
         if self.scheduler is not None:
-            from bigscreen.fleet.cluster import connect
+            from bigscreen.fleet.connecting import connect
 
             if not isinstance(self.scheduler, str):
                 raise InputError(

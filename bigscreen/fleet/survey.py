@@ -18,9 +18,9 @@ from distributed import Client, Security
 from distributed.worker import Worker
 
 from bigscreen.files.remote import RemotePath
-from bigscreen.fleet.cluster import SAME, WORKER_ENVIRONMENT, await_worker, client_of, versions_of
+from bigscreen.fleet.connecting import SAME, await_worker, client_of, versions_of
 from bigscreen.fleet.inline import usable_processors
-from bigscreen.fleet.worker import digests, source_digest
+from bigscreen.fleet.worker import WORKER_ENVIRONMENT, digests, source_digest
 from bigscreen.fleet.workers import PATIENCE_SECONDS, differing
 
 CLOCKS_SECONDS = 2.0
@@ -70,7 +70,7 @@ def survey(
     computes : callable
         Says what a process computes kernel entries with; workers import it.
     security, deadline
-        As of `bigscreen.fleet.cluster.connect`.
+        As of `bigscreen.fleet.connecting.connect`.
 
     Returns
     -------

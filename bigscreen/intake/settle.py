@@ -382,8 +382,8 @@ class Build:
         numbers = [str(label) for label in found.labels if marks.marked(label)]
         if numbers and not (self.wanted.regression or self.wanted.unlabelled):
             self.notes.append(
-                f"the label {' and '.join(numbers)} is a label, though missing names it: marks that "
-                "are numbers speak of features (and targets) alone."
+                f"the label {' and '.join(numbers)} is a label, though missing names it: marks "
+                "that are numbers speak of features (and targets) alone."
             )
         pair = nearly_alike(found.labels) if like is None and not self.wanted.regression else None
         if pair:

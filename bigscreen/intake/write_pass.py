@@ -309,32 +309,55 @@ def arrange(
         codes = np.append(codes, -1).astype(np.int32)  # so that a missing label, -1, stays -1
     with ThreadPoolExecutor(len(writers)) as pool, ThreadPoolExecutor(1) as aside:
         targets = [_Target(writer, pool) for writer in writers]
-        begun = np.array([target.at for target in targets])
-        ends = survey.sizes.cumsum(axis=0)
-        sides = range(len(targets))
-        behind = np.any(((ends > begun) & (survey.sizes > 0))[:, : len(targets)], axis=1)
-        open_parts = (behind | bool(profiles)).tolist()
-        read = iter(spilled.read(itertools.compress(survey.parts, open_parts)))
         summed: Future[None] | None = None
-        for firsts, sizes, is_open in zip(
-            (ends - survey.sizes).tolist(), survey.sizes, open_parts, strict=True
-        ):
-            for side, rows in zip(sides, next(read) if is_open else [], strict=False):
-                record, y = rows.record, rows.record["y"]
+        for firsts, sizes, rows_of in _rest(spilled, survey, targets, bool(profiles)):
+            for side, rows in enumerate(rows_of):
+                y = rows.record["y"]
                 if codes is not None:
                     y = codes[y.astype(np.int64)]
                 if summed is not None:
                     summed.result()
                 if profiles and len(y):
                     summed = aside.submit(profiles[side].add, rows.X, y)
-                cut = list(transform.cut(rows.X))
-                made = spilled.each(transform.made, (piece for _, piece in cut))
-                for (at, _), X in zip(cut, made, strict=True):
-                    own = slice(at, at + X.shape[0])
-                    of_rows = y[own], record["weight"][own], record["row"][own]
-                    targets[side].add(firsts[side] + at, X, *of_rows)
-            report(int(sizes.sum()))
+                _store(rows, y, firsts[side], targets[side], transform, spilled.each)
+            report(sum(sizes))
         if summed is not None:
             summed.result()
         for target in targets:
             target.finish()
+
+
+def _rest(
+    spilled: Spilled, survey: Survey, targets: list[_Target], every: bool
+) -> Iterator[tuple[list[int], list[int], list[SpilledRows]]]:
+    """For every part its first row in each dataset, how many it has there, and these rows.
+
+    Of a part whose rows all are written already nothing is read, unless `every` part is wanted.
+    """
+    sizes = survey.sizes
+    ends, n = sizes.cumsum(axis=0), len(targets)
+    begun = np.array([target.at for target in targets])
+    behind = np.any((ends[:, :n] > begun) & (sizes[:, :n] > 0), axis=1)
+    wanted = (behind | every).tolist()
+    read = iter(spilled.read(itertools.compress(survey.parts, wanted)))
+    for firsts, of_part, is_wanted in zip(
+        (ends - sizes).tolist(), sizes.tolist(), wanted, strict=True
+    ):
+        yield firsts, of_part, next(read)[:n] if is_wanted else []
+
+
+def _store(
+    rows: SpilledRows,
+    y: NDArray[Any],
+    first: int,
+    target: _Target,
+    transform: Transform,
+    each: Each,
+) -> None:
+    """Hand a dataset its rows from number `first` on, as they are stored."""
+    cut = list(transform.cut(rows.X))
+    made = each(transform.made, (piece for _, piece in cut))
+    for (at, _), X in zip(cut, made, strict=True):
+        own = slice(at, at + X.shape[0])
+        of_rows = y[own], rows.record["weight"][own], rows.record["row"][own]
+        target.add(first + at, X, *of_rows)

@@ -36,7 +36,9 @@ from scipy.optimize import nnls
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.synthetic import susy_like
 from bigscreen.fleet import cluster, hosts
-from bigscreen.fleet.cluster import WORKER_ENVIRONMENT, Cluster, connect
+from bigscreen.fleet.cluster import Cluster
+from bigscreen.fleet.connecting import connect
+from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 from bigscreen.intake.ingest import ingest
 from bigscreen.report import certificate
 from bigscreen.train.options import TrainOptions

@@ -23,8 +23,8 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc

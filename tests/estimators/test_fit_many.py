@@ -20,8 +20,8 @@ from bigscreen.data.recast import Recast
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton import many
 from bigscreen.train.many import Outcomes

@@ -11,8 +11,8 @@ from threadpoolctl import threadpool_limits
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features import landmarks, nystrom
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.train.options import TrainOptions

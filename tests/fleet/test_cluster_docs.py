@@ -14,9 +14,10 @@ from fleet_programs import Gradient, descend, environment, same
 from places import ROOT, SUPPORT
 
 from bigscreen.errors import InputError
-from bigscreen.fleet.cluster import WORKER_ENVIRONMENT, connect
+from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.secure import certificates
+from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 
 README = (ROOT / "cluster" / "README.md").read_text()
 SCRIPT = ROOT / "cluster" / "tcp.sh"

@@ -29,8 +29,11 @@ from fleet_programs import (
 from threadpoolctl import threadpool_info
 
 from bigscreen.errors import InputError
-from bigscreen.fleet.cluster import WORKER_ENVIRONMENT, Cluster, connect, local_cluster
+from bigscreen.fleet.cluster import Cluster
+from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
+from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 
 SHARDS = 13
 ROUNDS = 12

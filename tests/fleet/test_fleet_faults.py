@@ -22,10 +22,12 @@ from fleet_programs import FEATURES, Gradient, Murderous, descend, kill_self, sa
 
 import bigscreen
 from bigscreen.errors import InputError
-from bigscreen.fleet import cluster, recovery
+from bigscreen.fleet import local, recovery
 from bigscreen.fleet import workers as fleet_workers
-from bigscreen.fleet.cluster import Cluster, connect, local_cluster
+from bigscreen.fleet.cluster import Cluster
+from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.fleet.scratch import LOCK, scratch
 from bigscreen.fleet.workers import differing
 
@@ -122,7 +124,7 @@ def test_a_step_that_kills_every_worker_ends(tmp_path):
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_worker_that_is_lost_while_the_cluster_starts(monkeypatch, how):
-    monkeypatch.setattr(cluster, "START_SECONDS", 120.0 if how == signal.SIGKILL else 20.0)
+    monkeypatch.setattr(local, "START_SECONDS", 120.0 if how == signal.SIGKILL else 20.0)
     killed = []
 
     def first_child():
@@ -197,7 +199,7 @@ def test_other_peoples_workers_get_their_settings_back(tmp_path):
             assert now() == before
             # and if bigscreen is killed
             code = (
-                "import sys, time; from bigscreen.fleet.cluster import connect\n"
+                "import sys, time; from bigscreen.fleet.connecting import connect\n"
                 "fleet = connect(sys.argv[1]); print('here', flush=True); time.sleep(600)"
             )
             command = [sys.executable, "-c", code, address]
@@ -319,7 +321,7 @@ def test_a_killed_fleet_leaves_a_folder_that_the_next_one_clears(tmp_path, monke
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     code = (
         "import os, signal, sys, tempfile; tempfile.tempdir = sys.argv[1]\n"
-        "from bigscreen.fleet.cluster import local_cluster\n"
+        "from bigscreen.fleet.local import local_cluster\n"
         "if __name__ == '__main__':\n"
         "    fleet = local_cluster(1)\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

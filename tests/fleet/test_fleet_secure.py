@@ -14,8 +14,9 @@ from distributed import Security
 from fleet_programs import Gradient, descend, same, square
 
 from bigscreen.errors import InputError
-from bigscreen.fleet.cluster import connect, local_cluster
+from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.fleet.secure import certificates, written
 from bigscreen.model.model import Model
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from fleet_programs import Gradient, square
 
-from bigscreen.fleet.cluster import local_cluster
+from bigscreen.fleet.local import local_cluster
 from bigscreen.intake.ingest import ingest
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train

@@ -21,8 +21,8 @@ from fleet_programs import (
 )
 
 import bigscreen.fleet.workers
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 
 SHARDS = 9
 ROUNDS = 10

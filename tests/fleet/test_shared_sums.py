@@ -9,9 +9,9 @@ import pytest
 from fleet_programs import FEATURES, Wide
 
 import bigscreen.fleet.cluster
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.hosts import Seats
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 
 SHARDS, ROUNDS = 7, 6
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.path.kernel import KernelStage
 from bigscreen.path.stage import PointTask

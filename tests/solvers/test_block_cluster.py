@@ -11,8 +11,8 @@ from block_world import quiet, same_end, solved, steady, world
 from bigscreen.data.layout import Layout
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.fit import monitor as fit_monitor
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.block.solver import Block
 

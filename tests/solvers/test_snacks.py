@@ -15,8 +15,8 @@ from bigscreen.features.design import Design
 from bigscreen.fit import monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc, SquaredSvc
 from bigscreen.report.report import pass_line

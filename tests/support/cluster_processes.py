@@ -7,7 +7,7 @@ import sys
 from contextlib import contextmanager
 
 from bigscreen.errors import InputError
-from bigscreen.fleet.cluster import connect
+from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.secure import certificates
 
 

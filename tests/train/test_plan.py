@@ -10,8 +10,8 @@ from scipy.sparse import csr_array
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels import amx
 from bigscreen.train import speed
 from bigscreen.train.options import TrainOptions

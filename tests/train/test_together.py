@@ -16,8 +16,8 @@ from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit import monitor as fit_monitor
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.train.job import TOGETHER
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import plan, train

@@ -14,8 +14,8 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.fit import monitor as fit_monitor
-from bigscreen.fleet.cluster import local_cluster
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import geometry, make_kernel
 from bigscreen.model.model import Model
