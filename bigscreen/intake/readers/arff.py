@@ -16,7 +16,15 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
-from bigscreen.intake.readers.base import Block, Source, decode, line_places, text_pieces, too_long
+from bigscreen.intake.readers.base import (
+    Block,
+    RowLines,
+    Source,
+    decode,
+    line_places,
+    text_pieces,
+    too_long,
+)
 from bigscreen.intake.readers.categories import MAX_CATEGORIES, NONE, Kind, Typed, label_value
 from bigscreen.intake.readers.delimited import (
     Column,
@@ -301,7 +309,7 @@ class _SparseRows:
 
     def block(self, reader: ArffReader) -> Block:
         """Return the rows as a block."""
-        where = line_places(reader.path, np.array(self.lines, np.int64))
+        where = line_places(reader.path, RowLines(np.array(self.lines, np.int64)))
         arrays = np.array(self.data), np.array(self.indices, np.int32), np.array(self.indptr)
         X = csr_array(arrays, shape=(len(self.lines), reader.n_features))
         y = weight = None

@@ -8,6 +8,7 @@ import lzma
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
@@ -16,7 +17,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.data.limits import check_regular, file_size
 from bigscreen.errors import InputError
-from bigscreen.files.remote import Place, located
+from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.fleet.protocol import Each
 
 PIECE_BYTES = 8 << 20
@@ -199,35 +200,124 @@ def text_pieces(source: Source) -> Iterator[bytes]:
     blank, returns = True, False
     while piece := source.read(PIECE_BYTES):
         if not last:
-            if piece.startswith((b"\xff\xfe", b"\xfe\xff")):
-                raise InputError(f"{source.path} is UTF-16 text: save it as UTF-8.")
-            piece = piece.removeprefix(b"\xef\xbb\xbf")
-            returns = b"\r" in piece and b"\n" not in piece
+            returns = _ends_in_returns(piece, source)
+            piece = piece.removeprefix(_BYTE_ORDER)
         if returns:
             piece = piece.replace(b"\r", b"\n")
         blank = blank and not piece.strip()
         last = piece
         yield piece
     if blank:
-        raise InputError(f"{source.path} is empty: give a file with at least one row.")
+        raise _blank(source)
     if not last.endswith(b"\n"):
         yield b"\n"
+
+
+_BYTE_ORDER = b"\xef\xbb\xbf"
+
+
+def _ends_in_returns(head: bytes, source: Source) -> bool:
+    """Whether carriage returns end the lines of a text, by its first piece."""
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{source.path} is UTF-16 text: save it as UTF-8.")
+    return b"\r" in head and b"\n" not in head
+
+
+def _blank(source: Source) -> InputError:
+    return InputError(f"{source.path} is empty: give a file with at least one row.")
+
+
+@dataclass(frozen=True)
+class Span:
+    """The lines of a plain file that begin within a range of its bytes, for anybody to read.
+
+    Attributes
+    ----------
+    path : Place
+    start, stop : int
+        The first begins a line.
+    state : (int, int or str)
+        Size and mark of the file, by which another one, or one that has changed, is known.
+    returns : bool
+        Whether carriage returns end its lines.
+    first : bool
+        Whether a line is known to begin at `start`.
+    """
+
+    path: Place
+    start: int
+    stop: int
+    state: tuple[int, int | str]
+    returns: bool
+    first: bool
+
+    def read(self) -> tuple[bytes, int]:
+        """The lines, and the bytes of one that is too long to be read to its end, or 0.
+
+        Raises
+        ------
+        InputError
+            If the file cannot be read, or is not the one that was cut into spans.
+        """
+        try:
+            if state_of(self.path) != self.state:
+                raise InputError(
+                    f"{self.path} is not the file that was begun with (its size or its time "
+                    "differs): leave it as it is while it is read, the same for every worker."
+                )
+            with self.path.open("rb") as file:
+                # A line begins at `start` if a newline stands before.
+                file.seek(self.start - (not self.first))
+                text = self._lines(file.read(self.stop - file.tell()))
+                if not self.first:
+                    text = text[text.find(b"\n") + 1 :] if b"\n" in text else b""
+                begun = len(text) - text.rfind(b"\n") - 1
+                while 0 < begun <= LONGEST_RECORD and (more := file.read(max(begun, 1 << 16))):
+                    more = self._lines(more)
+                    end = more.find(b"\n") + 1
+                    text += more[:end] if end else more
+                    begun = 0 if end else begun + len(more)
+        except OSError as error:
+            reason = error.strerror or "there is no such file"
+            raise InputError(f"{self.path} cannot be read: {reason}.") from None
+        if begun > LONGEST_RECORD:
+            return text[:-begun], begun
+        return text + b"\n" if begun else text, 0
+
+    def _lines(self, text: bytes) -> bytes:
+        return text.replace(b"\r", b"\n") if self.returns else text
+
+
+def state_of(path: Place) -> tuple[int, int | str]:
+    """The size of a file, and what changes when it does."""
+    if isinstance(path, RemotePath):
+        return path.size(), path.mark()
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 class Piece(NamedTuple):
     """Whole lines of a text, the bytes read of the line behind them, and how far the file is."""
 
-    text: bytes
+    text: bytes | Span
     begun: int
     progress: tuple[int, int]
+
+    def read(self) -> tuple[bytes, int]:
+        """The lines, and the bytes read of the line behind them."""
+        return self.text.read() if isinstance(self.text, Span) else (self.text, self.begun)
 
 
 def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
     """Yield the text of `source` from byte `skip` on, cut where lines end; see `text_pieces`.
 
-    A line that is longer than a piece comes after pieces without text. Whether a record ends
-    where a line does, nobody has looked.
+    Of a file that is not compressed pieces are spans, which can be read anywhere. A line that is
+    longer than a piece comes after, or before, pieces without text. Whether a record ends where a
+    line does, nobody has looked.
     """
+    if not source.compressed:
+        yield from _spans(source, skip)
+        return
     begun = b""
     for piece in text_pieces(source):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
@@ -236,9 +326,48 @@ def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
         yield Piece(text, len(begun), source.progress())
 
 
-def line_places(path: Place, lines: NDArray[np.int64]) -> Callable[[int], str]:
+def _spans(source: Source, skip: int) -> Iterator[Piece]:
+    """Yield the spans of a plain file."""
+    state, total = state_of(source.path), source.total
+    head = source.read(PIECE_BYTES)
+    returns = _ends_in_returns(head, source)
+    at = first = skip + len(_BYTE_ORDER) * head.startswith(_BYTE_ORDER)
+    head = head.removeprefix(_BYTE_ORDER)
+    while not head.strip():
+        if not (head := source.read(PIECE_BYTES)):
+            raise _blank(source)
+    while at < total:
+        stop = min(at + PIECE_BYTES, total)
+        span = Span(source.path, at, stop, state, returns, at == first)
+        yield Piece(span, 0, (stop, total))
+        at = stop
+
+
+def line_places(path: Place, lines: RowLines) -> Callable[[int], str]:
     """Return `Block.where` for rows that begin in the given lines."""
-    return lambda i: f"{path}, line {lines[i]}"
+    return partial(_line_place, path, lines)
+
+
+def _line_place(path: Place, lines: RowLines, i: int) -> str:
+    return f"{path}, line {lines[i]}"
+
+
+@dataclass
+class RowLines:
+    """The line in which each row begins, from line `before` on: shared by all that name places."""
+
+    numbers: NDArray[np.int64]
+    before: int = 0
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def __getitem__(self, i: int) -> int:
+        return int(self.numbers[i]) + self.before
+
+    def after(self, rows: int) -> RowLines:
+        """Those without the first `rows`; the same object if that is none of them."""
+        return RowLines(self.numbers[rows:], self.before) if rows else self
 
 
 def too_long(path: Place, line: int) -> InputError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -503,9 +504,8 @@ class Labels:
         odd = np.flatnonzero(~plain)
         if not len(odd):
             return
-        self.odd = found = tokens(
-            buf, starts[odd], ends[odd], lambda i: where(int(odd[i])), AS_LABELS
-        )
+        places = partial(_picked, where, odd)
+        self.odd = found = tokens(buf, starts[odd], ends[odd], places, AS_LABELS)
         values = np.empty(len(found.texts), object)  # (a label that is missing is None)
         for code, text in enumerate(found.texts):
             values[code] = label_value(text, found.place(code))
@@ -514,3 +514,7 @@ class Labels:
             return
         self.values = numbers.astype(object)
         self.values[odd] = values[found.codes]
+
+
+def _picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
+    return where(int(rows[i]))

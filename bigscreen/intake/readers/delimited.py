@@ -17,6 +17,7 @@ from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import (
     Block,
     Piece,
+    RowLines,
     Source,
     line_pieces,
     line_places,
@@ -36,7 +37,6 @@ from bigscreen.intake.readers.text import (
     Fields,
     Layout,
     Records,
-    Split,
     fill_numbers,
     find_fields,
     finite_number,
@@ -172,50 +172,54 @@ class DelimitedReader:
         """
         self._restart()
         row, seen, records = 0, Seen(), Records(self.path, self.layout)
-        self._skipping = row < skip_rows
         with Source(self.path) as source:
-            for parsed in each(self._tried, line_pieces(source, self.layout.body_start)):
-                piece, self._progress = parsed.piece, parsed.piece.progress
-                if records.rest or parsed.split is None:
-                    text, skip = records.rest + piece.text, max(skip_rows - row, 0)
-                    parsed = self._parsed(piece, text, records.line, skip)
+            pieces = line_pieces(source, self.layout.body_start)
+            tries = ((piece, row < skip_rows) for piece in pieces)
+            for piece, parsed in each(self._tried, tries):
+                self._progress = piece.progress
+                if records.rest or parsed is None:
+                    text, begun = piece.read()
+                    skip = max(skip_rows - row, 0)
+                    parsed = self._parsed(records.rest + text, begun, records.line, skip)
                 else:
-                    parsed.split.move(records.line)
-                records.take(parsed.split, piece)
+                    parsed.move(records.line)
+                records.take(parsed.rest, parsed.line, parsed.begun)
                 block = self._block(parsed, seen, row)
-                row += 0 if parsed.split is None else parsed.split.rows
-                self._skipping = row < skip_rows
+                row += len(parsed.lines)
                 if block is not None:
                     yield block
             records.finish()
         if row == 0:
             raise InputError(f"{self.path} has no row after its header.")
 
-    def _tried(self, piece: Piece) -> Parsed:
-        """A piece as if it began with a record, in line 0; without a split where that fails.
+    def _tried(self, item: tuple[Piece, bool]) -> tuple[Piece, Parsed | None]:
+        """A piece, parsed as if it began with a record, in line 0; None where that fails.
 
-        What does not begin with one, has an error, or has rows to skip, is parsed again when all
+        What does not begin with one, has an error, or has rows to `skip`, is parsed again when all
         before it is known.
         """
-        if self._skipping:
-            return Parsed(piece, None)
+        piece, skip = item
+        if skip:
+            return piece, None
+        text, begun = piece.read()
         try:
-            return self._parsed(piece, piece.text, 0, 0)
+            return piece, self._parsed(text, begun, 0, 0)
         except InputError:
-            return Parsed(piece, None)
+            return piece, None
 
-    def _parsed(self, piece: Piece, text: bytes, line: int, skip: int) -> Parsed:
+    def _parsed(self, text: bytes, begun: int, line: int, skip: int) -> Parsed:
         """Parse a text that begins with a record; of `skip` rows the categories alone."""
         split = find_fields(self.path, self.layout, text, line)
-        if split.fields is None:
-            return Parsed(piece, split)
         fields, codes = split.fields, {}
+        if fields is None:
+            return Parsed(RowLines(np.empty(0, np.int64)), split.rest, split.line, begun)
         for j, coder in self._coders.items():
             f = self.columns.features[j]
             read = coder.encode if isinstance(coder, Hashed) else coder.tokens
-            codes[j] = read(*fields.column(f), _places(fields, f))
-        out = Parsed(piece, split, codes, min(skip, split.rows))
-        if out.skipped < split.rows:
+            codes[j] = read(*fields.column(f), fields.places(f))
+        rows = len(fields.lines)
+        out = Parsed(fields.lines, split.rest, split.line, begun, codes, min(skip, rows))
+        if out.skipped < rows:
             self._fill(out, fields.after(skip))
         return out
 
@@ -230,15 +234,15 @@ class DelimitedReader:
         _fill(fields, columns, X, self._missing)
         for j, dates in self._dates.items():
             f = self.columns.features[j]
-            X[:, j] = dates.encode(*fields.column(f), _places(fields, f))
+            X[:, j] = dates.encode(*fields.column(f), fields.places(f))
         if self.columns.label is not None:
             f = self.columns.label
-            out.labels = Labels(*fields.column(f), _places(fields, f))
+            out.labels = Labels(*fields.column(f), fields.places(f))
         if self.columns.weight is not None:
             f = self.columns.weight
             weights = np.empty((len(X), 1))
             _fill(fields, np.array([f]), weights, NONE)
-            out.weight = check_weights(weights[:, 0], _places(fields, f))
+            out.weight = check_weights(weights[:, 0], fields.places(f))
 
     def _block(self, parsed: Parsed, seen: Seen, row: int) -> Block | None:
         """Give texts the codes that they have in the rows before; `row` is the first one's number.
@@ -254,26 +258,31 @@ class DelimitedReader:
                 self.unseen[j] = coder.unseen
             if X is not None:
                 X[:, j] = found[skip:]
-        if X is None or parsed.split is None or parsed.split.fields is None:
+        if X is None:
             return None
         y, labels = None, parsed.labels
         if labels is not None:
             y = labels.values
             if labels.odd is not None:
                 seen.add(labels.odd, AS_LABELS)
-        where = line_places(self.path, parsed.split.fields.lines[skip:])
+        where = line_places(self.path, parsed.lines.after(skip))
         return Block(X, y, parsed.weight, row + skip, where)
 
 
 @dataclass
 class Parsed:
-    """A piece of a table, parsed as far as that does not depend on the pieces before.
+    """Rows of a table, parsed as far as that does not depend on the rows before.
 
     Attributes
     ----------
-    piece : Piece
-    split : Split or None
-        None: it could not be parsed.
+    lines : RowLines
+        Of all rows.
+    rest : bytes
+        A record that is begun behind them.
+    line : int
+        Where that begins.
+    begun : int
+        Bytes read of a line behind it.
     codes : dict of int to Tokens or int32 array
         Of columns of texts, all rows; of hashed ones the codes.
     skipped : int
@@ -284,13 +293,20 @@ class Parsed:
     weight : float64 array (rows,), or None
     """
 
-    piece: Piece
-    split: Split | None
+    lines: RowLines
+    rest: bytes
+    line: int
+    begun: int
     codes: dict[int, Any] = field(default_factory=dict)
     skipped: int = 0
     X: NDArray[np.float64] | None = None
     labels: Labels | None = None
     weight: NDArray[np.float64] | None = None
+
+    def move(self, lines: int) -> None:
+        """Count lines as of a text that begins so many lines later."""
+        self.lines.before += lines
+        self.line += lines
 
 
 def check_weights(weight: NDArray[np.float64], where: Callable[[int], str]) -> NDArray[np.float64]:
@@ -298,10 +314,6 @@ def check_weights(weight: NDArray[np.float64], where: Callable[[int], str]) -> N
     if len(bad := np.flatnonzero(weight < 0)):
         raise InputError(f"{where(int(bad[0]))}: the weight is negative; weights are 0 or more.")
     return weight
-
-
-def _places(fields: Fields, f: int) -> Callable[[int], str]:
-    return lambda row: fields.place(row, f)
 
 
 def _fill(

@@ -17,6 +17,7 @@ from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import (
     Block,
     Piece,
+    RowLines,
     Source,
     decode,
     line_pieces,
@@ -133,10 +134,11 @@ class Parsed(NamedTuple):
 
     Attributes
     ----------
-    lines : int64 array (rows,)
-        The line of each row.
+    lines : RowLines
     text_lines : int
         Lines in all, blank ones and comments, too.
+    begun : int
+        Bytes read of the line behind them.
     arrays : tuple
         Values, indices as written and row bounds.
     labels : Labels
@@ -144,8 +146,9 @@ class Parsed(NamedTuple):
         Of the indices.
     """
 
-    lines: NDArray[np.int64]
+    lines: RowLines
     text_lines: int
+    begun: int
     arrays: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int64]]
     labels: Labels
     lowest: int
@@ -215,9 +218,10 @@ class SvmlightReader:
             for piece, parsed in each(self._tried, line_pieces(source)):
                 self._progress = piece.progress
                 if parsed is None:
-                    parsed = self._parsed(piece.text, line)
+                    text, begun = piece.read()
+                    parsed = self._parsed(text, begun, line)
                 else:
-                    parsed.lines[:] += line
+                    parsed.lines.before += line
                 line += parsed.text_lines
                 rows = len(parsed.lines)
                 if rows:
@@ -225,7 +229,7 @@ class SvmlightReader:
                     if first_row + rows > skip_rows:
                         yield block if first_row >= skip_rows else _tail(block, skip_rows)
                     first_row += rows
-                if piece.begun > base.LONGEST_RECORD:
+                if parsed.begun > base.LONGEST_RECORD:
                     raise too_long(self.path, line)
         if first_row == 0:
             raise InputError(f"{self.path} holds no row: there are only comments in it.")
@@ -233,12 +237,13 @@ class SvmlightReader:
 
     def _tried(self, piece: Piece) -> tuple[Piece, Parsed | None]:
         """Parse as if the text began in line 0; None where it has an error, to be named later."""
+        text, begun = piece.read()
         try:
-            return piece, self._parsed(piece.text, 0)
+            return piece, self._parsed(text, begun, 0)
         except InputError:
             return piece, None
 
-    def _parsed(self, text: bytes, line: int) -> Parsed:
+    def _parsed(self, text: bytes, begun: int, line: int) -> Parsed:
         """Parse whole lines, whatever the lines before; the first is number `line`."""
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
@@ -255,10 +260,11 @@ class SvmlightReader:
         while not _parse(buf, state, smallest, out):
             self._parse_line(text, state, smallest, out)
         rows, entries = int(state[_ROW]), int(state[_ENTRIES])
-        lines = out.lines[:rows]
+        lines = RowLines(out.lines[:rows])
         return Parsed(
             lines=lines,
             text_lines=most_rows,
+            begun=begun,
             arrays=(out.data[:entries], out.indices[:entries], out.indptr[: rows + 1]),
             labels=Labels(buf, out.starts[:rows], out.ends[:rows], line_places(self.path, lines)),
             lowest=int(state[_LOWEST]),

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from bigscreen.data.missing import MISSING
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
-from bigscreen.intake.readers.base import Piece, Source, decode, line_pieces, too_long
+from bigscreen.intake.readers.base import RowLines, Source, decode, line_pieces, too_long
 from bigscreen.numerics.rows import njit
 
 TAB, NEWLINE, RETURN, SPACE = 9, 10, 13, 32
@@ -177,7 +179,7 @@ class Layout:
     escape : int
         Byte before a quote that is part of a quoted field; in RFC 4180 the quote itself.
     comment : int
-        Lines that begin with this byte are no rows; -1: there are none.
+        RowLines that begin with this byte are no rows; -1: there are none.
     body_start, body_line : int
         Byte (after a byte order mark) and line, from 1, where the rows begin.
     decimal : {".", ","} or None
@@ -202,11 +204,11 @@ class Fields:
     buf: NDArray[np.uint8]
     starts: NDArray[np.int32]
     ends: NDArray[np.int32]
-    lines: NDArray[np.int64]
+    lines: RowLines
 
     def after(self, rows: int) -> Fields:
         """Return the fields without the first `rows` rows."""
-        parts = self.starts[rows:], self.ends[rows:], self.lines[rows:]
+        parts = self.starts[rows:], self.ends[rows:], self.lines.after(rows)
         return Fields(self.path, self.layout, self.buf, *parts)
 
     def column(self, f: int) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
@@ -220,9 +222,17 @@ class Fields:
 
     def place(self, row: int, f: int) -> str:
         """Name a field for a person."""
+        return self.places(f)(row)
+
+    def places(self, f: int) -> Callable[[int], str]:
+        """Names a column's field of a row for a person; of all fields it keeps the lines alone."""
         names = self.layout.names
         name = f" ({names[f]!r})" if names else ""
-        return f"{self.path}, line {self.lines[row]}, column {f + 1}{name}"
+        return partial(_field_place, self.path, self.lines, f"column {f + 1}{name}")
+
+
+def _field_place(path: Place, lines: RowLines, column: str, row: int) -> str:
+    return f"{path}, line {lines[row]}, {column}"
 
 
 @dataclass
@@ -242,17 +252,6 @@ class Split:
     fields: Fields | None
     rest: bytes
     line: int
-
-    @property
-    def rows(self) -> int:
-        """Whole records."""
-        return 0 if self.fields is None else len(self.fields.lines)
-
-    def move(self, lines: int) -> None:
-        """Count lines as of a text that begins so many lines later."""
-        if self.fields is not None:
-            self.fields.lines += lines
-        self.line += lines
 
 
 def find_fields(path: Place, layout: Layout, text: bytes, line: int) -> Split:
@@ -285,7 +284,8 @@ def find_fields(path: Place, layout: Layout, text: bytes, line: int) -> Split:
         return Split(None, rest, line)
     if escapes:
         unescape(buf, starts[:rows], ends[:rows], layout.marks.escape)
-    fields = Fields(path, layout, buf, starts[:rows], ends[:rows], places.lines[:rows])
+    lines = RowLines(places.lines[:rows])
+    fields = Fields(path, layout, buf, starts[:rows], ends[:rows], lines)
     return Split(fields, rest, line)
 
 
@@ -301,16 +301,16 @@ class Records:
     def __init__(self, path: Place, layout: Layout) -> None:
         self._path, self.line, self.rest = path, layout.body_line, b""
 
-    def take(self, found: Split, piece: Piece) -> None:
-        """Go on behind what was found in a piece, with the record begun before it.
+    def take(self, rest: bytes, line: int, begun: int) -> None:
+        """Go on behind a piece, where a record is begun, and so many bytes of a line behind it.
 
         Raises
         ------
         InputError
             If what is begun is too long for a record.
         """
-        self.line, self.rest = found.line, found.rest
-        if len(self.rest) + piece.begun > base.LONGEST_RECORD:
+        self.line, self.rest = line, rest
+        if len(rest) + begun > base.LONGEST_RECORD:
             raise too_long(self._path, self.line)
 
     def finish(self) -> None:
@@ -331,10 +331,11 @@ def first_fields(source: Source, layout: Layout) -> Fields | None:
     """
     records = Records(source.path, layout)
     for piece in line_pieces(source, layout.body_start):
-        found = find_fields(source.path, layout, records.rest + piece.text, records.line)
+        text, begun = piece.read()
+        found = find_fields(source.path, layout, records.rest + text, records.line)
         if found.fields is not None:
             return found.fields
-        records.take(found, piece)
+        records.take(found.rest, found.line, begun)
     records.finish()
     return None
 
