@@ -1,6 +1,7 @@
 """`bigscreen ingest`."""
 
 import csv
+from contextlib import ExitStack
 from typing import Any
 
 import click
@@ -8,15 +9,17 @@ import click
 from bigscreen.cli.common import (
     Bytes,
     Number,
+    check_fleet,
     check_json,
     check_output,
     deadline_of,
     json_option,
+    open_fleet,
     overwrite_option,
-    threads_option,
     time_option,
 )
 from bigscreen.cli.info import describe_store, store_facts
+from bigscreen.cli.options import WHERE_IT_RUNS, fit_options
 from bigscreen.cli.signals import INTERRUPTED
 from bigscreen.files.printable import printable
 from bigscreen.train.option import POSITIVE
@@ -190,7 +193,7 @@ def column_names(
     help="Seed of the shuffle and the hold-out.",
 )
 @time_option
-@threads_option
+@fit_options(())
 @overwrite_option
 @json_option
 @click.pass_context
@@ -210,7 +213,8 @@ def ingest(
     Reads svmlight, CSV, TSV, ARFF, HDF5, NPY, NPZ, IDX (MNIST) and Parquet; text also packed as
     .gz, .bz2 or .xz. Several SOURCEs become one store; one may be a folder of files, or a pattern
     in quotes. Needs little memory however large the files are. After an interruption, or at the
-    end of a time budget, the same command goes on where it stopped.
+    end of a time budget, the same command goes on where it stopped. Workers (--workers,
+    --scheduler) read and parse plain CSV and svmlight files, and sort.
 
     \b
     Examples:
@@ -231,16 +235,20 @@ def ingest(
     deadline = deadline_of(time_budget)
     check_output(store, overwrite, folder=True)
     check_json(json_file, store, *sources)
+    check_fleet(values)
+    where = {name: values.pop(name) for name in WHERE_IT_RUNS if name != "threads"}
     if values["zero_based"] is None:
         values["zero_based"] = "auto"
     try:
-        with report.IngestBar() as progress:
+        with ExitStack() as stack:
+            if where["workers"] or where["scheduler"]:
+                values["fleet"] = stack.enter_context(open_fleet({**values, **where}, deadline))
             made = read_in(
                 list(sources),
                 store,
                 holdout=holdout or 0,
                 overwrite=overwrite,
-                progress=progress,
+                progress=stack.enter_context(report.IngestBar()),
                 deadline=deadline,
                 **values,
             )

@@ -111,7 +111,7 @@ class Cluster:
                 client.register_plugin(Leaving(client.id, self._name), name=self._name)
             if shielded:
                 self._register(Shielded(), f"{self._name}-shield")
-            self._register(WorkerSetup(), self._plugin)
+            self._register(WorkerSetup(self._plugin), self._plugin)
         except BaseException:
             self._leave()
             raise
@@ -219,7 +219,7 @@ class Cluster:
         key = name.replace("bigscreen", f"bigscreen-{shown}")
         limit = bounded(in_flight, max(self.workers, 1))
         waiting: deque[_Item] = deque()
-        self._register(Function(function), name)
+        self._register(Function(function, name), name)
 
         def submitted(number: int, item: Item, turn: int = 0) -> _Item:
             only = self._workers.only

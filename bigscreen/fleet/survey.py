@@ -100,13 +100,18 @@ def survey(
                 worker.faults.append("it has other code of bigscreen, though of the same version")
         for worker, what in _asked(client, workers, computes):
             worker.facts["computes"] = what
+        threads: Any = client.nthreads()
         before = time.time()
         machines = _asked(client, workers, _machine)
         after = time.time()
         for worker, facts in machines:
             # It was asked at some moment between the two.
             clock = facts.pop("time")
-            worker.facts |= {**facts, "clock": max(clock - after, 0.0) + min(clock - before, 0.0)}
+            worker.facts |= {
+                **facts,
+                "threads": threads.get(worker.address, 0),
+                "clock": max(clock - after, 0.0) + min(clock - before, 0.0),
+            }
         names = [str(file.absolute()) for file in files]
         here = digests(names)
         for worker, there in _asked(client, workers, digests, names):
@@ -146,7 +151,6 @@ def _machine(dask_worker: Worker) -> dict[str, Any]:
     return {
         "host": platform.node(),
         "pid": os.getpid(),
-        "threads": dask_worker.state.nthreads,
         "cores": usable_processors(),
         "memory_limit": manager.memory_limit,
         "memory": psutil.virtual_memory().total,

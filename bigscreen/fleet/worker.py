@@ -21,6 +21,7 @@ from distributed import Scheduler, SchedulerPlugin, Worker, WorkerPlugin, get_wo
 from distributed.core import error_message
 from distributed.protocol.pickle import loads
 
+from bigscreen.errors import InputError
 from bigscreen.files.checkpoint import Checkpoint
 from bigscreen.files.remote import located
 from bigscreen.fleet import gauges
@@ -241,15 +242,23 @@ class WorkerSetup(WorkerPlugin):
     Workers may be other people's: what it changes of them is changed back when it leaves.
     """
 
+    def __init__(self, name: str) -> None:
+        self.name = name
+
     async def setup(self, worker: Worker) -> None:
         _hold(worker)
         self.sampler = Sampler()
         self.sampler.look()
+        _here[worker.address, self.name] = self
 
     def teardown(self, worker: Worker) -> None:
+        _here.pop((worker.address, self.name), None)
         self.sampler.stop()
         _let_go(worker)
 
+
+_here: dict[tuple[str, str], WorkerSetup | Function] = {}
+"""The plugins that tasks look for, by the address of their worker and their name."""
 
 _FRACTIONS = ("target", "spill", "pause")
 _held: WeakKeyDictionary[Worker, tuple[int, list[Any]]] = WeakKeyDictionary()
@@ -322,7 +331,7 @@ def source_digest() -> str:
 
 def memory_of(name: str, dask_worker: Worker) -> tuple[tuple[str, int], int, int] | None:
     """Which process a worker is (machine, number), its memory now and its peak."""
-    plugin = dask_worker.plugins.get(name)
+    plugin = _here.get((dask_worker.address, name))
     if not isinstance(plugin, WorkerSetup):
         return None
     return (platform.node(), os.getpid()), plugin.sampler.now, plugin.sampler.peak
@@ -335,13 +344,23 @@ class Function(WorkerPlugin):
     with its last worker, and tasks that depend on it crowd where it lies.
     """
 
-    def __init__(self, function: Callable[[Any], Any]) -> None:
-        self.function = function
+    def __init__(self, function: Callable[[Any], Any], name: str) -> None:
+        self.function, self.name = function, name
+
+    def setup(self, worker: Worker) -> None:
+        _here[worker.address, self.name] = self
+
+    def teardown(self, worker: Worker) -> None:
+        _here.pop((worker.address, self.name), None)
 
 
 def apply(name: str, item: Any) -> Any:
     """The task of ``each``: the function that :class:`Function` brought, on one item."""
-    plugin = get_worker().plugins[name]
+    worker = get_worker()
+    plugin = _here[worker.address, name]
     assert isinstance(plugin, Function)
-    with one_blas_thread:
-        return plugin.function(item)
+    try:
+        with one_blas_thread:
+            return plugin.function(item)
+    except InputError as error:
+        raise InputError(f"the worker {worker.address}: {error}") from None

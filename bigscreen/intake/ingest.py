@@ -33,13 +33,13 @@ from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.remote import Place, RemotePath, is_url, located
 from bigscreen.files.sealed import digest
 from bigscreen.fleet.inline import Inline
-from bigscreen.fleet.protocol import Each
+from bigscreen.fleet.protocol import Each, Fleet
 from bigscreen.intake.needs import threads_within
 from bigscreen.intake.read_pass import Reading, Request
 from bigscreen.intake.readers import is_path, open_source
 from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.settle import Build, Ingested, Wanted
-from bigscreen.intake.spill import JOURNAL, Journal
+from bigscreen.intake.spill import JOURNAL, LOCK, Journal
 from bigscreen.model.model import Model
 
 Column = str | int
@@ -86,6 +86,7 @@ def ingest(
     overwrite: bool = False,
     progress: Progress | None = None,
     deadline: float | None = None,
+    fleet: Fleet | None = None,
 ) -> Ingested:
     """Make a dataset of files or arrays.
 
@@ -165,6 +166,10 @@ def ingest(
         "rows"}, then {"event": "ingest", "phase": "measure" or "write", "rows", "rows_total"}.
     deadline : float, optional
         Value of ``time.monotonic()`` at which to stop.
+    fleet : Fleet, optional
+        Such as `local_cluster` or `connect` give: its workers read and parse the pieces of plain
+        CSV and svmlight files, and sort; the dataset is the same. They must see the files, and the
+        folder of the dataset, under the same paths. Default: threads here do all.
 
     Returns
     -------
@@ -292,11 +297,26 @@ def ingest(
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]
-    with Inline(threads_within(allowed, threads)) as fleet:
-        each = partial(fleet.each, in_flight=fleet.workers + 1)
+    with Inline(threads_within(allowed, threads)) as own:
+        ways = _Ways(partial(own.each, in_flight=own.workers + 1), fleet)
         report = _Reporter(progress, sizes, deadline)
-        made = _run(request, wanted, job, resumable, report, each)
+        made = _run(request, wanted, job, resumable, report, ways)
     return made if not isinstance(elsewhere, RemotePath) else _copied(made, elsewhere)
+
+
+@dataclass(frozen=True)
+class _Ways:
+    """What works: threads here, by `each`, and for what can be done anywhere perhaps a fleet."""
+
+    each: Each
+    fleet: Fleet | None
+
+    def anywhere(self, folder: Path) -> Each | None:
+        """What a fleet's workers do, if there is one; InputError if none of them sees a folder."""
+        if self.fleet is None:
+            return None
+        self.fleet.rely_on([folder / LOCK])
+        return self.fleet.each
 
 
 def _made_here(target: RemotePath) -> Path:
@@ -333,7 +353,7 @@ def _run(
     job: dict[str, Any],
     resumable: bool,
     report: _Reporter,
-    each: Each,
+    ways: _Ways,
 ) -> Ingested:
     work = wanted.path.with_name(wanted.path.name + ".ingest.wip")
     if not (work / JOURNAL).exists():
@@ -346,7 +366,7 @@ def _run(
             if not journal.lines:
                 _clear_unfinished(wanted)
             try:
-                made = _made(wanted, journal) or _make(request, wanted, journal, report, each)
+                made = _made(wanted, journal) or _make(request, wanted, journal, report, ways)
             except BaseException as error:
                 # What cannot be gone on with is not left lying about; the journal goes before the
                 # rows that it counts.
@@ -364,11 +384,12 @@ def _run(
 
 
 def _make(
-    request: Request, wanted: Wanted, journal: Journal, report: _Reporter, each: Each
+    request: Request, wanted: Wanted, journal: Journal, report: _Reporter, ways: _Ways
 ) -> Ingested:
-    reading = Reading(request, journal.folder / BUCKETS, journal)
-    reading.run(report.read, each)
-    made = Build(wanted, reading, journal, report.build).run(each)
+    anywhere = ways.anywhere(journal.folder)
+    reading = Reading(request, journal.folder.absolute() / BUCKETS, journal)
+    reading.run(report.read, ways.each, anywhere)
+    made = Build(wanted, reading, journal, report.build).run(ways.each, anywhere)
     dropped = [made.dropped, made.dropped_rows]
     journal.write({"finished": made.notes, "dropped": dropped})
     return made

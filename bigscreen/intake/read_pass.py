@@ -104,7 +104,7 @@ class Reading:
         if self.shape is not None:
             self._prepare(self.shape, lengths)
 
-    def run(self, report: Report, each: Each = map) -> None:
+    def run(self, report: Report, each: Each = map, anywhere: Each | None = None) -> None:
         """Read until all rows are in the spill.
 
         Parameters
@@ -113,6 +113,8 @@ class Reading:
             Gets dicts with bytes and rows.
         each : callable
             What parses; see `Reader.blocks`.
+        anywhere : callable, optional
+            The same for sources whose pieces can be read anywhere, such as by other processes.
         """
         found = self.found
         if found.finished:
@@ -132,7 +134,8 @@ class Reading:
                 check_source(
                     reader, self._wanted(count) - self._wanted(skip), self.folder.parents[1]
                 )
-            for block in reader.blocks(skip, each):
+            apart = anywhere is not None and getattr(reader, "anywhere", False)
+            for block in reader.blocks(skip, anywhere if apart and anywhere else each):
                 for part in _storable(block, reader):
                     self._take(part, reader)
                 found.source_rows = block.first_row + block.X.shape[0]

@@ -131,10 +131,10 @@ class Build:
         self._spill, self._journal, self._report = reading.spill, journal, report
         self.notes: list[str] = []
 
-    def run(self, each: Each = map) -> Ingested:
+    def run(self, each: Each = map, anywhere: Each | None = None) -> Ingested:
         """Measure, write and name the datasets, as far as earlier runs have not done so.
 
-        Parts are sorted, and made what is stored of them, by `each`.
+        Parts are sorted by `anywhere`, or else by `each`, which makes what is stored of them.
         """
         wanted, found = self.wanted, self.found
         labels, codes = self._labels()
@@ -148,7 +148,8 @@ class Build:
         if wanted.like is None and labels and codes is not None:
             _check_labels(labels, codes, survey.labels[0])
         n_raw = self._n_raw()
-        spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0, each)
+        ways = each, anywhere or each
+        spilled = Spilled(self._spill, holdout, n_raw, found.index_base or 0, *ways)
         finishing = next((line for line in self._journal.lines if "finishing" in line), None)
         seen = [] if finishing is None else finishing.get("profiles", [])
         transform = self._transform(n_raw, labels)

@@ -284,7 +284,7 @@ def _extend(path: Path, length: int, pieces: list[NDArray[Any]]) -> int:
     return length
 
 
-JOURNAL = "journal.jsonl"
+JOURNAL, LOCK = "journal.jsonl", "lock"
 
 
 class Journal:
@@ -316,7 +316,7 @@ class Journal:
     def __init__(self, folder: Path, job: dict[str, Any], anew: bool = False) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
-        self._lock = open(folder / "lock", "w")  # noqa: SIM115 (until `close`)
+        self._lock = open(folder / LOCK, "w")  # noqa: SIM115 (until `close`)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

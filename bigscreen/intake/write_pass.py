@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -116,17 +116,22 @@ class Survey:
 
 @dataclass
 class Spilled:
-    """The spill and how to read it: sorted parts, split into what is kept and what is held out."""
+    """The spill and how to read it: sorted parts, split into what is kept and what is held out.
+
+    Rows are made what is stored by ``each``, here; parts are sorted by ``anywhere``.
+    """
 
     spill: Spill
     holdout: Holdout
     n_raw: int
     index_base: int
     each: Each = map
+    anywhere: Each = map
 
     def read(self, parts: Iterable[Part]) -> Iterable[list[SpilledRows]]:
         """Yield the kept rows and the held out rows of every part, both in their final order."""
-        return self.each(self._read, parts)
+        bare = replace(self, each=map, anywhere=map)  # to be sent elsewhere
+        return self.anywhere(bare._read, parts)
 
     def _read(self, part: Part) -> list[SpilledRows]:
         rows = self.spill.read(part, self.n_raw, self.index_base)

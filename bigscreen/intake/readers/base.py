@@ -91,7 +91,8 @@ class Reader(Protocol):
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; block boundaries may vary, rows do not.
 
-        What needs nothing of the rows before is done by `each`, such as on many threads.
+        What needs nothing of the rows before is done by `each`, such as on many threads. A reader
+        with an attribute `anywhere` that is true leaves it to other processes, too.
         """
         ...
 
@@ -338,7 +339,7 @@ def _spans(source: Source, skip: int) -> Iterator[Piece]:
             raise _blank(source)
     while at < total:
         stop = min(at + PIECE_BYTES, total)
-        span = Span(source.path, at, stop, state, returns, at == first)
+        span = Span(source.path.absolute(), at, stop, state, returns, at == first)
         yield Piece(span, 0, (stop, total))
         at = stop
 

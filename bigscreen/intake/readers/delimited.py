@@ -143,7 +143,7 @@ class DelimitedReader:
         self._typed, self.dates, self.hashed = typed, typed.dates, typed.hashed
         self._restart()
         with Source(path) as source:
-            self._progress = source.progress()
+            self._progress, self.anywhere = source.progress(), not source.compressed
 
     def _restart(self) -> None:
         typed, missing = self._typed, self._missing

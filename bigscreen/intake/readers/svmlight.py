@@ -189,7 +189,7 @@ class SvmlightReader:
         self.unseen: dict[int, int] = {}
         self._restart()
         with Source(path) as source:
-            self._progress = source.progress()
+            self._progress, self.anywhere = source.progress(), not source.compressed
 
     def _restart(self) -> None:
         self.min_index, self.max_index = LARGEST_INDEX + 1, -1
