@@ -7,6 +7,7 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,7 @@ PART_BYTES = 64 << 20
 
 SLAB_BYTES = 16 << 20
 MAX_BITS = 12
+FLUSHERS = 8
 
 
 def bucket_bits(expected_bytes: int) -> int:
@@ -125,20 +127,26 @@ class Spill:
 
     def flush(self) -> dict[int, list[int]]:
         """Write what waits to the disk for good; returns the new lengths of the files it grew."""
-        grown = {}
-        for bucket, pieces in self._waiting.items():
-            known = self.lengths.get(bucket, [0, 0, 0, 0])
-            lengths, crcs = known[:2], known[2:]
-            for i, file in enumerate(self.files(bucket)):
-                own = [piece[i] for piece in pieces]
-                lengths[i] = _extend(file, lengths[i], own)
-                if crcs:
-                    crcs[i] = _summed(crcs[i], own)
-            grown[bucket] = [*lengths, *crcs]
+        with ThreadPoolExecutor(FLUSHERS) as pool:  # which wait for the disk, not for each other
+            grown = dict(pool.map(self._flushed, self._waiting.items()))
         self.lengths.update(grown)
         self._waiting.clear()
         self.pending = 0
         return grown
+
+    def _flushed(
+        self, waiting: tuple[int, list[tuple[NDArray[Any], NDArray[Any]]]]
+    ) -> tuple[int, list[int]]:
+        """Append to the files of a bucket; gives its number and its files' new lengths."""
+        bucket, pieces = waiting
+        known = self.lengths.get(bucket, [0, 0, 0, 0])
+        lengths, crcs = known[:2], known[2:]
+        for i, file in enumerate(self.files(bucket)):
+            own = [piece[i] for piece in pieces]
+            lengths[i] = _extend(file, lengths[i], own)
+            if crcs:
+                crcs[i] = _summed(crcs[i], own)
+        return bucket, [*lengths, *crcs]
 
     def files(self, bucket: int) -> tuple[Path, Path]:
         """Return the files of records and of values."""

@@ -1,7 +1,7 @@
 """What the fleet uses of Dask beyond its documented interface is there, and takes what it is given.
 
-`cluster/README.md` says what each is for. A release that takes one away fails here, with the file of
-the fleet that is to be changed, before any cluster stands still.
+`cluster/README.md` says what each is for. A release that takes one away fails here, with the file
+of the fleet that is to be changed, before any cluster stands still.
 """
 
 import ast

@@ -489,6 +489,16 @@ class Labels:
         What is no plain number.
     """
 
+    values: NDArray[Any]
+    odd: Tokens | None
+
+    @classmethod
+    def numbers(cls, values: NDArray[np.float64]) -> Labels:
+        """Of rows whose labels all are plain numbers."""
+        out = cls.__new__(cls)
+        out.values, out.odd = values, None
+        return out
+
     def __init__(
         self,
         buf: NDArray[Any],
@@ -499,8 +509,7 @@ class Labels:
         numbers = np.empty(len(starts))
         plain = np.empty(len(starts), bool)
         mark_numbers(buf, starts, ends, numbers, plain)
-        self.values: NDArray[Any] = numbers
-        self.odd: Tokens | None = None
+        self.values, self.odd = numbers, None
         odd = np.flatnonzero(~plain)
         if not len(odd):
             return

@@ -34,10 +34,14 @@ from bigscreen.intake.readers.categories import (
 )
 from bigscreen.intake.readers.decimals import write_plainly
 from bigscreen.intake.readers.text import (
+    DROPPED,
+    LABEL,
+    SPACE,
     Fields,
     Layout,
     Records,
     fill_numbers,
+    fill_plain_rows,
     find_fields,
     finite_number,
     missing_value,
@@ -209,6 +213,8 @@ class DelimitedReader:
 
     def _parsed(self, text: bytes, begun: int, line: int, skip: int) -> Parsed:
         """Parse a text that begins with a record; of `skip` rows the categories alone."""
+        if not skip and (plain := self._plain(text, begun, line)) is not None:
+            return plain
         split = find_fields(self.path, self.layout, text, line)
         fields, codes = split.fields, {}
         if fields is None:
@@ -221,6 +227,24 @@ class DelimitedReader:
         out = Parsed(fields.lines, split.rest, split.line, begun, codes, min(skip, rows))
         if out.skipped < rows:
             self._fill(out, fields.after(skip))
+        return out
+
+    def _plain(self, text: bytes, begun: int, line: int) -> Parsed | None:
+        """The rows of a text of nothing but plain numbers; None if it holds anything else."""
+        marks, columns = self.layout.marks, self.columns
+        typed = bool(self._coders or self._dates) or columns.weight is not None
+        if typed or self.layout.decimal or marks.delimiter == SPACE or not text.endswith(b"\n"):
+            return None
+        places = np.full(self.layout.columns, DROPPED)
+        places[columns.features] = np.arange(len(columns.features))
+        if columns.label is not None:
+            places[columns.label] = LABEL
+        rows = text.count(b"\n")
+        X, y = np.empty((rows, len(columns.features))), np.empty(rows)
+        if fill_plain_rows(np.frombuffer(text, np.uint8), marks, places, X, y) != rows:
+            return None
+        out = Parsed(RowLines(np.arange(line, line + rows)), b"", line + rows, begun)
+        out.X, out.labels = X, None if columns.label is None else Labels.numbers(y)
         return out
 
     def _fill(self, out: Parsed, fields: Fields) -> None:

@@ -483,3 +483,52 @@ def mark_numbers(
         value, stop = scan_number(buf, starts[r])
         out[r] = value
         plain[r] = stop == ends[r] and stop != starts[r]
+
+
+DROPPED, LABEL = -1, -2
+
+
+@njit(cache=True, nogil=True)
+def fill_plain_rows(
+    buf: NDArray[np.uint8],
+    marks: Marks,
+    places: NDArray[np.int64],
+    out: NDArray[np.float64],
+    labels: NDArray[np.float64],
+) -> int:
+    """Parse a text of nothing but plain numbers, of which every line is a row, in one go.
+
+    The number of field f goes to out[:, places[f]], or to `labels`, or is DROPPED. Returns the
+    rows, or -1 where anything else stands: blanks, quotes, comments, words, empty fields.
+    """
+    i, row = 0, 0
+    while i < len(buf):
+        if buf[i] == marks.comment:
+            return -1
+        for f in range(len(places)):
+            to = places[f]
+            if to == DROPPED:
+                while buf[i] != marks.delimiter and buf[i] != NEWLINE:
+                    if buf[i] == marks.quotes[0] or buf[i] == marks.quotes[1]:
+                        return -1
+                    i += 1
+            else:
+                value, stop = scan_number(buf, i)
+                if stop == i:
+                    return -1
+                i = stop
+                if to == LABEL:
+                    labels[row] = value
+                else:
+                    out[row, to] = value
+            if f + 1 < len(places):
+                if buf[i] != marks.delimiter:
+                    return -1
+            else:
+                if buf[i] == RETURN:
+                    i += 1
+                if buf[i] != NEWLINE:
+                    return -1
+            i += 1
+        row += 1
+    return row
