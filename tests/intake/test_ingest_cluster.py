@@ -8,7 +8,7 @@ import signal
 import pytest
 from click.testing import CliRunner
 
-from bigscreen.cli import main
+from bigscreen.cli.commands import group
 from bigscreen.errors import InputError
 from bigscreen.fleet.local import local_cluster
 from bigscreen.intake.ingest import ingest
@@ -122,8 +122,8 @@ def test_on_the_command_line(tmp_path):
     source, result = mixed(tmp_path / "rows.csv"), tmp_path / "result.json"
     args = ["ingest", str(source), str(tmp_path / "s.store"), "--drop-missing", "--json"]
     run, typed = CliRunner().invoke, ["--date", "day=%d/%m/%Y", "--hash", "name:3"]
-    done = run(main, [*args, str(result), "--workers", "1", *typed])
+    done = run(group, [*args, str(result), "--workers", "1", *typed])
     assert done.exit_code == 0, done.output
     assert json.loads(result.read_text())["store"]["rows"] < ROWS
-    said = run(main, [*args, "-", "--overwrite", "--workers", "2", "--threads", "2"]).output
+    said = run(group, [*args, "-", "--overwrite", "--workers", "2", "--threads", "2"]).output
     assert "--workers and --threads are different ways to run" in said
