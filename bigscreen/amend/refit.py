@@ -10,8 +10,10 @@ import numpy as np
 
 from bigscreen.amend.bound import Bound
 from bigscreen.amend.edits import Changes
+from bigscreen.certify.beside import Beside, Known
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
+from bigscreen.features.nystrom import Factor
 from bigscreen.fit.loop import fit
 from bigscreen.fleet.shards import blas_threads
 from bigscreen.kernels.moved import Moved
@@ -100,7 +102,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             start = Start(record={"label": binary.name, "start": "amended"})
             attempt = Attempt(self.design, self.nearby, self.fleet, start, self.source)
             how = {**self._how(binary, attempt), "rule": None, "certify": "float64"}
-            fitted = fit(self._run(binary, attempt), self.nearby, **how)
+            fitted = fit(self._run(binary, attempt), self.nearby, beside=self.nearby.beside, **how)
             for phase, seconds in fitted.seconds.items():
                 self.seconds[phase] += seconds
             if fitted.ended in ("proved", "rounded"):
@@ -135,18 +137,27 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
         # Rows that are left out stand at their sides.
         off = np.flatnonzero(~near & (begun.alpha != begun.ends))
-        alpha, more = np.where(near, begun.alpha, begun.ends), 0.0
+        alpha, more, change = np.where(near, begun.alpha, begun.ends), 0.0, 0.0
         if len(off):
             step = (dual.sign * (begun.ends - begun.alpha))[off]
             others = Operand(data.rows(off))
             sums += source.kernel.dots(side, others, step[:, None], np.float64)[:, 0]
-            more = float(np.sum(step))
+            more, change = float(np.sum(step)), float(np.sum(np.abs(step)))
         w_alpha = source.factor.T @ sums
         if constant := found.machine.constant:
             moved = constant * (float(np.sum(coef)) + more)
             w_alpha = np.append(w_alpha, book.dual.offset / constant + moved)
+        # What it was off by before, and what the entries that it was made of here can be.
+        proof = found.machine.proof
+        moved = float(np.sum(np.abs(book.dual.coef)) + np.sum(np.abs(coef)) + change)
+        astray = float(np.sqrt(2.0 * proof["rounding_bound"]))
+        astray += source.feature_error(np.float64) * moved
+        largest = float(np.max(np.abs(sums)))
+        known = Known(alpha, w_alpha, largest, astray, proof["certified_in"])
+        beside = Beside(source, binary.problem, self.fleet, known)
         old = Near(self._old(binary), begun.dual)
-        return Nearby(Standing(alpha, w_alpha, old, found.relative_gap), near, source, room)
+        standing = Standing(alpha, w_alpha, old, found.relative_gap)
+        return Nearby(standing, near, source, room, beside)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         start = super()._start(design, binary)
@@ -173,6 +184,13 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         if isinstance(bare.data, Moved):
             rows = bare.data.move(rows)
         return Operand(rows)
+
+    def _factored(self, bare: Design, side: Operand) -> Factor:
+        known = self.old.factor
+        alike = self.old.provenance.get("features") == self.plan.features
+        if known is None or not alike or isinstance(bare.data, Moved):
+            return super()._factored(bare, side)
+        return Factor(*known)
 
     def model_landmarks(self) -> Any:
         return self.old.landmarks

@@ -340,17 +340,17 @@ def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> 
     return columns if used is true else true.features_of(columns)
 
 
-def _margin(design: Design, true: Design, point: Point) -> float:
-    """How far float32 columns move a score, if errors are independent (maths.md 4).
-
-    0, for no rows to be made exact, where that is not worth it.
-    """
+def _margin(true: Design, point: Point) -> float:
+    """How far from their kink rows are made exact; 0, for none, where that is not worth it."""
     if true.kernel is None or point.gap > CLOSE * abs(point.primal):
         return 0.0
-    coef = design.coef(point.w) if true is design else true.coef(point.w)
-    size = float(np.sum(np.abs(coef)))
-    root = float(np.linalg.norm(coef))
-    return true.score_error(coef) * root / size if size > 0 else 0.0
+    return score_doubt(true, true.coef(point.w))
+
+
+def score_doubt(design: Design, coef: FloatArray) -> float:
+    """How far float32 columns move a score, if errors are independent (maths.md 4)."""
+    size, root = float(np.sum(np.abs(coef))), float(np.linalg.norm(coef))
+    return design.score_error(coef) * root / size if size > 0 else 0.0
 
 
 def close(
@@ -396,7 +396,7 @@ def close(
     sample = Sample.none()
     margin = 0.0
     if dtype is np.float32 and not frame.curved:
-        margin = _margin(design, source or design, point)
+        margin = _margin(source or design, point)
     program = _ShardSums(
         design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep, margin
     )

@@ -171,7 +171,7 @@ class Design:
             return np.full(len(sqnorms), self._stretch * self.column_bound)
         # ||T' k_i||^2 <= k_ii for exact columns; T can amplify what float32 ones err by.
         lengths: FloatArray = np.sqrt(self.kernel.diag(X))
-        return lengths * (1 + 1e-6) + self._stretch * self._entry_error
+        return lengths * (1 + 1e-6) + self.feature_error()
 
     def length_errors(self, w: FloatArray) -> FloatArray:
         """How far ``||w||^2`` of each column of w (r, k) can be from the published machine's.
@@ -188,6 +188,10 @@ class Design:
         size = np.einsum("ik,ik->k", coefs, coefs)
         return np.asarray(np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size)
 
+    def feature_error(self, dtype: type = np.float32) -> float:
+        """Bound on how far the rounding of its columns' entries moves a feature."""
+        return self._stretch * self._entry_error * (FLOAT64 if dtype is np.float64 else 1.0)
+
     @cached_property
     def _stretch(self) -> float:
         """At least ``||T' c|| / max |c_j|``."""
@@ -203,7 +207,7 @@ class Design:
         if not self.kernel.psd:
             return self._stretch * self.column_bound
         longest = float(np.sqrt(self.kernel.bound(self.data.max_sqnorm, self.data.max_sqnorm)))
-        return longest * (1 + 1e-6) + self._stretch * self._entry_error
+        return longest * (1 + 1e-6) + self.feature_error()
 
     @property
     def column_bound(self) -> float:

@@ -20,6 +20,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.certify.beside import Beside
 from bigscreen.certify.explicit import close
 from bigscreen.certify.few import close_few
 from bigscreen.certify.ledger import ledger
@@ -95,6 +96,7 @@ def fit(
     source: Design | None = None,
     report: Report = lambda event: None,
     interrupt: GracefulInterrupt | None = None,
+    beside: Beside | None = None,
 ) -> Fitted:
     """Solve one binary problem to a proved relative gap.
 
@@ -114,6 +116,8 @@ def fit(
         Receives one event a pass.
     interrupt : GracefulInterrupt or None
         Where Ctrl-C is heard for several fits at once, each in a thread; None: here.
+    beside : Beside or None
+        What certifies points beside a known one, as far as rounding lets it.
 
     Returns
     -------
@@ -130,6 +134,10 @@ def fit(
     def certified(point: Point) -> Certificate:
         if design.exact:
             return close_few(design, problem, point, run.fleet, certify, keep=True)
+        if beside is not None:
+            found = beside.certificate(point)
+            if found is not None:
+                return found
         return close(design, problem, point, run.fleet, certify, source, keep=True)
 
     monitor = Monitor(

@@ -85,6 +85,9 @@ class Model:
         What the scores mean, of classifiers that were fitted with probabilities.
     threshold : float
         The score above which a row has the second of two labels (`thresholded`).
+    factor : (float64 (m, r), float) or None
+        The factor of the landmarks' kernel and its cutoff, of a model fitted in this process: edits
+        need it again. It goes to no file.
     """
 
     kernel: Kernel
@@ -102,6 +105,11 @@ class Model:
     ledger: list[Ledger] | None = None
     calibration: Calibration | None = None
     threshold: float = 0.0
+    factor: tuple[FloatArray, float] | None = field(default=None, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what can be made again."""
+        return {**vars(self), "factor": None}
 
     def __post_init__(self) -> None:
         self.coef = np.ascontiguousarray(self.coef, dtype=np.float64)

@@ -29,6 +29,9 @@ from bigscreen.train.problems import Binary
 from bigscreen.train.records import machine
 from bigscreen.train.start import starting_point
 
+FACTOR_BYTES = 2**25
+"""A model keeps a factor of at most so many bytes, for edits."""
+
 
 class FeaturesJob(Job):
     """Landmarks, their columns (or the rows themselves), a solver, and coefficients of columns."""
@@ -50,7 +53,7 @@ class FeaturesJob(Job):
         bare = self.design_of(self.kernel)
         assert bare.kernel is not None
         side = self._landmarks(bare)
-        self.factor = nystrom.factored(bare.kernel, side, self._cutoff())
+        self.factor = self._factored(bare, side)
         self.source = replace(bare, landmarks=side, factor=self.factor.matrix)
         self.design = self.source
         self.landmarks = {"rank": self.design.rank, "cutoff": self.factor.cutoff}
@@ -76,6 +79,11 @@ class FeaturesJob(Job):
             bare.data, bare.kernel, options.landmarks, self.sampling, options.seed
         )
         return side
+
+    def _factored(self, bare: Design, side: Operand) -> nystrom.Factor:
+        """The factor of the landmarks' kernel, as the rows of a bare design are."""
+        assert bare.kernel is not None
+        return nystrom.factored(bare.kernel, side, self._cutoff())
 
     def _cutoff(self) -> float:
         """The least eigenvalue that is kept, as a part of the largest."""
@@ -148,7 +156,10 @@ class FeaturesJob(Job):
         return machine(fitted.point.coef, fitted, binary, self.data, offset)
 
     def _parts(self, results: list[Result]) -> dict[str, Any]:
-        return {"landmarks": self.model_landmarks(), "coef": self._coef(results)}
+        known, factor = {}, self.factor
+        if factor is not None and factor.matrix.nbytes <= FACTOR_BYTES:
+            known["factor"] = factor
+        return {"landmarks": self.model_landmarks(), "coef": self._coef(results), **known}
 
     def _coef(self, results: list[Result]) -> FloatArray:
         """Coefficients of a model's columns, (machines, m) or (machines, d)."""

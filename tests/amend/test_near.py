@@ -10,6 +10,7 @@ from bigscreen.amend import refit
 from bigscreen.amend.amend import amend
 from bigscreen.amend.edits import Edits
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.features import nystrom
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.solvers.newton import near
@@ -49,13 +50,26 @@ def amended(edits, options=OPTIONS, threads=1):
 @pytest.fixture
 def rounds(monkeypatch):
     """Rows that have features in every round of steps over the rows nearby."""
-    seen, solved = [], near._Rows.solved
+    seen, add = [], near._Rows.add
 
     def counted(self, *arguments):
+        add(self, *arguments)
         seen.append(int(self.inside.sum()))
-        return solved(self, *arguments)
 
-    monkeypatch.setattr(near._Rows, "solved", counted)
+    monkeypatch.setattr(near._Rows, "add", counted)
+    return seen
+
+
+@pytest.fixture
+def stored(monkeypatch):
+    """Of how many rows features were stored, every time."""
+    seen, store = [], nystrom.stored_features
+
+    def counted(design, *arguments):
+        seen.append(design.data.n_rows)
+        return store(design, *arguments)
+
+    monkeypatch.setattr(nystrom, "stored_features", counted)
     return seen
 
 
@@ -94,32 +108,33 @@ def test_few_rows_have_features_and_the_proof_is_of_all(kind, intercept, rounds,
     assert abs(proof["primal"] - other["primal"]) <= both
 
 
-def test_rows_that_cross_their_kink_are_taken_in(rounds, monkeypatch):
+def test_rows_that_cross_their_kink_are_taken_in(rounds, stored, monkeypatch):
     monkeypatch.setattr(near, "REACHED", 0.0)
+    monkeypatch.setattr(near, "REACHED_FAR", 0.0)
     monkeypatch.setattr(near, "LEAST_PART", 0.05)
     after = amended(relabelled(5))
     assert len(rounds) > 1 and rounds == sorted(rounds) and rounds[0] < rounds[-1]
     proof = proof_of(after)
     assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
-    assert proof["certified_in"] == "float64"  # no features of all rows were stored
+    assert stored == [1500]  # of the machine that is edited
 
 
-def test_where_too_many_rows_cross_all_have_features(rounds, monkeypatch):
+def test_where_too_many_rows_cross_all_have_features(rounds, stored, monkeypatch):
     edits = relabelled(300)
+    monkeypatch.setattr(near, "REACHED_FAR", 1.0)
     all_of_them = proof_of(amended(edits))
     assert not rounds
-    monkeypatch.setattr(near, "REACHED", 0.0)
+    monkeypatch.setattr(near, "REACHED_FAR", 0.0)
     began_nearby = proof_of(amended(edits))
-    assert rounds
+    assert rounds and stored == [1500] * 4
     for proof in (all_of_them, began_nearby):
         assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
-        assert proof["certified_in"] == "float32"  # they were
     both = sum(each["gap"] + each["rounding_bound"] for each in (all_of_them, began_nearby))
     assert abs(all_of_them["primal"] - began_nearby["primal"]) <= both
 
 
 def test_without_room_for_features_nearby_all_rows_have_them(rounds, monkeypatch):
-    monkeypatch.setattr(near, "COPIES", 10**9)
+    monkeypatch.setattr(refit, "rows_within", lambda room, width, dtype: 0)
     proof = proof_of(amended(EDITS["remove"]))
     assert not rounds
     assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]

@@ -1,7 +1,7 @@
 """The smoothed problem over a few rows, every other row held to the side it is on.
 
 Rows far from their kink add a linear function to P, whose slope is known from the pass before:
-what is left has as many rows as can matter, held as float32 features by the coordinator. The
+what is left has as many rows as can matter, held as features by the coordinator. The
 Newton steps on it cost no pass. Rows that leave their side all the same are found by the next
 pass and taken in.
 """
@@ -9,6 +9,7 @@ pass and taken in.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,33 +50,44 @@ class Local:
     h : float
     most : int
         Rows that may be at hand.
+    dtype : type
+        Of their features, and of the factors that directions come from.
     """
 
     def __init__(
-        self, algebra: Algebra, x: FloatArray, gradient: FloatArray, h: float, most: int
+        self,
+        algebra: Algebra,
+        x: FloatArray,
+        gradient: FloatArray,
+        h: float,
+        most: int,
+        dtype: type = np.float32,
     ) -> None:
         self.start, self.start_gradient, self.start_h = x, gradient, h
         self.algebra, self.metric = algebra, algebra.metric
         self.x, self.h = x, h
         self.rows = NearbyRows.none(len(x))
-        self._features = np.empty((most, len(x)), np.float32)
+        self._features: NDArray[Any] = np.empty((most, len(x)), dtype)
         self.G = self._alpha = np.empty(0)
         self._sums = np.zeros(len(x))
         self.decrement = self.left = np.inf
         """What the last step promised, and ``||gradient||^2 / 2``."""
         self._solved: Callable[[FloatArray], FloatArray] | None = None
         self._curved = np.empty(0)
-        self._moment = np.zeros((len(x), len(x)), np.float32)
+        self._moment: NDArray[Any] = np.zeros((len(x), len(x)), dtype)
         self._hessian = np.empty_like(self._moment)
 
     @property
-    def room(self) -> NDArray[np.float32]:
+    def room(self) -> NDArray[Any]:
         """Where the features of the rows to be added are to be written."""
         return self._features[len(self.G) :]
 
-    def add(self, rows: NearbyRows) -> None:
-        """Take in rows, whose features stand in ``room``; their G is that at the start."""
-        base = read_off(rows.dual, rows.G, self.start_h)
+    def add(self, rows: NearbyRows, alpha: FloatArray | None = None) -> None:
+        """Take in rows, whose features stand in ``room``; their G is that at the start.
+
+        ``alpha``: that which the gradient there has of them; None: that of the smoothed loss.
+        """
+        base = read_off(rows.dual, rows.G, self.start_h) if alpha is None else alpha
         known = len(self.G)
         self.rows = self.rows.and_more(rows, self._features)
         G = rows.G - self._products(known + np.arange(len(rows.G)), self.x - self.start)
@@ -118,6 +130,13 @@ class Local:
             if not self._move(step, gradient):
                 return taken or -1
         return MOST_LOCAL_STEPS
+
+    def read(self) -> tuple[FloatArray, FloatArray, float]:
+        """At x: alpha of the rows at hand, their w(alpha) with all others', and P - D."""
+        left, dual = self._gradient(), self.rows.dual
+        losses = dual.hi * np.maximum(self.G, 0.0) + dual.lo * np.minimum(self.G, 0.0)
+        gap = float(np.sum(losses - self._alpha * self.G))
+        return self._alpha, self.x - left, gap + 0.5 * float(self.metric @ left**2)
 
     def _gradient(self) -> FloatArray:
         """Of P smoothed by h, at x: what has changed since the start is known row by row."""
@@ -166,8 +185,8 @@ class Local:
 
     def _factor(self, diagonal: FloatArray) -> Factor | None:
         """Cholesky's factor of the Hessian; None where that is not positive definite."""
-        hessian = np.multiply(self._moment, np.float32(self._scale), out=self._hessian)
-        hessian[np.diag_indices_from(hessian)] += diagonal.astype(np.float32)
+        hessian = np.multiply(self._moment, self._moment.dtype.type(self._scale), out=self._hessian)
+        hessian[np.diag_indices_from(hessian)] += diagonal.astype(hessian.dtype)
         return factored(hessian, lower=True)
 
     def _update(self, zone: NDArray[np.int64], curve: FloatArray) -> None:
@@ -188,11 +207,13 @@ class Local:
 
     def _add(self, used: NDArray[np.int64], change: FloatArray) -> None:
         """Add to the moment that of these rows, weighted by changes of one sign."""
-        weight = np.sqrt(np.abs(change)).astype(np.float32)[:, None]
+        dtype = self._moment.dtype
+        weight = np.sqrt(np.abs(change)).astype(dtype)[:, None]
 
-        def part(start: int) -> NDArray[np.float32]:
+        def part(start: int) -> NDArray[Any]:
             rows = slice(start, start + MOMENT_ROWS)
-            return rough_moment(self.rows.feature[used[rows]] * weight[rows])
+            scaled = self.rows.feature[used[rows]] * weight[rows]
+            return rough_moment(scaled) if dtype == np.float32 else scaled.T @ scaled
 
         # In the order of the rows, whichever thread ends first.
         for more in self.algebra.at_once(part, range(0, len(used), MOMENT_ROWS)):
@@ -261,9 +282,7 @@ def _root(slope: Callable[[float], float], at_low: float) -> float:
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def _products(
-    rows: NDArray[np.float32], used: NDArray[np.int64], v: FloatArray, out: FloatArray
-) -> None:
+def _products(rows: NDArray[Any], used: NDArray[np.int64], v: FloatArray, out: FloatArray) -> None:
     for k in range(len(used)):
         row, total = rows[used[k]], 0.0
         for j in range(len(v)):
@@ -273,7 +292,7 @@ def _products(
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def _weighted(
-    rows: NDArray[np.float32],
+    rows: NDArray[Any],
     used: NDArray[np.int64],
     weight: FloatArray,
     start: int,

@@ -7,28 +7,31 @@ Each round ends in the scores of all rows: those that have crossed their kink ar
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.memory import MemoryDataset
+from bigscreen.certify.beside import Beside
 from bigscreen.features.design import Design, row_ranges, scores, weighted_columns
 from bigscreen.features.nystrom import entries
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import Point
+from bigscreen.problems.point import Point, SumLayout
 from bigscreen.problems.recipes import CSvc
+from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.coordinator import LEAST_TOL
+from bigscreen.solvers.newton.local import Local
+from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Check, Near, Run, Verdict
 
-LEAST_PART, REACHED = 0.03, 0.7
-"""Part of all rows that is near at first: at least, and for the root of the bound's relative gap.
-(Where 1 % of the rows of a9a, ijcnn1 and SUSY's shape leave or enter at C = .01 to 1, this holds
-all that cross their kink; where they change their label, most.)"""
+LEAST_PART, REACHED, REACHED_FAR = 0.03, 0.35, 0.7
+"""Part of all rows that is near at first: at least, and for the root of the bound's relative gap,
+of a close one and of one beyond FAR_OFF. (Where 1 % of the rows of a9a, ijcnn1 and SUSY's shape
+leave or enter at C = 1, this holds about all that cross their kink; where they change their label,
+most.)"""
 
 MOST_PART = 0.4
 """Of more rows a fit of all costs no more."""
@@ -46,11 +49,11 @@ gap is enough there before it is known which."""
 FEATURE_ROWS, MOST_ENTRIES = 2048, 2**25
 """Rows whose features are made at once, and numbers in features that a closer gap is worth."""
 
-COPIES = 3
-"""Copies of these features that there are at once: of the rows so far, with more, and as data."""
+ROUNDS, TRIES = 8, 4
+"""Looks at all rows, and times that steps between two of them begin anew, at most."""
 
-ROUNDS, PASSES = 8, 60
-"""Looks at all rows, and passes over those nearby between two of them, at most."""
+START = 0.03
+"""Part of the gap at the start that smoothing may cost there."""
 
 
 @dataclass(frozen=True)
@@ -87,7 +90,8 @@ def first_rows(far: FloatArray, gap: float, dual: Dual) -> NDArray[np.bool_] | N
     gap : float
         Relative gap of the machine to begin from.
     """
-    part, counted = LEAST_PART + REACHED * np.sqrt(max(gap, 0.0)), np.flatnonzero(dual.hi > 0)
+    reached, counted = REACHED if gap <= FAR_OFF else REACHED_FAR, np.flatnonzero(dual.hi > 0)
+    part = LEAST_PART + reached * np.sqrt(max(gap, 0.0))
     if part > MOST_PART or not len(counted):
         return None
     last = np.sort(far[counted])[min(int(part * len(counted)), len(counted) - 1)]
@@ -96,8 +100,8 @@ def first_rows(far: FloatArray, gap: float, dual: Dual) -> NDArray[np.bool_] | N
 
 
 def rows_within(room: int, width: int, dtype: type) -> int:
-    """Rows whose features, with their copies, take so many bytes."""
-    return room // (COPIES * width * np.dtype(dtype).itemsize)
+    """Rows whose features take so many bytes."""
+    return room // (width * np.dtype(dtype).itemsize)
 
 
 class Nearby:
@@ -112,6 +116,8 @@ class Nearby:
         The kernel design, of which features are made: float64 where float32 could not tell the gap.
     room : int
         Bytes that they may take.
+    beside : Beside or None
+        What certifies points, and so has the scores of all rows; None: they are computed here.
     last : bool
         Whether nothing comes after it: the check is told then that it has stalled.
     passes : (int, int)
@@ -124,48 +130,53 @@ class Nearby:
         near: NDArray[np.bool_],
         source: Design,
         room: int,
+        beside: Beside | None = None,
         last: bool = True,
         passes: tuple[int, int] = (0, 0),
     ) -> None:
         self.standing, self.first, self.source, self.room = standing, near, source, room
-        self.last, self.passes, self.over = last, passes, False
+        self.beside, self.last, self.passes, self.over = beside, last, passes, False
         self.reached = standing.old
         """The last machine, and a D; ``over``: whether the check was content."""
 
     def solve(self, run: Run, check: Check) -> Point:
         """See ``Solver``."""
-        design, data, at = run.design, run.design.data, self.standing
-        constant = len(at.w_alpha) - design.rank
-        dual = run.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-        problem = run.problem
+        design, data, at, problem = run.design, run.design.data, self.standing, run.problem
         assert isinstance(problem, CSvc)
+        dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        frame = SumLayout.of(problem, data)
         dtype = np.float64 if check.target < LEAST_TOL else np.float32
-        scaled = problem.intercept_scaling if constant else 0.0
-        nearby = _Rows(run, dual, self.source, scaled, dtype)
-        most = min(MOST_PART * data.n_rows, rows_within(self.room, len(at.w_alpha), dtype))
+        most = min(int(MOST_PART * data.n_rows), rows_within(self.room, len(at.w_alpha), dtype))
+        x = self.reached.x
+        local = Local(Algebra(self.source, frame), x, x - at.w_alpha, 0.0, most, dtype)
+        nearby = _Rows(run, dual, self.source, frame.constant, local)
+        primal = self.reached.dual / (1.0 - at.gap)
+        left = primal - self.reached.dual
         more, read, passes = self.first, 0, self.passes[1]
         for k in range(ROUNDS):
-            nearby.add(more)
-            loose = LOOSE if k == 0 and at.gap > FAR_OFF else 1.0
-            tol = AIM * check.target * loose
-            found, part, steps = nearby.solved(at, self.reached, tol, check.expired)
+            nearby.add(more, at.alpha)
+            local.h = max(local.h, wide(dual[nearby.places], local.G, left))
+            tol = AIM * check.target * (LOOSE if k == 0 and at.gap > FAR_OFF else 1.0)
+            part, w_alpha, gap, steps = _stepped(local, tol * abs(primal))
             read, passes = read + steps * len(part), passes + steps
-            alpha = nearby.whole(at.alpha, part)
-            w, own = found.w[: design.rank], float(found.w[design.rank :].sum())
-            offset = nearby.constant * own
-            G = dual.gradient(scores(design, design.coef(w), run.fleet) + offset)
+            alpha = np.array(at.alpha)
+            alpha[nearby.places] = part
+            lowest = float(np.sum(alpha)) - 0.5 * float(w_alpha @ w_alpha)
+            w, offset = local.x[: design.rank], frame.constant * float(local.x[design.rank :].sum())
+            point = Point(design.coef(w), w, offset, np.nan, lowest, paired=False, alpha=alpha)
+            if self.beside is not None:
+                G = dual.gradient(self.beside.scores(point))
+            else:
+                G = dual.gradient(scores(design, point.coef, run.fleet) + offset)
             read += data.n_rows
             over = np.where(nearby.inside, 0.0, dual.hi * np.maximum(G, 0.0) - at.alpha * G)
-            primal = found.primal + float(np.sum(over))
-            self.reached = Near(found.w, found.dual)
+            primal = lowest + gap + float(np.sum(over))
+            self.reached, left = Near(local.x, lowest), primal - lowest
             crossed = ~nearby.inside & (over > 0)
             more = crossed | _nearest(G, ~nearby.inside & ~crossed & (dual.hi > 0), crossed)
             inside = np.count_nonzero(nearby.inside)
             full = np.count_nonzero(more) + inside > most
-            point = Point(
-                design.coef(w), w, offset, primal, found.dual, paired=False, alpha=alpha,
-                rounding=found.rounding,
-            )  # fmt: skip
+            point = replace(point, primal=primal)
             stats = {
                 "rows_visited": data.n_rows,
                 "rows_alive": int(inside),
@@ -182,6 +193,32 @@ class Nearby:
                 break
             read = 0
         return point
+
+
+def wide(dual: Dual, G: FloatArray, gap: float) -> float:
+    """The smoothing h that costs `START` of this gap at these gradients (rows,)."""
+    low, high = 0.0, float(np.max(np.abs(G), initial=1e-6))
+    for _ in range(20):
+        h = 0.5 * (low + high)
+        cost = float(dual.hi @ np.maximum(h - np.abs(G), 0.0) ** 2) / (4.0 * h)
+        low, high = (h, high) if cost < START * gap else (low, h)
+    return high
+
+
+def _stepped(local: Local, gap: float) -> tuple[FloatArray, FloatArray, float, int]:
+    """Step until P - D over the rows at hand is no more than this.
+
+    Returns alpha of the rows, w(alpha), P - D and the steps.
+    """
+    aim, steps = gap, 0
+    for _ in range(TRIES):
+        taken = local.solve(aim, 0.0)
+        steps += max(taken, 0)
+        alpha, w_alpha, found = local.read()
+        if found <= gap or taken <= 0:
+            break
+        aim /= 4.0
+    return alpha, w_alpha, found, steps
 
 
 @dataclass(frozen=True)
@@ -255,7 +292,8 @@ class _Handover:
             point, {**stats, **told}, lambda folder, meta: save(folder, {**meta, "before": before})
         )
         self.ended = verdict is None
-        return verdict if before or point.relative_gap > 2 * LEAST_TOL else None
+        far = point.held or point.relative_gap > 2 * LEAST_TOL
+        return verdict if before or far else None
 
     def expired(self) -> bool:
         """See ``Check``."""
@@ -269,76 +307,34 @@ class _Handover:
 
 
 class _Rows:
-    """The rows nearby: their features, and the problem in which all others are one."""
+    """The rows nearby: which they are, and how their features are made."""
 
-    def __init__(self, run: Run, dual: Dual, source: Design, constant: float, dtype: type) -> None:
+    def __init__(self, run: Run, dual: Dual, source: Design, constant: float, local: Local) -> None:
         self.run, self.dual, self.source, self.constant = run, dual, source, constant
+        self.local = local
         self.inside = np.zeros(len(dual), np.bool_)
         self.places = np.empty(0, np.int64)
-        self._features: NDArray[Any] = np.empty((0, source.rank + bool(constant)), dtype)
 
-    def add(self, more: NDArray[np.bool_]) -> None:
-        """Make the features of more rows."""
+    def add(self, more: NDArray[np.bool_], alpha: FloatArray) -> None:
+        """Take in more rows, whose part in the gradient at the start is that of this alpha (n,)."""
         places = np.flatnonzero(more & ~self.inside)
         if not len(places):
             return
-        X = self.source.data.rows(places)
-        assert self.source.factor is not None
-        wide = self._features.dtype == np.float64
-        dtype = np.float64 if wide else entries(self.source.factor)
-        features = _Features(self.source, dtype)
-        known, rank = len(self.places), self.source.rank
-        size = known + len(places), self._features.shape[1]
-        grown = np.empty(size, self._features.dtype)
-        grown[:known], grown[known:, rank:] = self._features, self.constant
-        ranges = row_ranges(len(places), FEATURE_ROWS)
+        source, local, dual = self.source, self.local, self.dual[places]
+        assert source.factor is not None
+        room, G = local.room, np.empty(len(places))
+        dtype = np.float64 if room.dtype == np.float64 else entries(source.factor)
+        X, ranges = source.data.rows(places), row_ranges(len(places), FEATURE_ROWS)
         parts = (X[a:b] for a, b in ranges)
-        for (a, b), own in zip(ranges, self.run.fleet.each(features, parts), strict=True):
-            grown[known + a : known + b, :rank] = own
-        self._features, self.places = grown, np.concatenate([self.places, places])
+        made = self.run.fleet.each(_Features(source, dtype), parts)
+        for (a, b), own in zip(ranges, made, strict=True):
+            room[a:b, : source.rank], room[a:b, source.rank :] = own, self.constant
+            room[a:b] *= dual.sign[a:b, None]
+            G[a:b] = dual.lin[a:b] - room[a:b].astype(np.float64, copy=False) @ local.start
+        rows = NearbyRows(room[: len(places)], G, dual.lo, dual.hi, np.zeros(len(places)))
+        local.add(rows, alpha[places])
+        self.places = np.concatenate([self.places, places])
         self.inside[places] = True
-
-    def solved(
-        self, at: Standing, begin: Near, tol: float, expired: Callable[[], bool]
-    ) -> tuple[Point, FloatArray, int]:
-        """The point with so small a relative gap, its alpha by ``places``, and passes.
-
-        The last alpha is that of all other rows together, as a part of what it is at their sides.
-        """
-        own = self.dual[self.places]
-        others = float(np.sum(at.alpha[~self.inside]))
-        X, codes, hi = self._features, (own.sign > 0).astype(np.int32), own.hi
-        if others > 0:
-            # Their loss at their sides, sum alpha - <w, v>, is that of one row of this weight: its
-            # score is below 1, as those of all of them are.
-            v = at.w_alpha - self._sum(own.sign * at.alpha[self.places])
-            X = np.concatenate([X, (v / others)[None].astype(X.dtype)])
-            codes, hi = np.append(codes, np.int32(1)), np.append(hi, others)
-        data = MemoryDataset(X, codes, [0, 1], hi)
-        until = _Until(tol, expired)
-        problem = CSvc(1.0, 1)
-        run = Run(Design(data), problem, self.run.fleet, near=begin)
-        found = Newton(tol=tol).solve(run, until)
-        dual = problem.dual(codes, hi)
-        alpha, shares = np.zeros(len(hi)), [reading.weight for reading in found.readings]
-        for reading, share in zip(found.readings, shares, strict=True):
-            read = scores(run.design, reading.coef, self.run.fleet)
-            alpha += share / sum(shares) * reading.alpha(dual, read)
-        part = alpha[-1] / others if others > 0 else 1.0
-        return found, np.append(alpha[: len(self.places)], part), until.passes
-
-    def whole(self, alpha: FloatArray, found: FloatArray) -> FloatArray:
-        """Alpha of all rows (n,): what ``solved`` has found, part of the others' ``alpha``."""
-        out: FloatArray = found[-1] * alpha
-        out[self.places] = found[:-1]
-        return out
-
-    def _sum(self, coef: FloatArray) -> FloatArray:
-        """``sum coef_i phi_i`` of the rows nearby."""
-        total = np.zeros(self._features.shape[1])
-        for a in range(0, len(coef), 4096):
-            total += coef[a : a + 4096] @ self._features[a : a + 4096].astype(np.float64)
-        return total
 
 
 @dataclass(frozen=True)
@@ -350,25 +346,6 @@ class _Features:
 
     def __call__(self, X: Any) -> NDArray[Any]:
         return self.design.features_of(self.design.columns(X, self.dtype))
-
-
-@dataclass
-class _Until:
-    """The check of the steps over the rows nearby: a relative gap, without a closing pass."""
-
-    target: float
-    expired: Callable[[], bool]
-    passes: int = 0
-
-    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
-        self.passes += 1
-        near = point.relative_gap <= self.target and not point.held
-        done = near or stats["stalled"] or self.passes >= PASSES
-        return None if done or self.expired() else Verdict()
-
-    def restored(self, meta: dict[str, Any]) -> None:
-        """These steps are never checkpointed."""
-        raise AssertionError
 
 
 def _nearest(

@@ -61,11 +61,11 @@ SAMPLE, THINNED = 1024, 16
 class NearbyRows(NamedTuple):
     """Rows in the coordinator's hands: a change of x by d changes G by ``-feature . d``.
 
-    ``feature`` float32 (rows, size) is ``s [phi, border]``; ``G`` float64 (rows,) at the w that the
+    ``feature`` (rows, size) is ``s [phi, border]``; ``G`` float64 (rows,) at the w that the
     shards stand at.
     """
 
-    feature: NDArray[np.float32]
+    feature: NDArray[Any]
     G: FloatArray
     lo: FloatArray
     hi: FloatArray
@@ -76,7 +76,7 @@ class NearbyRows(NamedTuple):
         """No rows."""
         return cls(np.empty((0, size), np.float32), *np.empty((4, 0)))
 
-    def and_more(self, rows: NearbyRows, room: NDArray[np.float32]) -> NearbyRows:
+    def and_more(self, rows: NearbyRows, room: NDArray[Any]) -> NearbyRows:
         """These rows, and others after them; the features of both stand in ``room`` already."""
         pairs: Any = zip(self[1:], rows[1:], strict=True)
         heads = (np.concatenate(pair) for pair in pairs)
