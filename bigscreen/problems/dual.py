@@ -81,6 +81,11 @@ class Dual:
         return Dual(self.sign[rows], self.lin[rows], *box, coupling, self.total, group, tube, curve)
 
     @property
+    def ways(self) -> FloatArray:
+        """Which way a row's alpha moves what rows have in common: t; without a coupling s."""
+        return self.sign if self.coupling is None else self.coupling
+
+    @property
     def reach(self) -> FloatArray:
         """How far alpha can be from 0 (rows,); with a curve for each unit of the gradient."""
         if self.curve is None:

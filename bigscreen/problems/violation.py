@@ -17,7 +17,7 @@ def edges(dual: Dual, alpha: FloatArray, v: FloatArray) -> tuple[FloatArray, Flo
     """v on the way up and on the way down: they differ at alpha = 0 where there is a tube."""
     if dual.tube is None:
         return v, v
-    x = alpha if dual.coupling is None else dual.coupling * alpha
+    x = dual.ways * alpha
     return np.where(x >= 0, v - dual.tube, v + dual.tube), np.where(
         x > 0, v - dual.tube, v + dual.tube
     )
@@ -27,7 +27,7 @@ def extremes(
     dual: Dual, alpha: FloatArray, v: FloatArray, groups: int
 ) -> tuple[FloatArray, FloatArray]:
     """Of every group the largest v of rows that can move up and the smallest of those down."""
-    t = np.ones(len(dual)) if dual.coupling is None else dual.coupling
+    t = dual.ways
     more, less = alpha < dual.hi, alpha > dual.lo
     up, down = edges(dual, alpha, v)
     up = np.where(np.where(t > 0, more, less), up, -np.inf)
@@ -44,9 +44,7 @@ def violation(dual: Dual, alpha: FloatArray, scores: FloatArray) -> float:
 
     Without a coupling the largest gradient of a row that can. In LIBSVM's scale, see ``unit``.
     """
-    v = dual.lin - dual.sign * scores
-    if dual.coupling is not None:
-        v = v / dual.coupling
+    v = (dual.lin - dual.sign * scores) / dual.ways
     highest, lowest = extremes(dual, alpha, v, int(np.size(dual.total)))
     return unit(dual) * apart(highest, lowest, dual.coupling is not None)
 

@@ -127,7 +127,8 @@ class TimeLeft:
         what = event["event"]
         if what == "pass":
             gap = event.get("violation") or event["relative_gap"]
-            if event.get("problems") != 1 or not gap or not math.isfinite(gap):
+            # (Rounding can leave a gap below 0.)
+            if event.get("problems") != 1 or not 0 < gap < math.inf:
                 return None
             return "gap", max(0.0, math.log(gap / event["tol"]))
         if what == "part":

@@ -107,8 +107,9 @@ def test_events_of_passes(what):
     assert counted(clock, left, "pass", passed(202, problems=3)) is None
     found = [counted(clock, left, "pass", passed(k, most=250)) for k in range(1, 202)]
     assert found[-1][0] < 49 < found[-1][1] < 80, "it ends with the last pass that is allowed"
-    unknown = {"pass": 9, "relative_gap": math.nan, "tol": 1e-3, "problems": 1}
-    assert counted(clock, left, "pass", unknown) is None
+    for gap in (math.nan, 0.0, -1e-12):
+        unknown = {"pass": 9, "relative_gap": gap, "tol": 1e-3, "problems": 1}
+        assert counted(clock, left, "pass", unknown) is None
 
 
 def test_long_histories_are_thinned():

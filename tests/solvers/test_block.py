@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from sklearn.svm import SVC
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.synthetic import susy_like
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
@@ -71,6 +72,19 @@ def test_alpha_itself(intercept, fleet):
     found = solved(w, fleet, tol=1e-6)
     np.testing.assert_allclose(found.point.alpha, w.optimum.alpha, rtol=0, atol=2e-4)
     assert w.value(found.point.alpha) == pytest.approx(w.optimum.dual, rel=1e-8)
+
+
+def test_blocks_move_scores_both_ways(fleet):
+    """Without an offset the rows that violate most can all be of one label."""
+    X, y = next(iter(susy_like(3000, 0)))
+    data = MemoryDataset(X, np.int64(y == 1), [0, 1], None)
+    passes = {}
+    for intercept in ("none", "true"):
+        w = ExactWorld(Design(data, make_kernel("rbf", 1 / 32)), CSvc(1.25, 1, (), intercept))
+        found = solved(w, fleet, Block(size=64), tol=1e-3)
+        assert found.certificate.relative_gap <= 1e-3
+        passes[intercept] = len(found.history)
+    assert passes["none"] <= 1.5 * passes["true"]
 
 
 @pytest.mark.parametrize("C", [0.1, 10.0])

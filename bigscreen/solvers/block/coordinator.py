@@ -235,10 +235,11 @@ class BlockRun:
         """Begin at alpha = 0, with a block of random rows, or from what these rows tell of all.
 
         The random rows' problem, with boxes as much wider as they are fewer, has about the same w.
-        Where most of its support is at the bound, alpha of all rows can be read off their scores
+        Where much of its support is at the bound, alpha of all rows can be read off their scores
         (the smoothed loss's own dual point): many rounds are saved that would bring these rows in
-        a block at a time. Where few are, alpha depends on every row by itself and 0 is the better
-        start, as it is for a regression, where a small error of w turns alpha of most rows around.
+        a block at a time. Where hardly any is, alpha depends on every row by itself and 0 is the
+        better start, as it is for a regression, where a small error of w turns alpha of most rows
+        around.
 
         Where 0 is not feasible there is no such choice: the rows that the subsample's machine
         finds the most wrong are put at their bound, or any where there is no subsample, until the
@@ -372,8 +373,7 @@ class BlockRun:
 
     def block_gradient(self) -> FloatArray:
         """``p - s u`` of the block's rows (q,)."""
-        coupling = self.dual.coupling
-        return self.next.v * (1.0 if coupling is None else coupling[self.gram.ids])
+        return self.next.v * self.dual.ways[self.gram.ids]
 
     def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> int:
         """Pair steps on a problem of the block's rows; alpha and G are updated."""

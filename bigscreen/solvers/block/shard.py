@@ -2,7 +2,7 @@
 
 A round brings the rows whose alpha has changed and by how much; every shard adds their kernel
 columns to its scores, and names the rows of its own that violate optimality most. Kernel columns
-never leave the shard. With ``v_i = G_i / t_i`` (t is 1 without a coupling) a row can move up while
+never leave the shard. With ``v_i = G_i / t_i`` (t is s without a coupling) a row can move up while
 ``t_i alpha_i`` has room above, down while it has room below; at the optimum every row that can move
 up has ``v <= mu`` and every row that can move down ``v >= mu`` (mu is that of the row's group, 0
 without a coupling). A tube takes e from v on the way away from 0 and gives it on the way back.
@@ -289,7 +289,6 @@ class Terms(NamedTuple):
     lo: FloatArray
     hi: FloatArray
     t: FloatArray
-    coupled: bool
 
 
 class At(NamedTuple):
@@ -371,11 +370,9 @@ class BlockShard:
         """
         dual, mu = self.dual, message["mu"]
         about, ends = np.empty((3, len(rows))), np.empty((2, len(mu)))
-        coupled = dual.coupling is not None
-        t = dual.coupling if dual.coupling is not None else dual.sign
         sums = _survey(
             rows,
-            Terms(dual.sign, dual.lin, dual.lo, dual.hi, t, coupled),
+            Terms(dual.sign, dual.lin, dual.lo, dual.hi, dual.ways),
             dual.group,
             dual.tube,
             At(self.alpha, self.scores, mu, message["offset"]),
@@ -431,7 +428,7 @@ def _survey(
     off: Errors,
     found: Found,
 ) -> tuple[float, float, float]:
-    sign, lin, lo, hi, t, coupled = terms
+    sign, lin, lo, hi, t = terms
     alpha, scores, mu, offset = at
     relative, errors, spread = off
     v, over, under, highest, lowest = found
@@ -442,10 +439,10 @@ def _survey(
         u = scores[i] + offset
         G = lin[i] - sign[i] * u
         w_sq += sign[i] * alpha[i] * u
-        r = t[i] if coupled else 1.0
+        r = t[i]
         g = 0 if group is None else group[i]
         v[k] = G / r
-        rest = G - r * mu[g] if coupled else G
+        rest = G - r * mu[g]
         band = relative[i] * abs(scores[i]) + errors[i] * spread
         above, below = hi[i] - alpha[i], alpha[i] - lo[i]
         more, less = alpha[i] < hi[i], alpha[i] > lo[i]
