@@ -21,7 +21,7 @@ from bigscreen.certify.explicit import (
 )
 from bigscreen.certify.ledger import SINGLE, Evidence, listed
 from bigscreen.certify.sample import stride
-from bigscreen.features.design import Design, row_ranges
+from bigscreen.features.design import Design, row_ranges, with_constant
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.ledger import DualPoint
 from bigscreen.numerics.rows import FloatArray
@@ -186,7 +186,7 @@ def _concluded(
     moved = np.sum([part.moved for part in parts], axis=0)
     if looked.margin < FARTHER * far:
         return None
-    x, w_alpha = w, known.w_alpha + _features(design, moved, frame.constant)
+    x, w_alpha = w, known.w_alpha + with_constant(design, moved, frame.constant)
     if frame.constant:
         x = np.append(w, point.intercept / frame.constant)
     total, half = float(np.sum(known.alpha)), 0.5 * float(x @ x)
@@ -237,9 +237,3 @@ def _concluded(
         intercept=point.intercept,
         evidence=evidence,
     ).checked()
-
-
-def _features(design: Design, sums: FloatArray, constant: float) -> FloatArray:
-    """``T' v`` of sums over columns and rows, and the constant's entry if there is one."""
-    found = design.features(sums[:-1])
-    return np.append(found, constant * sums[-1]) if constant else found

@@ -262,6 +262,12 @@ COLUMN_ROWS = 1024
 """Rows whose columns are held at once."""
 
 
+def with_constant(design: Design, sums: FloatArray, constant: float) -> FloatArray:
+    """``w`` (r,), with a constant (r + 1,), of sums over columns and of the weights (m + 1,)."""
+    w = design.features(sums[:-1])
+    return np.append(w, constant * sums[-1]) if constant else w
+
+
 def weighted_columns(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray:
     """``sum_i coef_i [c_i, 1]`` over all rows: float64 (m + 1,), columns in float32.
 

@@ -134,8 +134,8 @@ class Reading:
                 check_source(
                     reader, self._wanted(count) - self._wanted(skip), self.folder.parents[1]
                 )
-            apart = anywhere is not None and getattr(reader, "anywhere", False)
-            for block in reader.blocks(skip, anywhere if apart and anywhere else each):
+            by = anywhere if anywhere and getattr(reader, "anywhere", False) else each
+            for block in reader.blocks(skip, by):
                 for part in _storable(block, reader):
                     self._take(part, reader)
                 found.source_rows = block.first_row + block.X.shape[0]

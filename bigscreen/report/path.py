@@ -92,7 +92,7 @@ class PathBar:
             self._print(self._waiting)
 
     def _doing(self) -> str:
-        return f"{self._last}  {self._left}".rstrip()
+        return self._left.after(self._last)
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""

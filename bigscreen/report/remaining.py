@@ -161,5 +161,9 @@ class Left:
     def __init__(self, event: Mapping[str, Any]) -> None:
         self._range, self._since = event.get("seconds_left"), time.monotonic()
 
+    def after(self, line: str) -> str:
+        """A line that ends with these words, if there are any."""
+        return f"{line}  {self}".rstrip()
+
     def __str__(self) -> str:
         return in_words(self._range, time.monotonic() - self._since)

@@ -197,7 +197,7 @@ class FitReport(LiveReport):
         super().__exit__(kind, error, trace)
 
     def _doing(self) -> str:
-        return "  ".join(filter(None, [self._line or self._phase or "starting", str(self._left)]))
+        return self._left.after(self._line or self._phase or "starting")
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event of `bigscreen.train.run.train`."""
@@ -257,7 +257,7 @@ class IngestBar:
         self._time_left = TimeLeft()
         self._line, self._left = "opening the files", Left({})
         self._heart = Heartbeat(
-            lambda: f"{self._line}  {self._left}".rstrip(),
+            lambda: self._left.after(self._line),
             lambda line: console.print(line, markup=False),
         )
 

@@ -37,7 +37,7 @@ class TuneReport(LiveReport):
         self._left = Left({})
 
     def _doing(self) -> str:
-        return f"{self._line or 'starting'}  {self._left}".rstrip()
+        return self._left.after(self._line or "starting")
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""

@@ -179,7 +179,7 @@ class Layout:
     escape : int
         Byte before a quote that is part of a quoted field; in RFC 4180 the quote itself.
     comment : int
-        RowLines that begin with this byte are no rows; -1: there are none.
+        Lines that begin with this byte are no rows; -1: there are none.
     body_start, body_line : int
         Byte (after a byte order mark) and line, from 1, where the rows begin.
     decimal : {".", ","} or None

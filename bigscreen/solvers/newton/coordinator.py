@@ -110,8 +110,7 @@ class NewtonRun(Rounds):
             place.passed.fixed = (0, 0)
             if place.held:
                 # The closing pass has found rows that are no longer on the side they were held to.
-                self._look(place)
-                place.holding = False
+                self._look(place, -np.inf)
                 continue
             if verdict.region is not None:
                 place.passed.fixed = self.screen(place, verdict.region)
@@ -289,8 +288,7 @@ class NewtonRun(Rounds):
             if place.point.relative_gap <= wanted or place.stalled or few:
                 break
         if not wide or place.point.relative_gap > wanted:
-            self._look(place)
-            place.holding = place.point.primal <= before
+            self._look(place, before)
         return True
 
     def _may_hold(self, place: Place) -> bool:
@@ -306,11 +304,12 @@ class NewtonRun(Rounds):
         rows = self._ask("within", reaches=[near], t=None).sum()
         return near if rows <= HELD_PART * place.passed.alive else None
 
-    def _look(self, place: Place) -> None:
-        """Score all rows where steps with rows held have led."""
+    def _look(self, place: Place, most: float) -> None:
+        """Score all rows where steps with rows held have led; above this P none are held again."""
         still, stalled = np.zeros(self.algebra.size), place.stalled
         self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
-        place.stalled = stalled
+        assert place.point is not None
+        place.stalled, place.holding = stalled, place.point.primal <= most
 
     # -- rows nearby ---------------------------------------------------------------------------
     def approach(self, place: Place) -> bool:
@@ -361,8 +360,7 @@ class NewtonRun(Rounds):
         place.decrement = local.decrement
         self.take(place, trial, nearby=True)
         if near is not None:
-            self._look(place)
-            place.holding = place.point.primal <= before
+            self._look(place, before)
         return True
 
     def within_reach(self, place: Place, h: float, t: float | None = None) -> float:

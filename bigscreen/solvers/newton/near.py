@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.beside import Beside
-from bigscreen.features.design import Design, row_ranges, scores, weighted_columns
+from bigscreen.features.design import (
+    Design,
+    row_ranges,
+    scores,
+    weighted_columns,
+    with_constant,
+)
 from bigscreen.features.nystrom import entries
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
@@ -246,7 +252,7 @@ class EndGame:
             return point
         design, data, problem = run.design, run.design.data, run.problem
         assert isinstance(problem, CSvc)
-        constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
+        constant = SumLayout.of(problem, data).constant
         dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         G = dual.gradient(scores(design, point.coef, run.fleet) + point.intercept)
         x = np.append(point.w, point.intercept / constant) if constant else point.w
@@ -256,9 +262,7 @@ class EndGame:
         if near is not None and np.count_nonzero(near) <= most:
             ends = np.where(G > 0, dual.hi, 0.0)
             sums = weighted_columns(design, dual.sign * ends, run.fleet)
-            w_alpha = design.features(sums[:-1])
-            if constant:
-                w_alpha = np.append(w_alpha, constant * sums[-1])
+            w_alpha = with_constant(design, sums, constant)
             standing = Standing(ends, w_alpha, begin, point.relative_gap)
             made = handed.passes
             nearby = Nearby(standing, near, self.source, self.room, last=False, passes=made)
