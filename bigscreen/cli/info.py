@@ -40,7 +40,7 @@ def info(thing: str, history: bool, json_file: str | None) -> None:
 
     check_json(json_file, thing)
     place = located(thing)
-    if history and (not place.is_file() or is_path(thing)):
+    if history and place.exists() and (not place.is_file() or is_path(thing)):
         raise InputError(f"--history is of a model, and {thing} is none; leave it out")
     if not place.exists() and not located(f"{thing}.wip").exists():
         raise InputError(f"there is no store and no model {thing}; check the path")

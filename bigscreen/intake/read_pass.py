@@ -293,6 +293,7 @@ class Reading:
             bits=bucket_bits(self.request.expected_bytes),
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
+            left_out=getattr(reader, "left_out", []),
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})

@@ -367,8 +367,15 @@ class Build:
             )
 
     def _note_rows(self) -> None:
-        """What was dropped, what was taken as a date, and labels that nobody knows."""
+        """What was left out, what was taken as a date, and labels that nobody knows."""
         found, like, shape = self.found, self.wanted.like, self.shape
+        if shape.left_out:
+            some = ", ".join(map(repr, shape.left_out[:NAMED]))
+            more = ", ..." if len(shape.left_out) > NAMED else ""
+            self.notes.append(
+                f"{len(shape.left_out)} column(s) that the store to be like does not have are left "
+                f"out: {some}{more}."
+            )
         if found.dropped:
             some = "; ".join(found.dropped_rows[:NAMED])
             more = "; ..." if found.dropped > NAMED else ""

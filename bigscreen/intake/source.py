@@ -100,6 +100,7 @@ class Shape:
     wide: bool = False
     dates: dict[str, str] = field(default_factory=dict)
     hashed: dict[str, int] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
 
 
 class Intake:

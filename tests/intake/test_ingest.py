@@ -187,10 +187,48 @@ def test_later_store_takes_everything_over(tmp_path):
     assert other.notes == [
         "3 row(s) have a label that is none of a, b, and are stored without one: 'c' (2), 'd' (1)."
     ]
-    with pytest.raises(InputError, match="line 2.*columns differ.*'weight' for 'size'"):
+    with pytest.raises(InputError, match="no column 'size', which the store it shall be like has"):
         ingest(csv(tmp_path / "s3.csv", "weight,colour,y", "1,red,a"), tmp_path / "x", like=first)
     with pytest.raises(InputError, match="leave out scale"):
         ingest(test, tmp_path / "x", like=first, scale="standard")
+
+
+ROWS = {"size": [13.0, 1.0], "colour": ["green", "blue"], "id": [7, 9], "y": ["b", "a"]}
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "arff"])
+@pytest.mark.parametrize(
+    "order", ["id size colour y", "y colour id size", "colour size", "size id colour"]
+)
+def test_columns_of_a_later_file_are_found_by_name(ending, order, tmp_path):
+    train = csv(tmp_path / "t.csv", "id,size,colour,y", "1,1,red,a", "2,3,blue,b", "3,5,green,b")
+    first = ingest(train, tmp_path / "train", drop=["id"], scale="minmax").store
+    later = written(tmp_path / f"later.{ending}", {name: ROWS[name] for name in order.split()})
+    made = ingest(later, tmp_path / "later.store", like=first)
+    X, y = in_source_order(made.store)
+    assert X.tolist() == [[3, 0, 1, 0], [0, 1, 0, 0]]
+    assert made.store.preparation == first.preparation
+    assert y.tolist() == ["b", "a"] if "y" in order else made.store.n_unlabelled == 2
+    assert (
+        "1 column(s) that the store to be like does not have are left out: 'id'." in made.notes
+    ) == ("id" in order)
+    with pytest.raises(InputError, match="the label's column cannot be the weight or a feature"):
+        ingest(later, tmp_path / "x", like=first, label="size")
+
+
+def written(path, columns):
+    """A file of two rows."""
+    rows = list(zip(*columns.values(), strict=True))
+    if path.suffix == ".parquet":
+        pa = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet").write_table(pa.table(columns), path)
+        return path
+    lines = [",".join(map(str, row)) for row in rows]
+    if path.suffix == ".csv":
+        return csv(path, ",".join(columns), *lines)
+    kinds = {"colour": "{blue,green}", "y": "{a,b}"}
+    head = [f"@attribute {name} {kinds.get(name, 'real')}" for name in columns]
+    return csv(path, "@relation later", *head, "@data", *lines)
 
 
 def test_categories_of_several_files_are_one_set(tmp_path, small_steps):

@@ -76,7 +76,7 @@ TABLE = [
     ("a,b\n3,4\n", {"label": "class"}, "has no column 'class': its columns are a, b"),
     ("1,2\n3,4\n", {"label": 2}, "has no column 2: its columns are 0 to 1"),
     ("1,2\n3,4\n", {"drop": [0]}, "none is left as a feature"),
-    ("1,2,3\n3,4,5\n", {"weight": 2}, "cannot be the weight or be dropped"),
+    ("1,2,3\n3,4,5\n", {"weight": 2}, "cannot be the weight or a feature"),
     ("1\n2\n", {}, "none is left as a feature; check the delimiter"),
     ("1,2,3\n3,-4,5\n", {"weight": 1}, "line 2, column 2: the weight is negative"),
     ('1,"a b"c,3\n', {}, "line 1, column 2: text follows a closing quote"),

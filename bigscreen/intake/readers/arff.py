@@ -182,8 +182,9 @@ class ArffReader(DelimitedReader):
     ) -> None:
         header = read_header(path)
         count, names = len(header.names), header.names
-        label = count - 1 if label is None else label
-        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns)
+        if label is None and (like is None or like.names is None):
+            label = count - 1
+        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns, like)
         asked = asked_kinds(path, names, count, (), dict(dates or {}), dict(hashed or {}))
         known: dict[int, list[str] | None] = {}
         other: dict[int, Kind] = {}

@@ -99,8 +99,8 @@ class ArrowReader:
         twice = [column for column, times in Counter(names).items() if times > 1]
         if twice:
             raise InputError(f"{name}: two columns are named {twice[0]!r}; rename one.")
-        chosen = TableColumns.choose(name, len(names), names, label, weight, drop, columns)
-        self._columns, self._names = chosen, names
+        chosen = TableColumns.choose(name, len(names), names, label, weight, drop, columns, like)
+        self._columns, self._names, self.left_out = chosen, names, chosen.left_out
         self.names: list[str] | None = [names[f] for f in chosen.features]
         self.n_features: int | None = len(chosen.features)
         types = [schema.field(f).type for f in range(len(names))]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import Missing
+from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, located
 from bigscreen.fleet.protocol import Each
@@ -47,9 +48,6 @@ from bigscreen.intake.readers.text import (
     missing_value,
 )
 
-if TYPE_CHECKING:
-    pass
-
 LABEL_NAMES = ("label", "class", "target", "y")
 
 Column = str | int
@@ -57,11 +55,20 @@ Column = str | int
 
 @dataclass(frozen=True)
 class TableColumns:
-    """What each column of a file is: positions of the label, the weight and the features."""
+    """What each column of a file is: positions of the label, the weight and the features.
+
+    Attributes
+    ----------
+    label, weight : int or None
+    features : list of int
+    left_out : list of str
+        Columns of the file alone, not of the store that it shall be like; nobody dropped them.
+    """
 
     label: int | None
     weight: int | None
     features: list[int]
+    left_out: list[str] = field(default_factory=list)
 
     @staticmethod
     def choose(
@@ -72,22 +79,34 @@ class TableColumns:
         weight: Column | None,
         drop: Sequence[Column],
         columns: Sequence[Column] = (),
+        like: Preparation | None = None,
     ) -> TableColumns:
         """Return the choice; a label of None is a column with a usual name, or the last one.
 
         Features are those of ``columns``, or all if there are none, that are nothing else and not
-        dropped, in the order of the file.
+        dropped, in the order of the file. Where the file and the store that it shall be ``like``
+        have names, they are the store's columns, wherever the file has them, and a label of None
+        is none of them.
+
+        Raises
+        ------
+        InputError
+            If a column that is named is not there, or none is left as a feature.
         """
-        if label is False:
-            at = None
-        elif label is None:
-            lower = [name.lower() for name in names or []]
-            usual = (lower.index(name) for name in LABEL_NAMES if name in lower)
-            at = next(usual, count - 1)
-        else:
-            at = find_column(path, count, names, label)
         weight_at = None if weight is None else find_column(path, count, names, weight)
-        out = [at, weight_at] + [find_column(path, count, names, column) for column in drop]
+        dropped = [find_column(path, count, names, column) for column in drop]
+        known = like.names if like is not None and names and not columns else None
+        if known is not None and len({*known}) == len(known):
+            assert names is not None
+            _check_names(path, names, known)
+            features = [names.index(name) for name in known]
+            others = [f for f in range(count) if f not in {*features, *dropped, weight_at}]
+            at = _label_at(path, count, names, label, others)
+            left_out = [names[f] for f in others if f != at]
+            _check_label(path, at, [*features, *dropped, weight_at])
+            return TableColumns(at, weight_at, features, left_out)
+        at = _label_at(path, count, names, label, range(count))
+        out = [at, weight_at, *dropped]
         kept = [find_column(path, count, names, column) for column in columns] or range(count)
         features = [f for f in range(count) if f in kept and f not in out]
         if not features:
@@ -95,9 +114,44 @@ class TableColumns:
                 f"{path}: of its {count} column(s) none is left as a feature; check the delimiter "
                 "and which columns are the label, the weight and dropped."
             )
-        if at is not None and at in out[1:]:
-            raise InputError(f"{path}: the label's column cannot be the weight or be dropped.")
+        _check_label(path, at, out[1:])
         return TableColumns(at, weight_at, features)
+
+
+def _label_at(
+    path: str | Place,
+    count: int,
+    names: list[str] | None,
+    label: Column | Literal[False] | None,
+    among: Sequence[int],
+) -> int | None:
+    """Position of the label's column; if nobody names it, one of some columns, or None."""
+    if label is False:
+        return None
+    if label is not None:
+        return find_column(path, count, names, label)
+    named = {names[f].lower(): f for f in reversed(among)} if names else {}
+    usual = (named[name] for name in LABEL_NAMES if name in named)
+    return next(usual, count - 1 if count - 1 in among else None)
+
+
+def _check_label(path: str | Place, at: int | None, others: Sequence[int | None]) -> None:
+    """Refuse a label's column that is something else, too."""
+    if at is not None and at in others:
+        raise InputError(
+            f"{path}: the label's column cannot be the weight or a feature, or be dropped."
+        )
+
+
+def _check_names(path: str | Place, names: list[str], known: list[str]) -> None:
+    """Refuse a file without a column of the store that it shall be like."""
+    missing = [name for name in known if name not in names]
+    if missing:
+        more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
+        raise InputError(
+            f"{path} has no column {missing[0]!r}{more}, which the store it shall be like has; its "
+            f"columns are {', '.join(names[:20])}."
+        )
 
 
 def find_column(path: str | Place, count: int, names: list[str] | None, column: Column) -> int:
@@ -141,6 +195,7 @@ class DelimitedReader:
     ) -> None:
         self._missing = missing
         self.path, self.layout, self.columns = located(path), layout, columns
+        self.left_out = columns.left_out
         self.n_features: int | None = len(columns.features)
         names = layout.names
         self.names: list[str] | None = [names[f] for f in columns.features] if names else None

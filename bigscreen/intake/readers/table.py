@@ -116,7 +116,7 @@ class TableReader(DelimitedReader):
         asked = [c for c in every if isinstance(c, str)]
         layout = find_layout(path, delimiter, header, asked, missing, decimal)
         count, names = layout.columns, layout.names
-        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns)
+        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns, like)
         if like is not None:
             super().__init__(path, layout, chosen, Typed.of(like), missing)
             return
