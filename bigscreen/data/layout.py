@@ -231,7 +231,8 @@ def csr_stack(
 def take(X: Features, rows: NDArray[np.int64]) -> Features:
     """The given rows of `X`, in the given order, as new arrays."""
     if not isinstance(X, csr_array):
-        return X[rows]
+        # `take` is ten times as quick, and would first copy all of what is not contiguous.
+        return X.take(rows, axis=0) if X.flags.c_contiguous else X[rows]
     starts = X.indptr[rows]
     counts = X.indptr[rows + 1] - starts
     indptr = np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])

@@ -176,7 +176,7 @@ class Rows(ABC):
         ----------
         ids : int array of shape (k,)
             Row numbers of this dataset, in any order, repeated or not. Every chunk they touch is
-            read once.
+            read once, or a few rows of it alone.
 
         Returns
         -------
@@ -204,7 +204,7 @@ class Rows(ABC):
             if dense is None:
                 parts.append(take(self._chunk_rows(k), ids[group] - start))
             else:
-                dense[group] = self._chunk_rows(k)[ids[group] - start]
+                dense[group] = self._some_rows(k, ids[group] - start)
         if dense is not None:
             return dense
         place = np.empty_like(order)
@@ -212,6 +212,10 @@ class Rows(ABC):
         if not parts:
             return self.X(0, 0)
         return take(csr_stack(parts, self.n_features), place)
+
+    def _some_rows(self, k: int, places: NDArray[np.int64]) -> Any:
+        """The dense rows at some places of a chunk, ascending."""
+        return take(self._chunk_rows(k), places)
 
     def _chunk_rows(self, k: int) -> Any:
         """All rows of a chunk, not to be written to."""

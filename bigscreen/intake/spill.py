@@ -65,7 +65,7 @@ class SpilledRows:
 
     def take(self, rows: NDArray[np.int64]) -> SpilledRows:
         """Return the given rows, in the given order."""
-        return SpilledRows(self.record[rows], take(self.X, rows))
+        return SpilledRows(self.record.take(rows), take(self.X, rows))
 
 
 @dataclass(frozen=True)
@@ -116,8 +116,8 @@ class Spill:
         buckets = self.order.buckets(self.order.keys(record["row"]))
         present, counts = np.unique(buckets, return_counts=True)
         # Taken even if all go into one bucket: X may be memory that its owner will write to.
-        by_bucket = np.argsort(buckets.astype(np.int32), kind="stable")
-        record, X = record[by_bucket], take(X, by_bucket)
+        by_bucket = np.argsort(_narrowest(buckets), kind="stable")
+        record, X = record.take(by_bucket), take(X, by_bucket)
         stop = 0
         for bucket, count in zip(present.tolist(), counts.tolist(), strict=True):
             start, stop = stop, stop + count
@@ -261,6 +261,12 @@ class Spill:
         entries = np.empty(last - first, ENTRY[self.real])
         entries["index"], entries["value"] = X.indices[first:last], X.data[first:last]
         return entries
+
+
+def _narrowest(buckets: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
+    """Bucket numbers as a type whose stable sort takes no comparisons, where they allow it."""
+    few = len(buckets) and int(buckets.max()) <= np.iinfo(np.uint16).max
+    return buckets.astype(np.uint16 if few else np.int32)
 
 
 def stack(parts: list[Features]) -> Features:

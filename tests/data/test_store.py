@@ -17,6 +17,7 @@ from bigscreen.data import zarr_arrays as stored_arrays
 from bigscreen.data.layout import chunk_digest, row_grid
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
+from bigscreen.errors import InputError
 from bigscreen.numerics.rows import as_rows
 
 
@@ -207,3 +208,32 @@ def test_rows_by_number_over_and_over(tmp_path, sparse, monkeypatch):
         parts = list(pool.map(lambda a: fresh.rows(np.arange(a, a + 40)), range(0, 1960, 20)))
     for a, part in zip(range(0, 1960, 20), parts, strict=True):
         np.testing.assert_array_equal(part.toarray() if sparse else part, dense[a : a + 40])
+
+
+def test_few_rows_of_a_chunk_are_read_alone(tmp_path, monkeypatch):
+    """Of one that was whole when it was read; the others are read whole, and checked."""
+    monkeypatch.setattr(stored_arrays, "CALL_BYTES", 0)
+    X, *_ = data = table(2000, 3)
+    dataset = store(tmp_path / "a", data, chunk_rows=256)
+    read, real = [], stored_arrays.StoredArray._read_chunk
+    monkeypatch.setattr(
+        stored_arrays.StoredArray,
+        "_read_chunk",
+        lambda self, k, out: (read.append(k), real(self, k, out))[1],
+    )
+    few = np.array([3, 3, 100, 255, 256, 1999, 700, 5])
+    np.testing.assert_array_equal(dataset.rows(few), X[few])
+    assert sorted(read) == [0, 1, 2, 7]
+    for _ in range(2):
+        np.testing.assert_array_equal(dataset.rows(few), X[few])
+    assert len(read) == 4
+    many = np.arange(0, 256, 2)[:-1]  # of all 256 the most that count as few
+    np.testing.assert_array_equal(dataset.rows(many), X[many])
+    assert len(read) == 4
+    assert not store(tmp_path / "b", data, compress=True)._arrays["X"].few(1)
+    (dataset.path / "X/c/2/0").write_bytes(b"short")
+    with pytest.raises(InputError, match="X/c/2/0 is damaged"):
+        dataset.rows([700])
+    (dataset.path / "X/c/2/0").unlink()
+    with pytest.raises(InputError, match="X/c/2/0 is missing"):
+        dataset.rows([700])
