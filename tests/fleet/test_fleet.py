@@ -29,6 +29,7 @@ from fleet_programs import (
 from threadpoolctl import threadpool_info
 
 from bigscreen.errors import InputError
+from bigscreen.fleet import shards
 from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
@@ -411,3 +412,19 @@ def test_no_scheduler_is_one_sentence():
         local_cluster(0)
     with pytest.raises(ValueError, match="at least 1 thread"):
         Inline(0)
+
+
+def test_pages_are_counted_again_where_memory_has_grown(monkeypatch):
+    resident, asked = [300], []
+    monkeypatch.setattr(shards, "_resident", lambda: resident[0])
+    monkeypatch.setattr(shards, "pss", lambda: asked.append(resident[0]) or resident[0] - 100)
+    monkeypatch.setattr(shards, "SAMPLE_SECONDS", 0.001)
+    monkeypatch.setattr(shards, "_watch", shards._Watch())
+    sampler = shards.Sampler()
+    for size in (300, 250, 280, 500, 400):
+        resident[0] = size
+        deadline = time.monotonic() + 10
+        while sampler.now != size - 100:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+    assert sampler.peak == 400 and set(asked) == {300, 500}
