@@ -122,6 +122,7 @@ def test_rows_that_cross_their_kink_are_taken_in(rounds, stored, monkeypatch):
 def test_where_too_many_rows_cross_all_have_features(rounds, stored, monkeypatch):
     edits = relabelled(300)
     monkeypatch.setattr(near, "REACHED_FAR", 1.0)
+    monkeypatch.setattr(near, "FIRST_PART", 1.0)
     all_of_them = proof_of(amended(edits))
     assert not rounds
     monkeypatch.setattr(near, "REACHED_FAR", 0.0)
