@@ -56,7 +56,12 @@ class Job(NamedTuple):
     @property
     def kept(self) -> str:
         """What an interrupted run goes on with."""
-        return self.out + (".work/problem.json" if self.workers else ".ingest.wip/journal.jsonl")
+        return self.out + (".ingest.wip/journal.jsonl" if self.ingests else ".work/problem.json")
+
+    @property
+    def ingests(self) -> bool:
+        """Whether it goes on by itself."""
+        return self.words.startswith("ingest")
 
 
 JOBS = {
@@ -75,6 +80,7 @@ JOBS = {
         "fit few.store", "m.bsm", "--exact --gamma .3 --solver block --tol 1e-2 --cache 20MB"
     ),
     "ingest": Job("ingest rows.csv", "r.store", "--scale standard --holdout .2", workers=False),
+    "ingest on workers": Job("ingest rows.csv", "r.store", "--scale standard --holdout .2"),
     "predict": Job("predict exact.bsm many.store", "p.npy", "--scores"),
     "path": Job("path rows.store", "p.bsp", f"{ON_LANDMARKS} --C .1:10:4 --folds 2 --tol 1e-4"),
     "exact path": Job("path few.store", "p.bsp", "--exact --gamma .3 --C .1:10:5 --tol 1e-3"),
@@ -262,7 +268,7 @@ class World:
         how = "--threads 2"
         if not resumed or (self.folder / job.out).exists():
             how += " --overwrite"
-        if resumed and job.workers:
+        if resumed and not job.ingests:
             how += " --resume"
         code, again = self._wait(self._run(case.job, 30.0, how))
         if code == 2 and case.victim == "chunk" and len(again.splitlines()) == 1:

@@ -16,6 +16,7 @@ Nothing here imports Dask.
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -144,6 +145,7 @@ class Inline:
     def stop(self) -> None:
         self._program = None
         self._shards.states.clear()
+        give_back()
 
     def close(self) -> None:
         self.stop()
@@ -155,6 +157,18 @@ class Inline:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def give_back() -> None:
+    """Let the system have the memory that was freed, where the allocator keeps it.
+
+    glibc keeps arrays of up to 32 MiB, such as those of a chunk, once one was freed.
+    """
+    if trim := getattr(_C, "malloc_trim", None):
+        trim(0)
+
+
+_C = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 def check_shards(n_shards: int) -> None:
