@@ -134,7 +134,8 @@ def compress(
     if model.landmarks is not None and not exact:
         known = model.provenance["nystrom"]
         side = Operand(model.landmarks)
-        factor = nystrom.factored(model.kernel, side, known["cutoff"]).matrix
+        made = nystrom.regularised if "ridge" in known else nystrom.factored
+        factor = made(model.kernel, side, known["cutoff"]).matrix
     kept = int(np.count_nonzero(status == 2))
     at_bound = np.flatnonzero(status == 1)
     means, merge = 0, not exact

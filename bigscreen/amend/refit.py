@@ -29,6 +29,7 @@ from bigscreen.train.job import Attempt, Job, Start
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.problems import Binary
 from bigscreen.train.run import plan
+from bigscreen.train.start import starting_point
 
 
 @dataclass(frozen=True)
@@ -132,7 +133,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
             return None
         (rows, coef), side = found.way, source.side
         way = Operand(data.move(rows.X)) if isinstance(data, Moved) else rows
-        sums = source.kernel.dots(side, side, book.dual.coef[:, None], np.float64)[:, 0]
+        sums = source.seen_by_landmarks(book.dual.coef)
         if len(coef):
             sums += source.kernel.dots(side, way, coef[:, None], np.float64)[:, 0]
         # Rows that are left out stand at their sides.
@@ -160,7 +161,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         return Nearby(standing, near, source, room, beside)
 
     def _start(self, design: Design, binary: Binary) -> Start:
-        start = super()._start(design, binary)
+        start = starting_point(self, design, binary)
         old = Near(self._old(binary), self.begun[binary.folder].dual)
         return start._replace(near=self.begin_at or old)
 
@@ -170,9 +171,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         w: FloatArray = self.old.coef[k]
         source = self.source
         if source is not None:
-            assert source.kernel is not None and source.factor is not None
-            side = source.side
-            w = source.factor.T @ source.kernel.dots(side, side, w[:, None], np.float64)[:, 0]
+            w = source.features(source.seen_by_landmarks(w))
         if binary.problem.intercept == "constant":
             w = np.append(w, self.old.intercept[k] / binary.problem.intercept_scaling)
         return w

@@ -41,6 +41,9 @@ class Design:
         has no columns: its solvers compute kernel entries between rows.
     factor : float64 (m, r) or None
         ``T``; None is the identity.
+    ridge : float
+        Where T is the inverse of a Cholesky factor, upper triangular, what stands on the diagonal
+        beside the kernel: ``T T' = (K_ZZ + ridge I)^-1``. 0: T's columns are orthogonal.
     square : Square or None
         Of an exact kernel machine of few rows the entries between them, which solver and closing
         pass share; it does not travel.
@@ -50,6 +53,7 @@ class Design:
     kernel: Kernel | None = None
     landmarks: Operand | None = None
     factor: FloatArray | None = None
+    ridge: float = 0.0
     square: Square | None = field(default=None, repr=False, compare=False)
 
     def dual(self, problem: Problem) -> Dual:
@@ -120,6 +124,13 @@ class Design:
         """``T' v`` (r,) of a sum over columns (m,)."""
         return v if self.factor is None else self.factor.T @ v
 
+    def seen_by_landmarks(self, coef: FloatArray) -> FloatArray:
+        """``(K_ZZ + ridge I) coef`` (m,) in float64: features of it are w of these coefficients."""
+        assert self.kernel is not None
+        side = self.side
+        found = self.kernel.dots(side, side, coef[:, None], np.float64)[:, 0]
+        return found + self.ridge * coef if self.ridge else found
+
     def features_of(
         self, columns: NDArray[Any], out: NDArray[np.float32] | None = None
     ) -> NDArray[Any]:
@@ -129,6 +140,13 @@ class Design:
         """
         if self.factor is None:
             return columns
+        if self.ridge:
+            # T is upper triangular: half of a product with all of it would be with zeros.
+            found = np.empty(columns.shape, columns.dtype) if out is None else out
+            for a, b in row_ranges(self.rank, TRIANGLE):
+                part = self.factor[:b, a:b].astype(columns.dtype, copy=False)
+                found[:, a:b] = columns[:, :b] @ part
+            return found
         if columns.dtype == np.float32:
             return Linear().block(columns, self._factor_side, out=out)
         return columns @ self.factor
@@ -176,8 +194,8 @@ class Design:
     def length_errors(self, w: FloatArray) -> FloatArray:
         """How far ``||w||^2`` of each column of w (r, k) can be from the published machine's.
 
-        That is ``c' K_ZZ c`` with ``c = T w``: T is as good as float64 makes it. The difference
-        itself, and what rounding can do to it where entries are float64.
+        That is ``c' (K_ZZ + ridge I) c`` with ``c = T w``: T is as good as float64 makes it. The
+        difference itself, and what rounding can do to it where entries are float64.
         """
         if self.factor is None:
             return np.zeros(w.shape[1])
@@ -186,6 +204,7 @@ class Design:
         seen = np.einsum("ik,ik->k", coefs, self.dots(self.side.X, coefs, np.float64))
         entry = FLOAT64 * self._entry_error + 2.0**-52 * self.column_bound
         size = np.einsum("ik,ik->k", coefs, coefs)
+        seen += self.ridge * size
         return np.asarray(np.abs(seen - np.einsum("ik,ik->k", w, w)) + entry * size)
 
     def feature_error(self, dtype: type = np.float32) -> float:
@@ -195,6 +214,9 @@ class Design:
     @cached_property
     def _stretch(self) -> float:
         """At least ``||T' c|| / max |c_j|``."""
+        if self.ridge:
+            # No eigenvalue of K_ZZ + ridge I is below the ridge, but for rounding.
+            return float(np.sqrt((1 + 1e-3) * self.width / self.ridge))
         assert self.factor is not None
         # T's columns are orthogonal: the longest is its spectral norm.
         return float(np.max(np.linalg.norm(self.factor, axis=0)) * np.sqrt(self.width))
@@ -257,6 +279,9 @@ def _dense_dots(X: NDArray[Any], coefs: FloatArray, out: FloatArray) -> None:
                 total += X[i, j] * coefs[k, j]
             out[i, k] = total
 
+
+TRIANGLE = 1024
+"""Columns of a triangular T that products are made with at once."""
 
 COLUMN_ROWS = 1024
 """Rows whose columns are held at once."""

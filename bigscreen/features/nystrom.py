@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -36,6 +38,7 @@ from bigscreen.features.landmarks import (
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64, Kernel
 from bigscreen.kernels.operand import Operand
+from bigscreen.numerics.cholesky import factored_at_once, inverted_at_once
 from bigscreen.numerics.rows import FloatArray
 
 CARRIED = 1e-6
@@ -44,6 +47,14 @@ of about 1e-7, which T amplifies by the root of this number's inverse."""
 
 FULL = 1e-12
 """The same of float64 columns, which stored features are made of where it takes them."""
+
+ZERO = "the kernel of the landmarks is zero everywhere; choose another gamma or scaling"
+
+GRAM_ROWS = 256
+"""Rows of the landmarks' kernel that one thread computes at once."""
+
+LEAST_RIDGE = 1e-11
+"""The least part of the landmarks' largest sum of entries that Cholesky takes beside them."""
 
 ROOM = 10.0
 """An eigenvalue of K_ZZ is believed from so many times the rounding of its entries."""
@@ -101,11 +112,21 @@ def landmarks(
     return Operand(data.rows(ids)), ids
 
 
+LARGE = 2048
+"""Landmarks from which on T is made by Cholesky's factor: their eigenvectors take some thirty times
+as long, and several times the memory."""
+
+
 class Factor(NamedTuple):
-    """``T``, and the part of the largest eigenvalue below which directions were dropped."""
+    """``T``, and the part of the largest eigenvalue below which directions were dropped.
+
+    ``ridge``: what stands beside the kernel of more than ``LARGE`` landmarks instead, that part of
+    their largest sum of entries, which no eigenvalue is above; else 0.
+    """
 
     matrix: FloatArray
     cutoff: float
+    ridge: float = 0.0
 
     @property
     def entries(self) -> type:
@@ -116,6 +137,8 @@ class Factor(NamedTuple):
         """What models and certificates say of it; JSON-able."""
         m, r = self.matrix.shape
         of = {"landmarks": m, "rank": r, "cutoff": self.cutoff}
+        if self.ridge:
+            of["ridge"] = self.ridge
         return {**of, "entries": "float64" if self.entries is np.float64 else "float32"}
 
 
@@ -137,10 +160,55 @@ def factored(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
         cutoff = max(cutoff, min(CARRIED, ROOM * error * len(values) ** 0.5 / largest))
     keep = values > cutoff * largest
     if not keep.any():
-        raise InputError(
-            "the kernel of the landmarks is zero everywhere; choose another gamma or scaling"
-        )
+        raise InputError(ZERO)
     return Factor(np.ascontiguousarray(vectors[:, keep] / np.sqrt(values[keep])), cutoff)
+
+
+def factor_of(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> Factor:
+    """That of a fit's landmarks: of eigenvectors, or of more than ``LARGE`` of them Cholesky's."""
+    if len(side) > LARGE and kernel.psd:
+        return regularised(kernel, side, cutoff)
+    return factored(kernel, side, cutoff)
+
+
+def regularised(kernel: Kernel, side: Operand, cutoff: float) -> Factor:
+    """``T`` (m, m) with ``T' (K_ZZ + ridge I) T = I``, upper triangular, by Cholesky's factor.
+
+    The ridge, ``cutoff`` times the largest sum of a row of K_ZZ, does what dropping eigenvalues
+    below it does elsewhere: no feature amplifies what columns err by more than its root. It is
+    part of the problem: ``||w||^2 = c' (K_ZZ + ridge I) c``. One matrix is held, and changed in
+    its place.
+    """
+    m = len(side)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+
+        def at_once(function: Callable[[int], Any], items: Iterable[int]) -> list[Any]:
+            return list(pool.map(function, items))
+
+        gram = np.empty((m, m))
+
+        def entries_of(start: int) -> float:
+            rows = slice(start, start + GRAM_ROWS)
+            own = kernel.block(side.X[rows], side, out=gram[rows], dtype=np.float64)
+            return float(np.max(np.sum(np.abs(own), axis=1)))
+
+        cutoff = max(cutoff, LEAST_RIDGE)
+        # (The rows of a tile are few: sums do not hold a second matrix.)
+        kernel.prepare(side)
+        largest = max(at_once(entries_of, range(0, m, GRAM_ROWS)))
+        if not np.isfinite(largest):
+            raise InputError(OVERFLOW.format("landmarks"))
+        if not largest > 0:
+            raise InputError(ZERO)
+        ridge = cutoff * largest
+        gram[np.diag_indices(m)] += ridge
+        if not factored_at_once(gram, at_once):
+            raise InputError(
+                f"the kernel of the {m} landmarks is not positive semidefinite as far as float64 "
+                "can tell; scale the data, or take fewer landmarks"
+            )
+        inverted_at_once(gram, at_once)
+    return Factor(gram, cutoff, ridge)
 
 
 def factor(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> FloatArray:

@@ -7,11 +7,19 @@ order.
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 from numba.extending import get_cython_function_address
 from numpy.typing import NDArray
+from scipy.linalg.lapack import get_lapack_funcs
+
+BLOCK = 512
+"""Rows and columns that one thread works at where a matrix is factored by several."""
+
+AtOnce = Callable[[Callable[[int], Any], Iterable[int]], list[Any]]
+"""What makes results of items in their order, some at once."""
 
 
 def _lapack(name: str, arguments: int) -> Any:
@@ -67,3 +75,87 @@ def _called(
         given += [right.ctypes.data, size]
     routines[matrix.dtype](*given, told)
     return info.value
+
+
+def factored_at_once(matrix: NDArray[Any], at_once: AtOnce) -> bool:
+    """Overwrite the upper triangle of a symmetric matrix A by U with ``U' U = A``, on all cores.
+
+    The same bits for any number of them; what is below the diagonal stays as it is.
+
+    Parameters
+    ----------
+    matrix : float32 or float64 (n, n), C-contiguous
+    at_once : callable
+        Calls a function with every item of some, in several threads.
+
+    Returns
+    -------
+    Whether it is positive definite; if not, the upper triangle is left half done.
+    """
+    n = len(matrix)
+    for start in range(0, n, BLOCK):
+        own = slice(start, min(start + BLOCK, n))
+        corner = np.array(matrix[own, own])
+        if factored(corner, lower=True) is None:
+            return False
+        corner = np.triu(corner)
+        width = len(corner)
+        matrix[own, own][np.triu_indices(width)] = corner[np.triu_indices(width)]
+        if own.stop == n:
+            break
+        turned = np.ascontiguousarray(_inverse(corner).T)
+        later = range(own.stop, n, BLOCK)
+
+        def across(at: int, own: slice = own, turned: NDArray[Any] = turned) -> None:
+            there = slice(at, at + BLOCK)
+            matrix[own, there] = turned @ matrix[own, there]
+
+        def beside(at: int, own: slice = own) -> None:
+            there = slice(at, min(at + BLOCK, n))
+            panel = np.ascontiguousarray(matrix[own, there].T)
+            rest = panel @ matrix[own, at:]
+            low = np.tril_indices(there.stop - at, -1)
+            rest[low] = 0.0  # what is below the diagonal stays
+            matrix[there, at:] -= rest
+
+        at_once(across, later)
+        at_once(beside, later)
+    return True
+
+
+def inverted_at_once(matrix: NDArray[Any], at_once: AtOnce) -> None:
+    """Overwrite an upper triangular matrix by its inverse, on all cores; 0 below the diagonal.
+
+    Parameters
+    ----------
+    matrix : float32 or float64 (n, n), C-contiguous
+        What is below its diagonal is not read.
+    at_once : callable
+    """
+    n = len(matrix)
+    for start in range(0, n, BLOCK):
+        own = slice(start, min(start + BLOCK, n))
+        corner = _inverse(np.triu(matrix[own, own]))
+        above = np.array(matrix[:start, own])
+
+        def up(
+            at: int,
+            start: int = start,
+            own: slice = own,
+            above: NDArray[Any] = above,
+            corner: NDArray[Any] = corner,
+        ) -> None:
+            # (The inverse of what is before is upper triangular, too.)
+            there = slice(at, at + BLOCK)
+            matrix[there, own] = -(matrix[there, at:start] @ above[at:]) @ corner
+
+        at_once(up, range(0, start, BLOCK))
+        matrix[own, own] = corner
+        matrix[own, :start] = 0.0
+
+
+def _inverse(upper: NDArray[Any]) -> NDArray[Any]:
+    """The inverse of a small upper triangular matrix."""
+    (trtri,) = get_lapack_funcs(("trtri",), (upper,))
+    inverse, _ = trtri(upper)
+    return np.ascontiguousarray(np.triu(inverse))

@@ -214,6 +214,8 @@ def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
     said = f"{report.count(rank)} of {report.count(m)} directions"
     if rank < m:
         said += f", none below {known['cutoff']:.1g} of the largest"
+    if "ridge" in known:
+        said += f", {known['ridge']:.1g} beside the kernel's diagonal"
     return {"rank": said}
 
 

@@ -27,7 +27,7 @@ from bigscreen.solvers.snacks.solver import Pegasos, Snacks
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import machine
-from bigscreen.train.start import starting_point
+from bigscreen.train.start import begins_at_fewer, from_fewer, starting_point
 
 FACTOR_BYTES = 2**25
 """A model keeps a factor of at most so many bytes, for edits."""
@@ -54,7 +54,9 @@ class FeaturesJob(Job):
         assert bare.kernel is not None
         side = self._landmarks(bare)
         self.factor = self._factored(bare, side)
-        self.source = replace(bare, landmarks=side, factor=self.factor.matrix)
+        self.source = replace(
+            bare, landmarks=side, factor=self.factor.matrix, ridge=self.factor.ridge
+        )
         self.design = self.source
         self.landmarks = {"rank": self.design.rank, "cutoff": self.factor.cutoff}
         if self.plan.features == "stored":
@@ -83,7 +85,7 @@ class FeaturesJob(Job):
     def _factored(self, bare: Design, side: Operand) -> nystrom.Factor:
         """The factor of the landmarks' kernel, as the rows of a bare design are."""
         assert bare.kernel is not None
-        return nystrom.factored(bare.kernel, side, self._cutoff())
+        return nystrom.factor_of(bare.kernel, side, self._cutoff())
 
     def _cutoff(self) -> float:
         """The least eigenvalue that is kept, as a part of the largest."""
@@ -144,6 +146,8 @@ class FeaturesJob(Job):
         return newton
 
     def _start(self, design: Design, binary: Binary) -> Start:
+        if begins_at_fewer(self, design, binary):
+            return from_fewer(self, design, binary)
         return starting_point(self, design, binary)
 
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:

@@ -9,16 +9,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from bigscreen.certify.sample import SAMPLE
 from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
 from bigscreen.errors import in_units
 from bigscreen.features.landmarks import choosing_bytes
+from bigscreen.features.nystrom import LARGE
 from bigscreen.fleet.lockstep import MOST
 from bigscreen.kernels import amx
 from bigscreen.kernels.standard import on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
 from bigscreen.solvers.newton.coordinator import ENTRIES, PART
+from bigscreen.solvers.newton.sampled import SAMPLE_ROWS, TILE_ROWS
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
 from bigscreen.solvers.snacks.draws import HELD_BYTES
 from bigscreen.train.options import PROBLEMS, STOCHASTIC, coupled
@@ -56,6 +59,13 @@ OF_ROW = 40.0
 """Operations on a row of a pass beside its features."""
 STEPS_AT_HAND = 8.0
 """Second moments of the rows at hand that a Newton solve comes to."""
+LARGE_PASSES, HESSIANS, T_COST = 20.0, 4.0, 1.0
+"""Passes over all rows that the entries of a solve come to where landmarks are many; Hessians of
+samples; and multiplications of T, in float32 ones, in m^3 (measured: 2,000 to 4,000 landmarks)."""
+SAMPLE_BYTES = 24
+"""A feature of the rows that the closing pass looks at in float64."""
+MANY_ROWS = 64
+"""Rows a landmark from which on kernel machines are a Newton's, of however many landmarks."""
 MOMENT_ROWS = 16
 """Rows a feature whose second moment a pass takes, at most."""
 FEW_PASSES, MANY_PASSES = 12.0, 48.0
@@ -184,6 +194,10 @@ class Cost(NamedTuple):
         entries = n * m * (PASSES * of_entry + READ_AGAIN * away)
         moments = passes * min(n / 2, MOMENT_ROWS * m) + STEPS_AT_HAND * min(PART * n, ENTRIES / m)
         products = moments * m**2 + passes * m**3
+        if m > LARGE:
+            # Of T, in float64, and of the Hessians of samples; entries of products with the zone.
+            products = (T_COST + HESSIANS * (1.5 * SAMPLE_ROWS + 1 / 6)) * m**3
+            entries = n * m * LARGE_PASSES * of_entry
         of_rows = PASSES * n * OF_ROW * self.speed.row
         return 1e-9 * (entries + self.speed.product * products + of_rows) / self.threads
 
@@ -207,6 +221,11 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     # The coordinator's moments and Hessian; every thread's; the factor of every process.
     squares = 4 + threads * (5 if request.cluster else 1)
     work = square * squares if solver == "newton" else 0
+    many = solver == "newton" and not linear and m > LARGE and request.features != "stored"
+    if many:
+        # T in float64, in every process, and a Hessian in float32; tiles of its sample.
+        work = square * (1 + (threads if request.cluster else 0)) + square // 2
+        work += 3 * 4 * TILE_ROWS * m + SAMPLE_BYTES * SAMPLE * m
     if solver in STOCHASTIC and not linear:
         work = square  # T in either precision, and the machines that are tried
     tiles = threads * 2048 * (m + 1) * (4 + 4) if solver == "newton" else threads * 2**25
@@ -214,6 +233,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
     states = n * SOLVER_ROW_BYTES + cache
     nearby = int(min(4 * ENTRIES, 4 * PART * n * m)) if solver == "newton" and m >= 64 else 0
+    nearby = 0 if many else nearby
     copies = NEARBY * (2 if request.cluster else 1)
     wide = _wide(data, linear, threads, request.cluster)
     fixed = base + work + tiles + states + wide + copies * nearby
@@ -234,7 +254,11 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         if solver in STOCHASTIC:
             read = min(passed_over, max(read, HELD_BYTES))
     # What each of several Newtons holds: moments and their sums, rows nearby, the rows' state.
-    own = square * (MOMENTS + threads) + NEARBY * nearby + n * SOLVER_ROW_BYTES
+    own = (
+        (square // 2 if many else square * (MOMENTS + threads))
+        + NEARBY * nearby
+        + n * SOLVER_ROW_BYTES
+    )
     together = 1
     if solver == "newton" and classifiers > 1:
         together += min(classifiers - 1, MOST - 1, max(0, int((room - read) // own)))
@@ -332,6 +356,8 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
         return request.solver
     if coupled(request.problem, request.intercept):
         return "newton"
+    if not linear and n >= MANY_ROWS * m:
+        return "newton"  # features of so many rows are dearer than all the rest
     return "newton" if m <= 4000 and (n >= 2 * m or not linear) else "cd"
 
 

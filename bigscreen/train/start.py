@@ -15,13 +15,16 @@ from bigscreen.features.design import Design, scores
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
+from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.point import SumLayout
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import GapBall, make_rule
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.coordinate import CoordinateDescent
+from bigscreen.solvers.newton.sampled import large
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.protocol import Run, Solver
+from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Job, Start
 from bigscreen.train.plan import COPIES, EXACT_ROW_BYTES
@@ -63,6 +66,48 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     record = {"label": binary.name, "start": kind, "seconds": seconds, **record}
     job.keep(binary, START, record, {"alpha": alpha})
     return Start(alpha, record)
+
+
+def begins_at_fewer(job: Job, design: Design, binary: Binary) -> bool:
+    """Whether a problem begins at the machine of some of its landmarks."""
+    asked = job.options.start == "auto" and job.plan.solver == "newton" and binary.fold is None
+    return asked and large(design) and not SumLayout.of(binary.problem, design.data).curved
+
+
+def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
+    """Where many landmarks begin: at the machine of some of them, solved loosely.
+
+    It scores rows as the larger one with zeros for the others does, so no row is looked at.
+    """
+    known = job.kept(binary, START)
+    if known is not None:
+        return Start(near=Near(known[1]["x"], known[0]["dual"]))
+    began = time.monotonic()
+    some = np.arange(0, design.width, FEWER)
+    job.report({"event": "phase", "phase": f"start from {len(some)} of the landmarks"})
+    assert design.kernel is not None
+    side = Operand(design.side.X[some])
+    own = nystrom.factor_of(design.kernel, side)
+    fewer = replace(design, landmarks=side, factor=own.matrix, ridge=own.ridge)
+    problem = binary.problem
+    fitted = fit(
+        Run(fewer, problem, job.fleet, resident=job.plan.resident),
+        Newton(tol=TOL),
+        Limits(TOL, job.options.max_iter, job.until),
+    )
+    coef = np.zeros(design.width)
+    coef[some] = fewer.coef(fitted.point.w)
+    x = design.features(design.seen_by_landmarks(coef))
+    point, frame = fitted.point, SumLayout.of(problem, design.data)
+    multiplier = np.array(point.multiplier or (point.intercept,) * frame.groups)
+    if frame.first:
+        constant = point.intercept - problem.offset(frame.mu(np.append(0.0, multiplier)))
+        x = np.append(x, constant / frame.constant)
+    near = Near(np.append(x, multiplier), fitted.certificate.dual)
+    seconds = time.monotonic() - began
+    job.seconds["start"] = job.seconds.get("start", 0.0) + seconds
+    job.keep(binary, START, {"dual": near.dual}, {"x": near.x})
+    return Start(near=near)
 
 
 def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:

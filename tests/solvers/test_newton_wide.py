@@ -37,7 +37,8 @@ def test_a_step_by_products_is_the_newton_step_to_a_tenth():
         rows = rng.normal(size=(400, algebra.size)) * 10.0 ** rng.uniform(-2, 1, algebra.size)
         inner, gradient = rows.T @ rows, rng.normal(size=algebra.size)
         near = rows[:about].T @ rows[:about] * (400 / max(about, 1))
-        step = algebra.conjugate_step(lambda x, H=inner: H @ x, near, gradient)
+        solve = algebra.factor(near, gradient).solve
+        step = algebra.conjugate_step(lambda x, H=inner: H @ x, solve, gradient)
         hessian = inner + np.diag(algebra.damping(gradient))
         best = -np.linalg.solve(hessian, gradient)
         left, whole = ((v @ hessian @ v) ** 0.5 for v in (step - best, best))

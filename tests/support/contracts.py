@@ -101,7 +101,8 @@ def world(
     else:
         made = make_kernel(kernel, gamma)
         side, _ = nystrom.landmarks(data, made, min(landmarks, data.n_rows), "uniform", 0)
-        design = Design(data, made, side, nystrom.factor(made, side))
+        factor = nystrom.factor_of(made, side)
+        design = Design(data, made, side, factor.matrix, factor.ridge)
     return World(design, CSvc(C, 1, code_weight, intercept))
 
 

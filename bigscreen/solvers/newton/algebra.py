@@ -19,6 +19,9 @@ from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import SumLayout
 
+REFINED, INEXACT = 12, 0.1
+"""Products of a Newton step by conjugate gradients, at most, and what it may leave of itself."""
+
 
 class Algebra:
     """Vectors and matrices over features, and over the extras of the problem after them.
@@ -91,7 +94,7 @@ class Algebra:
     def conjugate_step(
         self,
         product: Callable[[FloatArray], FloatArray],
-        near: FloatArray,
+        solve: Callable[[FloatArray], FloatArray],
         gradient: FloatArray,
     ) -> FloatArray:
         """The Newton step by conjugate gradients, to a tenth of it in the Hessian's norm.
@@ -100,30 +103,33 @@ class Algebra:
         ----------
         product : callable
             The rows' part of the Hessian times a vector (size,).
-        near : float64 (size, size)
-            What that part is about, which preconditions.
+        solve : callable
+            About the Hessian's inverse times a vector, which preconditions.
         gradient : float64 (size,)
         """
         diagonal = self.damping(gradient)
-        factor = _cholesky(near, diagonal)
         step, left = np.zeros(len(gradient)), -gradient
-        solved = factor.solve(left)
+        solved = solve(left)
         towards, size = solved, float(left @ solved)
         enough = INEXACT**2 * size
         for _ in range(REFINED):
             image = diagonal * towards + product(towards)
             length = size / float(towards @ image)
             step, left = step + length * towards, left - length * image
-            solved = factor.solve(left)
+            solved = solve(left)
             before, size = size, float(left @ solved)
             if size <= enough:
                 break
             towards = solved + size / before * towards
         return step
 
+    def factor(self, inner: FloatArray, gradient: FloatArray) -> Factor:
+        """That of the Hessian whose rows' part is this, with a ridge if it takes one."""
+        return _cholesky(inner, self.damping(gradient))
+
     def newton_step(self, inner: FloatArray, gradient: FloatArray) -> tuple[FloatArray, float]:
         """The Newton step and the decrease that it promises."""
-        step = -_cholesky(inner, self.damping(gradient)).solve(gradient)
+        step = -self.factor(inner, gradient).solve(gradient)
         return step, -0.5 * float(gradient @ step)
 
 
@@ -134,17 +140,19 @@ def _cholesky(inner: FloatArray, diagonal: FloatArray) -> Factor:
     curves P; any ridge still gives a direction of descent.
     """
     largest = float(np.max(np.diag(inner), initial=0.0))
-    for ridge in (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4):
+    for ridge in RIDGES:
         hessian = inner.copy()
         hessian[np.diag_indices_from(hessian)] += diagonal + ridge * largest
         factor = factored(hessian)
         if factor is not None:
             return factor
-    raise InputError("C is so large that the Newton step cannot be computed; use a smaller C")
+    raise InputError(TOO_LARGE)
 
 
-REFINED, INEXACT = 12, 0.1
-"""Products of a Newton step by conjugate gradients, at most, and what it may leave of itself."""
+RIDGES = (0.0, 1e-14, 1e-12, 1e-10, 1e-8, 1e-6, 1e-4)
+"""Parts of a Hessian's largest entry that are added to its diagonal, one after the other."""
+
+TOO_LARGE = "C is so large that the Newton step cannot be computed; use a smaller C"
 
 NARROW = 256
 """Of fewer features products are float64: they cost little, and raw features can be nearly the same

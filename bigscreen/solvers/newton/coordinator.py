@@ -13,6 +13,7 @@ from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.place import Bundle, Place, Trial, Zone, next_h
 from bigscreen.solvers.newton.rounds import WIDE_ZONE, Rounds
+from bigscreen.solvers.newton.sampled import Sample
 from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
 from bigscreen.solvers.protocol import Check
 
@@ -28,6 +29,12 @@ LEAST_REFINED = 256
 
 PRODUCT_ROWS = 128.0
 """Rows of the zone that products are with, in features, at least: of twice as many, one in two."""
+
+LARGE_ROWS = 16.0
+"""The same of many landmarks, where a product costs more than steps that are somewhat worse."""
+
+WORN = 8
+"""Products of a step, beyond which the next one is worth another sample to precondition them."""
 
 ENTRIES = 16_000_000
 """Features of the rows at hand, at most."""
@@ -221,28 +228,44 @@ class NewtonRun(Rounds):
 
     def _refines(self, place: Place) -> bool:
         """Whether products with a wide zone's rows are cheaper than their second moment."""
+        if self.large:
+            return True
         if place.near is None or self.algebra.size < LEAST_REFINED:
             return False
         return place.wide == 1.0 and place.zone.rows > WIDE_ZONE * self.algebra.size
 
     def _refine(self, place: Place) -> None:
         """The step over all rows by products with the zone's, from about the right Hessian."""
-        assert place.near is not None and place.sums is not None and place.gradient is not None
-        near, gradient, (now, middle) = place.near, place.gradient, place.sums
-        place.next_h = next_h(place, self.options.tol)
-        ratio = place.h / place.next_h
+        assert place.sums is not None and place.gradient is not None
+        gradient, (now, middle), algebra = place.gradient, place.sums, self.algebra
+        if self.large and place.worn:
+            place.sample, place.worn = self._sample(place), False
+            solved = self.hessians.of(algebra, place.sample).solve(gradient)
+            place.decrement = 0.5 * float(gradient @ solved)
+        place.next_h = next_h(place, self.options.tol) if place.h else 0.0
+        ratio = place.h / place.next_h if place.h else 1.0
         if ratio > 1:
-            gradient = self.algebra.gradient(place.x, middle + ratio * (now - middle))
+            gradient = algebra.gradient(place.x, middle + ratio * (now - middle))
 
         # Of so many rows a sample is as good: a step is no more exact than INEXACT either way.
-        stride = max(1, place.zone.rows // int(PRODUCT_ROWS * self.algebra.size))
+        rows = int((LARGE_ROWS if self.large else PRODUCT_ROWS) * algebra.size)
+        stride, products = max(1, place.zone.rows // rows), 0
 
         def product(x: FloatArray) -> FloatArray:
+            nonlocal products
+            products += 1
             coef, extras = self.algebra.coef(x)
             stack = self._ask("product", h=place.h, coef=coef, extras=extras, stride=stride)
             return ratio * self.algebra.features(stack.sum(axis=0))
 
-        place.step = self.algebra.conjugate_step(product, ratio * near, gradient)
+        if self.large:
+            assert place.sample is not None
+            solve = self.hessians.of(algebra, place.sample).solve
+        else:
+            assert place.near is not None
+            solve = algebra.factor(ratio * place.near, gradient).solve
+        place.step = algebra.conjugate_step(product, solve, gradient)
+        place.worn = self.large and products > WORN
 
     def suit(self, place: Place, cost: float, gap: float) -> float:
         """The smoothing h that costs a tenth of ``gap``, where h = unit costs ``cost``.
@@ -368,7 +391,7 @@ class NewtonRun(Rounds):
 
         ``t``: at that step of the trial that has just been made.
         """
-        if not place.local or self.algebra.size < LEAST_SIZE:
+        if not place.local or self.algebra.size < LEAST_SIZE or self.large:
             return 0.0
         # Squared losses bend everywhere above their kink: no few rows are all that matter.
         if self.algebra.frame.curved:
@@ -417,7 +440,8 @@ class NewtonRun(Rounds):
         }
         known = {} if place.known is None else {"moment": place.known.moment}
         near = {} if place.near is None else {"near": place.near}
-        return {"solver": saved, **known, **near}
+        some = {} if place.sample is None else place.sample.packed
+        return {"solver": saved, **known, **near, **some}
 
     def restore(self, program: NewtonProgram, meta: dict[str, Any]) -> Place:
         """The place that ``_meta`` describes: one gradient round over the restored shards."""
@@ -427,6 +451,8 @@ class NewtonRun(Rounds):
         self.passes = list(saved.get("passes", [0, 0]))  # checkpoints of before have none
         place = Place.from_dict(self.algebra.metric, saved, meta.get("moment"))
         place.near = meta.get("near")
+        if "table" in meta:
+            place.sample = Sample.unpacked(meta["table"], meta["diagonal"])
         message = self._gradient_message(place, saved["primal"], saved["stepped"])
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, saved["primal"], known=True)

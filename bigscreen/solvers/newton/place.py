@@ -10,6 +10,7 @@ import numpy as np
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point, Reading
 from bigscreen.solvers.newton.algebra import Average
+from bigscreen.solvers.newton.sampled import Sample
 
 STEADY = 1e-6
 """Relative gap from which h follows the gap that there is, not the one that is asked for."""
@@ -36,9 +37,13 @@ class Trial:
 
 @dataclass
 class Zone:
-    """The zone of the last gradient pass: its rows, how many were expected, and their weight."""
+    """The zone of the last gradient pass: its rows, how many were expected, and their weight.
+
+    ``most``: rows of the shard that has most of them.
+    """
 
     rows: int = 0
+    most: int = 0
     expected: int = 0
     weight: float = 0.0
 
@@ -78,6 +83,8 @@ class Place:
     before: Average | None = None  # ... included, and without it
     held: bool = False  # whether rows are at a side that no score says: alpha cannot be read off
     near: FloatArray | None = None  # the last second moment, of about this place's zone
+    sample: Sample | None = None  # of many landmarks: rows that the Hessian is about made of
+    worn: bool = False  # whether the next step wants another sample
     sums: tuple[FloatArray, FloatArray] | None = None  # V, and with the zone's alpha in its middle
     given: float | None = None  # D of the alpha that x was made of, until h suits its gap
 
@@ -107,6 +114,7 @@ class Place:
             "stalled": self.stalled,
             "local": self.local,
             "holding": self.holding,
+            "worn": self.worn,
         }
 
     @classmethod
@@ -114,7 +122,7 @@ class Place:
         cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
     ) -> Place:
         """The place that ``to_dict`` wrote, before its gradient round."""
-        same = ("h", "errors", "t", "wide", "stalled", "local", "holding")
+        same = ("h", "errors", "t", "wide", "stalled", "local", "holding", "worn")
         return cls(
             x=np.array(saved["x"]),
             bundle=Bundle.from_dict(metric, saved["bundle"]),

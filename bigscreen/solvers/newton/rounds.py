@@ -18,6 +18,7 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.newton.algebra import Algebra, averaged
 from bigscreen.solvers.newton.place import Place, Trial, next_h
+from bigscreen.solvers.newton.sampled import SAMPLE_ROWS, Hessians, Sample, large
 from bigscreen.solvers.newton.shard import NewtonProgram
 
 SHORTEST = 1e-6
@@ -33,6 +34,7 @@ class Rounds:
     def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
         self.algebra = Algebra(design, SumLayout.of(problem, design.data))
+        self.large, self.hessians = large(design), Hessians()
         self.program: NewtonProgram
         self.largest = 0.0
         """At least every row's ``|p| + e``."""
@@ -162,6 +164,7 @@ class Rounds:
         v = reproducible.read(totals, "v", box * largest)
         found = stack.sum(axis=0)
         place.zone.rows, place.zone.weight = int(found[-2]), float(found[-1])
+        place.zone.most = int(stack[:, -2].max())
 
         coef, extras = self.algebra.coef(place.x)
         constant, multiplier = self._offsets(extras)
@@ -202,7 +205,12 @@ class Rounds:
         place.gradient_cost = 0.5 * float(gradient @ gradient)
         place.step, place.sums = None, (now, middle)
         if not message["stride"]:
-            if place.near is not None:
+            if self.large:
+                if place.sample is None:
+                    place.sample = self._sample(place)
+                solved = self.hessians.of(self.algebra, place.sample).solve(gradient)
+                place.decrement = 0.5 * float(gradient @ solved)
+            elif place.near is not None:
                 # By the Hessian of a place before: good enough to tell what is left.
                 _, place.decrement = self.algebra.newton_step(place.near, gradient)
             return
@@ -224,6 +232,15 @@ class Rounds:
             ratio = h / place.next_h
             gradient = self.algebra.gradient(place.x, middle + ratio * (now - middle))
             place.step, _ = self.algebra.newton_step(ratio * inner, gradient)
+
+    def _sample(self, place: Place) -> Sample:
+        """Rows of the zone, spread evenly, to make a Hessian of."""
+        stride = max(1, int(place.zone.rows / (SAMPLE_ROWS * self.algebra.size)))
+        most = -(-place.zone.most // stride)
+        stack = self._ask("sampled", h=place.h, stride=stride, most=most)
+        assert place.gradient is not None
+        table = stack.reshape(len(stack) * most, 2 + self.algebra.frame.extras)
+        return Sample.unpacked(table, self.algebra.damping(place.gradient))
 
     def _doubt(self, place: Place, w_alpha: FloatArray, box: float, error: float) -> float:
         """What rounding can have put into a gap of the problem with the columns as they are.

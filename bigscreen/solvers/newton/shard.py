@@ -30,6 +30,7 @@ from bigscreen.problems.point import SumLayout, Terms, add_rows, by_term, read_o
 from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.newton.algebra import entries
 from bigscreen.solvers.newton.asks import Columns, Dots, Moment, Rounding
+from bigscreen.solvers.newton.sampled import sampled
 from bigscreen.solvers.newton.state import (
     SAVED,
     UNSET,
@@ -388,6 +389,15 @@ class NewtonProgram:
             along = stride * bend[a:b] * (along + border @ message["extras"])
             add_rows(columns, border, along, np.zeros(b - a, np.int64), v)
         return v[0]
+
+    def _sampled(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """One in ``stride`` rows of the zone: what ``Sample.unpacked`` reads."""
+        stride = message["stride"]
+        zone = np.flatnonzero(state.side == FREE)[::stride]
+        rows = state.dual[zone]
+        bend, _, _ = curvature(rows, rows.lin - rows.sign * state.scores[zone], message["h"])
+        own = state.ids[zone], stride * bend, self.frame.border(rows)
+        return sampled(*own, message["most"])
 
     def _middle(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """V of all rows with alpha in the middle of the box, by the frame's terms.

@@ -67,10 +67,11 @@ class Newton:
             if meta is not None:
                 check.restored(meta)
                 return solve.run(solve.restore(program, meta), check)
-        place, before = solve.origin(), 1.0
-        strides = self._strides(design)
+        place, before, strides = solve.origin(), 1.0, self._strides(design)
         if run.near is not None:
-            place.x, place.given, strides = run.near.x, run.near.dual, [1]
+            place.x, place.given = run.near.x, run.near.dual
+            # (Of many landmarks a machine of some is not that near, and a pass over all rows dear.)
+            strides = strides if solve.large else [1]
         elif run.start is not None:
             place, strides = solve.start_at(run.start), [1]
         for stride in strides:

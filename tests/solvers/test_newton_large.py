@@ -1,0 +1,124 @@
+"""Machines of many landmarks: Cholesky's factor, sampled Hessians, starts from fewer landmarks."""
+
+import contracts
+import numpy as np
+import pytest
+
+from bigscreen import NystroemSVC
+from bigscreen.errors import InputError
+from bigscreen.features import nystrom
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.inline import Inline
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import Linear, Rbf
+from bigscreen.numerics import cholesky
+from bigscreen.problems.point import SumLayout
+from bigscreen.solvers.newton import sampled
+from bigscreen.solvers.newton.algebra import Algebra
+from bigscreen.solvers.newton.sampled import Sample, SampledHessian
+from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.protocol import Run
+
+
+@pytest.fixture
+def many(monkeypatch):
+    """A few dozen landmarks are many."""
+    monkeypatch.setattr(nystrom, "LARGE", 20)
+    monkeypatch.setattr(cholesky, "BLOCK", 7)
+    monkeypatch.setattr(sampled, "TILE_ROWS", 50)
+    monkeypatch.setattr(sampled, "TILE_COLUMNS", 8)
+    monkeypatch.setattr(sampled, "BLOCK_ROWS", 9)
+
+
+def in_turn(function, items):
+    return [function(item) for item in items]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [1, 7, 30])
+def test_blocks_factor_and_invert_as_lapack_does(n, dtype, monkeypatch):
+    monkeypatch.setattr(cholesky, "BLOCK", 7)
+    rng = np.random.default_rng(n)
+    rows = rng.normal(size=(2 * n, n))
+    given = (rows.T @ rows).astype(dtype)
+    found = given.copy()
+    assert cholesky.factored_at_once(found, in_turn)
+    close = {"rtol": 1e-3, "atol": 1e-3} if dtype == np.float32 else {"rtol": 1e-9, "atol": 1e-9}
+    upper = np.triu(found)
+    np.testing.assert_allclose(upper.T @ upper, given, **close)
+    np.testing.assert_array_equal(np.tril(found, -1), np.tril(given, -1))
+    cholesky.inverted_at_once(found, in_turn)
+    np.testing.assert_allclose(found @ upper, np.eye(n), **close)
+    assert not np.tril(found, -1).any()
+    given[n // 2, n // 2] = -1.0
+    assert not cholesky.factored_at_once(given, in_turn)
+
+
+def test_a_ridge_stands_beside_the_kernel_of_many_landmarks(many):
+    side = Operand(np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32))
+    found = nystrom.factor_of(Rbf(0.05), side)
+    K = Rbf(0.05).block(side, side, dtype=np.float64)
+    assert found.ridge == pytest.approx(found.cutoff * np.abs(K).sum(axis=1).max())
+    with_ridge = K + found.ridge * np.eye(60)
+    T = found.matrix
+    np.testing.assert_allclose(T.T @ with_ridge @ T, np.eye(60), atol=1e-6)
+    assert found.record()["ridge"] == found.ridge and found.record()["rank"] == 60
+    # No feature of a row is stretched by more than the root of the ridge's inverse.
+    assert np.linalg.norm(T, 2) ** 2 <= 1.001 / found.ridge
+    with pytest.raises(InputError, match="zero everywhere"):
+        nystrom.factor_of(Linear(), Operand(np.zeros_like(side.X)))
+
+
+@pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
+def test_a_sampled_hessian_is_that_of_its_rows(intercept, many):
+    world = contracts.world(contracts.rows(1, n=400), "rbf", 0.5, intercept)
+    algebra = Algebra(world.design, SumLayout.of(world.problem, world.data))
+    rng = np.random.default_rng(3)
+    rows = np.sort(rng.choice(400, 130, replace=False))
+    border = rng.normal(size=(130, algebra.frame.extras))
+    diagonal = algebra.metric + 0.5
+    sample = Sample(rows, rng.uniform(0.1, 2.0, 130), border, diagonal)
+    columns = world.design.columns(world.data.rows(rows), np.float64)
+    phi = np.hstack([world.design.features_of(columns), border])
+    hessian = (phi * sample.weight[:, None]).T @ phi + np.diag(diagonal)
+    v = rng.normal(size=algebra.size)
+    found = SampledHessian(algebra, sample).solve(v)
+    np.testing.assert_allclose(found, np.linalg.solve(hessian, v), rtol=1e-2, atol=1e-3)
+    again = Sample.unpacked(**sample.packed)
+    np.testing.assert_array_equal(SampledHessian(algebra, again).solve(v), found)
+
+
+@pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
+def test_many_landmarks_end_at_the_optimum(intercept, many):
+    """Their results are the same on any number of threads, and no moment is summed."""
+    world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 0.5, intercept)
+    assert world.design.ridge > 0
+    found = []
+    for threads in (1, 2):
+        with Inline(threads) as fleet:
+            run = Run(world.design, world.problem, fleet)
+            found.append(fit(run, Newton(tol=1e-4), Limits(1e-4, 200)))
+    contracts.solver_law(world, found[0].point, found[0].certificate, 1e-4)
+    np.testing.assert_array_equal(found[0].point.coef, found[1].point.coef)
+    assert found[0].certificate.gap == found[1].certificate.gap
+
+
+@pytest.mark.parametrize("intercept", [True, "penalized", False])
+def test_a_fit_of_many_landmarks_begins_at_fewer(intercept, many):
+    """The published coefficients have the loss, and with the ridge the norm, that P has."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(900, 3)).astype(np.float32)
+    y = ((X**2).sum(axis=1) + 0.5 * rng.normal(size=900) > 2.5).astype(int)
+    how = {"gamma": 0.3, "C": 2.0, "n_components": 40, "fit_intercept": intercept, "tol": 1e-4}
+    model = NystroemSVC(features="recomputed", **how).fit(X, y)
+    (proof,), known = model.certificate_, model.model_.provenance
+    assert proof["proved"] and proof["relative_gap"] <= 1e-4
+    c = model.model_.coef[0]
+    side = Operand(model.components_)
+    K = Rbf(0.3).block(side, side, dtype=np.float64)
+    square = c @ K @ c + known["nystrom"]["ridge"] * c @ c
+    if intercept == "penalized":
+        square += float(model.intercept_[0]) ** 2
+    hinge = np.maximum(0.0, 1 - (2.0 * y - 1) * model.decision_function(X)).sum()
+    assert 0.5 * square + 2.0 * hinge == pytest.approx(proof["primal"], rel=1e-5)
