@@ -23,6 +23,7 @@ from bigscreen.problems.violation import extremes, unit
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import Slots
+from bigscreen.solvers.block.mending import Mending, mend, mendable, rough
 from bigscreen.solvers.block.messages import gathered, received, shares
 from bigscreen.solvers.block.shard import NOTES, BlockProgram, moving
 from bigscreen.solvers.block.start import (
@@ -66,6 +67,7 @@ SAVED = {
     "": ("alpha", "mu", "offset", "value", "size", "still", "keys"),
     "effort": ("spent", "full_passes", "partial_passes"),
     "screening": ("counts", "false_removals", "screened"),
+    "mending": ("drift", "noise", "times"),
     "next": ("stay", "new", "v"),
     "survey": ("w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries"),
 }
@@ -176,7 +178,7 @@ class BlockRun:
         self.mu = np.zeros(self.groups)
         self.offset = self.value = 0.0
         self.still = False
-        self.survey, self.next = Survey(), NextBlock()
+        self.survey, self.next, self.mending = Survey(), NextBlock(), Mending()
         self.screening.clear()
 
     def _program(self, fine: bool) -> BlockProgram:
@@ -216,12 +218,18 @@ class BlockRun:
     def run(self, check: Check) -> Point:
         """Go from block to block until ``check`` answers None; returns the last point."""
         while True:
+            if rough(self, check.target):
+                mend(self)
             point = self.point()
             verdict = check(point, self.stats(), self.save)
             if verdict is None:
                 return point
             if not verdict.restart and not self.fine and (verdict.doubted or self.stuck):
-                self.refine()  # check has seen this point and asks for more
+                # check has seen this point and asks for more
+                if mendable(self):
+                    mend(self)
+                else:
+                    self.refine()
                 continue
             self.screening.counts = (0, 0)
             if verdict.restart:
@@ -390,11 +398,11 @@ class BlockRun:
             self.next.v[self.gram.enter(self.next.stay, self.next.new, X, max(rows, most))] = v
         self.next.stay, self.next.new = np.arange(len(self.gram.ids)), np.empty(0, np.int64)
 
-    def spread(self) -> float:
+    def spread(self, close: bool = False) -> float:
         """What independent errors of entries are multiplied by in a score (see ``BlockShard``)."""
         support = np.flatnonzero(self.alpha)
         coef = np.abs(self.alpha[support])
-        if not self.screening.screened:
+        if not (close or self.screening.screened):
             return float(coef.sum())  # no rule asks: the bound that costs nothing
         _, group = np.unique(self.keys[support], return_inverse=True)
         return float(np.sqrt(np.sum(np.bincount(group, coef) ** 2)))
@@ -410,6 +418,7 @@ class BlockRun:
     ) -> None:
         """Send the shards the new alpha of some rows; read what they answer."""
         change = self.dual.sign[ids] * (alpha - self.alpha[ids])
+        self.mending.drift += float(np.abs(change).sum())
         self.alpha[ids] = alpha
         self.keys[ids] = X @ self.mark
         if self.constant:

@@ -21,6 +21,7 @@ from bigscreen.problems.dual import FREE, Dual
 from bigscreen.solvers.block.coordinator import LARGEST, START_ROWS, BlockRun, NextBlock
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import KernelColumns
+from bigscreen.solvers.block.mending import Mending
 from bigscreen.solvers.block.messages import FixedDual, nearest, packed, scaled, unpacked
 from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, padded, solid
 
@@ -157,6 +158,8 @@ class PathSolve(BlockRun):
         )
         self._known, self.open = self.dual, int(stack.sum())
         self.screening.clear()
+        # The new problem's alpha is the last one's or a multiple, and so is what is off of scores.
+        self.mending = Mending(drift=float(np.abs(self.alpha).sum()))
         self.still, self._whole = False, np.empty(0, np.int64)
         kernel = self.design.kernel
         assert kernel is not None

@@ -13,7 +13,7 @@ A state is a pure fold over the messages, so a lost shard is rebuilt by replayin
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,10 @@ NOTES = ("w_sq", "gap", "rounding", "alive", "entries")
 message's mu, a bound on the gap's rounding, rows alive, kernel entries so far. Then, one a group,
 the largest v of rows that can move up, and the smallest of those that can move down. Fixed rows are
 in none of the sums: they have no gap."""
+
+
+NEAR = 1.0
+"""Rows so many times as far from their kink as rounding can move them keep their scores."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,32 @@ class BlockProgram:
         every = np.zeros(len(state.alpha))
         every[state.alive] = scores[state.places]
         return padded(every + message["offset"], self.design.data.shard_rows)
+
+    def _doubt(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """What the rounding of entries can have moved the rows' part of the gap by."""
+        sums, _, _ = state.look(state.alive, {**message, "mu": np.atleast_1d(message["mu"])})
+        return np.array([sums[2]])
+
+    def _mend(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
+        """Scores from float64 entries of the rows whose rounding could tell, or could before long.
+
+        Messages bring the support piece by piece; the first one says which rows these are.
+        """
+        if message["first"]:
+            alive = state.alive
+            dual, u = state.dual[alive], state.scores[alive]
+            slack = state.relative[alive] * np.abs(u) + state.errors[alive] * message["spread"]
+            u, slack, mu = u + message["offset"], NEAR * slack, message["mu"]
+            decided = dual.decide(u - slack, u + slack, (mu, mu))
+            state.near = alive[dual.arrived(decided, state.alpha[alive]) == FREE]
+            state.scores[state.near] = 0.0
+        side = Operand(state.X[state.near], state.start + state.near)
+        columns = replace(self, fine=True)._columns(side, 0)
+        scores, change = state.scores[state.near], message["change"]
+        columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
+        state.scores[state.near] = scores
+        state.columns.entries += columns.entries
+        return np.zeros(1)
 
     def _rows(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """The features of those of these rows that live here, in the words of float64.
@@ -334,7 +364,8 @@ class BlockShard:
     ``scores`` of rows that are not alive are those of the round they were fixed in.
     ``decided`` counts how many screening rounds running have decided about a row. ``columns`` are
     of the rows ``held``, of which those alive have the numbers ``places``: copying columns costs
-    more than rows that are not looked at any more, until these are half of them.
+    more than rows that are not looked at any more, until these are half of them. ``near``: rows
+    whose scores are being mended.
 
     A score may be off by ``relative |score| + errors spread``: what its entries' errors have in
     common moves it as a whole, the others add up at random. ``spread`` is the root of the sum of
@@ -355,6 +386,7 @@ class BlockShard:
     held: NDArray[np.int64]
     places: NDArray[np.int64]
     frozen: list[Frozen] = field(default_factory=list)
+    near: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def look(
         self, rows: NDArray[np.int64], message: dict[str, Any]
