@@ -183,6 +183,8 @@ class Bound:
             return old, old - reach, old + reach
         if not np.isfinite(self.spread):
             return old, np.full(len(old), -np.inf), np.full(len(old), np.inf)
+        # Landmarks' features are a part of the kernel's own, in whose space w* has nothing beside
+        # them: what the way has there counts in spread, whose square is the kernel's.
         rows, coef = self.way
         moved = np.zeros(len(old))
         if len(coef):

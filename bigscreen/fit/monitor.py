@@ -25,6 +25,9 @@ LATE = 50
 ROUNDING_GAP_RATIO = 2.0
 """A gap that the closing pass finds so many times as wide as the solver's is one of rounding."""
 
+LEAST_GAP = 1e-14
+"""A relative gap that float64 sums can just tell from 0."""
+
 COUNTED = ("steps", "kernel_entries", "false_removals", "full_passes", "partial_passes")
 """What a pass of the history holds beside the rest where a solver counts it: totals so far."""
 
@@ -145,7 +148,8 @@ class Monitor:
                 self._end(certificate)
                 return None
             # The solver's sums left out fixed rows or were rounded: ask for more.
-            self.target = 0.5 * min(self.target, max(asked, 1e-15))
+            # (What float64 can just tell from 0 is not asked for: no solver would come back.)
+            self.target = max(0.5 * min(self.target, asked), min(self.target, LEAST_GAP))
             if self._reckless():
                 return self._take_back()
             doubted = self._left(certificate) > ROUNDING_GAP_RATIO * self._left(point)

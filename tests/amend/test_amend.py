@@ -42,6 +42,16 @@ def test_the_objective_is_that_of_the_optimum_to_the_gap(machine):
         assert len(made.model.ledger[0]) <= n and made.record["what"] == case.edits.counts
 
 
+def test_a_solve_that_is_at_the_optimum_before_its_closing_pass_is_ends():
+    # The solver's gap is one bit of P while alpha as it is read off is still 5e-4 away: h went down
+    # to 0, and the sentence was that of sums that overflow.
+    case = edit_cases.Case(edit_cases.drawn(300158))
+    made = amended(case)
+    (proof,) = made.model.provenance["certificates"]
+    assert abs(proof["relative_gap"]) <= 1e-14
+    assert not edit_cases.wrongs_after(case, made)
+
+
 def test_rows_that_are_out_leave_the_machine_as_it_is():
     seen = 0
     for case in some(40, machine=("nystrom", "linear")):

@@ -12,6 +12,9 @@ from bigscreen.problems.point import Point, Reading
 from bigscreen.solvers.newton.algebra import Average
 from bigscreen.solvers.newton.sampled import Sample
 
+SMALLEST = 2.0**-500
+"""Smoothing is nothing long before: what h is divided by must be no 0."""
+
 STEADY = 1e-6
 """Relative gap from which h follows the gap that there is, not the one that is asked for."""
 
@@ -157,7 +160,7 @@ def next_h(place: Place, tol: float) -> float:
         # Converged at the last h and still not enough: the estimate was too rosy. (Never creep
         # up to the floor: every new h costs a step.)
         return h / 2 if converged and place.gradient_cost < cost else h
-    return max(h / (4 if converged else 2), floor)
+    return max(h / (4 if converged else 2), floor, SMALLEST)
 
 
 MOST_POINTS = 6
