@@ -44,6 +44,9 @@ class Design:
     ridge : float
         Where T is the inverse of a Cholesky factor, upper triangular, what stands on the diagonal
         beside the kernel: ``T T' = (K_ZZ + ridge I)^-1``. 0: T's columns are orthogonal.
+    entries : type
+        Of the columns that stored features are made of: float64 where T has directions that float32
+        columns do not carry.
     square : Square or None
         Of an exact kernel machine of few rows the entries between them, which solver and closing
         pass share; it does not travel.
@@ -54,6 +57,7 @@ class Design:
     landmarks: Operand | None = None
     factor: FloatArray | None = None
     ridge: float = 0.0
+    entries: type = np.float32
     square: Square | None = field(default=None, repr=False, compare=False)
 
     def dual(self, problem: Problem) -> Dual:
@@ -214,10 +218,12 @@ class Design:
     @cached_property
     def _stretch(self) -> float:
         """At least ``||T' c|| / max |c_j|``."""
-        if self.ridge:
-            # No eigenvalue of K_ZZ + ridge I is below the ridge, but for rounding.
-            return float(np.sqrt((1 + 1e-3) * self.width / self.ridge))
         assert self.factor is not None
+        if self.ridge:
+            # No eigenvalue of K_ZZ + ridge I is below the ridge, but for rounding; and none of
+            # T T' is above their sum.
+            squared = min((1 + 1e-3) / self.ridge, float(np.linalg.norm(self.factor)) ** 2)
+            return float(np.sqrt(self.width * squared))
         # T's columns are orthogonal: the longest is its spectral norm.
         return float(np.max(np.linalg.norm(self.factor, axis=0)) * np.sqrt(self.width))
 

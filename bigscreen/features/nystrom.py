@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -55,6 +55,9 @@ GRAM_ROWS = 256
 
 LEAST_RIDGE = 1e-11
 """The least part of the landmarks' largest sum of entries that Cholesky takes beside them."""
+
+POWERS = 10
+"""Powers that the largest eigenvalue of ``T T'`` is read from: its order of magnitude is needed."""
 
 ROOM = 10.0
 """An eigenvalue of K_ZZ is believed from so many times the rounding of its entries."""
@@ -131,7 +134,23 @@ class Factor(NamedTuple):
     @property
     def entries(self) -> type:
         """Type of the columns that carry all directions that are left."""
-        return entries(self.matrix)
+        lengths = np.einsum("ij,ij->j", self.matrix, self.matrix)
+        # Of orthogonal columns these are the inverses of the eigenvalues.
+        smallest, largest = 1 / lengths.max(), 1 / lengths.min()
+        if self.ridge:
+            smallest = 1 / _stretch(self.matrix, int(np.argmax(lengths)))
+            largest = self.ridge / self.cutoff
+        return np.float64 if smallest < CARRIED * largest else np.float32
+
+    def of(self, design: Design, landmarks: Operand) -> Design:
+        """The design with these landmarks and their factor."""
+        return replace(
+            design,
+            landmarks=landmarks,
+            factor=self.matrix,
+            ridge=self.ridge,
+            entries=self.entries,
+        )
 
     def record(self) -> dict[str, Any]:
         """What models and certificates say of it; JSON-able."""
@@ -216,10 +235,13 @@ def factor(kernel: Kernel, side: Operand, cutoff: float = CARRIED) -> FloatArray
     return factored(kernel, side, cutoff).matrix
 
 
-def entries(factor: FloatArray) -> type:
-    """Type of the columns that carry all directions of this ``T``."""
-    lengths = np.einsum("ij,ij->j", factor, factor)  # inverses of the eigenvalues
-    return np.float64 if lengths.min() < CARRIED * lengths.max() else np.float32
+def _stretch(T: FloatArray, start: int) -> float:
+    """``||T||^2`` from below, and close, by powers of ``T T'`` from one of its columns."""
+    v = T[:, start]
+    for _ in range(POWERS):
+        v = T @ (T.T @ v)
+        v /= np.linalg.norm(v)
+    return float(np.sum((T.T @ v) ** 2))
 
 
 def feature_fingerprint(design: Design) -> str:
@@ -250,7 +272,7 @@ class _Block:
         data, design = self.design.data, self.design
         out = np.empty((stop - start, design.rank), np.float32)
         assert design.factor is not None
-        X, dtype = data.X(start, stop), entries(design.factor)
+        X, dtype = data.X(start, stop), design.entries
         for a, b in row_ranges(stop - start, 2048):
             columns = design.columns(X[a:b], dtype, "stored")
             if dtype is np.float32:

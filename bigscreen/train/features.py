@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,7 @@ class FeaturesJob(Job):
         assert bare.kernel is not None
         side = self._landmarks(bare)
         self.factor = self._factored(bare, side)
-        self.source = replace(
-            bare, landmarks=side, factor=self.factor.matrix, ridge=self.factor.ridge
-        )
+        self.source = self.factor.of(bare, side)
         self.design = self.source
         self.landmarks = {"rank": self.design.rank, "cutoff": self.factor.cutoff}
         if self.plan.features == "stored":

@@ -171,7 +171,7 @@ def make_stage(
         side, ids = nystrom.landmarks(near, own, count, options.sampling, options.seed)
         cutoff = nystrom.FULL if options.truncation is None else options.truncation
         factor = nystrom.factored(own, side, cutoff)
-        source = Design(near, own, side, factor.matrix)
+        source = factor.of(Design(near, own), side)
         report({"event": "phase", "phase": "features"})
         features = nystrom.stored_features(source, fleet, None, partial(progress, "features")).data
         X = features.X(0, data.n_rows)

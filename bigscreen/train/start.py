@@ -87,8 +87,7 @@ def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
     job.report({"event": "phase", "phase": f"start from {len(some)} of the landmarks"})
     assert design.kernel is not None
     side = Operand(design.side.X[some])
-    own = nystrom.factor_of(design.kernel, side)
-    fewer = replace(design, landmarks=side, factor=own.matrix, ridge=own.ridge)
+    fewer = nystrom.factor_of(design.kernel, side).of(design, side)
     problem = binary.problem
     fitted = fit(
         Run(fewer, problem, job.fleet, resident=job.plan.resident),

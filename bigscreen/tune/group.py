@@ -87,10 +87,10 @@ class Group:
         return nystrom.landmarks(self.near, self.own, *given)[0]
 
     @cached_property
-    def factor(self) -> FloatArray:
+    def factor(self) -> nystrom.Factor:
         """``T`` of all directions, the largest last."""
         cutoff = self.options.truncation
-        return nystrom.factor(self.own, self.side, nystrom.FULL if cutoff is None else cutoff)
+        return nystrom.factored(self.own, self.side, nystrom.FULL if cutoff is None else cutoff)
 
     def keep(self) -> None:
         """Keep entries between rows and landmarks, from when they are first asked for."""
@@ -161,11 +161,12 @@ class Group:
             made = exact(Design(data, self.own))
             return Ground(*made, None, Operand(data.X(0, data.n_rows)), None, constant)
         # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
-        factor = self.factor if rows is None else _carried(self.factor)
+        made_of = self.factor if rows is None else _carried(self.factor)
+        factor = made_of.matrix
         if rows is not None and self._kept is not None:
             X: Any = self.features(rows, factor, fleet)
         else:
-            design = Design(self._part(rows), self.own, self.side, factor)
+            design = made_of.of(Design(self._part(rows), self.own), self.side)
             data = nystrom.stored_features(design, fleet, None).data
             X = data.X(0, data.n_rows)
         n, width = X.shape
@@ -377,10 +378,12 @@ def summed(
     return found
 
 
-def _carried(factor: FloatArray) -> FloatArray:
+def _carried(factor: nystrom.Factor) -> nystrom.Factor:
     """The directions of ``T`` that float32 columns carry."""
-    lengths = np.einsum("ij,ij->j", factor, factor)  # inverses of the eigenvalues
-    return np.ascontiguousarray(factor[:, nystrom.CARRIED * lengths < lengths.min()])
+    T = factor.matrix
+    lengths = np.einsum("ij,ij->j", T, T)  # inverses of the eigenvalues
+    keep = nystrom.CARRIED * lengths < lengths.min()
+    return nystrom.Factor(np.ascontiguousarray(T[:, keep]), max(factor.cutoff, nystrom.CARRIED))
 
 
 def _silent(done: int, total: int) -> None:

@@ -392,4 +392,4 @@ class RungSolver:
 
 def _factor_bytes(group: Group) -> float:
     factor = group.__dict__.get("factor")
-    return 0.0 if factor is None else factor.nbytes
+    return 0.0 if factor is None else factor.matrix.nbytes

@@ -126,7 +126,7 @@ def stored(name: str, given: Any) -> dict[str, Any]:
     problem = CSvc(C, 1)
     with Inline() as fleet, blas_threads(1):
         side, _ = nystrom.landmarks(data, made, m, "uniform", 0)
-        source = Design(data, made, side, nystrom.factored(made, side, nystrom.FULL).matrix)
+        source = nystrom.factored(made, side, nystrom.FULL).of(Design(data, made), side)
         design = nystrom.stored_features(source, fleet, None)
         phi = design.data.X(0, len(y))
         other = source.features_of(source.columns(held, np.float64)).astype(np.float32)

@@ -95,7 +95,7 @@ def split(task: Task, landmarks: int, fold: int, folds: int, seed: int) -> Split
         began = time.perf_counter()
         m = min(landmarks, learn.n_rows)
         side, _ = nystrom.landmarks(learn, kernel, m, "uniform", seed)
-        design = Design(learn, kernel, side, nystrom.factored(kernel, side).matrix)
+        design = nystrom.factored(kernel, side).of(Design(learn, kernel), side)
         phi = nystrom.stored_features(design, fleet, None).data.X(0, learn.n_rows)
         seconds = time.perf_counter() - began
         test = Design(rows(task, outside), kernel, side, design.factor)

@@ -53,11 +53,27 @@ def test_stored_features_keep_what_float64_carries():
 def test_directions_of_the_factor_are_orthonormal_down_to_the_cutoff():
     X, _ = rows()
     side = Operand(X[:120])
-    T = nystrom.factor(Rbf(0.3), side, nystrom.FULL)
+    full = nystrom.factored(Rbf(0.3), side, nystrom.FULL)
+    T = full.matrix
     K = Rbf(0.3).block(side, side, dtype=np.float64)
     np.testing.assert_allclose(T.T @ K @ T, np.eye(T.shape[1]), atol=1e-2)
-    assert nystrom.entries(T) is np.float64
-    assert nystrom.entries(nystrom.factor(Rbf(0.3), side)) is np.float32
+    assert full.entries is np.float64
+    assert nystrom.factored(Rbf(0.3), side).entries is np.float32
+
+
+@pytest.mark.parametrize("gamma", [0.05, 0.3, 3.0, 100.0])
+@pytest.mark.parametrize("columns", [4, 18])
+def test_directions_beside_a_ridge_are_carried_as_those_of_eigenvectors(columns, gamma):
+    """T is triangular there, and its columns tell of no eigenvalue."""
+    side = Operand(np.random.default_rng(0).normal(size=(300, columns)).astype(np.float32))
+    beside = nystrom.regularised(Rbf(gamma), side, nystrom.FULL)
+    K = Rbf(gamma).block(side, side, dtype=np.float64) + beside.ridge * np.eye(300)
+    values = np.linalg.eigvalsh(K)
+    ratio = values[0] / values[-1]
+    if not 0.03 < ratio / nystrom.CARRIED < 30:
+        assert beside.entries is (np.float64 if ratio < nystrom.CARRIED else np.float32)
+    # What float32 columns carry by themselves is not made of float64 ones.
+    assert nystrom.regularised(Rbf(gamma), side, nystrom.CARRIED).entries is np.float32
 
 
 def test_recomputed_features_say_what_they_cannot_carry():

@@ -102,7 +102,7 @@ def world(
         made = make_kernel(kernel, gamma)
         side, _ = nystrom.landmarks(data, made, min(landmarks, data.n_rows), "uniform", 0)
         factor = nystrom.factor_of(made, side)
-        design = Design(data, made, side, factor.matrix, factor.ridge)
+        design = factor.of(Design(data, made), side)
     return World(design, CSvc(C, 1, code_weight, intercept))
 
 

@@ -21,7 +21,6 @@ from bigscreen.features.design import (
     weighted_columns,
     with_constant,
 )
-from bigscreen.features.nystrom import entries
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, SumLayout
@@ -328,7 +327,7 @@ class _Rows:
         source, local, dual = self.source, self.local, self.dual[places]
         assert source.factor is not None
         room, G = local.room, np.empty(len(places))
-        dtype = np.float64 if room.dtype == np.float64 else entries(source.factor)
+        dtype = np.float64 if room.dtype == np.float64 else source.entries
         X, ranges = source.data.rows(places), row_ranges(len(places), FEATURE_ROWS)
         parts = (X[a:b] for a, b in ranges)
         made = self.run.fleet.each(_Features(source, dtype), parts)
