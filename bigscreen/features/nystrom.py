@@ -139,7 +139,8 @@ class Factor(NamedTuple):
         smallest, largest = 1 / lengths.max(), 1 / lengths.min()
         if self.ridge:
             smallest = 1 / _stretch(self.matrix, int(np.argmax(lengths)))
-            largest = self.ridge / self.cutoff
+            # (Where landmarks are repeated the smallest is the ridge itself, up to rounding.)
+            largest = (1 - 1e-3) * self.ridge / self.cutoff
         return np.float64 if smallest < CARRIED * largest else np.float32
 
     def of(self, design: Design, landmarks: Operand) -> Design:

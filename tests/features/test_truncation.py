@@ -76,6 +76,16 @@ def test_directions_beside_a_ridge_are_carried_as_those_of_eigenvectors(columns,
     assert nystrom.regularised(Rbf(gamma), side, nystrom.CARRIED).entries is np.float32
 
 
+@pytest.mark.parametrize("gamma", [0.01, 0.3, 3.0, 100.0])
+def test_repeated_landmarks_beside_a_ridge_are_carried_by_float32(gamma):
+    """The smallest eigenvalue is the ridge there: rounding must not choose the type."""
+    X = np.random.default_rng(0).normal(size=(300, 18)).astype(np.float32)
+    X[150:] = X[:150]
+    side = Operand(X)
+    assert nystrom.regularised(Rbf(gamma), side, nystrom.CARRIED).entries is np.float32
+    assert nystrom.regularised(Rbf(gamma), side, nystrom.FULL).entries is np.float64
+
+
 def test_recomputed_features_say_what_they_cannot_carry():
     X, y = rows()
     machine = NystroemSVC(features="recomputed", **HOW).fit(X, y)
