@@ -246,14 +246,15 @@ def _stretch(T: FloatArray, start: int) -> float:
 
 
 def feature_fingerprint(design: Design) -> str:
-    """Identifies stored features: data, kernel, landmarks and factor."""
+    """Identifies stored features: data, kernel, landmarks, factor and what columns they are of."""
     digest = hashlib.sha256()
     assert design.kernel is not None and design.landmarks is not None
     X = design.landmarks.X
     parts = [X]
     if not isinstance(X, np.ndarray):
         parts = [X.data, X.indices.astype(np.int32), X.indptr.astype(np.int64)]
-    digest.update(json.dumps([design.data.fingerprint, design.kernel.to_dict()]).encode())
+    made = np.dtype(design.entries).name
+    digest.update(json.dumps([design.data.fingerprint, design.kernel.to_dict(), made]).encode())
     for part in [*parts, design.factor]:
         digest.update(np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()
