@@ -483,7 +483,8 @@ def try_edits(numbers: Sequence[int]) -> int:
         if said:
             print("FALSE:", case.spec, *said)
     seconds = time.perf_counter() - began
-    print(f"{len(numbers)} edits in {seconds:.0f} s: {dict(kinds)}, {broken} with a wrong claim")
+    print(f"{len(numbers)} edits, and as many of what they led to, in {seconds:.0f} s:", end=" ")
+    print(f"{dict(kinds)}, {broken} with a wrong claim")
     return broken
 
 

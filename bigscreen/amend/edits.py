@@ -114,7 +114,7 @@ def changes(data: Rows, edits: Edits) -> Changes:
         more = edits.add
         check_fit(data, more)
         m = more.n_rows
-        X = joined(data.is_sparse, X, more.X(0, m))
+        X = joined(data.is_sparse, [X, more.X(0, m)])
         entering = more.y(0, m).astype(np.int32)
         if more.labels != data.labels:
             entering = _codes(data, (np.arange(m), [more.labels[c] for c in entering]))
@@ -221,13 +221,14 @@ def _weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray:
     return weights
 
 
-def joined(csr: bool, X: Features, more: Features) -> Features:
+def joined(csr: bool, parts: Sequence[Features]) -> Features:
     """Rows below each other, as CSR or dense, of the type of the first."""
+    dtype = parts[0].dtype
     if csr:
-        parts = [part if sparse.issparse(part) else sparse.csr_array(part) for part in (X, more)]
-        return csr_stack(parts, X.shape[1], X.dtype.type)
-    dense = more if isinstance(more, np.ndarray) else more.toarray()
-    return np.concatenate([X, dense.astype(X.dtype, copy=False)])
+        rows = [part if sparse.issparse(part) else sparse.csr_array(part) for part in parts]
+        return csr_stack(rows, parts[0].shape[1], dtype.type)
+    dense = [part if isinstance(part, np.ndarray) else part.toarray() for part in parts]
+    return np.concatenate([part.astype(dtype, copy=False) for part in dense])
 
 
 # -- files ---------------------------------------------------------------------------------------

@@ -127,8 +127,9 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         book = found.machine.ledger
         assert book.dual is not None
         dual = binary.problem.dual(data.y(0, n), data.weights(0, n))
-        near, room = first_rows(begun.far, found.relative_gap, dual), self.plan.nearby_bytes
-        most = rows_within(room, source.rank + bool(found.machine.constant), np.float64)
+        room, size = self.plan.nearby_bytes, source.rank + bool(found.machine.constant)
+        near = first_rows(begun.far, found.relative_gap, dual, size)
+        most = rows_within(room, size, np.float64)
         if near is None or np.count_nonzero(near) > most:
             return None
         (rows, coef), side = found.way, source.side

@@ -54,9 +54,7 @@ def amended_rows(
     blocks = _blocks(data, edited, gone)
     if path is None:
         parts = list(blocks)
-        X = parts[0][0]
-        for part in parts[1:]:
-            X = joined(data.is_sparse, X, part[0])
+        X = joined(data.is_sparse, [part[0] for part in parts])
         y, weights, _ = (np.concatenate([part[k] for part in parts]) for k in (1, 2, 3))
         return MemoryDataset(
             X, y, data.layout.labels, weights if weighted else None, preparation=data.preparation
@@ -108,4 +106,4 @@ def _part(X: Any, rows: Any) -> Any:
 def _together(one: Block, other: Block) -> Block:
     rest = (np.concatenate([one[k], other[k]]) for k in (1, 2, 3))
     y, weights, ids = rest
-    return joined(issparse(one[0]), one[0], other[0]), y, weights, ids
+    return joined(issparse(one[0]), [one[0], other[0]]), y, weights, ids

@@ -63,7 +63,7 @@ def test_rows_that_are_out_leave_the_machine_as_it_is():
         before, after = (m.provenance["certificates"][0] for m in (case.model, made.model))
         assert {**before, "rows": after["rows"]} == after
         # What is said of the rows that are left holds for their optimum.
-        best = edit_cases.reference.solve(case.oracle())
+        best = edit_cases.reference.solve(case.oracle)
         status = made.model.ledger[0].status
         kept = made.data.weights(0, made.data.n_rows) > 0
         alpha = np.zeros(made.data.n_rows)

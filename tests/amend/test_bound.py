@@ -47,7 +47,7 @@ def test_predictions_that_stay_are_those_of_the_optimum():
         rng = np.random.default_rng(seed)
         X = rng.normal(size=(200, spec.d)).astype(np.float32)
         w, _ = case.w(case.model)
-        best = edit_cases.reference.solve(case.oracle())
+        best = edit_cases.reference.solve(case.oracle)
         phi = case.phi(X)
         if spec.intercept == "penalized":
             phi = np.column_stack([phi, np.ones(len(phi))])

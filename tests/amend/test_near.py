@@ -100,7 +100,7 @@ def test_few_rows_have_features_and_the_proof_is_of_all(kind, intercept, rounds,
     assert proof["rows"] == n
     assert abs(objective(after, 0.5) - proof["primal"]) <= 1e-6 * proof["primal"]
     # The fit of all rows' features ends at the same objective.
-    monkeypatch.setattr(refit, "first_rows", lambda far, gap, dual: None)
+    monkeypatch.setattr(refit, "first_rows", lambda far, gap, dual, size: None)
     before = len(rounds)
     other = proof_of(amended(EDITS[kind], options))
     assert len(rounds) == before
@@ -122,7 +122,7 @@ def test_rows_that_cross_their_kink_are_taken_in(rounds, stored, monkeypatch):
 def test_where_too_many_rows_cross_all_have_features(rounds, stored, monkeypatch):
     edits = relabelled(300)
     monkeypatch.setattr(near, "REACHED_FAR", 1.0)
-    monkeypatch.setattr(near, "FIRST_PART", 1.0)
+    monkeypatch.setattr(near, "FIRST_PARTS", (1.0, 1.0))
     all_of_them = proof_of(amended(edits))
     assert not rounds
     monkeypatch.setattr(near, "REACHED_FAR", 0.0)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import warnings
 from copy import copy
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ class Case:
             remove=some[: len(some) // 2], add=MemoryDataset(fresh, codes, [0, 1], weights)
         )
 
-    @property
+    @cached_property
     def changes(self) -> Changes:
         return changes(self.data, self.edits)
 
@@ -127,13 +128,19 @@ class Case:
         X = np.asarray(X, dtype=np.float64)
         if self.spec.machine == "linear":
             return X
+        base, factor = self._basis
+        return self.gram(X, base) @ factor
+
+    @cached_property
+    def _basis(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows that features are made of, and the factor of their kernel matrix."""
         base = np.asarray(self.model.landmarks, dtype=np.float64)
         if self.spec.machine == "exact":
             # All rows that there are, and the support rows as the model has them.
             base = np.concatenate([self.data.X(0, self.spec.n), self.changes.X]).astype(float)
         values, vectors = np.linalg.eigh(self.gram(base, base))
         keep = values > 1e-12 * values[-1]
-        return self.gram(X, base) @ (vectors[:, keep] / np.sqrt(values[keep]))
+        return base, vectors[:, keep] / np.sqrt(values[keep])
 
     def gram(self, A: np.ndarray, B: np.ndarray) -> np.ndarray:
         gamma = float(self.model.kernel.to_dict()["gamma"])
@@ -152,10 +159,16 @@ class Case:
         keep = weights > 0
         return X[keep], y[keep], weights[keep]
 
+    @cached_property
     def oracle(self) -> reference.Problem:
+        """The edited problem."""
         X, y, weights = self.rows()
         offset = {"penalized": "constant"}.get(self.spec.intercept, self.spec.intercept)
         return reference.c_svc(self.phi(X), y, self.spec.C * weights, offset)
+
+    @cached_property
+    def optimum(self) -> reference.Optimum:
+        return reference.solve(self.oracle)
 
     def w(self, model: Model) -> tuple[np.ndarray, float]:
         """w in the features of ``phi`` (the constant's coefficient last), and the offset."""
@@ -174,8 +187,7 @@ def objective(q: reference.Problem, w: np.ndarray, mu: float) -> float:
 
 def wrongs(case: Case) -> list[str]:
     """What a bound says and the oracle contradicts."""
-    found, q = case.bound(), case.oracle()
-    best = reference.solve(q)
+    found, q, best = case.bound(), case.oracle, case.optimum
     w, mu = case.w(case.model)
     # (The tests' own features leave out directions below 1e-12 of the largest.)
     P, room = objective(q, w, mu), 1e-6 * (1 + abs(best.primal))
@@ -220,6 +232,8 @@ def amended(case: Case) -> Amended:
 def edited_again(case: Case, made: Amended) -> Case:
     """Other edits, of the machine that the first have led to."""
     again = copy(case)
+    for known in ("changes", "_basis", "oracle", "optimum"):
+        vars(again).pop(known, None)
     again.model, again.data = made.model, made.data
     again.spec = replace(case.spec, n=made.data.n_rows)
     again.edits = again._edits(np.random.default_rng([case.spec.seed, 2]))
@@ -229,8 +243,7 @@ def edited_again(case: Case, made: Amended) -> Case:
 def wrongs_after(case: Case, made: Amended | None = None) -> list[str]:
     """What the machine of the edited rows says and the oracle contradicts."""
     made = made or amended(case)
-    q = case.oracle()
-    best = reference.solve(q)
+    q, best = case.oracle, case.optimum
     (proof,), (book,) = made.model.provenance["certificates"], made.model.ledger
     w, mu = case.w(made.model)
     P, room = objective(q, w, mu), 1e-6 * (1 + abs(best.primal))

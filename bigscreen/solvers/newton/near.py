@@ -32,12 +32,17 @@ from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Check, Near, Run, Verdict
 
-LEAST_PART, REACHED, REACHED_FAR, FIRST_PART = 0.03, 0.35, 0.7, 0.2
+LEAST_PART, REACHED, REACHED_FAR, FIRST_PARTS = 0.03, 0.35, 0.7, (0.12, 0.2)
 """Part of all rows that is near at first: at least, for the root of the bound's relative gap, of a
-close one and of one beyond FAR_OFF, and at most. (Where 1 % of the rows of a9a, ijcnn1 and SUSY's
-shape leave or enter at C = 1, this holds about all that cross their kink; where they change their
-label, nine in ten: the next look at all rows finds the others, and that costs less than features
-of so many more.)"""
+close one and of one beyond FAR_OFF, and at most, where w has few and many coordinates. (Where 1 %
+of the rows of a9a, ijcnn1 and SUSY's shape leave or enter at C = 1, this holds about all that cross
+their kink; where they change their label, most: the next look at all rows finds the others, and
+that costs less than features of so many more.)"""
+
+PER_COORDINATE = 8
+"""Rows for each coordinate of w: so many may be near at first (steps over 5 for each took w of a9a
+so far that three times as many of the others crossed their kink), and no more are within h of their
+kink at first (the Hessian of all of them would teach steps nothing more)."""
 
 MOST_PART = 0.4
 """Of more rows a fit of all costs no more."""
@@ -84,7 +89,7 @@ class Standing:
     gap: float
 
 
-def first_rows(far: FloatArray, gap: float, dual: Dual) -> NDArray[np.bool_] | None:
+def first_rows(far: FloatArray, gap: float, dual: Dual, size: int) -> NDArray[np.bool_] | None:
     """The rows nearest to their kink, to begin with (n,).
 
     None if they are too many for others to be left out.
@@ -95,11 +100,14 @@ def first_rows(far: FloatArray, gap: float, dual: Dual) -> NDArray[np.bool_] | N
         How far each is, in any unit.
     gap : float
         Relative gap of the machine to begin from.
+    size : int
+        Coordinates of w.
     """
     reached, counted = REACHED if gap <= FAR_OFF else REACHED_FAR, np.flatnonzero(dual.hi > 0)
-    part = min(LEAST_PART + reached * np.sqrt(max(gap, 0.0)), FIRST_PART)
     if not len(counted):
         return None
+    most = np.clip(PER_COORDINATE * size / len(counted), *FIRST_PARTS)
+    part = min(LEAST_PART + reached * np.sqrt(max(gap, 0.0)), most)
     last = np.sort(far[counted])[min(int(part * len(counted)), len(counted) - 1)]
     near = (far <= last) & (dual.hi > 0)
     return near if np.count_nonzero(near) <= MOST_PART * len(counted) else None
@@ -161,7 +169,8 @@ class Nearby:
         more, read, passes = self.first, 0, self.passes[1]
         for k in range(ROUNDS):
             nearby.add(more, at.alpha)
-            local.h = max(local.h, wide(dual[nearby.places], local.G, left))
+            curved = PER_COORDINATE * len(local.x)
+            local.h = max(local.h, wide(dual[nearby.places], local.G, left, curved))
             tol = AIM * check.target * (LOOSE if k == 0 and at.gap > FAR_OFF else 1.0)
             part, w_alpha, gap, steps = _stepped(local, tol * abs(primal))
             read, passes = read + steps * len(part), passes + steps
@@ -178,10 +187,12 @@ class Nearby:
             over = np.where(nearby.inside, 0.0, dual.hi * np.maximum(G, 0.0) - at.alpha * G)
             primal = lowest + gap + float(np.sum(over))
             self.reached, left = Near(local.x, lowest), primal - lowest
-            crossed = ~nearby.inside & (over > 0)
-            more = crossed | _nearest(G, ~nearby.inside & ~crossed & (dual.hi > 0), crossed)
-            inside = np.count_nonzero(nearby.inside)
-            full = np.count_nonzero(more) + inside > most
+            inside, crossed = int(np.sum(nearby.inside)), ~nearby.inside & (over > 0)
+            came = int(np.sum(crossed))
+            full = inside + came > most
+            others = ~nearby.inside & ~crossed & (dual.hi > 0)
+            beside = max(min(int(AROUND * came), most - inside - came), 0)
+            more = crossed | _nearest(G, others, beside)
             point = replace(point, primal=primal)
             stats = {
                 "rows_visited": data.n_rows,
@@ -201,12 +212,19 @@ class Nearby:
         return point
 
 
-def wide(dual: Dual, G: FloatArray, gap: float) -> float:
-    """The smoothing h that costs `START` of this gap at these gradients (rows,)."""
-    low, high = 0.0, float(np.max(np.abs(G), initial=1e-6))
+def wide(dual: Dual, G: FloatArray, gap: float, most: int) -> float:
+    """The smoothing h that costs `START` of this gap at these gradients (rows,).
+
+    It is less where it would hold more than so many rows.
+    """
+    far = np.abs(G)
+    high = float(np.max(far, initial=1e-6))
+    if len(far) > most:
+        high = max(float(np.partition(far, most)[most]), 1e-6)
+    low = 0.0
     for _ in range(20):
         h = 0.5 * (low + high)
-        cost = float(dual.hi @ np.maximum(h - np.abs(G), 0.0) ** 2) / (4.0 * h)
+        cost = float(dual.hi @ np.maximum(h - far, 0.0) ** 2) / (4.0 * h)
         low, high = (h, high) if cost < START * gap else (low, h)
     return high
 
@@ -256,7 +274,7 @@ class EndGame:
         dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         G = dual.gradient(scores(design, point.coef, run.fleet) + point.intercept)
         x = np.append(point.w, point.intercept / constant) if constant else point.w
-        near = first_rows(np.abs(G), point.relative_gap, dual)
+        near = first_rows(np.abs(G), point.relative_gap, dual, len(x))
         begin = Near(x, point.dual)
         most = min(MOST_ENTRIES // len(x), rows_within(self.room, len(x), np.float64))
         if near is not None and np.count_nonzero(near) <= most:
@@ -352,12 +370,9 @@ class _Features:
         return self.design.features_of(self.design.columns(X, self.dtype))
 
 
-def _nearest(
-    G: FloatArray, among: NDArray[np.bool_], crossed: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """The rows nearest to their kink, as many as have crossed it (n,)."""
+def _nearest(G: FloatArray, among: NDArray[np.bool_], wanted: int) -> NDArray[np.bool_]:
+    """The so many rows nearest to their kink (n,)."""
     found, places = np.zeros(len(G), np.bool_), np.flatnonzero(among)
-    wanted = min(int(AROUND * np.count_nonzero(crossed)), len(places))
     if wanted:
         found[places[np.argsort(np.abs(G[places]), kind="stable")[:wanted]]] = True
     return found
