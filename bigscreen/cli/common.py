@@ -12,7 +12,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -425,7 +425,8 @@ def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterato
 
     ``deadline``, a value of ``time.monotonic()``, bounds the waiting for workers.
     """
-    with _opened(values, deadline) as fleet:
+    with ExitStack() as owned:
+        fleet = _opened(values, deadline, owned)
         try:
             yield fleet
         except BaseException:
@@ -433,11 +434,12 @@ def open_fleet(values: dict[str, Any], deadline: float | None = None) -> Iterato
             raise
 
 
-def _opened(values: dict[str, Any], deadline: float | None) -> AbstractContextManager["Fleet"]:
+def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) -> "Fleet":
+    """The fleet, which ``owned`` closes from the moment that it stands."""
     from bigscreen.fleet.inline import Inline
 
     if not (values["workers"] or values["scheduler"]):
-        return Inline(values["threads"])
+        return owned.enter_context(Inline(values["threads"]))
     # Dask is slow to import, and threads need none of it.
     from bigscreen.fleet.connecting import connect
     from bigscreen.fleet.local import local_cluster
@@ -446,10 +448,11 @@ def _opened(values: dict[str, Any], deadline: float | None) -> AbstractContextMa
     if values["scheduler"]:
         files = [values[name] for name in TLS if values.get(name)]
         security = certificates(*files) if files else None
-        return connect(values["scheduler"], security=security, deadline=deadline)
+        fleet = connect(values["scheduler"], security=security, deadline=deadline)
+        return owned.enter_context(fleet)
     # The coordinating process needs its share of the memory too.
     share = values["memory"] and values["memory"] // (values["workers"] + 1)
     # Ctrl-C reaches every process of the terminal: the workers go on until the pass has ended and
     # its checkpoint is written.
-    with inherited_ignore():
-        return local_cluster(values["workers"], share, deadline=deadline)
+    with inherited_ignore():  # at whose end a SIGTERM that came meanwhile is raised
+        return owned.enter_context(local_cluster(values["workers"], share, deadline=deadline))

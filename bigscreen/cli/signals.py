@@ -5,9 +5,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import FrameType
+from typing import Any
 
 from bigscreen.cli import end
 
@@ -16,6 +18,13 @@ TERMINATED = 128 + signal.SIGTERM
 
 CLOSING_SECONDS = 10.0
 """An end that takes longer may be cut short by a further Ctrl-C."""
+
+AGAIN_SECONDS = 0.01
+"""When a KeyboardInterrupt is raised again that Python has dropped.
+
+It drops those raised in the callbacks of its garbage collection (Dask has one), in those of weak
+references and in finalizers, prints them and goes on.
+"""
 
 
 class _Signals:
@@ -44,11 +53,16 @@ def orderly(last: bool) -> Iterator[None]:
         return
     _signals.terminated, _signals.held, _signals.closing = False, False, None
     term = signal.signal(signal.SIGTERM, _terminate)
+    alarm = signal.signal(signal.SIGALRM, _raise)
+    dropped, sys.unraisablehook = sys.unraisablehook, partial(_dropped, sys.unraisablehook)
     if before is not signal.SIG_IGN:  # of a command in the background of a shell
         signal.signal(signal.SIGINT, _interrupt)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, alarm)
+        sys.unraisablehook = dropped
         # Nor is what Python does at its exit to be interrupted.
         signal.signal(signal.SIGINT, signal.SIG_IGN if last else before)
         signal.signal(signal.SIGTERM, signal.SIG_IGN if last else term)
@@ -90,6 +104,18 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
     if time.monotonic() - _signals.closing > CLOSING_SECONDS:
         sys.stderr.write("interrupted\n")
         os._exit(exit_code(INTERRUPTED))  # worker processes end when their parent is gone
+
+
+def _dropped(otherwise: Callable[[Any], object], of: Any) -> None:
+    """An exception that Python drops: an interruption comes again."""
+    if of.exc_type is KeyboardInterrupt:
+        signal.setitimer(signal.ITIMER_REAL, AGAIN_SECONDS)
+    else:
+        otherwise(of)
+
+
+def _raise(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

@@ -28,6 +28,59 @@ sys.addaudithook(look)
 main(prog_name="bigscreen")
 """
 
+WHERE_PYTHON_DROPS_IT = """
+import gc, os, signal, sys, time, weakref
+from bigscreen.cli.signals import orderly
+
+signal.signal(2, signal.default_int_handler)
+
+def collected(phase, info):
+    if phase == "start":
+        gc.callbacks.clear()
+        os.kill(os.getpid(), number)
+
+class Thing:
+    pass
+
+number, how = int(sys.argv[1]), sys.argv[2]
+try:
+    with orderly(last=False):
+        if how == "collection":
+            gc.callbacks.append(collected)
+            gc.collect()
+        else:
+            thing = Thing()
+            seen = weakref.ref(thing, lambda _: os.kill(os.getpid(), number))
+            del thing
+        for _ in range(300):
+            time.sleep(0.1)
+        print("went on")
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+WHILE_WORKERS_START = """
+import os, signal, sys
+from multiprocessing import active_children
+import bigscreen.fleet.local as local
+from bigscreen.cli.common import open_fleet
+from bigscreen.cli.signals import orderly
+
+def started(*args, started=local.local_cluster, **kwargs):
+    fleet = started(*args, **kwargs)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return fleet
+
+if __name__ == "__main__":
+    signal.signal(2, signal.default_int_handler)
+    local.local_cluster = started
+    try:
+        with orderly(last=False), open_fleet({"workers": 1, "scheduler": None, "memory": None}):
+            print("went on")
+    except KeyboardInterrupt:
+        print("interrupted, and left", active_children())
+"""
+
 
 def ended(command: subprocess.Popen[str], number: int) -> None:
     said = command.communicate(timeout=120)[1]
@@ -65,3 +118,18 @@ def test_next_to_nothing_is_imported_before_signals_are_heard() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"typing", "click", "numpy", "threading", "re"} & set(done.stdout.split())
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("how", ["collection", "reference"])
+def test_where_python_drops_exceptions(number: int, how: str) -> None:
+    words = [sys.executable, "-c", WHERE_PYTHON_DROPS_IT, str(number), how]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def test_terminated_while_workers_start(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(WHILE_WORKERS_START)
+    words = [sys.executable, tmp_path / "script.py"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("interrupted, and left []\n", "")
