@@ -37,15 +37,15 @@ def rows(
            the optimum
     open   neither is proved; a smaller --tol of the fit decides more rows
 
-    OUT ends in .csv, .tsv or .npy, or is -, standard output (csv). Its columns are score (of which
-    labels, where there are several), row (the row's number in the source, from 0), status and
-    margin (how many times farther the optimum may be than it provably is before the row could
-    change sides: above 1 it is decided).
+    OUT ends in .csv, .tsv or .npy, or is -, standard output (csv), where --status and --top list
+    without it. Its columns are score (of which labels, where there are several), row (the row's
+    number in the source, from 0), status and margin (how many times farther the optimum may be
+    than it provably is before the row could change sides: above 1 it is decided).
 
     \b
     Examples:
       bigscreen rows model.bsm
-      bigscreen rows model.bsm - --status out --top 10
+      bigscreen rows model.bsm --status out --top 10
     """
     from bigscreen.model.ledger import described
     from bigscreen.model.model import Model
@@ -54,13 +54,11 @@ def rows(
     from bigscreen.report import certificate, report
 
     check_json(json_file, out or model, model)
+    if out is None and (status is not None or top is not None):
+        out = "-"
     if out is not None:
         check_suffix(out)
         check_output(out, overwrite)
-    elif status is not None or top is not None:
-        raise InputError(
-            "--status and --top choose the rows that are listed: say where, - is standard output"
-        )
     fitted = Model.load(model)
     if fitted.ledger is None:
         raise InputError(

@@ -49,11 +49,12 @@ def test_the_command_lists_rows_by_their_numbers_in_the_source(fitted):
     top = np.load(folder / "top.npy")
     firmest = np.sort(table["margin"][table["status"] == "out"])[::-1][:5]
     assert np.array_equal(top["margin"], firmest.astype(np.float32))
+    assert ran("rows", folder / "m", "--top", 3).splitlines()[0] == "row,status,margin"
+    assert len(ran("rows", folder / "m", "--top", 3).splitlines()) == 4
 
 
 def test_what_the_command_cannot_do_it_says(fitted, tmp_path):
     folder, *_ = fitted
-    assert "say where" in ran("rows", folder / "m", "--top", 3, code=2)
     assert ".csv, .tsv or .npy" in ran("rows", folder / "m", tmp_path / "x", code=2)
     model = Model.load(folder / "m")
     model.ledger = None
