@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from cli_world import bigscreen
+from cli_world import bigscreen, succeed
 
 from bigscreen.model.model import Model
 
@@ -49,8 +49,8 @@ def test_the_command_lists_rows_by_their_numbers_in_the_source(fitted):
     top = np.load(folder / "top.npy")
     firmest = np.sort(table["margin"][table["status"] == "out"])[::-1][:5]
     assert np.array_equal(top["margin"], firmest.astype(np.float32))
-    assert ran("rows", folder / "m", "--top", 3).splitlines()[0] == "row,status,margin"
-    assert len(ran("rows", folder / "m", "--top", 3).splitlines()) == 4
+    listed = succeed("rows", folder / "m", "--top", 3).splitlines()
+    assert listed[0] == "row,status,margin" and len(listed) == 4
 
 
 def test_what_the_command_cannot_do_it_says(fitted, tmp_path):
