@@ -22,6 +22,10 @@ from bigscreen.problems.point import SumLayout
 REFINED, INEXACT = 12, 0.1
 """Products of a Newton step by conjugate gradients, at most, and what it may leave of itself."""
 
+ALIKE, GAINED = 1e-3, 0.1
+"""What a product leaves of it where the preconditioner is the Hessian itself, or the part of all that
+is gained by the last product where it is not."""
+
 
 class Algebra:
     """Vectors and matrices over features, and over the extras of the problem after them.
@@ -111,14 +115,18 @@ class Algebra:
         step, left = np.zeros(len(gradient)), -gradient
         solved = solve(left)
         towards, size = solved, float(left @ solved)
-        enough = INEXACT**2 * size
+        first, gained = size, 0.0
         for _ in range(REFINED):
             image = diagonal * towards + product(towards)
             length = size / float(towards @ image)
             step, left = step + length * towards, left - length * image
+            gain = length * size
+            gained += gain
             solved = solve(left)
             before, size = size, float(left @ solved)
-            if size <= enough:
+            # (Where the preconditioner is far off in some directions, all it sees is those.)
+            known = size <= ALIKE * first or gain <= GAINED * gained
+            if known and size <= INEXACT**2 * first:
                 break
             towards = solved + size / before * towards
         return step

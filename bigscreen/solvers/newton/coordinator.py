@@ -12,7 +12,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.place import Bundle, Place, Trial, Zone, next_h
-from bigscreen.solvers.newton.rounds import WIDE_ZONE, Rounds
+from bigscreen.solvers.newton.rounds import Rounds
 from bigscreen.solvers.newton.sampled import Sample
 from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
 from bigscreen.solvers.protocol import Check
@@ -24,17 +24,15 @@ NEGLIGIBLE = 1e-6
 LEAST_SIZE = 64
 """Below so many features the algebra costs less than passes that would save some of it."""
 
-LEAST_REFINED = 256
-"""Below so many features a second moment costs less than products, each with columns of its own."""
-
 PRODUCT_ROWS = 128.0
 """Rows of the zone that products are with, in features, at least: of twice as many, one in two."""
 
 LARGE_ROWS = 16.0
 """The same of many landmarks, where a product costs more than steps that are somewhat worse."""
 
-WORN = 8
-"""Products of a step, beyond which the next one is worth another sample to precondition them."""
+WORN = 6, 8
+"""Products of a step, beyond which the next one is worth another sample to precondition them; of
+many landmarks."""
 
 ENTRIES = 16_000_000
 """Features of the rows at hand, at most."""
@@ -67,8 +65,12 @@ ROUNDS = 8
 """Passes before rows are picked anew."""
 
 HELD = 7.0
-"""Rows farther from the zone than so many times what a step moves scores by are held to their side.
-(It moves those of rows in thin places by ten times as much as others.)"""
+"""Rows farther from the zone than so many times what steps have moved scores by since they were
+scored, and what the next one does, are held to their side. (It moves those of rows in thin places
+by ten times as much as others.)"""
+
+UNKNOWN = 1e300
+"""Stands for a step that nobody knows how far it moved scores."""
 
 FAR = 4.0
 """While steps go over rows at hand, those farther from their kink than so many times as these."""
@@ -175,10 +177,8 @@ class NewtonRun(Rounds):
         """
         place.h = 0.0 if self.algebra.frame.curved else place.h or self.algebra.unit
         place.zone.rows = int(place.zone.rows * growth)
-        place.past, place.errors, place.bundle = [], [], Bundle(self.algebra.metric)
-        place.average = None
-        if self.program.stride > 1:
-            place.near = None  # of other rows, and maybe a much wider zone
+        place.past, place.errors, place.moves = [], [], []
+        place.bundle, place.average = Bundle(self.algebra.metric), None
         still = np.zeros(self.algebra.size)
         self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
 
@@ -194,7 +194,7 @@ class NewtonRun(Rounds):
         if not nearby:
             # At another h the rows nearby may do again.
             place.local = place.local or h < place.h
-            moment = not self._refines(place)
+            moment = not self.refines(place)
             moment = moment and not self.within_reach(place, h, float(trial.steps[k]))
         if place.given is not None:
             gap = max(trial.primal - place.given, self.options.tol * abs(trial.primal))
@@ -204,6 +204,8 @@ class NewtonRun(Rounds):
         place.x = place.x + place.t * trial.step
         place.past.append(place.x)
         place.errors.append(trial.error)
+        known = place.t * place.expected if moving else 0.0
+        place.moves.append(UNKNOWN if nearby else known)
         place.h = h
         if moving:
             if place.t < 0.5:
@@ -219,26 +221,18 @@ class NewtonRun(Rounds):
     def _steer(self, place: Place) -> None:
         """The step over all rows, from a place whose second moment was not summed."""
         assert place.point is not None
-        if self._refines(place):
+        if self.refines(place):
             self._refine(place)
             return
         message = self._gradient_message(place, place.point.primal)
         stack, totals = self.fleet.round(message)
         self._finish(place, message, stack, totals, place.point.primal, known=True)
 
-    def _refines(self, place: Place) -> bool:
-        """Whether products with a wide zone's rows are cheaper than their second moment."""
-        if self.large:
-            return True
-        if place.near is None or self.algebra.size < LEAST_REFINED:
-            return False
-        return place.wide == 1.0 and place.zone.rows > WIDE_ZONE * self.algebra.size
-
     def _refine(self, place: Place) -> None:
         """The step over all rows by products with the zone's, from about the right Hessian."""
         assert place.sums is not None and place.gradient is not None
         gradient, (now, middle), algebra = place.gradient, place.sums, self.algebra
-        if self.large and place.worn:
+        if place.worn or place.sample is None:
             place.sample, place.worn = self._sample(place), False
             solved = self.hessians.of(algebra, place.sample).solve(gradient)
             place.decrement = 0.5 * float(gradient @ solved)
@@ -258,14 +252,10 @@ class NewtonRun(Rounds):
             stack = self._ask("product", h=place.h, coef=coef, extras=extras, stride=stride)
             return ratio * self.algebra.features(stack.sum(axis=0))
 
-        if self.large:
-            assert place.sample is not None
-            solve = self.hessians.of(algebra, place.sample).solve
-        else:
-            assert place.near is not None
-            solve = algebra.factor(ratio * place.near, gradient).solve
+        solve = self.hessians.of(algebra, place.sample).solve
         place.step = algebra.conjugate_step(product, solve, gradient)
-        place.worn = self.large and products > WORN
+        place.worn = products > WORN[self.large]
+        self.expect(place, gradient)
 
     def suit(self, place: Place, cost: float, gap: float) -> float:
         """The smoothing h that costs a tenth of ``gap``, where h = unit costs ``cost``.
@@ -298,10 +288,8 @@ class NewtonRun(Rounds):
             if place.step is None:
                 self._steer(place)
             assert place.step is not None
-            # Bend times the square of what the step moves a row of the zone's score by adds up to
-            # twice what it promises.
-            moved = np.sqrt(4 * place.h * place.decrement / max(place.zone.weight, 1e-300))
-            near = self._near(place, place.h + HELD * float(moved))
+            since = np.append(np.cumsum(place.moves[:0:-1])[::-1], 0.0)
+            near = self._near(place, place.h + HELD * (since + place.expected))
             if near is None:
                 if k == 0:
                     return False
@@ -322,9 +310,13 @@ class NewtonRun(Rounds):
             return False
         return self.algebra.size >= LEAST_SIZE
 
-    def _near(self, place: Place, near: float) -> float | None:
-        """The same distance, if few enough rows are no farther than that; None: they are not."""
-        rows = self._ask("within", reaches=[near], t=None).sum()
+    def _near(self, place: Place, near: FloatArray) -> FloatArray | None:
+        """These distances, by the pass that a row was last scored in, if few enough are within.
+
+        None where they are not. With infinity, at the end, for rows that no pass has scored.
+        """
+        near = np.append(near, np.inf)
+        rows = self._ask("nearby", within=near).sum()
         return near if rows <= HELD_PART * place.passed.alive else None
 
     def _look(self, place: Place, most: float) -> None:
@@ -347,7 +339,7 @@ class NewtonRun(Rounds):
         before = place.point.primal
         # (For a wide gap one more pass over all rows costs what holding them saves.)
         holds = self.options.tol <= HELD_TOL and self._may_hold(place)
-        near = self._near(place, FAR * reach) if holds else None
+        near = self._near(place, np.full(len(place.past), FAR * reach)) if holds else None
         most, counts = self._most(place), self._pick(reach=reach)
         if self._sent(counts) > 2 * ENTRIES:
             place.local = False
@@ -439,9 +431,8 @@ class NewtonRun(Rounds):
             "passes": self.passes,
         }
         known = {} if place.known is None else {"moment": place.known.moment}
-        near = {} if place.near is None else {"near": place.near}
         some = {} if place.sample is None else place.sample.packed
-        return {"solver": saved, **known, **near, **some}
+        return {"solver": saved, **known, **some}
 
     def restore(self, program: NewtonProgram, meta: dict[str, Any]) -> Place:
         """The place that ``_meta`` describes: one gradient round over the restored shards."""
@@ -450,7 +441,6 @@ class NewtonRun(Rounds):
         self.zero = saved.get("zero", False)
         self.passes = list(saved.get("passes", [0, 0]))  # checkpoints of before have none
         place = Place.from_dict(self.algebra.metric, saved, meta.get("moment"))
-        place.near = meta.get("near")
         if "table" in meta:
             place.sample = Sample.unpacked(meta["table"], meta["diagonal"])
         message = self._gradient_message(place, saved["primal"], saved["stepped"])

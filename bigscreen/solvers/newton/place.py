@@ -76,6 +76,8 @@ class Place:
     next_h: float = 1.0
     wide: float = 1.0
     decrement: float = 0.0
+    expected: float = 0.0  # how far ``step`` moves scores of the zone's rows, root mean square
+    moves: list[float] = field(default_factory=list)  # that of the steps to each of ``past``
     gradient_cost: float = 0.0
     zone: Zone = field(default_factory=Zone)
     passed: Passed = field(default_factory=Passed)
@@ -85,8 +87,7 @@ class Place:
     average: Average | None = None  # of moments over parts of the zone, this place's own ...
     before: Average | None = None  # ... included, and without it
     held: bool = False  # whether rows are at a side that no score says: alpha cannot be read off
-    near: FloatArray | None = None  # the last second moment, of about this place's zone
-    sample: Sample | None = None  # of many landmarks: rows that the Hessian is about made of
+    sample: Sample | None = None  # rows that the Hessian is about made of, which products refine
     worn: bool = False  # whether the next step wants another sample
     sums: tuple[FloatArray, FloatArray] | None = None  # V, and with the zone's alpha in its middle
     given: float | None = None  # D of the alpha that x was made of, until h suits its gap
@@ -107,6 +108,7 @@ class Place:
             "wide": self.wide,
             "past": [past.tolist() for past in self.past],
             "errors": self.errors,
+            "moves": self.moves,
             "bundle": self.bundle.to_dict(),
             "t": self.t,
             "known": None if self.known is None else [self.known.passes, self.known.h],
@@ -125,7 +127,7 @@ class Place:
         cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
     ) -> Place:
         """The place that ``to_dict`` wrote, before its gradient round."""
-        same = ("h", "errors", "t", "wide", "stalled", "local", "holding", "worn")
+        same = ("h", "errors", "moves", "t", "wide", "stalled", "local", "holding", "worn")
         return cls(
             x=np.array(saved["x"]),
             bundle=Bundle.from_dict(metric, saved["bundle"]),

@@ -18,14 +18,24 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.newton.algebra import Algebra, averaged
 from bigscreen.solvers.newton.place import Place, Trial, next_h
-from bigscreen.solvers.newton.sampled import SAMPLE_ROWS, Hessians, Sample, large
+from bigscreen.solvers.newton.sampled import (
+    MORE_ROWS,
+    SAMPLE_ROWS,
+    Hessians,
+    Sample,
+    large,
+)
 from bigscreen.solvers.newton.shard import NewtonProgram
 
 SHORTEST = 1e-6
 """Step lengths below this are not tried: rounding hides what they would gain."""
 
 WIDE_ZONE = 4.0
-"""A zone of more rows than so many times as there are features is a wide one."""
+"""A zone of more rows than so many times as there are features is a wide one: steps are made by
+products with them."""
+
+LEAST_REFINED = 256
+"""Below so many features a second moment costs less than products, each with columns of its own."""
 
 
 class Rounds:
@@ -69,12 +79,12 @@ class Rounds:
         step: FloatArray,
         steps: FloatArray,
         h: float,
-        near: float | None = None,
+        near: FloatArray | None = None,
     ) -> Trial:
         """Score pass along ``step``, and where on the grid P smoothed by h is least.
 
-        ``near``: only rows so near to their kink are looked at, and P is that with all others on
-        their sides: no more than P itself.
+        ``near`` (passes + 1,): of the rows that were last scored in each pass only those so near
+        to their kink are looked at, and P is that with all others on their sides: no more than P.
         """
         end = place.x + step
         ends = [self.algebra.coef(place.x), self.algebra.coef(end)]
@@ -205,14 +215,12 @@ class Rounds:
         place.gradient_cost = 0.5 * float(gradient @ gradient)
         place.step, place.sums = None, (now, middle)
         if not message["stride"]:
-            if self.large:
-                if place.sample is None:
-                    place.sample = self._sample(place)
+            if place.sample is None and self.refines(place):
+                place.sample = self._sample(place)
+            if place.sample is not None:
+                # Its zone may be that of a place before: good enough to tell what is left.
                 solved = self.hessians.of(self.algebra, place.sample).solve(gradient)
                 place.decrement = 0.5 * float(gradient @ solved)
-            elif place.near is not None:
-                # By the Hessian of a place before: good enough to tell what is left.
-                _, place.decrement = self.algebra.newton_step(place.near, gradient)
             return
         inner = np.zeros((len(gradient), len(gradient)))  # where the zone is empty
         if "moment" in totals:
@@ -221,9 +229,6 @@ class Rounds:
         if message["stride"] > 1:
             place.average = averaged(place.before, inner, h, message["stride"])
             inner = place.average.moment
-        # A matrix of its own size is kept where it may serve again alone.
-        wide = self.program.stride * place.zone.rows > WIDE_ZONE * self.algebra.size
-        place.near = inner if wide and not self.algebra.frame.curved else None
         place.step, place.decrement = self.algebra.newton_step(inner, gradient)
         place.next_h = next_h(place, self.options.tol) if h else h
         if place.next_h < h:
@@ -232,10 +237,28 @@ class Rounds:
             ratio = h / place.next_h
             gradient = self.algebra.gradient(place.x, middle + ratio * (now - middle))
             place.step, _ = self.algebra.newton_step(ratio * inner, gradient)
+        self.expect(place, gradient)
+
+    def refines(self, place: Place) -> bool:
+        """Whether steps are made by products with the zone's rows, not of their second moment."""
+        if self.large:
+            return True
+        if self.algebra.frame.curved or self.algebra.size < LEAST_REFINED:
+            return False
+        return place.zone.rows > WIDE_ZONE * self.algebra.size
+
+    def expect(self, place: Place, gradient: FloatArray) -> None:
+        """Say how far the step, made of this gradient, is to move scores of the zone's rows."""
+        assert place.step is not None
+        h = min(place.h, place.next_h)
+        # Bend times the square of what it moves a row's score by adds up to twice what it promises.
+        promised = -2.0 * h * float(gradient @ place.step)
+        place.expected = float(np.sqrt(max(promised, 0.0) / max(place.zone.weight, 1e-300)))
 
     def _sample(self, place: Place) -> Sample:
         """Rows of the zone, spread evenly, to make a Hessian of."""
-        stride = max(1, int(place.zone.rows / (SAMPLE_ROWS * self.algebra.size)))
+        rows = (SAMPLE_ROWS if self.large else MORE_ROWS) * self.algebra.size
+        stride = max(1, int(place.zone.rows / rows))
         most = -(-place.zone.most // stride)
         stack = self._ask("sampled", h=place.h, stride=stride, most=most)
         assert place.gradient is not None

@@ -1,10 +1,10 @@
-"""The Hessian of a machine of many landmarks, about: the second moment of a sample of its zone.
+"""The Hessian of a wide zone, about: the second moment of a sample of its rows.
 
 A moment over all rows of the zone would take their number times m^2 operations, and an m x m
-matrix from every shard. Of so many landmarks steps are made by conjugate gradients, from products
-with the zone's columns, which are exact; what two rows a landmark say of the Hessian is enough to
-precondition them. The coordinator makes it, of rows that it reads itself: shards send their
-numbers alone, and the bits are the same wherever they are.
+matrix from every shard. Steps are made by conjugate gradients, from products with the zone's
+columns, which are exact; what a few rows a feature say of the Hessian is enough to precondition
+them. The coordinator makes it, of rows that it reads itself: shards send their numbers alone, and
+the bits are the same wherever they are.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from bigscreen.numerics.cholesky import Factor, factored_at_once
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.newton.algebra import RIDGES, TOO_LARGE, Algebra
 
-SAMPLE_ROWS = 2.0
-"""Rows of the sample for each landmark."""
+SAMPLE_ROWS, MORE_ROWS = 2.0, 6.0
+"""Rows of the sample for each feature, at least: of many landmarks, whose moment is dear, and of
+fewer. (Of s rows each conjugate gradients gain the root of s with every product.)"""
 
 TILE_ROWS, TILE_COLUMNS, BLOCK_ROWS = 2048, 1024, 256
 """Rows whose features are held at once; features, and rows, that one thread works at."""
@@ -68,9 +69,9 @@ class Sample:
 
 
 class SampledHessian:
-    """Cholesky's factor of a sample's Hessian in float32, in the only matrix of its size.
+    """Cholesky's factor of a sample's Hessian, in the only matrix of its size.
 
-    What is below its diagonal is the moment, for another try where rounding has left it
+    Float32 for landmarks' features, whose lengths the kernel bounds; float64 for raw ones. What is below its diagonal is the moment, for another try where rounding has left it
     indefinite.
 
     Parameters
@@ -81,10 +82,11 @@ class SampledHessian:
 
     def __init__(self, algebra: Algebra, sample: Sample) -> None:
         self.algebra, self.sample = algebra, sample
-        self._matrix = np.zeros((algebra.size, algebra.size), np.float32)
+        dtype = np.float64 if algebra.design.kernel is None else np.float32
+        self._matrix = np.zeros((algebra.size, algebra.size), dtype)
         tile = min(TILE_ROWS, max(1, len(sample.rows)))
-        columns = np.empty((tile, algebra.design.width), np.float32)
-        features = np.empty((tile, algebra.size), np.float32)
+        columns = np.empty((tile, algebra.design.width), dtype)
+        features = np.empty((tile, algebra.size), dtype)
         for a, b in row_ranges(len(sample.rows), TILE_ROWS):
             self._features(a, b, columns[: b - a], features[: b - a])
             self._add(features[: b - a])
@@ -96,13 +98,17 @@ class SampledHessian:
         return np.asarray(unit * self._factor.solve(v / unit).astype(np.float64))
 
     def _features(
-        self, start: int, stop: int, columns: NDArray[np.float32], out: NDArray[np.float32]
+        self, start: int, stop: int, columns: NDArray[Any], out: NDArray[Any]
     ) -> None:
         """The features of some rows of the sample, each times the root of its weight."""
         design, sample = self.algebra.design, self.sample
-        assert design.kernel is not None and design.factor is not None
-        kernel, side, factor = design.kernel, design.side, design.factor
         X, root = design.data.rows(sample.rows[start:stop]), np.sqrt(sample.weight[start:stop])
+        out[:, design.rank :] = sample.border[start:stop] * root[:, None]
+        if design.kernel is None:
+            np.multiply(design.columns(X), root[:, None], out=out[:, : design.rank])
+            return
+        assert design.factor is not None
+        kernel, side, factor = design.kernel, design.side, design.factor
         kernel.prepare(side)
 
         def entries(a: int) -> None:
@@ -118,9 +124,8 @@ class SampledHessian:
 
         self.algebra.at_once(entries, range(0, stop - start, BLOCK_ROWS))
         self.algebra.at_once(block, range(0, design.rank, TILE_COLUMNS))
-        out[:, design.rank :] = sample.border[start:stop] * root[:, None]
 
-    def _add(self, rows: NDArray[np.float32]) -> None:
+    def _add(self, rows: NDArray[Any]) -> None:
         """Add ``rows' rows`` to the moment, on and below the diagonal."""
 
         def block(a: int) -> None:

@@ -297,7 +297,7 @@ class NewtonProgram:
             nearby = h + reach + message["slack"]
             if message.get("near") is not None:
                 # Others are held to their side, whether or not they would stay there.
-                nearby = np.where(state.ref < 0, np.inf, message["near"])
+                nearby = message["near"][state.ref]
             alive &= (distance <= nearby) | (state.side == FREE)
         state.need = np.flatnonzero(alive)
         # Rows scored in the last pass need the far end only; w stands still on entry to a program.
@@ -306,6 +306,10 @@ class NewtonProgram:
         still = len(message["steps"]) == 1
         ends = slice(1 if fresh or still else 0, 2)
         found = np.empty((len(state.need), 2 - ends.start))
+        if still and 2 * np.count_nonzero(state.side == UNSET) > len(state.need):
+            yield from self._enter(state, message, found)
+            state.trial = np.broadcast_to(found, (len(found), 2))
+            return
         for a, b in row_ranges(len(state.need), 4 * COLUMN_ROWS):
             ids = state.need[a:b]
             found[a:b] = yield Dots(self.design, state, ids, coefs[:, ends])
@@ -314,6 +318,24 @@ class NewtonProgram:
         if fresh:
             found = np.stack([state.scores[state.need], found[:, 0]], axis=1)
         state.trial = np.broadcast_to(found, (len(found), 2))
+
+    def _enter(
+        self, state: NewtonShard, message: dict[str, Any], scores: FloatArray
+    ) -> Generator[Columns, Any, None]:
+        """Score rows at w, most of them for the first time: V and H get their sides' part at once.
+
+        ``scores`` (rows visited, 1) receives theirs.
+        """
+        coef, extras = (np.ascontiguousarray(message[name][:, -1]) for name in ("coefs", "extras"))
+        for a, b in row_ranges(len(state.need), COLUMN_ROWS):
+            ids = state.need[a:b]
+            columns, part = as_rows((yield Columns(self.design, state, ids))), state.dual[span(ids)]
+            _scores(columns, coef, scores[a:b, 0])
+            scores[a:b, 0] += self.frame.border(part) @ extras
+            side = sides(part, part.lin - part.sign * scores[a:b, 0], message["h"])
+            before, after = side_value(part, state.side[ids]), side_value(part, side)
+            state.side[ids] = side
+            self._add_sides(state, part, columns, before, after)
 
     # -- the gradient pass ---------------------------------------------------------------------
     def _accept(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
@@ -419,22 +441,25 @@ class NewtonProgram:
         self, state: NewtonShard, part: Dual, side: NDArray[np.int8]
     ) -> Generator[Columns, Any, None]:
         """Update V and H for the visited rows whose contribution from a side has changed."""
-        need, frame = state.need, self.frame
+        need = state.need
         before, after = side_value(part, state.side[need]), side_value(part, side)
         state.side[need] = side
         moved = np.flatnonzero(before != after)
-        part = part[moved]
+        part, before, after = part[moved], before[moved], after[moved]
         dtype = entries(len(moved), len(need))
-        changes = [(-1.0, before[moved]), (1.0, after[moved])]
-        buckets = [frame.bucket(part, alpha) for _, alpha in changes]
-        for (factor, alpha), bucket in zip(changes, buckets, strict=True):
-            state.side_lin += factor * by_term(bucket, part.linear(alpha), frame.buckets)
         for a, b in row_ranges(len(moved), COLUMN_ROWS):
             columns = yield Columns(self.design, state, need[moved[a:b]], dtype)
-            border = frame.border(part[a:b])
-            for (factor, alpha), bucket in zip(changes, buckets, strict=True):
-                weight = factor * part.sign[a:b] * alpha[a:b]
-                add_rows(columns, border, weight, bucket[a:b], state.side_sum)
+            self._add_sides(state, part[a:b], columns, before[a:b], after[a:b])
+
+    def _add_sides(
+        self, state: NewtonShard, part: Dual, columns: Any, before: FloatArray, after: FloatArray
+    ) -> None:
+        """Move rows' part in V and H from that of an alpha at a side to that of another."""
+        frame, border = self.frame, self.frame.border(part)
+        for factor, alpha in ((-1.0, before), (1.0, after)):
+            bucket = frame.bucket(part, alpha)
+            state.side_lin += factor * by_term(bucket, part.linear(alpha), frame.buckets)
+            add_rows(columns, border, factor * part.sign * alpha, bucket, state.side_sum)
 
     def _add_near(
         self, state: NewtonShard, message: dict[str, Any], totals: Totals
@@ -465,6 +490,11 @@ class NewtonProgram:
         return np.array(
             [np.count_nonzero(distance <= reach) for reach in message["reaches"]], float
         )
+
+    def _nearby(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """How many rows are so near to their kink, by the pass that they were last scored in."""
+        inside = state.distance(state.scores) <= message["within"][state.ref]
+        return np.array([np.count_nonzero(inside & ~state.fixed)], float)
 
     def _pick(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Pick all rows within reach, or, after a trial, those that its far end finds elsewhere.
