@@ -69,9 +69,6 @@ HELD = 7.0
 scored, and what the next one does, are held to their side. (It moves those of rows in thin places
 by ten times as much as others.)"""
 
-UNKNOWN = 1e300
-"""Stands for a step that nobody knows how far it moved scores."""
-
 FAR = 4.0
 """While steps go over rows at hand, those farther from their kink than so many times as these."""
 
@@ -183,15 +180,15 @@ class NewtonRun(Rounds):
         self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
 
     # -- steps ---------------------------------------------------------------------------------
-    def take(self, place: Place, trial: Trial, nearby: bool = False) -> None:
+    def take(self, place: Place, trial: Trial, nearby: float | None = None) -> None:
         """Go where the last trial found P least, and sum the gradient there.
 
         With the zone's second moment, which a step over all rows is made of, unless the next step
-        can be over rows nearby. ``nearby``: the last one was.
+        can be over rows nearby. ``nearby``: the last one was, and moved their scores so far.
         """
         h, k, moving = trial.h, trial.best, len(trial.steps) > 1
         moment = False
-        if not nearby:
+        if nearby is None:
             # At another h the rows nearby may do again.
             place.local = place.local or h < place.h
             moment = not self.refines(place)
@@ -204,8 +201,8 @@ class NewtonRun(Rounds):
         place.x = place.x + place.t * trial.step
         place.past.append(place.x)
         place.errors.append(trial.error)
-        known = place.t * place.expected if moving else 0.0
-        place.moves.append(UNKNOWN if nearby else known)
+        moved = place.expected if nearby is None else nearby
+        place.moves.append(place.t * moved if moving else 0.0)
         place.h = h
         if moving:
             if place.t < 0.5:
@@ -336,10 +333,8 @@ class NewtonRun(Rounds):
         if not reach:
             return False
         assert place.point is not None and place.gradient is not None
-        before = place.point.primal
         # (For a wide gap one more pass over all rows costs what holding them saves.)
         holds = self.options.tol <= HELD_TOL and self._may_hold(place)
-        near = self._near(place, np.full(len(place.past), FAR * reach)) if holds else None
         most, counts = self._most(place), self._pick(reach=reach)
         if self._sent(counts) > 2 * ENTRIES:
             place.local = False
@@ -348,23 +343,35 @@ class NewtonRun(Rounds):
         local = Local(self.algebra, place.x, place.gradient, place.h, room)
         local.add(self._gather(place, counts, local.room))
         # What rows that were held add to the gap shows only once all are looked at.
-        part = max(self.options.tol, LEAST_TOL) * (AIM if near is not None else 1.0)
+        part = max(self.options.tol, LEAST_TOL) * (AIM if holds else 1.0)
         gap, lowest = part * abs(place.point.primal), place.h / LOWER
-        trial = None
-        for _ in range(ROUNDS):
+        trial, seen = None, None
+        for k in range(ROUNDS):
             taken = local.solve(gap, lowest)
             if taken == 0 and trial is None:
                 # The place was thought to be the end, and is not: smoothing's cost was too rosy.
                 taken = local.solve(gap / 4, 0.0)
             if taken <= 0 and trial is None:
                 break
-            trial = self.seek(place, local.x - place.x, GRID, local.h, near)
-            gap = part * abs(trial.primal)
-            counts = self._pick(h=local.h)
-            found = int(counts.sum())
-            fit = len(local.G) + found <= most and self._sent(counts) <= 2 * ENTRIES
-            if not fit or not (found or lowest):
+            near = None
+            if holds and k + 1 < ROUNDS:
+                enough = max(FAR * reach, local.h + HELD * local.moved(local.rows.G))
+                near = self._near(place, np.full(len(place.past), enough))
+            while True:
+                trial = self.seek(place, local.x - place.x, GRID, local.h, near)
+                counts = self._pick(h=local.h)
+                found = int(counts.sum())
+                fit = len(local.G) + found <= most and self._sent(counts) <= 2 * ENTRIES
+                ended = not fit or not (found or lowest)
+                if near is None:
+                    seen = local.G
+                    break
+                if not ended or (seen is not None and HELD * local.moved(seen) <= FAR * reach):
+                    break
+                near = None  # rows that were held may be elsewhere: all are looked at
+            if ended:
                 break
+            gap = part * abs(trial.primal)
             # Many rows that moved make another place of this one: no use in a small h as yet.
             lowest = 0.0 if found <= FEW_CROSSED * len(local.G) else local.h
             if found:
@@ -373,9 +380,7 @@ class NewtonRun(Rounds):
             place.local = False
             return False
         place.decrement = local.decrement
-        self.take(place, trial, nearby=True)
-        if near is not None:
-            self._look(place, before)
+        self.take(place, trial, local.moved(local.rows.G))
         return True
 
     def within_reach(self, place: Place, h: float, t: float | None = None) -> float:

@@ -82,6 +82,10 @@ class Local:
         """Where the features of the rows to be added are to be written."""
         return self._features[len(self.G) :]
 
+    def moved(self, before: FloatArray) -> float:
+        """How far gradients of the rows at hand are from those before, root mean square."""
+        return float(np.sqrt(np.mean((self.G[: len(before)] - before) ** 2)))
+
     def add(self, rows: NearbyRows, alpha: FloatArray | None = None) -> None:
         """Take in rows, whose features stand in ``room``; their G is that at the start.
 
