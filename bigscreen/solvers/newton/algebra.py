@@ -23,8 +23,8 @@ REFINED, INEXACT = 12, 0.1
 """Products of a Newton step by conjugate gradients, at most, and what it may leave of itself."""
 
 ALIKE, GAINED = 1e-3, 0.1
-"""What a product leaves of it where the preconditioner is the Hessian itself, or the part of all that
-is gained by the last product where it is not."""
+"""What a product leaves of it where the preconditioner is the Hessian itself, or, where it is
+not, the part of all that is gained that the last product has gained."""
 
 
 class Algebra:

@@ -11,7 +11,7 @@ from bigscreen.features.design import scores, weighted_columns
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.local import Local
-from bigscreen.solvers.newton.place import Bundle, Place, Trial, Zone, next_h
+from bigscreen.solvers.newton.place import SMALL, Bundle, Place, Trial, Zone, next_h
 from bigscreen.solvers.newton.rounds import Rounds
 from bigscreen.solvers.newton.sampled import Sample
 from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
@@ -61,8 +61,12 @@ LOWER = 2.0
 FEW_CROSSED = 0.02
 """So many rows that left their side, as a part of those at hand, are few."""
 
-ROUNDS = 8
-"""Passes before rows are picked anew."""
+ROUNDS, HELD_ROUNDS = 8, 16
+"""Passes before rows are picked anew, and before those that were held are looked at."""
+
+ASTRAY = 20
+"""So many times as many rows as there is room for may come to their kink by steps over those at
+hand: where more may, others would have stopped them."""
 
 HELD = 7.0
 """Rows farther from the zone than so many times what steps have moved scores by since they were
@@ -77,7 +81,7 @@ HELD_PART = 0.5
 
 HELD_TOL, HELD_GAP = 1e-4, 0.5
 """Relative gap from which on all rows are looked at, and picked anew, before the closing pass; and
-the part of it that steps go down to, as rows that have left their side cost some."""
+the part of what is asked that steps go down to, as rows that have left their side cost some."""
 
 AIM, LAST_AIM = 0.7, 0.85
 """Part of the gap asked for that steps go down to while far rows are held: before all are looked
@@ -116,7 +120,8 @@ class NewtonRun(Rounds):
             place.passed.fixed = (0, 0)
             if place.held:
                 # The closing pass has found rows that are no longer on the side they were held to.
-                self._look(place, -np.inf)
+                self._look(place)
+                place.holding = False
                 continue
             if verdict.region is not None:
                 place.passed.fixed = self.screen(place, verdict.region)
@@ -233,7 +238,7 @@ class NewtonRun(Rounds):
             place.sample, place.worn = self._sample(place), False
             solved = self.hessians.of(algebra, place.sample).solve(gradient)
             place.decrement = 0.5 * float(gradient @ solved)
-        place.next_h = next_h(place, self.options.tol) if place.h else 0.0
+        place.next_h = next_h(place, self.options.tol, SMALL) if place.h else 0.0
         ratio = place.h / place.next_h if place.h else 1.0
         if ratio > 1:
             gradient = algebra.gradient(place.x, middle + ratio * (now - middle))
@@ -277,11 +282,11 @@ class NewtonRun(Rounds):
         Returns False, with the place as it was, where that is not worth it.
         """
         assert place.point is not None
-        before, wide = place.point.primal, self.options.tol > HELD_TOL
-        wanted = LAST_AIM * self.options.tol if wide else HELD_GAP * HELD_TOL
+        tol, wide, place.seen = self.options.tol, self.options.tol > HELD_TOL, place.x
+        wanted = LAST_AIM * tol if wide else HELD_GAP * max(tol, LEAST_TOL)
         if not self._may_hold(place) or place.point.relative_gap <= wanted:
             return False
-        for k in range(ROUNDS):
+        for k in range(HELD_ROUNDS):
             if place.step is None:
                 self._steer(place)
             assert place.step is not None
@@ -296,7 +301,7 @@ class NewtonRun(Rounds):
             if place.point.relative_gap <= wanted or place.stalled or few:
                 break
         if not wide or place.point.relative_gap > wanted:
-            self._look(place, before)
+            self._look(place)
         return True
 
     def _may_hold(self, place: Place) -> bool:
@@ -313,15 +318,20 @@ class NewtonRun(Rounds):
         None where they are not. With infinity, at the end, for rows that no pass has scored.
         """
         near = np.append(near, np.inf)
-        rows = self._ask("nearby", within=near).sum()
-        return near if rows <= HELD_PART * place.passed.alive else None
+        self.inside = int(self._ask("nearby", within=near).sum())
+        return near if self.inside <= HELD_PART * place.passed.alive else None
 
-    def _look(self, place: Place, most: float) -> None:
-        """Score all rows where steps with rows held have led; above this P none are held again."""
-        still, stalled = np.zeros(self.algebra.size), place.stalled
-        self.take(place, self.seek(place, still, STEP_LENGTHS[:1], place.h))
-        assert place.point is not None
-        place.stalled, place.holding = stalled, place.point.primal <= most
+    def _look(self, place: Place) -> None:
+        """Score all rows from where steps with rows held have led back to where all were scored.
+
+        Goes where P is least; if that is where they had begun, none are held again.
+        """
+        assert place.seen is not None
+        kept = place.stalled, place.wide
+        trial = self.seek(place, place.seen - place.x, GRID, place.h)
+        place.expected = float(np.sum(place.moves))
+        self.take(place, trial)
+        (place.stalled, place.wide), place.holding = kept, place.t < 1.0
 
     # -- rows nearby ---------------------------------------------------------------------------
     def approach(self, place: Place) -> bool:
@@ -357,6 +367,8 @@ class NewtonRun(Rounds):
             if holds and k + 1 < ROUNDS:
                 enough = max(FAR * reach, local.h + HELD * local.moved(local.rows.G))
                 near = self._near(place, np.full(len(place.past), enough))
+                if trial is None and self.inside > ASTRAY * most:
+                    break
             while True:
                 trial = self.seek(place, local.x - place.x, GRID, local.h, near)
                 counts = self._pick(h=local.h)
@@ -380,6 +392,7 @@ class NewtonRun(Rounds):
             place.local = False
             return False
         place.decrement = local.decrement
+        place.seen = place.x
         self.take(place, trial, local.moved(local.rows.G))
         return True
 

@@ -21,6 +21,10 @@ STEADY = 1e-6
 AHEAD = 0.1
 """Then it is one for so much of that gap."""
 
+SMALL = 0.3
+"""Part of what smoothing costs that a step over a wide zone may promise before h is lowered: it
+moves the zone's rows by less than a third of h then, and few leave or enter it."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -84,6 +88,7 @@ class Place:
     stalled: int = 0
     local: bool = True  # whether steps over nearby rows may be worth a try
     holding: bool = True  # and steps with far rows held to their side
+    seen: FloatArray | None = None  # where all rows were looked at, before some were held
     average: Average | None = None  # of moments over parts of the zone, this place's own ...
     before: Average | None = None  # ... included, and without it
     held: bool = False  # whether rows are at a side that no score says: alpha cannot be read off
@@ -139,25 +144,26 @@ class Place:
         )
 
 
-def next_h(place: Place, tol: float) -> float:
+def next_h(place: Place, tol: float, small: float = 1.0) -> float:
     """The smoothing of the next pass.
 
     ``P - D`` is about ``zone.weight h / 12`` (what smoothing costs; the weight is itself
     proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
     asked, and is lowered only when the decrease that the Newton step promises is no more than
-    what smoothing costs: sooner, and steps become tiny and the dual point useless. So it does not
-    run ahead of the gap either: a closer tol goes where a wider one went, and then on.
+    the part ``small`` of what smoothing costs: sooner, and steps become tiny and the dual point
+    useless. So it does not run ahead of the gap either: a closer tol
+    goes where a wider one went, and then on.
     """
     assert place.point is not None
     h, cost = place.h, place.zone.weight * place.h / 12
     # With no row in the zone smoothing costs nothing here, yet the closing pass reads alpha of
     # screened rows off their scores: h must go on down until they are out of its zone too.
     primal = abs(place.point.primal)
-    if place.decrement > max(min(cost, primal), 1e-15 * primal):
+    if place.decrement > max(min(small * cost, primal), 1e-15 * primal):
         return h
     near = max(tol, min(STEADY, AHEAD * max(place.point.relative_gap, 0.0)))
     floor = h * float(np.sqrt(0.5 * near * primal / cost)) if cost else 0.0
-    converged = place.decrement <= 0.1 * cost
+    converged = place.decrement <= 0.1 * small * cost
     if floor >= 0.7 * h:
         # Converged at the last h and still not enough: the estimate was too rosy. (Never creep
         # up to the floor: every new h costs a step.)

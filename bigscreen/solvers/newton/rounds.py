@@ -52,6 +52,8 @@ class Rounds:
         """Whether alpha = 0 is feasible."""
         self.passes = [0, 0]
         """Passes that have scored all rows, and some of them."""
+        self.inside = 0
+        """Rows that were near enough to their kink, when that was last asked."""
         self.read = 0
         """Rows scored since they were last reported, as often as they were."""
         self.row_bytes = design.data.row_bytes

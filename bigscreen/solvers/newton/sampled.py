@@ -71,8 +71,8 @@ class Sample:
 class SampledHessian:
     """Cholesky's factor of a sample's Hessian, in the only matrix of its size.
 
-    Float32 for landmarks' features, whose lengths the kernel bounds; float64 for raw ones. What is below its diagonal is the moment, for another try where rounding has left it
-    indefinite.
+    Float32 of landmarks' features, whose lengths the kernel bounds; float64 of raw ones. What is
+    below its diagonal is the moment, for another try where rounding has left it indefinite.
 
     Parameters
     ----------
@@ -97,9 +97,7 @@ class SampledHessian:
         unit = float(np.max(np.abs(v), initial=0.0)) or 1.0
         return np.asarray(unit * self._factor.solve(v / unit).astype(np.float64))
 
-    def _features(
-        self, start: int, stop: int, columns: NDArray[Any], out: NDArray[Any]
-    ) -> None:
+    def _features(self, start: int, stop: int, columns: NDArray[Any], out: NDArray[Any]) -> None:
         """The features of some rows of the sample, each times the root of its weight."""
         design, sample = self.algebra.design, self.sample
         X, root = design.data.rows(sample.rows[start:stop]), np.sqrt(sample.weight[start:stop])

@@ -285,7 +285,9 @@ class NewtonProgram:
         counts = [len(state.need), len(state.dual) - np.count_nonzero(state.fixed)]
         return np.concatenate([counts, losses.ravel()])
 
-    def _score(self, state: NewtonShard, message: dict[str, Any]) -> Generator[Dots, Any, None]:
+    def _score(
+        self, state: NewtonShard, message: dict[str, Any]
+    ) -> Generator[Dots | Columns, Any, None]:
         """Score the rows that may leave their side at either end of the segment."""
         h, coefs, extras = message["h"], message["coefs"], message["extras"]
         dual = state.dual
