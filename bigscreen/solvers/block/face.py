@@ -31,7 +31,7 @@ MET = 1e-12
 """Part of a step's length that it may miss the couplings by."""
 
 ROOM = 512
-"""Rows of a factor up to which as many as want to may be held at their ends; of more, half of them."""
+"""Rows of a factor up to which all may be held at their ends; of more, half of them."""
 
 HELD = 0.25
 """Part of a factor's rows that are held from which a factor of the others is made."""
