@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,12 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.problems.violation import apart as ends_apart
 from bigscreen.problems.violation import extremes, unit
 from bigscreen.screening.regions import Ball
+from bigscreen.solvers.block.ending import START, finished
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import Slots
 from bigscreen.solvers.block.mending import Mending, mend, mendable, rough
 from bigscreen.solvers.block.messages import gathered, received, shares
+from bigscreen.solvers.block.records import Effort, NextBlock, Screening, Stretch, Survey
 from bigscreen.solvers.block.shard import NOTES, BlockProgram, moving
 from bigscreen.solvers.block.start import (
     BOUNDED,
@@ -64,14 +66,17 @@ SMALLEST = 512
 """Rows of a block at least, if there are so many."""
 
 SAVED = {
-    "": ("alpha", "mu", "offset", "value", "size", "still", "keys"),
+    "": ("alpha", "mu", "offset", "value", "size", "still", "keys", "ending"),
     "effort": ("spent", "full_passes", "partial_passes"),
     "screening": ("counts", "false_removals", "screened"),
     "mending": ("drift", "noise", "times"),
     "next": ("stay", "new", "v"),
-    "survey": ("w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries"),
+    "survey": ("w_sq", "gap", "rounding", "highest", "lowest", "alive", "entries", "complete"),
 }
 """What a checkpoint holds of the coordinator and its records, as it is."""
+
+NAMED = ("ups", "downs")
+"""The violators that the last survey has named."""
 
 BLOCK = ("ids", "K", "capacity", "entries")
 """The same of the block."""
@@ -88,67 +93,6 @@ LEAST_BLOCK_STEPS = 0.5
 USUAL = 4.0
 """Until then the violation counts as so many times the distance from mu that a quarter of the rows
 are beyond, if that is less: a few far out say nothing of the others."""
-
-
-@dataclass
-class Effort:
-    """What a run has cost.
-
-    ``spent``: kernel entries before the shards began again; passes: moves that all rows heard of,
-    and some.
-    """
-
-    spent: int = 0
-    moves: int = 0
-    full_passes: int = 0
-    partial_passes: int = 0
-
-
-@dataclass
-class Screening:
-    """What has been fixed: rows by the last screening and by all, and how many of them wrongly.
-
-    ``past`` holds alpha at every screening round; ``screened``: whether there ever was one.
-    """
-
-    screened: bool = False
-    past: list[FloatArray] = field(default_factory=list)
-    counts: tuple[int, int] = (0, 0)
-    fixed: int = 0
-    false_removals: int = 0
-
-    def clear(self) -> None:
-        """No row is fixed any more."""
-        self.past, self.counts, self.fixed = [], (0, 0), 0
-
-
-@dataclass
-class NextBlock:
-    """The next block: places of the last one that stay, new rows, and v of both."""
-
-    stay: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    new: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
-    v: FloatArray = field(default_factory=lambda: np.empty(0))
-
-
-@dataclass
-class Survey:
-    """What the shards have said after the last move (see ``shard.NOTES``), of all of them.
-
-    ``watched``: v of the rows asked about; ``complete``: whether all violators are named.
-    """
-
-    w_sq: float = 0.0
-    gap: float = 0.0
-    rounding: float = 0.0
-    alive: int = 0
-    entries: int = 0
-    highest: FloatArray = field(default_factory=lambda: np.empty(0))
-    lowest: FloatArray = field(default_factory=lambda: np.empty(0))
-    ups: Violators = field(default_factory=Violators.none)
-    downs: Violators = field(default_factory=Violators.none)
-    watched: FloatArray = field(default_factory=lambda: np.empty(0))
-    complete: bool = False
 
 
 class BlockRun:
@@ -179,6 +123,7 @@ class BlockRun:
         self.offset = self.value = 0.0
         self.still = False
         self.survey, self.next, self.mending = Survey(), NextBlock(), Mending()
+        self.ending = START
         self.screening.clear()
 
     def _program(self, fine: bool) -> BlockProgram:
@@ -236,7 +181,8 @@ class BlockRun:
                 self.revive()
             elif verdict.region is not None:
                 self.screen(verdict.region)
-            self.advance()
+            if not finished(self):
+                self.advance()
 
     # -- starts --------------------------------------------------------------------------------
     def open_cold(self) -> None:
@@ -348,18 +294,34 @@ class BlockRun:
             far = apart(self.at, ids, self.next.v)
             usual = USUAL * float(np.quantile(far, 0.75))
             self.steps(part, alpha, G, depth * min(usual, self.violation), left)
+        # Rows that leave 0 side by side: their columns, most of which are new, are so too.
+        self.take(part, ids, self.gram.X, Stretch(alpha, before, G), ids)
+
+    def take(
+        self,
+        part: Dual,
+        ids: NDArray[np.int64],
+        X: Any,
+        stretch: Stretch,
+        watch: NDArray[np.int64],
+        exact: bool = False,
+    ) -> None:
+        """Move rows to where a solve of them has ended, and choose the next block.
+
+        ``watch``: the rows of the block that the next one is chosen from; ``exact``: see ``move``.
+        """
+        alpha, before, G = stretch
         step = alpha - self.alpha[ids]
         self.value += 0.5 * float(step @ (before + G))
         if part.tube is not None:
             self.value -= float(part.tube @ (np.abs(alpha) - np.abs(self.alpha[ids])))
-        # Rows that leave 0 side by side: their columns, most of which are new, are so too.
         changed = np.flatnonzero(step)
         changed = changed[np.argsort(self.alpha[ids[changed]] == 0, kind="stable")]
         self.still = len(changed) == 0
         if part.coupling is not None:
             highest, lowest = extremes(part, alpha, G / part.coupling, self.groups)
             self.mu = between(lowest, highest, self.mu)
-        self.move(ids[changed], alpha[changed], self.gram.X[changed], ids)
+        self.move(ids[changed], alpha[changed], X[changed], watch, exact)
         if self._lonely:
             self.mu = between(self.survey.lowest, self.survey.highest, self.mu)
             self.look()
@@ -373,7 +335,7 @@ class BlockRun:
         mu was that of the block: where all rows are at a bound, it may be an end of the others'.
         """
         dual, ids = self.dual, self.gram.ids
-        if dual.coupling is None or self.violation <= self._noise:
+        if dual.coupling is None or self.violation <= self.noise:
             return False
         group: Any = np.zeros(len(dual), np.int8) if dual.group is None else dual.group
         both = np.intersect1d(group[self.survey.ups.ids], group[self.survey.downs.ids])
@@ -414,9 +376,17 @@ class BlockRun:
         self.choose()
 
     def move(
-        self, ids: NDArray[np.int64], alpha: FloatArray, X: Any, watch: NDArray[np.int64]
+        self,
+        ids: NDArray[np.int64],
+        alpha: FloatArray,
+        X: Any,
+        watch: NDArray[np.int64],
+        exact: bool = False,
     ) -> None:
-        """Send the shards the new alpha of some rows; read what they answer."""
+        """Send the shards the new alpha of some rows; read what they answer.
+
+        ``exact``: scores that are those of float64 entries stay it.
+        """
         change = self.dual.sign[ids] * (alpha - self.alpha[ids])
         self.mending.drift += float(np.abs(change).sum())
         self.alpha[ids] = alpha
@@ -437,6 +407,7 @@ class BlockRun:
                 "spread": self.spread(),
                 "watch": watch,
                 "width": width,
+                "exact": exact,
             }
         )
         self.effort.moves += 1
@@ -551,6 +522,8 @@ class BlockRun:
         state["fine"] = self.fine
         state["screenings"] = np.array(self.screening.past).reshape(-1, len(self.alpha))
         state |= {f"block_{name}": getattr(self.gram, name) for name in BLOCK}
+        for name in NAMED:
+            state[f"{name}_ids"], state[f"{name}_v"] = getattr(self.survey, name)
         self.fleet.save(folder, {**meta, **state})
 
     def restore(self, folder: Path, meta: dict[str, Any]) -> None:
@@ -562,6 +535,10 @@ class BlockRun:
             record = getattr(self, part) if part else self
             for name in names:
                 setattr(record, name, meta.get(name, getattr(record, name, None)))
+        if "complete" in meta:  # not in those of before
+            for name in NAMED:
+                named = Violators(meta[f"{name}_ids"], meta[f"{name}_v"])
+                setattr(self.survey, name, named)
         self.screening.counts = (int(meta["counts"][0]), int(meta["counts"][1]))
         self.screening.past = list(meta["screenings"])
         ids, *block = (meta[f"block_{name}"] for name in BLOCK)
@@ -579,7 +556,7 @@ class BlockRun:
         return self.mu if self.dual.group is not None else float(self.mu[0])
 
     @property
-    def _noise(self) -> float:
+    def noise(self) -> float:
         """The violation that rounding makes of none: scores are float64 sums."""
         largest = float(np.max(np.diagonal(self.gram.K), initial=0.0))
         return EXACT * largest * float(np.sum(np.abs(self.alpha)))
@@ -623,4 +600,4 @@ class BlockRun:
     @property
     def stuck(self) -> bool:
         """Whether no step is left to make with these kernel entries."""
-        return self.still or self.violation <= self._noise
+        return self.still or self.violation <= self.noise

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.kernels.operand import Operand
 
@@ -68,23 +69,38 @@ def mend(run: BlockRun) -> None:
     gap.
     """
     before, mending = run.survey.gap, run.mending
-    support, about = np.flatnonzero(run.alpha), _about(run)
-    for a in range(0, len(support), PIECE):
-        ids = support[a : a + PIECE]
-        run.fleet.round(
-            {
-                **about,
-                "kind": "mend",
-                "first": a == 0,
-                "rows": Operand(run.data.rows(ids), ids),
-                "change": run.dual.sign[ids] * run.alpha[ids],
-            }
-        )
+    sharpen(run, np.empty(0, np.int64))
     run.still = False
     run.look()
     mending.noise = max(run.survey.gap - before, 0.0) / mending.drift
     mending.drift = 0.0
     mending.times += 1
+
+
+def sharpen(run: BlockRun, ids: NDArray[np.int64], margin: float = 0.0) -> NDArray[np.int64]:
+    """Have the shards compute scores of rows near their kink, and of these, from float64 entries.
+
+    Of those whose scores are not such already, that is. ``margin``: how near they are, if that is
+    more than rounding could tell. Returns all rows that have such scores now.
+    """
+    support, about = np.flatnonzero(run.alpha), _about(run)
+    near = ids
+    for a in range(0, max(1, len(support)), PIECE):
+        some = support[a : a + PIECE]
+        stack, _ = run.fleet.round(
+            {
+                **about,
+                "kind": "mend",
+                "first": a == 0,
+                "margin": margin,
+                "rows": Operand(run.data.rows(some), some),
+                "change": run.dual.sign[some] * run.alpha[some],
+                "watch": ids,
+            }
+        )
+        if a == 0:
+            near = np.sort(stack[stack >= 0].astype(np.int64))
+    return near
 
 
 def _about(run: BlockRun) -> dict[str, Any]:

@@ -18,11 +18,13 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
-from bigscreen.solvers.block.coordinator import LARGEST, START_ROWS, BlockRun, NextBlock
+from bigscreen.solvers.block.coordinator import LARGEST, START_ROWS, BlockRun
+from bigscreen.solvers.block.ending import START
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import KernelColumns
 from bigscreen.solvers.block.mending import Mending
 from bigscreen.solvers.block.messages import FixedDual, nearest, packed, scaled, unpacked
+from bigscreen.solvers.block.records import NextBlock
 from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, padded, solid
 
 
@@ -50,6 +52,7 @@ class PathProgram(BlockProgram):
         fixed = np.flatnonzero(movable & (decided != FREE))
         state.frozen = [Frozen(fixed, decided[fixed], -1)]
         state.decided[:] = 0
+        state.near = state.near[:0]
         return np.array([float(len(state.alive))])
 
     def _recall(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
@@ -57,6 +60,7 @@ class PathProgram(BlockProgram):
         rows = slice(state.start, state.start + len(state.alpha))
         state.alpha = state.dual.sign * message["coef"][rows]
         state.scores = message["scores"][rows].copy()
+        state.near = state.near[:0]
         return np.zeros(1)
 
     def _read(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
@@ -159,6 +163,7 @@ class PathSolve(BlockRun):
         self._known, self.open = self.dual, int(stack.sum())
         self.screening.clear()
         # The new problem's alpha is the last one's or a multiple, and so is what is off of scores.
+        self.ending = START
         self.mending = Mending(drift=float(np.abs(self.alpha).sum()))
         self.still, self._whole = False, np.empty(0, np.int64)
         kernel = self.design.kernel

@@ -119,7 +119,12 @@ class BlockProgram:
         ``watch`` that live here.
         """
         if len(message["ids"]):
+            near = state.near if message["exact"] else state.near[:0]
+            scores = state.scores[near]
             self._add(state, message)
+            state.scores[near] = scores
+            state.near = near
+            self._add_exact(state, near, message)
             here = message["ids"] - state.start
             own = (here >= 0) & (here < len(state.alpha))
             state.alpha[here[own]] = message["alpha"][own]
@@ -129,6 +134,19 @@ class BlockProgram:
         scores = state.scores[state.held]
         state.columns.accumulate(message["rows"], message["slots"], message["change"], scores)
         state.scores[state.alive] = scores[state.places]
+
+    def _add_exact(
+        self, state: BlockShard, rows: NDArray[np.int64], message: dict[str, Any]
+    ) -> None:
+        """The same of some rows, from float64 entries."""
+        if not len(rows):
+            return
+        side = Operand(state.X[rows], state.start + rows)
+        columns = replace(self, fine=True)._columns(side, 0)
+        scores, change = state.scores[rows], message["change"]
+        columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
+        state.scores[rows] = scores
+        state.columns.entries += columns.entries
 
     def _survey(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         alive = state.alive
@@ -160,23 +178,25 @@ class BlockProgram:
     def _mend(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """Scores from float64 entries of the rows whose rounding could tell, or could before long.
 
-        Messages bring the support piece by piece; the first one says which rows these are.
+        And of those no further than ``margin`` from it, and those of ``watch``. Messages bring the
+        support piece by piece; the first one says which rows these are, and is answered with their
+        numbers. Those whose scores are such already are not computed again.
         """
         if message["first"]:
             alive = state.alive
             dual, u = state.dual[alive], state.scores[alive]
             slack = state.relative[alive] * np.abs(u) + state.errors[alive] * message["spread"]
-            u, slack, mu = u + message["offset"], NEAR * slack, message["mu"]
+            u, mu = u + message["offset"], message["mu"]
+            slack = np.maximum(NEAR * slack, message["margin"])
             decided = dual.decide(u - slack, u + slack, (mu, mu))
-            state.near = alive[dual.arrived(decided, state.alpha[alive]) == FREE]
-            state.scores[state.near] = 0.0
-        side = Operand(state.X[state.near], state.start + state.near)
-        columns = replace(self, fine=True)._columns(side, 0)
-        scores, change = state.scores[state.near], message["change"]
-        columns.accumulate(message["rows"], np.full(len(change), -1), change, scores)
-        state.scores[state.near] = scores
-        state.columns.entries += columns.entries
-        return np.zeros(1)
+            rough = alive[dual.arrived(decided, state.alpha[alive]) == FREE]
+            wanted = np.union1d(rough, mine(state, message["watch"]))
+            state.mending = np.setdiff1d(wanted, state.near)
+            state.near = np.union1d(state.near, wanted)
+            state.scores[state.mending] = 0.0
+        self._add_exact(state, state.mending, message)
+        near = state.start + state.near if message["first"] else state.near[:0]
+        return padded(near, self.design.data.shard_rows)
 
     def _rows(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """The features of those of these rows that live here, in the words of float64.
@@ -233,6 +253,7 @@ class BlockProgram:
     def _look_at(self, state: BlockShard, keep: NDArray[np.int64]) -> None:
         """Go on with these of the rows alive."""
         state.alive, state.places = state.alive[keep], state.places[keep]
+        state.near = np.intersect1d(state.near, state.alive)
         if 2 * len(state.alive) < len(state.held):
             self._hold(state, state.places)
 
@@ -291,6 +312,7 @@ class BlockProgram:
             "frozen": np.concatenate([np.empty(0, np.int64), *(e.local for e in state.frozen)]),
             "sides": np.concatenate([np.empty(0, np.int8), *(e.side for e in state.frozen)]),
             "since": np.concatenate([np.empty(0, np.int64), *rounds]),
+            "near": state.near,
             "entries": np.array(state.columns.entries),
         }
 
@@ -303,7 +325,8 @@ class BlockProgram:
             pick = arrays["since"] == since
             state.frozen.append(Frozen(arrays["frozen"][pick], arrays["sides"][pick], since))
         state.alive = arrays["alive"].copy()
-        held = arrays.get("held", state.alive)  # checkpoints of before have none
+        # Checkpoints of before have none of these.
+        held, state.near = arrays.get("held", state.alive), arrays.get("near", state.near)
         if len(held) < len(state.held):
             self._hold(state, np.searchsorted(state.held, held))
         state.places = np.searchsorted(state.held, state.alive)
@@ -365,7 +388,7 @@ class BlockShard:
     ``decided`` counts how many screening rounds running have decided about a row. ``columns`` are
     of the rows ``held``, of which those alive have the numbers ``places``: copying columns costs
     more than rows that are not looked at any more, until these are half of them. ``near``: rows
-    whose scores are being mended.
+    whose scores are those of float64 entries; ``mending``: those that are about to be.
 
     A score may be off by ``relative |score| + errors spread``: what its entries' errors have in
     common moves it as a whole, the others add up at random. ``spread`` is the root of the sum of
@@ -387,6 +410,7 @@ class BlockShard:
     places: NDArray[np.int64]
     frozen: list[Frozen] = field(default_factory=list)
     near: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    mending: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
     def look(
         self, rows: NDArray[np.int64], message: dict[str, Any]

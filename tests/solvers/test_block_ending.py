@@ -1,0 +1,99 @@
+"""The end of a close block solve: few passes from 1e-3 to what float64 can show."""
+
+import contracts
+import numpy as np
+import pytest
+import reference
+from block_world import GRID, RECIPES, any_world, ends_right, quiet, solved, world
+from contracts import INTERCEPTS
+from sklearn.svm import SVC
+
+from bigscreen.fleet.inline import Inline
+from bigscreen.screening.dynamic import make_rule
+from bigscreen.solvers.block import coordinator, ending
+from bigscreen.solvers.block.coordinator import BlockRun
+from bigscreen.solvers.block.solver import Block
+
+TOL = 1e-10
+
+
+@pytest.fixture(scope="module", autouse=True)
+def fleet():
+    with Inline(1) as fleet, quiet():
+        yield fleet
+
+
+@pytest.fixture
+def ended(monkeypatch):
+    """Whether each try has moved alpha; beginning again with float64 columns fails the test."""
+    moved = []
+
+    def tried(run):
+        near = run.point().relative_gap <= run.ending
+        moves = ending.finished(run)
+        moved.extend([moves] if near else [])
+        return moves
+
+    def refined(run):
+        raise AssertionError("all columns were computed again")
+
+    monkeypatch.setattr(coordinator, "finished", tried)
+    monkeypatch.setattr(BlockRun, "refine", refined)
+    return moved
+
+
+def close(found):
+    """Passes from a gap of ``START`` on."""
+    return sum(event["relative_gap"] <= ending.START for event in found.history)
+
+
+@pytest.mark.parametrize("rule", ["none", "gap"])
+@pytest.mark.parametrize("sparse_rows", [False, True])
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+def test_a_few_passes_to_what_float64_shows(intercept, sparse_rows, rule, fleet, ended):
+    data = contracts.rows(3, 300, 4, 0.5, sparse_rows, **GRID)
+    w = world(data, "rbf", 30.0, intercept, gamma=0.5)
+    found = solved(w, fleet, Block(size=64), make_rule(rule), TOL)
+    assert any(ended)
+    assert close(found) <= 6
+    ends_right(w, found, TOL)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_any_problem(name, fleet, ended):
+    w = any_world(name, n=150, **GRID)
+    found = solved(w, fleet, Block(size=64), tol=TOL)
+    assert any(ended)
+    alpha, best = found.point.alpha, w.optimum
+    assert np.all(alpha >= w.dual.lo) and np.all(alpha <= w.dual.hi)
+    assert found.certificate.relative_gap <= TOL
+    value = reference.dual(w.oracle, alpha)
+    assert value == pytest.approx(best.dual, rel=1e-8)
+    assert found.certificate.dual == pytest.approx(value, rel=1e-10)
+
+
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+def test_repeated_rows(intercept, fleet):
+    """Free rows are more than the rank of their kernel entries: the optimum all the same."""
+    data = contracts.rows(2, 240, 3, 0.5, False, **GRID)
+    X = np.repeat(data.X(0, 80), 3, axis=0)
+    y = np.random.default_rng(0).integers(0, 2, 240).astype(np.int32)
+    repeated = type(data)(X, y, [0, 1], data.weights(0, 240), **GRID)
+    w = world(repeated, "rbf", 3.0, intercept, gamma=0.3)
+    ends_right(w, solved(w, fleet, Block(size=64), tol=1e-9), 1e-9)
+
+
+def test_beside_libsvm(fleet, ended):
+    data = contracts.rows(4, 250, 5, 0.5, weights=False, **GRID)
+    w = world(data, "rbf", 10.0, "true", gamma=0.4)
+    found = solved(w, fleet, Block(size=64), tol=1e-12)
+    assert any(ended)
+    weights = dict(enumerate(contracts.CLASS_WEIGHT))
+    peer = SVC(C=10.0, gamma=0.4, tol=1e-12, class_weight=weights)
+    peer.fit(data.X(0, 250).astype(float), data.y(0, 250))
+    sign = np.where(data.y(0, 250) == 1, 1.0, -1.0)
+    scores = w.gram @ (sign * found.point.alpha) + found.certificate.intercept
+    # (LIBSVM's entries are float32.)
+    np.testing.assert_allclose(scores, peer.decision_function(data.X(0, 250)), atol=1e-5)
+    inside = (found.point.alpha > 0) & (found.point.alpha < w.box)
+    np.testing.assert_allclose((sign * scores)[inside], 1.0, atol=1e-11)
