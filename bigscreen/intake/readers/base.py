@@ -23,6 +23,9 @@ from bigscreen.fleet.protocol import Each
 PIECE_BYTES = 8 << 20
 """Uncompressed bytes read at a time; what a text reader parses, and so holds, at once."""
 
+WHOLE_BYTES = 4 * PIECE_BYTES
+"""Numbers of a small file or row group, which is read whole and by anybody."""
+
 LONGEST_RECORD = 128 << 20
 """A line longer than this is refused: memory stays bounded whatever the file holds."""
 
@@ -67,6 +70,9 @@ _OF_GZIP = 31
 """What zlib calls the format of gzip, its checksum included."""
 
 _PACKED_BYTES = 1 << 14
+
+_LINE_BYTES = 1 << 14
+"""How far behind a range of bytes its last line is looked for at once."""
 
 _MAGIC: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\x1f\x8b": lambda raw: cast(BinaryIO, _Gunzip(raw)),
@@ -268,6 +274,10 @@ def _blank(source: Source) -> InputError:
     return InputError(f"{source.path} is empty: give a file with at least one row.")
 
 
+class OtherFile(InputError):
+    """A file that is not the one that was begun with."""
+
+
 @dataclass(frozen=True)
 class Span:
     """The lines of a plain file that begin within a range of its bytes, for anybody to read.
@@ -300,30 +310,34 @@ class Span:
         InputError
             If the file cannot be read, or is not the one that was cut into spans.
         """
+        before = not self.first  # a line begins at `start` if a newline stands before
         try:
-            if state_of(self.path) != self.state:
-                raise InputError(
-                    f"{self.path} is not the file that was begun with (its size or its time "
-                    "differs): leave it as it is while it is read, the same for every worker."
-                )
+            check_state(self.path, self.state)
             with self.path.open("rb") as file:
-                # A line begins at `start` if a newline stands before.
-                file.seek(self.start - (not self.first))
-                text = self._lines(file.read(self.stop - file.tell()))
-                if not self.first:
-                    text = text[text.find(b"\n") + 1 :] if b"\n" in text else b""
-                begun = len(text) - text.rfind(b"\n") - 1
-                while 0 < begun <= LONGEST_RECORD and (more := file.read(max(begun, 1 << 16))):
+                file.seek(self.start - before)
+                size = self.stop - file.tell()
+                # Most often with the end of the last line, so that nothing is copied once more.
+                text = self._lines(file.read(size + _LINE_BYTES))
+                begin = text.find(b"\n", 0, size) + 1 if before else 0
+                if before and begin in (0, size):
+                    return b"", 0
+                if end := text.find(b"\n", size - 1) + 1:
+                    return text[begin:end], 0
+                parts = [text[begin:]]
+                begun = len(text) - max(text.rfind(b"\n") + 1, begin)
+                while begun <= LONGEST_RECORD and (more := file.read(max(begun, 1 << 16))):
                     more = self._lines(more)
-                    end = more.find(b"\n") + 1
-                    text += more[:end] if end else more
-                    begun = 0 if end else begun + len(more)
+                    if end := more.find(b"\n") + 1:
+                        return b"".join([*parts, more[:end]]), 0
+                    parts.append(more)
+                    begun += len(more)
         except OSError as error:
             reason = error.strerror or "there is no such file"
             raise InputError(f"{self.path} cannot be read: {reason}.") from None
+        text = b"".join(parts)
         if begun > LONGEST_RECORD:
             return text[:-begun], begun
-        return text + b"\n" if begun else text, 0
+        return text + b"\n", 0
 
     def _lines(self, text: bytes) -> bytes:
         return text.replace(b"\r", b"\n") if self.returns else text
@@ -335,6 +349,20 @@ def state_of(path: Place) -> tuple[int, int | str]:
         return path.size(), path.mark()
     found = path.stat()
     return found.st_size, found.st_mtime_ns
+
+
+def check_state(path: Place, state: tuple[int, int | str]) -> None:
+    """Raise OtherFile unless a file is there, in the state that it was found in."""
+    try:
+        found = state_of(path)
+    except OSError as error:
+        reason = error.strerror or "there is no such file"
+        raise OtherFile(f"{path} cannot be read: {reason}.") from None
+    if found != state:
+        raise OtherFile(
+            f"{path} is not the file that was begun with (its size or its time differs): leave it "
+            "as it is while it is read, the same for every worker."
+        )
 
 
 class Piece(NamedTuple):
