@@ -1,6 +1,7 @@
 """Random faults in real processes: every command ends with the same bits, or in one sentence.
 
     python tests/fault_cases.py --cases 100 --seed 0 [--only ingest,predict] [--victims disk,chunk]
+    python tests/fault_cases.py --minutes 30 --seed 7
 
 Each case is a small fit, path, search or prediction on two worker processes (started by the
 command, or those of a scheduler of their own), or an ingest, in which something is killed,
@@ -9,12 +10,14 @@ late, the disk fills, a byte of a chunk is turned over, the client's connection 
 with what an undisturbed run writes, bit for bit; or in one sentence, without a traceback, and then
 come to that with ``--resume`` (or anew, where nothing was kept; an ingest goes on by itself). No
 process of it may be left. Prints the counts, and every case that did not. Disks fill where the user
-may mount one.
+may mount one. With ``--minutes`` it is a soak test: one case after the other for so long (inf:
+until Ctrl-C).
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -136,6 +139,7 @@ class Case:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--cases", type=int, default=100)
+    parser.add_argument("--minutes", type=float, help="for so long, however many cases that is")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default=",".join(JOBS), metavar="JOB,JOB,...")
     parser.add_argument("--victims", default=",".join(FAULTS), metavar="VICTIM,VICTIM,...")
@@ -158,15 +162,20 @@ def tried(world: World, options: argparse.Namespace, victims: list[str]) -> int:
     chance = random.Random(options.seed)
     counts: Counter[str] = Counter()
     failed = []
-    for number in range(options.cases):
-        case = drawn(chance, world.seconds, victims)
-        ended, said = world.run(case)
-        counts[ended] += 1
-        print(f"{number + 1}: {case} -> {ended}", flush=True)
-        if ended.startswith("WRONG"):
-            print(said[-2000:], flush=True)
-            failed.append({**vars(case), "ended": ended, "said": said})
-    print(json.dumps({"cases": options.cases, "counts": counts, "failed": failed}, indent=1))
+    began = time.monotonic()
+    with suppress(KeyboardInterrupt):
+        for number in itertools.count(1):
+            case = drawn(chance, world.seconds, victims)
+            ended, said = world.run(case)
+            counts[ended] += 1
+            print(f"{number}: {case} -> {ended}", flush=True)
+            if ended.startswith("WRONG"):
+                print(said[-2000:], flush=True)
+                failed.append({**vars(case), "ended": ended, "said": said})
+            over = (time.monotonic() - began) / 60
+            if number == options.cases if options.minutes is None else over >= options.minutes:
+                break
+    print(json.dumps({"cases": counts.total(), "counts": counts, "failed": failed}, indent=1))
     return int(bool(failed))
 
 

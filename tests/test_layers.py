@@ -31,6 +31,7 @@ DOORS = {
     "numcodecs": {"data", "intake"},
     "google_crc32c": {"data", "intake"},
     "h5py": {"data", "intake"},
+    "isal": {"intake"},
     "pyarrow": {"data", "intake"},
     "dask": {"fleet"},
     "distributed": {"fleet"},

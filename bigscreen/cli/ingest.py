@@ -214,7 +214,7 @@ def ingest(
     .gz, .bz2 or .xz. Several SOURCEs become one store; one may be a folder of files, or a pattern
     in quotes. Needs little memory however large the files are. After an interruption, or at the
     end of a time budget, the same command goes on where it stopped. Workers (--workers,
-    --scheduler) read and parse plain CSV and svmlight files, and sort.
+    --scheduler) read and parse plain CSV and svmlight, Parquet and small files, and sort.
 
     \b
     Examples:

@@ -61,10 +61,21 @@ def connect(
         raise
 
 
+class _Client(Client):
+    """A client that, having come to nothing, does not wait for a connection when it is deleted."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        try:
+            super().__init__(*given, **options)  # type: ignore[no-untyped-call]
+        except BaseException:
+            self.status = "closed"
+            raise
+
+
 def client_of(address: str, timeout: float, security: Security | None, until: float) -> Client:
     """A connection to a scheduler; an InputError says why there is none."""
     try:
-        return Client(
+        return _Client(
             address,
             timeout=min(timeout, max(0.1, until - time.monotonic())),
             direct_to_workers=True,

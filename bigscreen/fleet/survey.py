@@ -119,9 +119,12 @@ def survey(
             if unlike is not None:
                 worker.faults.append(f"it does not see {unlike} as it is here")
         if folder is not None:
-            for worker, why in _asked(client, workers, _written, str(folder.absolute())):
+            # What is not there yet, a fit makes within what is.
+            place = folder.absolute()
+            place = next((one for one in (place, *place.parents) if one.is_dir()), place)
+            for worker, why in _asked(client, workers, _written, str(place)):
                 if why is not None:
-                    worker.faults.append(f"it cannot write to {folder}: {why}")
+                    worker.faults.append(f"it cannot write to {place}: {why}")
     _remark([worker for worker in workers.values() if not worker.faults])
     return list(workers.values())
 

@@ -18,26 +18,24 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from glob import glob
 from pathlib import Path
 from typing import Any, Literal
 
 from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.data.folder import store_path, unfinished
 from bigscreen.data.layout import Label
-from bigscreen.data.limits import file_size, most_memory
+from bigscreen.data.limits import most_memory
 from bigscreen.data.missing import ABSENT, Missing, as_marks
 from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.data.texts import parse_dates, parse_hashes
 from bigscreen.errors import InputError, TimeOver
-from bigscreen.files.remote import Place, RemotePath, is_url, located
+from bigscreen.files.remote import RemotePath, is_url, located
 from bigscreen.files.sealed import digest
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.protocol import Each, Fleet
+from bigscreen.intake.inputs import inputs_of
 from bigscreen.intake.needs import threads_within
 from bigscreen.intake.read_pass import Reading, Request
-from bigscreen.intake.readers import is_path, open_source
-from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.settle import Build, Ingested, Wanted
 from bigscreen.intake.spill import JOURNAL, LOCK, Journal
 from bigscreen.model.model import Model
@@ -168,8 +166,9 @@ def ingest(
         Value of ``time.monotonic()`` at which to stop.
     fleet : Fleet, optional
         Such as `local_cluster` or `connect` give: its workers read and parse the pieces of plain
-        CSV and svmlight files, and sort; the dataset is the same. They must see the files, and the
-        folder of the dataset, under the same paths. Default: threads here do all.
+        CSV and svmlight files, row groups of Parquet, and small files, and sort; the dataset is the
+        same. They must see the files, and the folder of the dataset, under the same paths. Default:
+        threads here do all.
 
     Returns
     -------
@@ -276,6 +275,8 @@ def ingest(
         max_kinds=max_kinds,
         missing=gaps,
         drop_missing=drop_missing,
+        # (Of a file whose rows are not all wanted the others might have kinds of their own.)
+        small=[s.elsewhere(options) if s.small and stop is None else None for s in inputs],
     )
     wanted = Wanted(
         path=store_path(path),
@@ -470,96 +471,6 @@ class _Reporter:
             raise TimeOver(f"the time budget ended after {event['rows']:,} rows")
         if self._progress is not None:
             self._progress({"event": "ingest", **event})
-
-
-# Bytes of float32 rows per byte on disk, rather too many: of text or packed numbers, and of the
-# same compressed.
-_GROWTH, _PACKED_GROWTH = 4, 20
-UNKNOWN_BYTES = 1 << 29
-_PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq")
-
-
-@dataclass(frozen=True)
-class Input:
-    """One source.
-
-    Attributes
-    ----------
-    name : str
-    identity : list or str or None
-        Equal for equal content, as far as can be told without reading it; None: it cannot.
-    size, expected_bytes : int
-        Bytes of the source (0: not known), and a guess of its rows' bytes as float32.
-    """
-
-    name: str
-    identity: Any
-    size: int
-    expected_bytes: int
-    _source: Any
-
-    def open(self, options: dict[str, Any]) -> Reader:
-        """Return a reader of the source."""
-        return open_source(self._source, **options) if is_path(self._source) else self._source
-
-
-def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
-    """Take apart what was given as sources.
-
-    Raises
-    ------
-    InputError
-        If a file is missing, or it is no source at all.
-    """
-    if is_path(sources):
-        sources = [sources]
-    if isinstance(sources, (list, tuple)) and len(sources) and all(map(is_path, sources)):
-        return [_file(path) for source in sources for path in files_of(source)]
-    reader = open_source(sources, **options)
-    size = reader.progress()[1]
-    kind = type(sources).__name__
-    return [Input(kind, getattr(reader, "identity", None), size, size or UNKNOWN_BYTES, reader)]
-
-
-def files_of(source: str | Place) -> list[Place]:
-    """The files that a source names: itself, those of a folder, or those that match a pattern.
-
-    Names that begin with a dot or an underscore are passed over in folders.
-
-    Raises
-    ------
-    InputError
-        If there are none, or the folder is a data set already.
-    """
-    path = located(source)
-    if isinstance(path, RemotePath):
-        return [path]
-    if path.is_dir():
-        if (path / MANIFEST).exists():
-            raise InputError(f"{path} is a bigscreen dataset already: there is nothing to ingest.")
-        found = [file for file in sorted(path.iterdir()) if file.name[0] not in "._"]
-        within = next((file for file in found if file.is_dir()), None)
-        if within is not None or not found:
-            what = "no file" if within is None else f"the folder {within.name}"
-            raise InputError(f"{path} is a folder that holds {what}: name the files themselves.")
-        return [*found]
-    if path.exists() or not any(mark in str(source) for mark in "*?["):
-        return [path]
-    found = sorted(Path(name) for name in glob(str(source), recursive=True))
-    if not found:
-        raise InputError(f"no file is called like {source}: check the pattern.")
-    return [file for one in found for file in files_of(one)]
-
-
-def _file(path: Place) -> Input:
-    try:
-        size = file_size(path)
-        mark = path.mark() if isinstance(path, RemotePath) else path.stat().st_mtime_ns
-    except OSError as error:
-        reason = error.strerror or "there is no such file"
-        raise InputError(f"{path} cannot be opened: {reason}.") from None
-    growth = _PACKED_GROWTH if path.name.lower().endswith(_PACKED) else _GROWTH
-    return Input(str(path), [str(path.absolute()), size, mark], size, growth * size, path)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from bigscreen.data.layout import Features
 from bigscreen.data.missing import ABSENT
 from bigscreen.data.order import row_hash
 from bigscreen.data.preparation import Preparation
+from bigscreen.numerics.rows import njit
 
 MOST_COLUMNS = 1000
 """Wider tables have no profile."""
@@ -53,29 +54,23 @@ class Copies:
 
     def add(self, X: NDArray[Any], y: NDArray[Any]) -> None:
         """Count rows (rows, d) of one type, and what they are to be predicted as (rows,)."""
-        whole = np.empty((len(X), X.shape[1] + 1))
-        whole[:, :-1], whole[:, -1] = X, y
-        whole += 0.0  # (-0 is 0)
-        whole[np.isnan(whole)] = np.nan
-        if len(self._weights) != whole.shape[1]:
-            numbers = np.arange(whole.shape[1], dtype=np.int64)
+        if len(self._weights) != X.shape[1] + 1:
+            numbers = np.arange(X.shape[1] + 1, dtype=np.int64)
             self._weights = row_hash(self._seed, "copies", numbers) | np.uint64(1)
-        bits = whole.view(np.uint64)
-        # In place: this is done for every number of a table.
-        mixed = bits >> np.uint64(29)
-        mixed ^= bits
-        mixed *= self._weights
-        mixed ^= np.right_shift(mixed, np.uint64(32), out=bits)
-        contents = mixed.sum(axis=1, dtype=np.uint64)
+        contents = np.empty(len(X), np.uint64)
+        _mix(np.ascontiguousarray(X), y, self._weights, contents)
         hashes = row_hash(self._seed, "content", contents.view(np.int64))
-        self._merge(hashes, np.ones(len(hashes), np.int64))
+        self._merge(*np.unique(hashes[self._below(hashes)], return_counts=True))
 
     def _merge(self, hashes: NDArray[np.uint64], times: NDArray[np.int64]) -> None:
-        below = self._below(hashes)
-        joined = np.concatenate([self._hashes, hashes[below]])
-        counts = np.concatenate([self._times, times[below]])
-        self._hashes, places = np.unique(joined, return_inverse=True)
-        self._times = np.bincount(places, weights=counts, minlength=len(self._hashes)).astype(int)
+        """Count contents that ascend."""
+        places = np.searchsorted(self._hashes, hashes)
+        known = np.zeros(len(hashes), bool)
+        inside = places < len(self._hashes)
+        known[inside] = self._hashes[places[inside]] == hashes[inside]
+        self._times[places[known]] += times[known]
+        self._hashes = np.insert(self._hashes, places[~known], hashes[~known])
+        self._times = np.insert(self._times, places[~known], times[~known])
         while len(self._hashes) > KEPT:
             self._shift += 1
             below = self._below(self._hashes)
@@ -96,6 +91,57 @@ class Copies:
         return self._shift == 0
 
 
+@njit(cache=True, nogil=True)
+def _mix(
+    X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.uint64], out: NDArray[np.uint64]
+) -> None:
+    """A number for the content of every row (rows, d) and its label; equal ones have the same."""
+    d = X.shape[1]
+    for r in range(X.shape[0]):
+        total = np.uint64(0)
+        for j in range(d + 1):
+            value: Any = np.float64(X[r, j]) if j < d else np.float64(y[r])
+            value += 0.0  # (-0 is 0)
+            if value != value:
+                value = np.nan
+            bits = np.float64(value).view(np.uint64)
+            mixed = (bits ^ (bits >> np.uint64(29))) * weights[j]
+            total += mixed ^ (mixed >> np.uint64(32))
+        out[r] = total
+
+
+class Sums(NamedTuple):
+    """Of the numbers of every column: their powers' sums about a shift, counts and ends."""
+
+    powers: NDArray[np.float64]
+    counts: NDArray[np.int64]
+    zeros: NDArray[np.int64]
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def _add_numbers(
+    X: NDArray[Any], columns: NDArray[np.int64], shift: NDArray[np.float64], out: Sums
+) -> None:
+    """Add rows; what is missing counts nowhere."""
+    own = np.zeros(out.powers.shape)  # a total of its own, of which less is lost in a long sum
+    for r in range(X.shape[0]):
+        for k in range(len(columns)):
+            value = np.float64(X[r, columns[k]])
+            if value != value:
+                continue
+            off = value - shift[k]
+            out.counts[k] += 1
+            out.zeros[k] += value == 0
+            out.low[k] = min(out.low[k], value)
+            out.high[k] = max(out.high[k], value)
+            own[0, k] += off
+            own[1, k] += off * off
+            own[2, k] += off * off * off
+    out.powers[:] += own
+
+
 class TableProfile:
     """Sums up the columns of dense rows of a source.
 
@@ -106,14 +152,15 @@ class TableProfile:
     """
 
     def __init__(self, preparation: Preparation) -> None:
-        self._known, d = preparation, preparation.n_raw or 0
+        self._known = preparation
         self._numeric = preparation.numeric
         self._rows, self._copies = 0, Copies()
         self._kinds = {c: np.zeros(0, np.int64) for c in preparation.categories}
         self._shift: NDArray[np.float64] | None = None
-        self._sums, self._counts = np.zeros((3, len(self._numeric))), np.zeros(d, np.int64)
-        self._low = np.full(len(self._numeric), np.inf)
-        self._high, self._zeros = -self._low, np.zeros(len(self._numeric), np.int64)
+        width = len(self._numeric)
+        ends = np.full(width, np.inf), np.full(width, -np.inf)
+        counts = np.zeros((2, width), np.int64)
+        self._sums = Sums(np.zeros((3, width)), counts[0], counts[1], *ends)
         self._first = np.empty((0, len(self._numeric)))
 
     def add(self, X: Features, y: NDArray[Any]) -> None:
@@ -128,26 +175,16 @@ class TableProfile:
             found = np.bincount(X[X[:, c] >= 0, c].astype(np.int64), minlength=len(counts))
             found[: len(counts)] += counts
             self._kinds[c] = found
-        values = X[:, self._numeric].astype(np.float64)
         if len(self._first) < FIRST_ROWS:
-            self._first = np.concatenate([self._first, values[: FIRST_ROWS - len(self._first)]])
+            first = X[: FIRST_ROWS - len(self._first), self._numeric]
+            self._first = np.concatenate([self._first, first])
         self._rows += len(X)
-        if not values.size:
-            return
-        holes = np.isnan(values)
-        self._counts[self._numeric] += len(values) - np.count_nonzero(holes, axis=0)
-        self._zeros += np.count_nonzero(values == 0, axis=0)
-        self._low = np.fmin(self._low, np.fmin.reduce(values, axis=0))
-        self._high = np.fmax(self._high, np.fmax.reduce(values, axis=0))
         if self._shift is None:
+            values = X[:, self._numeric].astype(np.float64)
+            holes = np.isnan(values)
             fine = np.where(holes, 0, values).sum(axis=0) / np.maximum((~holes).sum(axis=0), 1)
             self._shift = fine
-        off = values - self._shift
-        off[holes] = 0
-        power = off.copy()
-        for k in range(3):
-            self._sums[k] += power.sum(axis=0)
-            power *= off
+        _add_numbers(np.ascontiguousarray(X), self._numeric, self._shift, self._sums)
 
     def record(self, recode: dict[int, NDArray[np.int32]]) -> dict[str, Any]:
         """What was seen, as JSON has it.
@@ -171,19 +208,19 @@ class TableProfile:
         }
 
     def _number(self, k: int, c: int) -> dict[str, Any]:
-        n = int(self._counts[c])
+        sums, n = self._sums, int(self._sums.counts[k])
         kind = "date" if c in self._known.dates else "number"
-        out = {"kind": kind, "missing": self._rows - n, "zeros": int(self._zeros[k])}
+        out = {"kind": kind, "missing": self._rows - n, "zeros": int(sums.zeros[k])}
         if not n or self._shift is None:
             return {**out, "remarks": ["nothing is known of it: drop it"]}
         # Central moments from sums of powers about a number near the mean.
-        m1, m2, m3 = (float(s) / n for s in self._sums[:, k])
+        m1, m2, m3 = (float(s) / n for s in sums.powers[:, k])
         variance = max(m2 - m1**2, 0.0)
         deviation = variance**0.5
         third = m3 - 3 * m1 * m2 + 2 * m1**3
-        small = 1e-9 * max(abs(self._low[k]), abs(self._high[k]), 1e-300)
+        low, high = float(sums.low[k]), float(sums.high[k])
+        small = 1e-9 * max(abs(low), abs(high), 1e-300)
         skew = third / deviation**3 if deviation > small else 0.0
-        low, high = float(self._low[k]), float(self._high[k])
         remarks = []
         if low == high:
             remarks.append("one value only: drop it")

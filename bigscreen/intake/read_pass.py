@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ from bigscreen.data.targets import as_features, coarse, plain_label
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.needs import check_source
-from bigscreen.intake.readers.base import PIECE_BYTES, Block, Reader
+from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, Block, OtherFile, Reader
+from bigscreen.intake.readers.binary import MatrixReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 from bigscreen.intake.readers.text import missing_value
 from bigscreen.intake.source import Found, Intake, Shape
@@ -33,6 +35,7 @@ LISTED = 1000
 """Dropped rows that are listed, at most."""
 
 Report = Callable[[dict[str, Any]], None]
+_Open = tuple[Reader, Iterable[Block]]
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Request:
         What says that a value is missing; where it may be, numbers are NaN in the spill.
     drop_missing : bool
         Whether rows that lack something are left out.
+    small : sequence of callable or None
+        The same of sources that are read whole, each as one piece, by whoever it may be.
     """
 
     openers: Sequence[Callable[[], Reader]]
@@ -72,6 +77,7 @@ class Request:
     max_kinds: int | None
     missing: Missing
     drop_missing: bool = False
+    small: Sequence[Callable[[], Reader] | None] = ()
 
 
 class Reading:
@@ -122,20 +128,10 @@ class Reading:
         stop = self.request.rows[1]
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
-        while not found.finished:
-            reader = self.request.openers[found.source]()
-            skip = found.source_rows
-            if found.source == last:
-                # Only here: of any other source all rows must be counted.
-                skip = max(skip, self.request.rows[0] - found.offset)
+        for reader, blocks in self._opened(each, anywhere):
             if self.spill is not None:
                 self._intake.next_source()
-            if (count := getattr(reader, "n_rows", None)) is not None:
-                check_source(
-                    reader, self._wanted(count) - self._wanted(skip), self.folder.parents[1]
-                )
-            by = anywhere if anywhere and getattr(reader, "anywhere", False) else each
-            for block in reader.blocks(skip, by):
+            for block in blocks:
                 for part in _storable(block, reader):
                     self._take(part, reader)
                 found.source_rows = block.first_row + block.X.shape[0]
@@ -149,9 +145,9 @@ class Reading:
             ended = stop is not None and found.offset + found.source_rows >= stop
             if ended or found.source == last:
                 found.finished = True
-            else:
-                found.source, found.offset = found.source + 1, found.offset + found.source_rows
-                found.source_rows = 0
+                break
+            found.source, found.offset = found.source + 1, found.offset + found.source_rows
+            found.source_rows = 0
         if self.spill is None and found.dropped:
             raise InputError(
                 f"every row lacks something: {found.dropped_rows[0]}; say what stands for missing "
@@ -165,6 +161,36 @@ class Reading:
             )
         self._intake.finish(reader)
         self._save()
+
+    def _opened(
+        self, each: Each, anywhere: Each | None
+    ) -> Iterator[tuple[Reader, Iterable[Block]]]:
+        """The readers of all sources that are not done, and their blocks, opened in turn."""
+        found, count = self.found, len(self.request.openers)
+        small = dict(enumerate(self.request.small))
+        if found.source_rows:
+            small.pop(found.source, None)  # which an earlier run has begun
+        for are_small, numbers in groupby(range(found.source, count), lambda k: bool(small.get(k))):
+            if are_small:
+                run = list(numbers)
+                wholes = (anywhere or each)(_whole, (small[k] for k in run))
+                for k, whole in zip(run, wholes, strict=True):
+                    yield whole or self._one(k, each, anywhere)
+            else:
+                yield from (self._one(k, each, anywhere) for k in numbers)
+
+    def _one(self, k: int, each: Each, anywhere: Each | None) -> _Open:
+        """The reader of a source whose turn it is, and its blocks as they are read."""
+        found, reader = self.found, self.request.openers[k]()
+        skip = found.source_rows
+        if k == len(self.request.openers) - 1:
+            # Only here: of any other source all rows must be counted.
+            skip = max(skip, self.request.rows[0] - found.offset)
+        if (count := getattr(reader, "n_rows", None)) is not None:
+            wanted = self._wanted(count) - self._wanted(skip)
+            check_source(reader, wanted, self.folder.parents[1])
+        by = anywhere if anywhere and getattr(reader, "anywhere", False) else each
+        return reader, reader.blocks(skip, by)
 
     def _wanted(self, rows: int) -> int:
         """How many of the source's first rows lie in the range asked for."""
@@ -356,6 +382,29 @@ class Reading:
         known.unknown = {int(c): count for c, count in new.pop("unknown", {}).items()}
         for name, value in new.items():
             setattr(known, name, value)
+
+
+def _whole(opened: Callable[[], Reader]) -> _Open | None:
+    """The reader of a small source and all its blocks; None where that is not to be had.
+
+    Such a source is read when its turn has come, and what is wrong with it is said then.
+    """
+    blocks: list[Block] = []
+    held = 0
+    try:
+        reader = opened()
+        if isinstance(reader, MatrixReader):  # an open file, which no other process can be given
+            return None
+        for block in reader.blocks():
+            blocks.append(block)
+            held += block.X.data.nbytes
+            if held > WHOLE_BYTES:
+                return None
+    except OtherFile:
+        raise
+    except InputError:
+        return None
+    return reader, blocks
 
 
 def _storable(block: Block, reader: Reader) -> Iterator[Block]:

@@ -426,7 +426,9 @@ class Build:
             extra={
                 **self.wanted.extra,
                 "index_base": self.found.index_base,
-                "bytes_planned": self.planned,
+                "bytes_planned": {
+                    name: size * rows // self.found.rows for name, size in self.planned.items()
+                },
             },
             overwrite=self.wanted.overwrite,
         )

@@ -39,6 +39,8 @@ SPARE_BYTES, WORKER_SPARE_BYTES = 240 * 2**20, 100 * 2**20
 """What paths and searches leave beside these for what they do not count."""
 NEARBY = 1.5
 """Copies of the rows that the coordinator has at hand, while they come."""
+MADE_ROWS = 2048
+"""Rows whose features are made at once, of float64 entries."""
 READ_COST = 0.3
 """Nanoseconds that a pass takes for a feature in memory."""
 KEPT_SHARE = 0.8
@@ -52,7 +54,10 @@ INDEX_BYTES = 32
 MOMENTS = 4
 """Matrices of moments that the coordinator holds of each of several classifiers at once."""
 PASSES = 16.0
-"""Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less)."""
+"""Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less), as
+far as choices rest on them."""
+TIMED_PASSES = 8.0
+"""The same as far as times do: five, those over an eighth of the rows, the closing one."""
 READ_AGAIN = 36.0
 """Nanoseconds that a solve takes to read a stored feature again and again which is not kept."""
 OF_ROW = 40.0
@@ -187,18 +192,21 @@ class Cost(NamedTuple):
         entry = FLOAT64_COST + (NONZERO_COST * row_bytes / 8 if sparse else product * row_bytes / 4)
         return 1e-9 * self.rows * self.width * (entry + product * self.width) / self.threads
 
-    def newton(self, of_entry: float, away: float) -> float:
-        """To solve; a pass takes so long for an entry, and a part of all is away from memory."""
+    def newton(self, of_entry: float, away: float, many: bool) -> float:
+        """To solve; a pass takes so long for an entry, and a part of all is away from memory.
+
+        ``many``: by products with the landmarks' factor and no sums of m x m over rows.
+        """
         n, m, few = self.rows, self.width, self.rows < MOMENT_ROWS * self.width
         passes = MANY_PASSES if few else FEW_PASSES
-        entries = n * m * (PASSES * of_entry + READ_AGAIN * away)
+        entries = n * m * (TIMED_PASSES * of_entry + READ_AGAIN * away)
         moments = passes * min(n / 2, MOMENT_ROWS * m) + STEPS_AT_HAND * min(PART * n, ENTRIES / m)
         products = moments * m**2 + passes * m**3
-        if m > LARGE:
+        if many:
             # Of T, in float64, and of the Hessians of samples; entries of products with the zone.
             products = (T_COST + HESSIANS * (1.5 * SAMPLE_ROWS + 1 / 6)) * m**3
             entries = n * m * LARGE_PASSES * of_entry
-        of_rows = PASSES * n * OF_ROW * self.speed.row
+        of_rows = TIMED_PASSES * n * OF_ROW * self.speed.row
         return 1e-9 * (entries + self.speed.product * products + of_rows) / self.threads
 
     def descent(self) -> float:
@@ -266,8 +274,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     if features == "stored":
         # Features are made of blocks of rows before any of the solver's memory is taken.
         made = feature_bytes if in_memory else 0
-        chunk = 2 * 4 * m * row_grid(n, 4 * m)[1] + data.chunk_rows * row_bytes
-        peak = max(peak, base + made + threads * chunk)
+        peak = max(peak, base + made + threads * _chunk_bytes(data, m))
     refusal = None
     # Landmarks are chosen before any of that is there.
     choosing = 0 if linear else choosing_bytes(request.sampling, n, m, row_bytes)
@@ -299,7 +306,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     each = cost.descent()
     if solver == "newton":
         per_pass = READ_COST if features != "recomputed" else entry * speed.entry / USUAL.entry
-        each = cost.newton(per_pass, 1.0 - resident)
+        each = cost.newton(per_pass, 1.0 - resident, many)
     seconds = build + classifiers * each + START_SECONDS
     seconds += WORKERS_SECONDS if request.cluster else 0.0
     return Plan(
@@ -320,6 +327,16 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         together=together,
         nearby_bytes=int(max(0.0, request.memory - peak) + copies * nearby),
     )
+
+
+def _chunk_bytes(data: Rows, m: int) -> float:
+    """Bytes of a thread that makes a chunk of features: its rows, a tile of them in float64.
+
+    Features that are made stand twice: some wait to be taken.
+    """
+    rows = min(row_grid(data.n_rows, 4 * m)[1], data.shard_rows)
+    tile = min(rows, MADE_ROWS) * (2 * 8 * m + 2 * data.row_bytes)
+    return rows * (data.row_bytes + 2 * 4 * m) + tile
 
 
 def _wide(data: Rows, linear: bool, threads: int, cluster: bool) -> int:
@@ -400,7 +417,7 @@ quicker (measured with 2 threads: .3 to 1.2 times as long at 3,000 to 5,000 rows
 float64 where float32 entries cannot prove the gap that is asked for."""
 FEWEST = 16
 """Kernel columns without which no fit is begun, unless fewer are asked for."""
-LOOKED_UP, STEPS_COST = 0.4, 100.0
+LOOKED_UP, STEPS_COST = 0.4, 75.0
 """Part of the kernel matrix that a solve computes (measured: 0.07 to 0.7), and nanoseconds that its
 steps and scores take for each of those entries (measured: 3 to 180)."""
 

@@ -38,7 +38,11 @@ def test_workers_that_can_take_part_and_one_that_cannot(world: World, tmp_path):
         assert unset, "these workers were started without the settings that cluster/ has"
         assert list((tmp_path / "work").iterdir()) == []
         said, code, workers = checked(
-            fleet.address, tmp_path, world.store, "--work", tmp_path / "nowhere"
+            fleet.address, tmp_path, world.store, "--work", tmp_path / "not" / "yet"
+        )
+        assert code == 0 and not (tmp_path / "not").exists(), said  # a fit makes it
+        said, code, workers = checked(
+            fleet.address, tmp_path, world.store, "--work", "/proc/nowhere"
         )
         assert code == 2 and "could not take part" in said and "cannot write to" in said
         fleet.add(path=[tmp_path / "other"])

@@ -93,6 +93,11 @@ def test_an_encrypted_cluster(world: World, tmp_path: Path, keys: dict[str, str]
             said = fit.stderr.splitlines()
             assert fit.exit_code == 2 and len(said) == 1 and sentence in said[0], fit.stderr
         assert not (tmp_path / "no.bsm.work").exists()
+        # Nothing more is heard at the end of a process whose connection came to nothing.
+        words = "import sys, bigscreen.cli; sys.exit(bigscreen.cli.main())"
+        command = [sys.executable, "-c", words, "cluster-check", "--scheduler", address]
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert run.returncode == 2 and len(run.stderr.splitlines()) == 1, run.stderr
 
 
 def test_a_cluster_that_does_not_encrypt(keys: dict[str, str]) -> None:

@@ -1,16 +1,21 @@
 """Workers parse and sort: the store is that of one thread, byte for byte, though they die."""
 
+import gzip
 import json
 import os
 import random
 import signal
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from click.testing import CliRunner
 
 from bigscreen.cli.commands import group
+from bigscreen.data.missing import Missing
 from bigscreen.errors import InputError
 from bigscreen.fleet.local import local_cluster
+from bigscreen.intake import read_pass
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers import base, open_source
 
@@ -56,16 +61,34 @@ def svmlight(path):
     return path
 
 
+def row_groups(path):
+    chance = random.Random(2)
+    numbers = [None if row % 7 == 0 else chance.random() for row in range(ROWS)]
+    texts = [f"kind {row // 100}" for row in range(ROWS)]
+    columns = {"a": numbers, "text": texts, "label": [row % 2 for row in range(ROWS)]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), path, row_group_size=130)
+    return path
+
+
 def test_the_store_is_the_same(tmp_path, monkeypatch, fleet):
     monkeypatch.setattr(base, "PIECE_BYTES", 8000)
-    for kind, how in (("csv", {**HOW, **TYPED}), ("svm", {"scale": "standard"})):
-        source = (mixed if kind == "csv" else svmlight)(tmp_path / f"rows.{kind}")
+    kinds = {"csv": mixed, "svm": svmlight, "parquet": row_groups}
+    for kind, how in (
+        ("csv", {**HOW, **TYPED}),
+        ("svm", {"scale": "standard"}),
+        ("parquet", HOW),
+    ):
+        source = kinds[kind](tmp_path / f"rows.{kind}")
         ingest(source, tmp_path / f"{kind}.store", threads=1, **how)
         alone = files(tmp_path / f"{kind}.store")
         ingest(source, tmp_path / f"{kind}.store", fleet=fleet, overwrite=True, **how)
         assert files(tmp_path / f"{kind}.store") == alone
         # An error has the words, and names the line, that it has here.
-        source.write_text(source.read_text().replace("0.5", "what", 1))
+        if kind == "parquet":
+            assert open_source(source, missing=Missing((), True)).anywhere
+            source.write_bytes(b"PAR1" + bytes(3000) + source.read_bytes()[3004:])
+        else:
+            source.write_text(source.read_text().replace("0.5", "what", 1))
         said = set()
         for where in ({"threads": 1}, {"fleet": fleet}):
             with pytest.raises(InputError) as caught:
@@ -127,3 +150,46 @@ def test_on_the_command_line(tmp_path):
     assert json.loads(result.read_text())["store"]["rows"] < ROWS
     said = run(group, [*args, "-", "--overwrite", "--workers", "2", "--threads", "2"]).output
     assert "--workers and --threads are different ways to run" in said
+
+
+def test_many_small_files(tmp_path, monkeypatch, fleet):
+    """Each is one piece, whoever reads it; what is wrong is said of the file where it is."""
+    folder = tmp_path / "parts"
+    folder.mkdir()
+    head, *lines = mixed(tmp_path / "rows.csv").read_text().replace("one\ntwo", "one").split("\n")
+    for k in range(12):
+        text = "\n".join([head, *lines[k * 80 : k * 80 + 80]])
+        name = folder / f"part-{k:02d}.csv"
+        name.write_text(text) if k % 3 else (folder / f"{name.name}.gz").write_bytes(
+            gzip.compress(text.encode())
+        )
+    stores, seen = [], []
+    whole = read_pass._whole
+    monkeypatch.setattr(read_pass, "_whole", lambda opened: seen.append(opened) or whole(opened))
+    for where in ({"threads": 1}, {"threads": 3}, {"fleet": fleet}):
+        ingest(folder, tmp_path / "s.store", overwrite=True, **where, **HOW, **TYPED)
+        stores.append(files(tmp_path / "s.store"))
+    assert stores[0] == stores[1] == stores[2]
+    assert len(seen) == 36 - 12  # (the workers have their own)
+    monkeypatch.setattr("bigscreen.intake.inputs.WHOLE_BYTES", 0)
+    ingest(folder, tmp_path / "s.store", overwrite=True, threads=2, **HOW, **TYPED)
+    assert files(tmp_path / "s.store") == stores[0]
+
+
+def test_members_of_a_gzip_file(tmp_path, monkeypatch, fleet):
+    text = mixed(tmp_path / "rows.csv").read_bytes()
+    parts = [gzip.compress(text[at : at + 900]) for at in range(0, len(text), 900)]
+    (tmp_path / "rows.csv.gz").write_bytes(b"".join(parts))
+    monkeypatch.setattr(base, "PIECE_BYTES", 4000)
+    monkeypatch.setattr("bigscreen.intake.inputs.WHOLE_BYTES", 0)
+    plain = ingest(tmp_path / "rows.csv", tmp_path / "a.store", threads=1, **HOW, **TYPED)
+    sent = []
+    each = fleet.each
+    monkeypatch.setattr(
+        fleet, "each", lambda f, items: each(f, (sent.append(i) or i for i in items))
+    )
+    made = ingest(tmp_path / "rows.csv.gz", tmp_path / "b.store", fleet=fleet, **HOW, **TYPED)
+    assert made.store.fingerprint == plain.store.fingerprint
+    assert made.holdout.fingerprint == plain.holdout.fingerprint
+    pieces = [item[0].text for item in sent if isinstance(item, tuple)]
+    assert len(pieces) > 5 and all(isinstance(piece, base.Members) for piece in pieces)

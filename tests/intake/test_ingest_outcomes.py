@@ -264,3 +264,11 @@ def test_labels_that_are_numbers_stay_labels(rows, tmp_path):
     with pytest.raises(InputError, match="more than 65536 different labels.*ask for regression"):
         ingest(measured, tmp_path / "u")
     assert ingest(measured, tmp_path / "u", regression=True).store.targets["high"] == 69_999
+
+
+def test_what_was_planned_is_of_the_store_s_own_rows(tmp_path):
+    X = np.arange(400.0).reshape(100, 4)
+    made = ingest((X, np.arange(100) % 2), tmp_path / "s.store", holdout=0.2)
+    for store in (made.store, made.holdout):
+        planned = store.manifest["extra"]["bytes_planned"]
+        assert planned["dense"] == 4 * 4 * store.n_rows

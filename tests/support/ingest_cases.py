@@ -7,9 +7,8 @@ import pytest
 from scipy.sparse import issparse
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.intake import ingest as inputs
+from bigscreen.intake import inputs, spill
 from bigscreen.intake import read_pass as reading
-from bigscreen.intake import spill
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers import binary as matrix
 

@@ -209,3 +209,18 @@ def test_a_speed_is_that_of_one_thread():
     found = speed.measure()
     assert all(0 < value < 1e4 for value in found)
     assert found.product < found.product64 < found.entry
+
+
+def test_a_wide_linear_machine_is_not_one_of_many_landmarks():
+    """Its second moments are summed over rows, however many columns there are."""
+    linear = TrainOptions(kernel="linear", solver="newton", memory=2**34)
+    narrow, wide = (plan(rows(3000, d), linear).seconds for d in (2000, 2100))
+    assert narrow < wide < 1.5 * narrow
+
+
+def test_the_rows_that_features_are_made_of_are_counted():
+    stored = TrainOptions(landmarks=500, features="stored", memory=2**34)
+    X = np.zeros((40_000, 784), np.float32)
+    wide = MemoryDataset(X, np.arange(len(X)) % 2, [0, 1], shard_rows=4096, chunk_rows=4096)
+    peak = plan(wide, stored, workers=2).peak_bytes
+    assert peak == pytest.approx(380 * 2**20, rel=0.1)  # (measured: 366 to 394 MiB)

@@ -13,7 +13,7 @@ from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
-from bigscreen.intake.readers.base import Block
+from bigscreen.intake.readers.base import Block, OtherFile
 from bigscreen.intake.readers.binary import Column
 from bigscreen.intake.readers.categories import (
     NONE,
@@ -29,6 +29,8 @@ from bigscreen.intake.readers.table import asked_kinds
 from bigscreen.intake.readers.text import missing_value
 
 _DAY_US = 86_400_000_000
+
+_Converted = tuple[Block, dict[int, tuple[list[str], NDArray[np.int64]]]]
 
 
 def needs_pyarrow(what: str) -> Any:
@@ -134,8 +136,15 @@ class ArrowReader:
         raise NotImplementedError
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """Yield record batches from row number `skip_rows` on, and each one's first row."""
+        """Yield record batches from row number `skip_rows` on, and each one's first row.
+
+        In place of a batch may stand anything that `parts` makes batches of.
+        """
         raise NotImplementedError
+
+    def parts(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
+        """Yield the record batches of what `batches` has yielded, and each one's first row."""
+        yield first, batch
 
     def beside(self, first: int, rows: int) -> tuple[Any, Any]:
         """Labels and weights of some rows that are no columns of theirs, or None."""
@@ -144,11 +153,12 @@ class ArrowReader:
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
         self._restart()
-        for block, texts in each(self._converted, self.batches(skip_rows)):
-            for j, of_column in texts.items():
-                block.X[:, j] = self._codes(j, *of_column)
-            self._done = block.first_row + block.X.shape[0]
-            yield block
+        for item, tried in each(self._tried, self.batches(skip_rows)):
+            for block, texts in self._read(item) if tried is None else tried:
+                for j, of_column in texts.items():
+                    block.X[:, j] = self._codes(j, *of_column)
+                self._done = block.first_row + block.X.shape[0]
+                yield block
 
     def _restart(self) -> None:
         typed = self._typed
@@ -194,11 +204,21 @@ class ArrowReader:
             return TEXT
         return Kind("date", "") if self._arrow.types.is_temporal(kind) else None
 
-    def _converted(
-        self, of_batch: tuple[int, Any]
-    ) -> tuple[Block, dict[int, tuple[list[str], NDArray[np.int64]]]]:
+    def _tried(self, item: tuple[int, Any]) -> tuple[Any, list[_Converted] | None]:
+        """What is to be read next, and its blocks; None where that fails, to be said in turn."""
+        try:
+            return None, list(self._read(item))
+        except OtherFile:
+            raise
+        except InputError:
+            return item, None
+
+    def _read(self, item: tuple[int, Any]) -> Iterator[_Converted]:
+        for first, batch in self.parts(*item):
+            yield self._converted(first, batch)
+
+    def _converted(self, first: int, batch: Any) -> _Converted:
         """A batch as a block, and the texts of its categories, whose codes are not known yet."""
-        first, batch = of_batch
         texts = {}
 
         def where(i: int) -> str:

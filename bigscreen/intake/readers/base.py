@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import bz2
+import io
 import lzma
+import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import IO, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,8 +22,16 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.fleet.protocol import Each
 
+try:
+    from isal import isal_zlib as inflate  # the same, in a third of the time
+except ImportError:
+    inflate = zlib
+
 PIECE_BYTES = 8 << 20
 """Uncompressed bytes read at a time; what a text reader parses, and so holds, at once."""
+
+WHOLE_BYTES = 4 * PIECE_BYTES
+"""Numbers of a small file or row group, which is read whole and by anybody."""
 
 LONGEST_RECORD = 128 << 20
 """A line longer than this is refused: memory stays bounded whatever the file holds."""
@@ -34,14 +44,14 @@ class _Gunzip:
 
     def __init__(self, raw: BinaryIO) -> None:
         self._raw = raw
-        self._member = zlib.decompressobj(_OF_GZIP)
+        self._member = inflate.decompressobj(_OF_GZIP)
 
     def read1(self, size: int) -> bytes:
         """Some of the next bytes, at most `size`; none at the end.
 
         Raises
         ------
-        EOFError, zlib.error
+        EOFError, inflate.error
             If the file ends within a member, or is damaged.
         """
         while True:
@@ -51,12 +61,13 @@ class _Gunzip:
                     if not (data := self._raw.read(_PACKED_BYTES)):
                         return b""
                     data = data.lstrip(b"\0")
-                self._member = zlib.decompressobj(_OF_GZIP)
+                self._member = inflate.decompressobj(_OF_GZIP)
             else:
                 data = self._member.unconsumed_tail or self._raw.read(_PACKED_BYTES)
                 if not data:
                     raise EOFError
-            if text := self._member.decompress(data, size):
+            text: bytes = self._member.decompress(data, size)
+            if text:
                 return text
 
     def close(self) -> None:
@@ -66,7 +77,16 @@ class _Gunzip:
 _OF_GZIP = 31
 """What zlib calls the format of gzip, its checksum included."""
 
+_MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
+"""What a member of a gzip file begins with, and other bytes by chance: once in 200 GB."""
+
+_MOST_UNPACKED = 64 << 20
+"""Content of what is taken for members, at most: of more, it is unpacked piece by piece."""
+
 _PACKED_BYTES = 1 << 14
+
+_LINE_BYTES = 1 << 14
+"""How far behind a range of bytes its last line is looked for at once."""
 
 _MAGIC: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
     b"\x1f\x8b": lambda raw: cast(BinaryIO, _Gunzip(raw)),
@@ -194,7 +214,7 @@ class Source:
         while missing > 0:
             try:
                 part = self._take(missing)
-            except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+            except (EOFError, OSError, inflate.error, lzma.LZMAError) as error:
                 done = self._read + size - missing
                 what = "ends too early" if isinstance(error, EOFError) else "is damaged"
                 raise InputError(
@@ -207,6 +227,20 @@ class Source:
             missing -= len(part)
         self._read += size - missing
         return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @property
+    def members(self) -> bool:
+        """Whether it seems to be a gzip file of several members of no great size."""
+        if not isinstance(self._file, _Gunzip) or isinstance(self.path, RemotePath):
+            return False
+        with self.path.open("rb") as file:
+            return _next_member(file, 0, self.total) < self.total
+
+    def restart(self) -> None:
+        """Go back to the start of a gzip file."""
+        self._raw.seek(0)
+        self._file = cast(BinaryIO, _Gunzip(self._raw))
+        self._take, self._read = getattr(self._file, "read1"), 0  # noqa: B009 (no BinaryIO has it)
 
     def progress(self) -> tuple[int, int]:
         """Bytes of the file on disk consumed so far, and its size."""
@@ -268,6 +302,10 @@ def _blank(source: Source) -> InputError:
     return InputError(f"{source.path} is empty: give a file with at least one row.")
 
 
+class OtherFile(InputError):
+    """A file that is not the one that was begun with."""
+
+
 @dataclass(frozen=True)
 class Span:
     """The lines of a plain file that begin within a range of its bytes, for anybody to read.
@@ -300,30 +338,34 @@ class Span:
         InputError
             If the file cannot be read, or is not the one that was cut into spans.
         """
+        before = not self.first  # a line begins at `start` if a newline stands before
         try:
-            if state_of(self.path) != self.state:
-                raise InputError(
-                    f"{self.path} is not the file that was begun with (its size or its time "
-                    "differs): leave it as it is while it is read, the same for every worker."
-                )
+            check_state(self.path, self.state)
             with self.path.open("rb") as file:
-                # A line begins at `start` if a newline stands before.
-                file.seek(self.start - (not self.first))
-                text = self._lines(file.read(self.stop - file.tell()))
-                if not self.first:
-                    text = text[text.find(b"\n") + 1 :] if b"\n" in text else b""
-                begun = len(text) - text.rfind(b"\n") - 1
-                while 0 < begun <= LONGEST_RECORD and (more := file.read(max(begun, 1 << 16))):
+                file.seek(self.start - before)
+                size = self.stop - file.tell()
+                # Most often with the end of the last line, so that nothing is copied once more.
+                text = self._lines(file.read(size + _LINE_BYTES))
+                begin = text.find(b"\n", 0, size) + 1 if before else 0
+                if before and begin in (0, size):
+                    return b"", 0
+                if end := text.find(b"\n", size - 1) + 1:
+                    return text[begin:end], 0
+                parts = [text[begin:]]
+                begun = len(text) - max(text.rfind(b"\n") + 1, begin)
+                while begun <= LONGEST_RECORD and (more := file.read(max(begun, 1 << 16))):
                     more = self._lines(more)
-                    end = more.find(b"\n") + 1
-                    text += more[:end] if end else more
-                    begun = 0 if end else begun + len(more)
+                    if end := more.find(b"\n") + 1:
+                        return b"".join([*parts, more[:end]]), 0
+                    parts.append(more)
+                    begun += len(more)
         except OSError as error:
             reason = error.strerror or "there is no such file"
             raise InputError(f"{self.path} cannot be read: {reason}.") from None
+        text = b"".join(parts)
         if begun > LONGEST_RECORD:
             return text[:-begun], begun
-        return text + b"\n" if begun else text, 0
+        return text + b"\n", 0
 
     def _lines(self, text: bytes) -> bytes:
         return text.replace(b"\r", b"\n") if self.returns else text
@@ -337,34 +379,200 @@ def state_of(path: Place) -> tuple[int, int | str]:
     return found.st_size, found.st_mtime_ns
 
 
-class Piece(NamedTuple):
-    """Whole lines of a text, the bytes read of the line behind them, and how far the file is."""
+def check_state(path: Place, state: tuple[int, int | str]) -> None:
+    """Raise OtherFile unless a file is there, in the state that it was found in."""
+    try:
+        found = state_of(path)
+    except OSError as error:
+        reason = error.strerror or "there is no such file"
+        raise OtherFile(f"{path} cannot be read: {reason}.") from None
+    if found != state:
+        raise OtherFile(
+            f"{path} is not the file that was begun with (its size or its time differs): leave it "
+            "as it is while it is read, the same for every worker."
+        )
 
-    text: bytes | Span
+
+@dataclass(frozen=True)
+class Members:
+    """The content of what looks like whole members of a gzip file, for anybody to unpack.
+
+    Attributes
+    ----------
+    path : Place
+    start, stop : int
+        At `stop` stand the bytes that a member begins with, which may be nothing but chance, or the
+        file ends.
+    state, returns
+        See `Span`.
+    skip : int
+        Bytes of the content to leave out; only of what is at the start of the file.
+    """
+
+    path: Place
+    start: int
+    stop: int
+    state: tuple[int, int | str]
+    returns: bool
+    skip: int = 0
+
+    def unpacked(self) -> Ends | None:
+        """The content in three; None unless members end where they should, checksums and all.
+
+        Raises
+        ------
+        OtherFile
+            See `check_state`.
+        """
+        check_state(self.path, self.state)
+        try:
+            with self.path.open("rb") as file:
+                file.seek(self.start)
+                packed = file.read(self.stop - self.start)
+            parts, held, unpacked = [], 0, _Gunzip(io.BytesIO(packed))
+            while part := unpacked.read1(PIECE_BYTES):
+                parts.append(part)
+                held += len(part)
+                if held > _MOST_UNPACKED:
+                    return None
+        except (EOFError, OSError, inflate.error):
+            return None
+        text = b"".join(parts)
+        if held < self.skip:
+            return None
+        if self.returns:
+            text = text.replace(b"\r", b"\n")
+        first = self.skip if self.start == 0 else text.find(b"\n") + 1 or held
+        last = max(text.rfind(b"\n") + 1, first)
+        return Ends(text[self.skip : first], text[first:last], text[last:], held)
+
+    def read(self) -> tuple[bytes, int]:
+        """The lines that begin behind a newline and end within, which were unpacked before."""
+        ends = self.unpacked()
+        assert ends is not None
+        return ends.lines, 0
+
+
+class Ends(NamedTuple):
+    """A content in three: the end of a line, whole lines, the beginning of one; and its bytes."""
+
+    before: bytes
+    lines: bytes
+    behind: bytes
+    size: int
+
+
+class Piece(NamedTuple):
+    """Whole lines of a text, the bytes read of the line behind them, and how far the file is.
+
+    Of members, when they were unpacked, what they hold beside whole lines; False: they are none.
+    """
+
+    text: bytes | Span | Members
     begun: int
     progress: tuple[int, int]
+    ends: Ends | Literal[False] | None = None
 
     def read(self) -> tuple[bytes, int]:
         """The lines, and the bytes read of the line behind them."""
-        return self.text.read() if isinstance(self.text, Span) else (self.text, self.begun)
+        return (self.text, self.begun) if isinstance(self.text, bytes) else self.text.read()
+
+    def opened(self) -> tuple[Piece, bytes, int]:
+        """The piece with its ends, and the same as `read` gives."""
+        if not isinstance(self.text, Members):
+            return self, *self.read()
+        ends = self.text.unpacked()
+        if ends is None:
+            return self._replace(ends=False), b"", 0
+        return self._replace(ends=ends._replace(lines=b"")), ends.lines, 0
 
 
-def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
+def line_pieces(source: Source, skip: int = 0, apart: bool = True) -> Iterator[Piece]:
     """Yield the text of `source` from byte `skip` on, cut where lines end; see `text_pieces`.
 
-    Of a file that is not compressed pieces are spans, which can be read anywhere. A line that is
-    longer than a piece comes after, or before, pieces without text. Whether a record ends where a
-    line does, nobody has looked.
+    Of a file that is not compressed pieces are spans, and of a gzip file of many members, if they
+    may lie ``apart``, runs of those, for `joined`: both can be read anywhere. A line that is longer
+    than a piece comes after, or before, pieces without text. Whether a record ends where a line
+    does, nobody has looked.
     """
     if not source.compressed:
         yield from _spans(source, skip)
-        return
+    elif apart and source.members:
+        yield from _members(source, skip)
+    else:
+        yield from _unpacked(source, skip)
+
+
+def _unpacked(source: Source, skip: int) -> Iterator[Piece]:
+    """Yield the text of a compressed file as it is unpacked, one piece after the other."""
     begun = b""
     for piece in _ahead(text_pieces(source)):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
         cut = piece.rfind(b"\n") + 1
         text, begun = (begun + piece[:cut], piece[cut:]) if cut else (b"", begun + piece)
         yield Piece(text, len(begun), source.progress())
+
+
+def _members(source: Source, skip: int) -> Iterator[Piece]:
+    """Yield runs of members of a gzip file, as far as they look like it."""
+    state, total = state_of(source.path), source.total
+    head = source.read(PIECE_BYTES)
+    returns = _ends_in_returns(head, source)
+    skip += len(_BYTE_ORDER) * head.startswith(_BYTE_ORDER)
+    start = 0
+    with source.path.open("rb") as file:
+        while start < total:
+            stop = _next_member(file, start, total)
+            members = Members(source.path.absolute(), start, stop, state, returns, skip)
+            yield Piece(members, 0, (stop, total))
+            start, skip = stop, 0
+
+
+def _next_member(file: IO[bytes], start: int, total: int) -> int:
+    """Where, some way behind `start`, a member seems to begin; `total` if that is too far off."""
+    at, most = start + PIECE_BYTES // 4, start + PIECE_BYTES
+    file.seek(at)
+    found = _MEMBER.search(file.read(most - at))
+    return total if found is None else at + found.start()
+
+
+Tried = TypeVar("Tried")
+
+
+def joined(
+    source: Source, skip: int, tried: Iterable[tuple[Piece, Tried | None]]
+) -> Iterator[tuple[Piece, Tried | None]]:
+    """Yield what `tried` does, and between members the lines that lie on both sides.
+
+    Where what looked like members is none, all is unpacked here from the start of the file, and
+    what was done is left out.
+    """
+    begun, size = b"", 0
+    progress = 0, source.total
+    marked = 0  # bytes of a byte order mark
+    for piece, parsed in tried:
+        ends = piece.ends
+        if ends is None:
+            yield piece, parsed
+            continue
+        assert isinstance(piece.text, Members)
+        if piece.text.start == 0:
+            marked = piece.text.skip - skip
+        if ends is False:
+            source.restart()
+            for rest in _unpacked(source, max(skip, size - marked - len(begun))):
+                yield rest, None
+            return
+        size, progress, begun = size + ends.size, piece.progress, begun + ends.before
+        if begun.endswith(b"\n"):
+            yield Piece(begun, 0, progress), None
+            begun = b""
+        yield piece, parsed
+        begun += ends.behind
+        if len(begun) > LONGEST_RECORD:
+            yield Piece(b"", len(begun), progress), None
+    if begun:
+        yield Piece(begun + b"\n", 0, progress), None
 
 
 def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -17,9 +17,11 @@ from bigscreen.files.remote import Place, located
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import (
     Block,
+    Members,
     Piece,
     RowLines,
     Source,
+    joined,
     line_pieces,
     line_places,
 )
@@ -202,7 +204,10 @@ class DelimitedReader:
         self._typed, self.dates, self.hashed = typed, typed.dates, typed.hashed
         self._restart()
         with Source(path) as source:
-            self._progress, self.anywhere = source.progress(), not source.compressed
+            self._progress, self.anywhere = (
+                source.progress(),
+                not source.compressed or source.members,
+            )
 
     def _restart(self) -> None:
         typed, missing = self._typed, self._missing
@@ -232,9 +237,10 @@ class DelimitedReader:
         self._restart()
         row, seen, records = 0, Seen(), Records(self.path, self.layout)
         with Source(self.path) as source:
-            pieces = line_pieces(source, self.layout.body_start)
+            start = self.layout.body_start
+            pieces = line_pieces(source, start)
             tries = ((piece, row < skip_rows) for piece in pieces)
-            for piece, parsed in each(self._tried, tries):
+            for piece, parsed in joined(source, start, each(self._tried, tries)):
                 self._progress = piece.progress
                 if records.rest or parsed is None:
                     text, begun = piece.read()
@@ -258,9 +264,11 @@ class DelimitedReader:
         before it is known.
         """
         piece, skip = item
-        if skip:
+        if skip and not isinstance(piece.text, Members):
             return piece, None
-        text, begun = piece.read()
+        piece, text, begun = piece.opened()
+        if skip or piece.ends is False:
+            return piece, None
         try:
             return piece, self._parsed(text, begun, 0, 0)
         except InputError:

@@ -10,7 +10,10 @@ from bigscreen.data.limits import file_size, most_memory
 from bigscreen.errors import InputError, in_units
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
-from bigscreen.intake.readers.base import PIECE_BYTES
+from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
+
+MOST_WHOLE_BYTES = 256 << 20
+"""Numbers of a row group that is read whole, at most, and then where there is much memory."""
 
 
 class ParquetReader(ArrowReader):
@@ -37,16 +40,22 @@ class ParquetReader(ArrowReader):
         import pyarrow.parquet
 
         self.path = located(path)
+        most = most_memory(memory)
         with self._readable(), pyarrow.parquet.ParquetFile(self._file()) as file:
-            schema, rows = file.schema_arrow, file.metadata.num_rows
-            self._check_sizes(file.metadata, most_memory(memory) // 4)
+            self._state = state_of(self.path)
+            schema, rows, self._metadata = file.schema_arrow, file.metadata.num_rows, file.metadata
+            self._check_sizes(file.metadata, most // 4)
         if rows == 0:
             raise InputError(f"{path} has no row.")
         super().__init__(str(path), schema, rows, **options)
+        self._whole_bytes = min(max(most // 128, WHOLE_BYTES), MOST_WHOLE_BYTES)
+        groups = range(self._metadata.num_row_groups)
+        self.anywhere = all(map(self._is_piece, groups))
 
     def _file(self) -> Any:
-        """What pyarrow opens: a path, or an open file elsewhere."""
-        return self.path.open() if isinstance(self.path, RemotePath) else self.path
+        """What pyarrow opens: a path that holds in any folder, or an open file elsewhere."""
+        path = self.path.absolute()
+        return path.open() if isinstance(path, RemotePath) else path
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -91,20 +100,43 @@ class ParquetReader(ArrowReader):
             return next(file.iter_batches(step, columns=names))
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
-        """See `ArrowReader.batches`; whole row groups before them are not read."""
+        """See `ArrowReader.batches`: numbers of row groups, and batches of those that are large."""
+        first = 0
+        for g in range(self._metadata.num_row_groups):
+            rows = self._metadata.row_group(g).num_rows
+            skip = max(skip_rows - first, 0)
+            if skip < rows:
+                of_group = (g, skip)
+                if self._is_piece(g):
+                    yield first, of_group
+                else:
+                    yield from self.parts(first, of_group)
+            first += rows
+
+    def parts(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
+        """See `ArrowReader.parts`."""
+        if not isinstance(batch, tuple):
+            yield first, batch
+            return
+        group, skip_rows = batch
         step = max(PIECE_BYTES // (8 * len(self._names)), 1)
-        # Texts stay numbers of a dictionary: one that occurs often is not written out as often.
-        file = self._arrow.parquet.ParquetFile(self._file(), read_dictionary=self.text_names)
-        with self._readable(), file:
-            first = 0
-            groups = list(range(file.metadata.num_row_groups))
-            while groups and first + file.metadata.row_group(groups[0]).num_rows <= skip_rows:
-                first += file.metadata.row_group(groups.pop(0)).num_rows
-            wanted = [f for f in (self._columns.label, self._columns.weight) if f is not None]
-            wanted += self._columns.features
-            names = [self._names[f] for f in wanted]
-            for batch in file.iter_batches(step, groups, columns=names):
-                skip = max(skip_rows - first, 0)
-                if skip < len(batch):
-                    yield first + skip, batch.slice(skip)
-                first += len(batch)
+        wanted = [f for f in (self._columns.label, self._columns.weight) if f is not None]
+        names = [self._names[f] for f in [*wanted, *self._columns.features]]
+        check_state(self.path.absolute(), self._state)
+        with (
+            self._readable(),
+            # Texts stay numbers of a dictionary: one that occurs often is not written out as often.
+            self._arrow.parquet.ParquetFile(
+                self._file(), metadata=self._metadata, read_dictionary=self.text_names
+            ) as file,
+        ):
+            for found in file.iter_batches(step, [group], columns=names):
+                skip, skip_rows = min(skip_rows, len(found)), max(skip_rows - len(found), 0)
+                if skip < len(found):
+                    yield first + skip, found.slice(skip)
+                first += len(found)
+
+    def _is_piece(self, group: int) -> bool:
+        """Whether a row group may be read whole, by anybody."""
+        rows = self._metadata.row_group(group).num_rows
+        return bool(8 * rows * len(self._names) <= self._whole_bytes)

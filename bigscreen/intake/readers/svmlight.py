@@ -20,6 +20,7 @@ from bigscreen.intake.readers.base import (
     RowLines,
     Source,
     decode,
+    joined,
     line_pieces,
     line_places,
     too_long,
@@ -189,7 +190,10 @@ class SvmlightReader:
         self.unseen: dict[int, int] = {}
         self._restart()
         with Source(path) as source:
-            self._progress, self.anywhere = source.progress(), not source.compressed
+            self._progress, self.anywhere = (
+                source.progress(),
+                not source.compressed or source.members,
+            )
 
     def _restart(self) -> None:
         self.min_index, self.max_index = LARGEST_INDEX + 1, -1
@@ -215,7 +219,7 @@ class SvmlightReader:
         self._restart()
         first_row, line, seen = 0, 1, Seen()
         with Source(self.path) as source:
-            for piece, parsed in each(self._tried, line_pieces(source)):
+            for piece, parsed in joined(source, 0, each(self._tried, line_pieces(source))):
                 self._progress = piece.progress
                 if parsed is None:
                     text, begun = piece.read()
@@ -237,7 +241,9 @@ class SvmlightReader:
 
     def _tried(self, piece: Piece) -> tuple[Piece, Parsed | None]:
         """Parse as if the text began in line 0; None where it has an error, to be named later."""
-        text, begun = piece.read()
+        piece, text, begun = piece.opened()
+        if piece.ends is False:
+            return piece, None
         try:
             return piece, self._parsed(text, begun, 0)
         except InputError:

@@ -330,7 +330,7 @@ def first_fields(source: Source, layout: Layout) -> Fields | None:
         See `find_fields` and `Records`.
     """
     records = Records(source.path, layout)
-    for piece in line_pieces(source, layout.body_start):
+    for piece in line_pieces(source, layout.body_start, apart=False):
         text, begun = piece.read()
         found = find_fields(source.path, layout, records.rest + text, records.line)
         if found.fields is not None:

@@ -1,0 +1,121 @@
+"""What an ingest is given: files, those of folders and patterns, or data in Python already."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from glob import glob
+from pathlib import Path
+from typing import Any
+
+from bigscreen.data.dataset import MANIFEST
+from bigscreen.data.limits import file_size
+from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.intake.readers import is_path, open_source
+from bigscreen.intake.readers.base import WHOLE_BYTES, Reader, check_state
+
+# Bytes of float32 rows per byte on disk, rather too many: of text or packed numbers, and of the
+# same compressed.
+_GROWTH, _PACKED_GROWTH = 4, 20
+UNKNOWN_BYTES = 1 << 29
+_PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq")
+
+
+@dataclass(frozen=True)
+class Input:
+    """One source.
+
+    Attributes
+    ----------
+    name : str
+    identity : list or str or None
+        Equal for equal content, as far as can be told without reading it; None: it cannot.
+    size, expected_bytes : int
+        Bytes of the source (0: not known), and a guess of its rows' bytes as float32.
+    """
+
+    name: str
+    identity: Any
+    size: int
+    expected_bytes: int
+    _source: Any
+
+    @property
+    def small(self) -> bool:
+        """Whether it is a file of hardly more than what is parsed at once."""
+        return is_path(self._source) and self.expected_bytes <= WHOLE_BYTES
+
+    def open(self, options: dict[str, Any]) -> Reader:
+        """Return a reader of the source."""
+        return open_source(self._source, **options) if is_path(self._source) else self._source
+
+    def elsewhere(self, options: dict[str, Any]) -> Callable[[], Reader]:
+        """What opens the same file in any folder, if it is the same there."""
+        path = self._source.absolute()
+        return partial(_opened, path, tuple(self.identity[1:]), options)
+
+
+def _opened(path: Place, state: tuple[int, int | str], options: dict[str, Any]) -> Reader:
+    check_state(path, state)
+    return open_source(path, **options)
+
+
+def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
+    """Take apart what was given as sources.
+
+    Raises
+    ------
+    InputError
+        If a file is missing, or it is no source at all.
+    """
+    if is_path(sources):
+        sources = [sources]
+    if isinstance(sources, (list, tuple)) and len(sources) and all(map(is_path, sources)):
+        return [_file(path) for source in sources for path in files_of(source)]
+    reader = open_source(sources, **options)
+    size = reader.progress()[1]
+    kind = type(sources).__name__
+    return [Input(kind, getattr(reader, "identity", None), size, size or UNKNOWN_BYTES, reader)]
+
+
+def files_of(source: str | Place) -> list[Place]:
+    """The files that a source names: itself, those of a folder, or those that match a pattern.
+
+    Names that begin with a dot or an underscore are passed over in folders.
+
+    Raises
+    ------
+    InputError
+        If there are none, or the folder is a data set already.
+    """
+    path = located(source)
+    if isinstance(path, RemotePath):
+        return [path]
+    if path.is_dir():
+        if (path / MANIFEST).exists():
+            raise InputError(f"{path} is a bigscreen dataset already: there is nothing to ingest.")
+        found = [file for file in sorted(path.iterdir()) if file.name[0] not in "._"]
+        within = next((file for file in found if file.is_dir()), None)
+        if within is not None or not found:
+            what = "no file" if within is None else f"the folder {within.name}"
+            raise InputError(f"{path} is a folder that holds {what}: name the files themselves.")
+        return [*found]
+    if path.exists() or not any(mark in str(source) for mark in "*?["):
+        return [path]
+    found = sorted(Path(name) for name in glob(str(source), recursive=True))
+    if not found:
+        raise InputError(f"no file is called like {source}: check the pattern.")
+    return [file for one in found for file in files_of(one)]
+
+
+def _file(path: Place) -> Input:
+    try:
+        size = file_size(path)
+        mark = path.mark() if isinstance(path, RemotePath) else path.stat().st_mtime_ns
+    except OSError as error:
+        reason = error.strerror or "there is no such file"
+        raise InputError(f"{path} cannot be opened: {reason}.") from None
+    growth = _PACKED_GROWTH if path.name.lower().endswith(_PACKED) else _GROWTH
+    return Input(str(path), [str(path.absolute()), size, mark], size, growth * size, path)
