@@ -238,6 +238,18 @@ def test_sides_of_a_shard(fleet):
     np.testing.assert_array_equal(state.side == AT_LO, margin < -h)
     np.testing.assert_array_equal(state.side == FREE, np.abs(margin) <= h)
 
+    # V and H hold the rows at a side once, whether a pass was their first or has moved them.
+    for other in (w, 0.4 * w):
+        coefs = np.stack([other, other], axis=1)
+        still = {**message, "kind": "trial", "steps": np.zeros(1), "coefs": coefs, "slack": 0.0}
+        more = {"extras": np.zeros((0, 2)), "travel": np.zeros(2), "shift": np.full(2, 9.0)}
+        program.step(state, {**still, **more}, totals)
+        program.step(state, {**message, "ref": 1}, totals)
+        alpha = state.dual.hi * (1 - state.dual.sign * (world.phi[:n] @ other) > h)
+        side_sum = (state.dual.sign * alpha) @ world.phi[:n]
+        np.testing.assert_allclose(state.side_sum.sum(axis=0), side_sum, rtol=1e-9, atol=1e-9)
+        assert state.side_lin.sum() == pytest.approx(alpha.sum())
+
 
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("kernel", ["linear", "rbf"])

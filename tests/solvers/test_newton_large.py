@@ -70,9 +70,14 @@ def test_a_ridge_stands_beside_the_kernel_of_many_landmarks(many):
         nystrom.factor_of(Linear(), Operand(np.zeros_like(side.X)))
 
 
+@pytest.mark.parametrize("sparse_rows", [False, True])
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
-def test_a_sampled_hessian_is_that_of_its_rows(intercept, many):
-    world = contracts.world(contracts.rows(1, n=400), "rbf", 0.5, intercept)
+def test_a_sampled_hessian_is_that_of_its_rows(intercept, kernel, sparse_rows, many):
+    """Of landmarks in float32, of raw features in float64."""
+    world = contracts.world(
+        contracts.rows(1, n=400, sparse_rows=sparse_rows), kernel, 0.5, intercept
+    )
     algebra = Algebra(world.design, SumLayout.of(world.problem, world.data))
     rng = np.random.default_rng(3)
     rows = np.sort(rng.choice(400, 130, replace=False))
@@ -81,10 +86,11 @@ def test_a_sampled_hessian_is_that_of_its_rows(intercept, many):
     sample = Sample(rows, rng.uniform(0.1, 2.0, 130), border, diagonal)
     columns = world.design.columns(world.data.rows(rows), np.float64)
     phi = np.hstack([world.design.features_of(columns), border])
+    close = {"rtol": 1e-9} if kernel == "linear" else {"rtol": 1e-2, "atol": 1e-3}
     hessian = (phi * sample.weight[:, None]).T @ phi + np.diag(diagonal)
     v = rng.normal(size=algebra.size)
     found = SampledHessian(algebra, sample).solve(v)
-    np.testing.assert_allclose(found, np.linalg.solve(hessian, v), rtol=1e-2, atol=1e-3)
+    np.testing.assert_allclose(found, np.linalg.solve(hessian, v), **close)
     again = Sample.unpacked(**sample.packed)
     np.testing.assert_array_equal(SampledHessian(algebra, again).solve(v), found)
 

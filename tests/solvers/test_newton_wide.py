@@ -111,3 +111,56 @@ def test_no_score_is_farther_off_than_its_slack(kernel):
             off = float(np.max(np.abs(np.subtract(*ends))))
             slack = solve._rounding([coef])
             assert 0 < off <= slack <= design.score_error(coef)
+
+
+def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(monkeypatch):
+    """What is near reaches farther for rows of earlier passes, by the steps made since."""
+    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
+    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
+    monkeypatch.setattr(coordinator, "ENTRIES", 0)  # and so no rows at hand
+    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
+    asked = []
+
+    class Asked(Watched):
+        def round(self, message):
+            if message.get("near") is not None:
+                asked.append((message["near"], message["travel"]))
+            return super().round(message)
+
+    world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
+    with Asked() as fleet:
+        run = Run(world.design, world.problem, fleet)
+        fit(run, Newton(tol=2e-4), Limits(2e-4, 200))
+    assert len(asked) >= 3
+    for near, travel in asked:
+        # One for each past pass, falling to the last; rows that no pass has scored are looked at.
+        assert len(near) == len(travel) and near[-1] == np.inf
+        assert np.all(np.diff(near[:-1]) <= 0) and near[-2] > 0
+    assert any(near[0] > 1.01 * near[-2] for near, _ in asked)
+
+
+def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(monkeypatch):
+    """Steps with rows held where they are not lead astray; P over all rows falls all the same."""
+    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
+    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
+    monkeypatch.setattr(coordinator, "ENTRIES", 0)
+    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
+    monkeypatch.setattr(coordinator, "HELD", 0.0)
+    seen, look = [], NewtonRun._look
+
+    def looked(self, place):
+        w = place.seen[: self.design.rank]
+        phi = world.design.features_of(world.design.columns(world.data.X(0, 1500), np.float64))
+        margin = world.oracle.s * (phi @ w)
+        before = 0.5 * float(w @ w) + float(world.box @ np.maximum(0.0, 1.0 - margin))
+        look(self, place)
+        seen.append((before, place.point.primal))
+
+    monkeypatch.setattr(NewtonRun, "_look", looked)
+    world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 30.0)
+    with Inline(1) as fleet:
+        run = Run(world.design, world.problem, fleet)
+        fitted = fit(run, Newton(tol=1e-5), Limits(1e-5, 300))
+    contracts.solver_law(world, fitted.point, fitted.certificate, 1e-5)
+    assert seen
+    assert all(after <= before * (1 + 1e-5) for before, after in seen)
