@@ -4,6 +4,7 @@ import contracts
 import numpy as np
 import pytest
 
+from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -96,6 +97,35 @@ def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, monkeypatch):
     assert all(one["primal"] >= proof.dual for one in fitted.history)
     np.testing.assert_array_equal(fitted.point.coef, other.point.coef)
     assert proof.gap == other.certificate.gap
+
+
+def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
+    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
+    monkeypatch.setattr(coordinator, "ENTRIES", 0)
+    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
+    monkeypatch.setattr(coordinator, "HELD", 0.0)  # and so a closing pass is not enough
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
+
+    def fitted(folder, stop=0, **how):
+        def report(event):
+            if event.get("pass") == stop:
+                raise KeyboardInterrupt
+
+        with Inline(1) as fleet:
+            run = Run(world.design, world.problem, fleet, folder=folder, **how)
+            return fit(run, Newton(tol=2e-4), Limits(2e-4, 200), report=report)
+
+    whole = fitted(tmp_path / "whole")
+    assert whole.passes["closing"] == 2
+    for stop in range(1, len(whole.history)):
+        folder = tmp_path / str(stop)
+        with pytest.raises(KeyboardInterrupt):
+            fitted(folder, stop)
+        resumed = fitted(folder, resume=True)
+        np.testing.assert_array_equal(resumed.point.coef, whole.point.coef)
+        assert resumed.certificate == whole.certificate
 
 
 @pytest.mark.parametrize("kernel", ["rbf", "laplacian"])

@@ -189,7 +189,8 @@ class NewtonRun(Rounds):
         """Go where the last trial found P least, and sum the gradient there.
 
         With the zone's second moment, which a step over all rows is made of, unless the next step
-        can be over rows nearby. ``nearby``: the last one was, and moved their scores so far.
+        can be over rows nearby. ``nearby``: the last one was not over all rows, and moved
+        scores so far.
         """
         h, k, moving = trial.h, trial.best, len(trial.steps) > 1
         moment = False
@@ -209,7 +210,7 @@ class NewtonRun(Rounds):
         moved = place.expected if nearby is None else nearby
         place.moves.append(place.t * moved if moving else 0.0)
         place.h = h
-        if moving:
+        if moving and nearby is None:
             if place.t < 0.5:
                 place.wide = min(place.wide * 2, 16.0)
             elif place.t >= 1.0:
@@ -327,11 +328,9 @@ class NewtonRun(Rounds):
         Goes where P is least; if that is where they had begun, none are held again.
         """
         assert place.seen is not None
-        kept = place.stalled, place.wide
-        trial = self.seek(place, place.seen - place.x, GRID, place.h)
-        place.expected = float(np.sum(place.moves))
-        self.take(place, trial)
-        (place.stalled, place.wide), place.holding = kept, place.t < 1.0
+        stalled, trial = place.stalled, self.seek(place, place.seen - place.x, GRID, place.h)
+        self.take(place, trial, float(np.sum(place.moves)))
+        place.stalled, place.holding = stalled, place.t < 1.0
 
     # -- rows nearby ---------------------------------------------------------------------------
     def approach(self, place: Place) -> bool:
@@ -389,7 +388,7 @@ class NewtonRun(Rounds):
             if found:
                 local.add(self._gather(place, counts, local.room))
         if trial is None or trial.steps[trial.best] < SHORT:
-            place.local = False
+            place.local = place.held = False
             return False
         place.decrement = local.decrement
         place.seen = place.x

@@ -15,6 +15,9 @@ from bigscreen.solvers.newton.sampled import Sample
 SMALLEST = 2.0**-500
 """Smoothing is nothing long before: what h is divided by must be no 0."""
 
+UNKNOWN = 1e300
+"""Stands for how far scores have moved where that is not known."""
+
 STEADY = 1e-6
 """Relative gap from which h follows the gap that there is, not the one that is asked for."""
 
@@ -124,6 +127,8 @@ class Place:
             "stalled": self.stalled,
             "local": self.local,
             "holding": self.holding,
+            "held": self.held,
+            "seen": self.seen.tolist() if self.held and self.seen is not None else None,
             "worn": self.worn,
         }
 
@@ -132,7 +137,10 @@ class Place:
         cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
     ) -> Place:
         """The place that ``to_dict`` wrote, before its gradient round."""
-        same = ("h", "errors", "moves", "t", "wide", "stalled", "local", "holding", "worn")
+        same = ("h", "errors", "moves", "t", "wide", "stalled", "local", "holding", "worn", "held")
+        # Checkpoints of before have neither: nobody knows how far those steps moved scores.
+        saved = {"seen": None, "moves": [UNKNOWN] * len(saved["past"]), **saved}
+        seen = saved["seen"]
         return cls(
             x=np.array(saved["x"]),
             bundle=Bundle.from_dict(metric, saved["bundle"]),
@@ -140,6 +148,7 @@ class Place:
             average=None if moment is None else Average(moment, *saved["known"]),
             zone=Zone(saved["zone"]),
             passed=Passed(saved["visited"], saved["alive"]),
+            seen=None if seen is None else np.array(seen),
             **{name: saved[name] for name in same if name in saved},
         )
 
