@@ -182,7 +182,7 @@ class BlockRun:
             elif verdict.region is not None:
                 self.screen(verdict.region)
             if not finished(self):
-                self.advance()
+                self.take(*self.solved())
 
     # -- starts --------------------------------------------------------------------------------
     def open_cold(self) -> None:
@@ -279,8 +279,8 @@ class BlockRun:
         self.open_at(alpha)
 
     # -- blocks --------------------------------------------------------------------------------
-    def advance(self) -> None:
-        """Solve the chosen block, move its rows, and choose the next one."""
+    def solved(self) -> tuple[Dual, NDArray[np.int64], Any, Stretch, NDArray[np.int64]]:
+        """Solve the chosen block: what ``take`` moves."""
         self.enter()
         ids = self.gram.ids
         part, alpha = self.dual[ids], self.alpha[ids]
@@ -295,7 +295,7 @@ class BlockRun:
             usual = USUAL * float(np.quantile(far, 0.75))
             self.steps(part, alpha, G, depth * min(usual, self.violation), left)
         # Rows that leave 0 side by side: their columns, most of which are new, are so too.
-        self.take(part, ids, self.gram.X, Stretch(alpha, before, G), ids)
+        return part, ids, self.gram.X, Stretch(alpha, before, G), ids
 
     def take(
         self,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.fleet.shards import blas_threads
 from bigscreen.solvers.block.face import Faces
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.mending import sharpen
@@ -62,7 +63,8 @@ def finished(run: BlockRun) -> bool:
     run.gram.entries += gram.entries
     part, alpha = run.dual[ids], run.alpha[ids]
     faces = Faces(gram.K, part, alpha, G, run.mu, run.noise)
-    faces.solve()
+    with blas_threads(1):  # bits are to be the same wherever the coordinator is
+        faces.solve()
     found = part.sign * faces.c + 0.0
     if np.array_equal(found, alpha):
         run.ending = LATER * before
