@@ -26,6 +26,9 @@ It drops those raised in the callbacks of its garbage collection (Dask has one),
 references and in finalizers, prints them and goes on.
 """
 
+LOST_SECONDS = 2.0
+"""When one is raised again that nobody handles by then: compiled code drops some without a word."""
+
 
 class _Signals:
     """The signals that this process has had, and what it does with further ones."""
@@ -53,7 +56,7 @@ def orderly(last: bool) -> Iterator[None]:
         return
     _signals.terminated, _signals.held, _signals.closing = False, False, None
     term = signal.signal(signal.SIGTERM, _terminate)
-    alarm = signal.signal(signal.SIGALRM, _raise)
+    alarm = signal.signal(signal.SIGALRM, _again)
     dropped, sys.unraisablehook = sys.unraisablehook, partial(_dropped, sys.unraisablehook)
     if before is not signal.SIG_IGN:  # of a command in the background of a shell
         signal.signal(signal.SIGINT, _interrupt)
@@ -100,6 +103,7 @@ def exit_code(code: int) -> int:
 def _interrupt(number: int, frame: FrameType | None) -> None:
     if _signals.closing is None:
         _signals.closing = time.monotonic()
+        signal.setitimer(signal.ITIMER_REAL, LOST_SECONDS)
         raise KeyboardInterrupt
     if time.monotonic() - _signals.closing > CLOSING_SECONDS:
         sys.stderr.write("interrupted\n")
@@ -114,8 +118,14 @@ def _dropped(otherwise: Callable[[Any], object], of: Any) -> None:
         otherwise(of)
 
 
-def _raise(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
+def _again(number: int, frame: FrameType | None) -> None:
+    """Raise the interruption again, unless the command is on its way to its end."""
+    handled = sys.exc_info()[1]
+    while handled is not None and not isinstance(handled, KeyboardInterrupt):
+        handled = handled.__context__
+    if handled is None:
+        signal.setitimer(signal.ITIMER_REAL, LOST_SECONDS)
+        raise KeyboardInterrupt
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:

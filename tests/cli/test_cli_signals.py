@@ -29,7 +29,7 @@ main(prog_name="bigscreen")
 """
 
 WHERE_PYTHON_DROPS_IT = """
-import gc, os, signal, sys, time, weakref
+import ctypes, gc, os, signal, sys, time, weakref
 from bigscreen.cli.signals import orderly
 
 signal.signal(2, signal.default_int_handler)
@@ -40,7 +40,8 @@ def collected(phase, info):
         os.kill(os.getpid(), number)
 
 class Thing:
-    pass
+    def __getattr__(self, name):
+        os.kill(os.getpid(), number)
 
 number, how = int(sys.argv[1]), sys.argv[2]
 try:
@@ -48,6 +49,8 @@ try:
         if how == "collection":
             gc.callbacks.append(collected)
             gc.collect()
+        elif how == "compiled":  # which says nothing of what it has dropped
+            ctypes.pythonapi.PyObject_HasAttrString(ctypes.py_object(Thing()), b"any")
         else:
             thing = Thing()
             seen = weakref.ref(thing, lambda _: os.kill(os.getpid(), number))
@@ -56,6 +59,30 @@ try:
             time.sleep(0.1)
         print("went on")
 except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+ITS_TIME = """
+import os, signal, time
+from contextlib import ExitStack
+from bigscreen.cli import signals
+
+def close():
+    for _ in range(12):
+        time.sleep(0.1)
+    print("all was closed")
+
+signal.signal(2, signal.default_int_handler)
+signals.LOST_SECONDS = 0.2
+try:
+    with signals.orderly(last=False), ExitStack() as owned:
+        owned.callback(close)
+        try:
+            os.kill(os.getpid(), 2)
+            time.sleep(30)
+        except KeyboardInterrupt as error:
+            raise ValueError("another on its way") from None
+except ValueError:
     print("interrupted")
 """
 
@@ -121,11 +148,17 @@ def test_next_to_nothing_is_imported_before_signals_are_heard() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("how", ["collection", "reference"])
+@pytest.mark.parametrize("how", ["collection", "compiled", "reference"])
 def test_where_python_drops_exceptions(number: int, how: str) -> None:
     words = [sys.executable, "-c", WHERE_PYTHON_DROPS_IT, str(number), how]
     done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
+
+
+def test_an_end_that_takes_its_time_is_not_interrupted() -> None:
+    words = [sys.executable, "-c", ITS_TIME]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    assert (done.stdout, done.stderr) == ("all was closed\ninterrupted\n", "")
 
 
 def test_terminated_while_workers_start(tmp_path: Path) -> None:
