@@ -30,6 +30,14 @@ class Watched(Inline):
         return super().round(message)
 
 
+@pytest.fixture
+def wide(monkeypatch):
+    """Any zone is a wide one, and no rows are at hand."""
+    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
+    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
+    monkeypatch.setattr(coordinator, "ENTRIES", 0)
+
+
 def test_a_step_by_products_is_the_newton_step_to_a_tenth():
     world = contracts.world(contracts.rows(0, n=60), "linear", 1.0)
     algebra = Algebra(world.design, SumLayout.of(world.problem, world.data))
@@ -49,11 +57,8 @@ def test_a_step_by_products_is_the_newton_step_to_a_tenth():
 
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
 @pytest.mark.parametrize("hold", [False, True])
-def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, monkeypatch):
+def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, wide, monkeypatch):
     """Their results are the same on any number of threads."""
-    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
-    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
-    monkeypatch.setattr(coordinator, "ENTRIES", 0)  # and so no rows at hand
     monkeypatch.setattr(coordinator, "HELD_PART", 1.0 if hold else -1.0)
     monkeypatch.setattr(coordinator, "HELD", 0.5)  # so near that many cross
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 0.5, intercept)
@@ -71,11 +76,8 @@ def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, monkeypatc
 
 
 @pytest.mark.parametrize("held", [0.0, 1e9])
-def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, monkeypatch):
+def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, wide, monkeypatch):
     """Where rows were held to the wrong side all are scored, and the run goes on."""
-    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
-    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
-    monkeypatch.setattr(coordinator, "ENTRIES", 0)  # and so no rows at hand
     monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
     monkeypatch.setattr(coordinator, "HELD", held)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
@@ -99,10 +101,9 @@ def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, monkeypatch):
     assert proof.gap == other.certificate.gap
 
 
-def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
-    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
-    monkeypatch.setattr(coordinator, "ENTRIES", 0)
+def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(
+    tmp_path, wide, monkeypatch
+):
     monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
     monkeypatch.setattr(coordinator, "HELD", 0.0)  # and so a closing pass is not enough
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
@@ -143,11 +144,8 @@ def test_no_score_is_farther_off_than_its_slack(kernel):
             assert 0 < off <= slack <= design.score_error(coef)
 
 
-def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(monkeypatch):
+def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(wide, monkeypatch):
     """What is near reaches farther for rows of earlier passes, by the steps made since."""
-    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
-    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
-    monkeypatch.setattr(coordinator, "ENTRIES", 0)  # and so no rows at hand
     monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
     asked = []
 
@@ -169,11 +167,8 @@ def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(mon
     assert any(near[0] > 1.01 * near[-2] for near, _ in asked)
 
 
-def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(monkeypatch):
+def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wide, monkeypatch):
     """Steps with rows held where they are not lead astray; P over all rows falls all the same."""
-    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
-    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
-    monkeypatch.setattr(coordinator, "ENTRIES", 0)
     monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
     monkeypatch.setattr(coordinator, "HELD", 0.0)
     seen, look = [], NewtonRun._look
