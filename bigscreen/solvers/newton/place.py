@@ -160,8 +160,8 @@ def next_h(place: Place, tol: float, small: float = 1.0) -> float:
     proportional to h) plus ``||gradient||^2 / 2``. h ends where the former is half of what is
     asked, and is lowered only when the decrease that the Newton step promises is no more than
     the part ``small`` of what smoothing costs: sooner, and steps become tiny and the dual point
-    useless. So it does not run ahead of the gap either: a closer tol
-    goes where a wider one went, and then on.
+    useless. So it does not run ahead of the gap either: a closer tol goes where a wider one went,
+    and then on.
     """
     assert place.point is not None
     h, cost = place.h, place.zone.weight * place.h / 12
