@@ -37,7 +37,7 @@ DOORS = {
     "distributed": {"fleet"},
     "prometheus_client": {"fleet"},
     "psutil": {"fleet", "train", "tune"},
-    "threadpoolctl": {"fleet", "estimators", "train"},
+    "threadpoolctl": {"fleet"},
     "sklearn": {"estimators", "train", "cli", "export"},
     "fsspec": {"files"},
     "joblib": {"export"},

@@ -15,7 +15,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.features.nystrom import Factor
 from bigscreen.fit.loop import fit
-from bigscreen.fleet.shards import blas_threads
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model

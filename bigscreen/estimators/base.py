@@ -33,8 +33,8 @@ from bigscreen.estimators.inputs import (
     is_store,
     open_store,
 )
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
-from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.evaluate import evaluate, scored_blocks
 from bigscreen.model.model import Model, check_match
 from bigscreen.report.report import FitReport

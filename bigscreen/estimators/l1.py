@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from bigscreen.data.targets import check_weights
 from bigscreen.errors import InputError
 from bigscreen.estimators.inputs import is_chunked, is_store
-from bigscreen.fleet.shards import blas_threads
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.solvers.l1 import l1_svm
 
 

@@ -27,8 +27,8 @@ from bigscreen.estimators.base import (
     offset_word,
 )
 from bigscreen.estimators.inputs import Labelled, Targets, is_store, open_store, plain_labels
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
-from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.report.path import PathBar
 from bigscreen.train.options import PROBLEMS, TrainOptions

@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
 from bigscreen.files.remote import RemotePath
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import (
     FloatArray,
@@ -35,7 +36,6 @@ from bigscreen.fleet.shards import (
     Shards,
     Totals,
     added,
-    one_blas_thread,
     stacked,
 )
 
@@ -117,7 +117,7 @@ class Inline:
         left = iter(items)
         first = list(islice(left, 2))
         items = chain(first, left)
-        with one_blas_thread:
+        with blas_threads(1):
             if self.workers == 1 or len(first) < 2:  # nobody else to wait for
                 yield from map(function, items)
                 return

@@ -5,22 +5,19 @@ from __future__ import annotations
 import functools
 import os
 import queue
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import psutil
 from numpy.typing import NDArray
-from threadpoolctl import ThreadpoolController
 
 from bigscreen.files.checkpoint import write_shard
+from bigscreen.fleet.blas import blas_threads
 
 Result = TypeVar("Result")
 FloatArray = NDArray[np.float64]
@@ -62,46 +59,6 @@ class Program(Protocol):
 
     def load(self, shard: int, arrays: Arrays) -> Any:
         """The state that :meth:`save` gave these arrays for."""
-
-
-def blas_threads(limit: int) -> AbstractContextManager[Any]:
-    """BLAS on at most so many threads, from this call to the end of the context."""
-    # Looking for the libraries takes 3 ms, a tenth of a small fit; only imports bring new ones.
-    limiter: AbstractContextManager[Any] = _controller(len(sys.modules)).limit(
-        limits=limit, user_api="blas"
-    )
-    return limiter
-
-
-@lru_cache(maxsize=1)
-def _controller(modules: int) -> ThreadpoolController:
-    return ThreadpoolController()
-
-
-class _OneBlasThread:
-    """While anyone is inside, BLAS runs on one thread: the fleet's threads share the cores.
-
-    The limit is one of the process and holders need not nest (generators), so they are counted.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._holders = 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            self._holders += 1
-            if self._holders == 1:
-                self._limit = blas_threads(1)
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._holders -= 1
-            if self._holders == 0:
-                self._limit.__exit__(None, None, None)
-
-
-one_blas_thread = _OneBlasThread()
 
 
 class Shards:
@@ -153,7 +110,7 @@ class Shards:
         results: dict[int, Result] = {}
         threads = min(self.threads, len(calls))
         parts: list[Totals] = [{} for _ in range(threads)]
-        with one_blas_thread:
+        with blas_threads(1):
             if threads == 1:
                 for k, call in enumerate(calls):
                     results[k] = function(*call, parts[0])

@@ -25,6 +25,7 @@ from bigscreen.errors import InputError
 from bigscreen.files.checkpoint import Checkpoint
 from bigscreen.files.remote import located
 from bigscreen.fleet import gauges
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.shards import (
     Arrays,
     FloatArray,
@@ -33,7 +34,6 @@ from bigscreen.fleet.shards import (
     Shards,
     Totals,
     added,
-    one_blas_thread,
     stacked,
 )
 
@@ -360,7 +360,7 @@ def apply(name: str, item: Any) -> Any:
     plugin = _here[worker.address, name]
     assert isinstance(plugin, Function)
     try:
-        with one_blas_thread:
+        with blas_threads(1):
             return plugin.function(item)
     except InputError as error:
         raise InputError(f"the worker {worker.address}: {error}") from None

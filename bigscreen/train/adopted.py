@@ -22,7 +22,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import Fitted
-from bigscreen.fleet.shards import blas_threads
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.model.model import Model

@@ -22,9 +22,9 @@ from bigscreen.files.sealed import Arrays
 from bigscreen.files.work import PROBLEM
 from bigscreen.fit.loop import BEYOND
 from bigscreen.fit.monitor import Report
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.fleet.shards import blas_threads
 from bigscreen.kernels.base import Kernel
 from bigscreen.model.file import packed
 from bigscreen.model.solved_path import SolvedPath

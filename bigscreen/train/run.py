@@ -12,7 +12,7 @@ import psutil
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
-from bigscreen.fleet.shards import blas_threads
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.model.model import Model
 from bigscreen.train.cross import calibration, folds_of
 from bigscreen.train.exact import EarlyJob, ExactJob

@@ -15,8 +15,8 @@ from bigscreen.errors import InputError, is_number
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
-from bigscreen.fleet.shards import blas_threads
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.definite import examined
 from bigscreen.kernels.given import Custom, Precomputed

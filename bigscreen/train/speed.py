@@ -18,7 +18,7 @@ from bigscreen.data.limits import read_json
 from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
 from bigscreen.files.sealed import Damaged, check_seal, sealed
-from bigscreen.fleet.shards import blas_threads
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Rbf
 

@@ -14,8 +14,8 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.work import PROBLEM
 from bigscreen.fit.monitor import Report
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.fleet.shards import blas_threads
 from bigscreen.model.model import Model
 from bigscreen.train.path_options import PathOptions, make_folds
 from bigscreen.train.problems import check_rows, problems

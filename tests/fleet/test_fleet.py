@@ -26,10 +26,10 @@ from fleet_programs import (
     slow_square,
     square,
 )
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigscreen.errors import InputError
-from bigscreen.fleet import shards
+from bigscreen.fleet import blas, shards
 from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
@@ -183,12 +183,62 @@ def test_blas_has_one_thread_in_rounds_and_items(fleet):
     assert [library["num_threads"] for library in threadpool_info()] == before
 
 
-def test_blas_is_restored_when_holders_interleave(inline):
+def test_blas_has_what_all_who_hold_it_ask_for(inline):
+    """Generators end when somebody forgets them: in the middle of a fit, or long after it."""
     before = [library["num_threads"] for library in threadpool_info()]
     first, second = inline.each(square, range(9)), inline.each(square, range(9))
     next(first), next(second)
+    with blas.blas_threads(1):
+        first.close()
+        second.close()
+        assert blas_threads(0) == 1
+        first = inline.each(square, range(9))
+        next(first)
+        with blas.blas_threads(64):
+            assert blas_threads(0) == 1
+    assert blas_threads(0) == 1
     first.close()
-    second.close()
+    assert [library["num_threads"] for library in threadpool_info()] == before
+    with blas.blas_threads(64):  # at most
+        assert [library["num_threads"] for library in threadpool_info()] == before
+
+
+def test_blas_is_held_whichever_thread_has_set_it_before():
+    """(threadpoolctl lets one thread set it, as long as that lives, and says nothing to others.)"""
+    done, going = threading.Event(), threading.Event()
+
+    def other():
+        threadpool_limits(2, "blas")
+        going.set()
+        done.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    try:
+        assert going.wait(60)
+        before = blas_threads(0)
+        with blas.blas_threads(1):
+            assert blas_threads(0) == 1
+        assert blas_threads(0) == before
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_fits_in_threads_leave_blas_as_it_was():
+    before = [library["num_threads"] for library in threadpool_info()]
+    barrier, seen = threading.Barrier(4), []
+
+    def hold(turn):
+        barrier.wait()
+        for _ in range(50):
+            with blas.blas_threads(1 + turn % 2):
+                seen.append(turn % 2 or blas_threads(0) == 1)
+
+    threads = [threading.Thread(target=hold, args=(turn,)) for turn in range(4)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert len(seen) == 200 and all(seen)
     assert [library["num_threads"] for library in threadpool_info()] == before
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.fleet.shards import blas_threads
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.solvers.block.face import Faces
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.mending import sharpen
