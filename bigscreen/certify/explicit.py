@@ -29,7 +29,7 @@ from bigscreen.problems.point import (
     Reading,
     SumLayout,
     Terms,
-    add_rows,
+    add_in_blocks,
     relative,
 )
 from bigscreen.problems.recipes import CSvc, Problem
@@ -46,6 +46,9 @@ FARTHER = 4.0
 
 COLUMN_ROWS = 1024
 """Rows whose columns are held, and added up, at once: a tile and its columns stay in cache."""
+
+BLOCK_ROWS = 32
+"""Those that are added up before the rest: the sum's bound is so many roundings, not a tile's."""
 
 CLOSE = 1e-4
 """Relative gap below which rows near their kink are made exact: for wider ones nothing hangs on it.
@@ -98,6 +101,8 @@ class _ShardSums:
     keep: bool = False
     margin: float = 0.0
     """Rows that are no farther than this from a kink are made exact; 0: none."""
+    digits: bool = False
+    """Whether all rows that are part of a sum are made exact, so that P and D are."""
 
     def __call__(self, item: tuple[int, FloatArray | None]) -> _Sums:
         """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores)."""
@@ -156,7 +161,8 @@ class _ShardSums:
         if exact is not None and self.margin:
             gradient = part.gradient(scores, self.mu)
             moves = sensitivity(part, alpha, gradient, self.margin)
-            near = np.flatnonzero(moves > AT_SIDE * part.reach)
+            doubtful = moves > AT_SIDE * part.reach
+            near = np.flatnonzero(doubtful | (alpha != 0) if self.digits else doubtful)
             instead, moves[near] = exact(near), 0.0
             sums = np.empty(len(near))
             _scores(instead, self.coef, self._constant, sums)
@@ -224,15 +230,21 @@ class _ShardSums:
             sums[OTHERS + k] += np.abs(alpha).sum()
             terms = Terms(self.frame, dual, alpha)
             values[k] += terms.sums
-            # By itself, as a long sum rounds more than a sum of short ones.
-            part = np.zeros(parts[k].shape)
+            part, some = np.zeros(parts[k].shape), border[near]
             for coef, term in terms.parts:
-                add_rows(instead, border[near], coef[near], term[near], part)
+                add_in_blocks(instead, some, coef[near], term[near], self.block, part)
                 coef[near] = 0.0
-            terms.add(slice(None), columns, border, part)
+                add_in_blocks(columns, border, coef, term, self.block, part)
             parts[k] += part
             used |= alpha != 0
         sums[4] += np.count_nonzero(used)
+
+    @property
+    def block(self) -> int:
+        """Rows of a tile that are summed by themselves."""
+        # (Of sparse rows that would cost more than they have entries.)
+        sparse = self.exact.kernel is None and self.exact.data.is_sparse
+        return COLUMN_ROWS if sparse else BLOCK_ROWS
 
     @property
     def _constant(self) -> float:
@@ -397,8 +409,12 @@ def close(
     margin = 0.0
     if dtype is np.float32 and not frame.curved:
         margin = _margin(source or design, point)
+    # Rows that are out for certain add nothing: float32 scores are enough of them.
+    digits = margin > 0 and point.gap < DIGITS * abs(point.primal)
     program = _ShardSums(
-        design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep, margin
+        *(design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep),
+        margin,
+        digits,
     )
     kept: list[NDArray[Any]] = []
     some: list[tuple[NDArray[np.int64], FloatArray]] = []
@@ -443,8 +459,10 @@ def close(
     # machine that is published has the coefficients themselves, with which scores are summed, and
     # ``lengths`` below says what has become of ||w||^2.
     largest = frame.largest(exact.column_bound)
-    tile = min(COLUMN_ROWS, data.chunk_rows)
-    rows_summed = tile + 2 * (data.shard_rows // tile + 1) + data.n_shards
+    tile, block = min(COLUMN_ROWS, data.chunk_rows), program.block
+    # (Exact rows and others are summed in blocks of their own.)
+    blocks = tile // block + 2
+    rows_summed = block + blocks + 2 * (data.shard_rows // tile + 1) + data.n_shards
     offsets = abs(constant) + float(np.max(np.abs([*multiplier, *best]), initial=0.0))
     # Of a sum of so many products (maths.md 4).
     deviation = UNIT_ROUNDOFF * (2.0 * float(np.sqrt(exact.width)) + 2.0)
@@ -480,7 +498,7 @@ def close(
         left += scaled * size
         rest = sample.of_gap(data.n_rows, point.w - w_alpha, scaled) + left * FARTHER * sample.far
         rounding = min(rounding, summed_own + summed_other + rest)
-    coarse = rounding > ROUNDING_PART * gap or gap < DIGITS * abs(primal)
+    coarse = rounding > ROUNDING_PART * gap or (gap < DIGITS * abs(primal) and not digits)
     if certify == "float32" and coarse and sample.rows:
         return close(design, problem, point, fleet, "float64", source, keep)
     evidence = None
@@ -508,7 +526,7 @@ def close(
         rounding_bound=float(rounding),
         primal_rounding=float(own),
         dual_rounding=float(other),
-        certified_in=certify,
+        certified_in="float64" if digits else certify,
         rows=int(rows),
         support=int(support),
         intercept=constant + problem.offset(np.array(best) if frame.groups > 1 else sum(best)),

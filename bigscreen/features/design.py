@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from bigscreen.kernels.base import FLOAT64, Kernel
 from bigscreen.kernels.operand import Operand, scratch
 from bigscreen.kernels.square import Square
 from bigscreen.kernels.standard import Linear
-from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy
+from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.recipes import Problem
 
@@ -325,6 +325,61 @@ def scores(design: Design, coef: FloatArray, fleet: Fleet) -> FloatArray:
     return np.concatenate(list(parts))
 
 
+class AtSides(NamedTuple):
+    """Gradients of rows (n,), and ``sum s alpha [c, 1]`` (m + 1,) of alpha at their sides."""
+
+    G: FloatArray
+    sums: FloatArray
+
+
+def at_sides(
+    design: Design, problem: Problem, coef: FloatArray, offset: float, fleet: Fleet
+) -> AtSides:
+    """All rows at the sides that they are on by these scores: one pass, columns in float32.
+
+    Parameters
+    ----------
+    design : Design
+        One with columns (not the exact kernel machine).
+    problem : Problem
+        One whose boxes begin at 0.
+    coef : float64 (m,)
+    offset : float
+        What is added to scores.
+    fleet : Fleet
+    """
+    gradients, total = [], np.zeros(design.width + 1)
+    # Added in shard order: the same bits for any number of workers.
+    for part in fleet.each(_AtSides(design, problem, coef, offset), range(design.data.n_shards)):
+        gradients.append(part.G)
+        total += part.sums
+    return AtSides(np.concatenate(gradients), total)
+
+
+@dataclass(frozen=True)
+class _AtSides:
+    design: Design
+    problem: Problem
+    coef: FloatArray
+    offset: float
+
+    def __call__(self, shard: int) -> AtSides:
+        design, data = self.design, self.design.data
+        start, stop = data.shard(shard)
+        dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
+        G, total = np.empty(len(dual)), np.zeros(design.width + 1)
+        for a, b in row_ranges(stop - start, data.chunk_rows):
+            X = data.X(start + a, start + b)
+            for c, d in row_ranges(b - a, COLUMN_ROWS):
+                columns = design.columns(X[c:d], passing="summed") if design.kernel else X[c:d]
+                tile, rows, own = slice(a + c, a + d), as_rows(columns), np.empty(d - c)
+                column_dots(rows, self.coef, own)
+                part = dual[tile]
+                G[tile] = part.gradient(own + self.offset)
+                _add(rows, part.sign * np.where(G[tile] > 0, part.hi, 0.0), total)
+        return AtSides(G, total)
+
+
 @dataclass(frozen=True)
 class _ColumnSum:
     design: Design
@@ -359,6 +414,13 @@ class _Scores:
             for a, b in row_ranges(stop - start, data.chunk_rows)
         ]
         return np.concatenate(found)
+
+
+@njit(cache=True, nogil=True)
+def column_dots(columns: Any, coef: FloatArray, out: FloatArray) -> None:
+    """``out_i = c_i . coef`` of rows by their columns, dense or CSR."""
+    for i in range(len(out)):
+        out[i] = row_dot(columns, i, coef)
 
 
 @njit(cache=True, nogil=True)

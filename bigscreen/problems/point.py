@@ -499,10 +499,34 @@ def add_rows(
     columns: Any, border: FloatArray, coef: FloatArray, term: NDArray[np.integer], v: FloatArray
 ) -> None:
     """``v[term_i] += coef_i [c_i, border_i]``, columns dense or CSR; a coefficient 0 is skipped."""
-    m = v.shape[1] - border.shape[1]
     for i in range(len(coef)):
         if coef[i] != 0.0:
-            total = v[term[i]]
-            row_axpy(columns, i, coef[i], total)
-            for j in range(border.shape[1]):
-                total[m + j] += coef[i] * border[i, j]
+            _add_row(columns, border, coef, i, v[term[i]])
+
+
+@njit(cache=True, nogil=True)
+def add_in_blocks(
+    columns: Any,
+    border: FloatArray,
+    coef: FloatArray,
+    term: NDArray[np.integer],
+    rows: int,
+    v: FloatArray,
+) -> None:
+    """`add_rows` that sums so many rows by themselves: a long sum rounds more than short ones."""
+    block, used = np.zeros(v.shape), 0
+    for i in range(len(coef)):
+        if coef[i] != 0.0:
+            _add_row(columns, border, coef, i, block[term[i]])
+            used += 1
+        if used == rows or (used and i == len(coef) - 1):
+            v += block
+            block[:], used = 0.0, 0
+
+
+@njit(cache=True, nogil=True)
+def _add_row(columns: Any, border: FloatArray, coef: FloatArray, i: int, total: FloatArray) -> None:
+    m = len(total) - border.shape[1]
+    row_axpy(columns, i, coef[i], total)
+    for j in range(border.shape[1]):
+        total[m + j] += coef[i] * border[i, j]

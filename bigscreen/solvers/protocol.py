@@ -100,12 +100,14 @@ class Verdict:
 
     ``region`` holds w* around the point's w, None where nothing can be screened;
     ``restart`` asks to take back every row that was screened; ``doubted`` says that the closing
-    pass found a gap much wider than the point's own: rounding has come to tell.
+    pass found a gap much wider than the point's own: rounding has come to tell. ``ahead``: once few
+    rows are near their kink another solver takes over, which looks at all of them anyway.
     """
 
     region: Ball | None = None
     restart: bool = False
     doubted: bool = False
+    ahead: bool = False
 
 
 class Check(Protocol):

@@ -1,5 +1,7 @@
 """A float32 closing pass that makes rows near their kink exact says what the gap in float64 is."""
 
+from fractions import Fraction
+
 import contracts
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from bigscreen.certify.sample import Sample
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
+from bigscreen.problems.point import add_in_blocks, add_rows
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
 
@@ -79,6 +82,46 @@ def test_rows_near_their_kink_left_as_they_are_would_be_caught(fleet, monkeypatc
         allowed = one.rounding_bound + exact.rounding_bound
         found.append(abs(one.gap - exact.gap) <= allowed or one.certified_in == "float64")
     assert found == [True, False]
+
+
+@pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
+def test_of_a_close_gap_p_and_d_are_those_of_float64_columns(intercept, fleet, monkeypatch):
+    world = contracts.world(contracts.rows(1, n=2000), "rbf", 1.0, intercept)
+    run = Run(world.design, world.problem, fleet)
+    point = fit(run, Newton(tol=2e-8), Limits(2e-8, 200)).point
+    apart = []
+    for digits in (explicit.DIGITS, 0.0):
+        monkeypatch.setattr(explicit, "DIGITS", digits)
+        own, exact = both(world.design, world.problem, point, fleet)
+        apart.append(abs(own.primal - exact.primal) / exact.primal)
+        assert abs(own.gap - exact.gap) <= own.rounding_bound + exact.rounding_bound
+        assert own.certified_in == ("float64" if digits else "float32")
+    assert apart[0] <= 1e-13 and apart[1] > 1e-10
+
+
+def test_a_long_sum_of_equal_rows_is_off_by_no_more_than_its_blocks_say():
+    """Whatever one addition rounds off every one does: no law of large numbers helps."""
+    rows, block = 1024, 32
+    columns, border = np.full((rows, 3), 1 / 3), np.empty((rows, 0))
+    coef, term = np.full(rows, 1 / 7), np.zeros(rows, np.int64)
+    plain, blocks = np.zeros((1, 3)), np.zeros((1, 3))
+    add_rows(columns, border, coef, term, plain)
+    add_in_blocks(columns, border, coef, term, block, blocks)
+    true = float(rows * Fraction(1 / 3) * Fraction(1 / 7))
+    allowed = (block + rows // block) * 2.0**-53 * true
+    assert np.all(np.abs(blocks - true) <= allowed)
+    assert np.all(np.abs(plain - true) > allowed)
+
+
+def test_rows_without_a_part_are_no_part_of_a_block():
+    rng = np.random.default_rng(0)
+    columns, border = rng.normal(size=(70, 3)), rng.normal(size=(70, 1))
+    coef, term = rng.normal(size=70) * (rng.random(70) < 0.4), rng.integers(0, 2, 70)
+    coef[-1] = 0.0
+    found, wanted = np.zeros((2, 2, 4))
+    add_in_blocks(columns, border, coef, term, 8, found)
+    np.add.at(wanted, term, coef[:, None] * np.hstack([columns, border]))
+    np.testing.assert_allclose(found, wanted, rtol=1e-13, atol=1e-13)
 
 
 @pytest.mark.parametrize("bias", [0.0, 0.02, 1.0])

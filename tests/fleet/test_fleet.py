@@ -204,7 +204,7 @@ def test_blas_has_what_all_who_hold_it_ask_for(inline):
 
 
 def test_blas_is_held_whichever_thread_has_set_it_before():
-    """(threadpoolctl lets one thread set it, as long as that lives, and says nothing to others.)"""
+    """Whoever set it first: threadpoolctl obeys that thread alone, as long as it lives."""
     done, going = threading.Event(), threading.Event()
 
     def other():

@@ -10,6 +10,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.solvers.newton import near
+from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
@@ -55,6 +56,23 @@ def test_where_there_is_no_room_for_them_all_rows_are_stepped_over(monkeypatch):
     monkeypatch.setattr(near, "_Rows", None)  # nobody asks for them
     model = fitted(replace(OPTIONS, tol=1e-7))
     assert model.provenance["certificates"][0]["relative_gap"] <= 1e-7
+
+
+def test_they_take_over_before_anybody_looks_at_all_rows(monkeypatch):
+    began, looks, solve = [], [], near.Nearby.solve
+
+    def noted(self, run, check):
+        began.append((self.standing.gap, int(np.sum(self.first))))
+        return solve(self, run, check)
+
+    monkeypatch.setattr(near.Nearby, "solve", noted)
+    monkeypatch.setattr(NewtonRun, "_look", lambda self, place: looks.append(place))
+    monkeypatch.setattr(NewtonRun, "approach", lambda self, place: looks.append(place))
+    (proof,) = fitted().provenance["certificates"]
+    ((gap, rows_near),) = began
+    assert gap > 1e-5 and rows_near < 0.4 * 2000
+    assert not looks
+    assert proof["relative_gap"] <= 1e-9
 
 
 def test_threads_do_not_tell():

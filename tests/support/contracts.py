@@ -155,9 +155,12 @@ def certificate_is_true(world: World, point: Point, found: Certificate) -> None:
     np.testing.assert_allclose(found.primal, primal, rtol=0, atol=room)
     room = 1e-12 * size + found.dual_rounding
     for part in point.readings:
-        # A small h makes another alpha (as feasible, as good) of the last bits of a score.
-        largest = world.design.column_bound * np.abs(part.coef).sum() + abs(part.intercept) + 1
-        room += part.weight * world.box.sum() * largest * 2.0**-50 * largest / part.smoothing
+        # A small h makes another alpha (as feasible, as good) of the last bits of a score, and D
+        # of it is another by as much as w(alpha) is long.
+        longest = world.design.column_bound
+        largest = longest * np.abs(part.coef).sum() + abs(part.intercept) + 1
+        moved = part.weight * world.box.sum() * largest * 2.0**-50 / part.smoothing
+        room += moved * (largest + longest * np.nan_to_num(point.apart or 0.0))
     np.testing.assert_allclose(found.dual, dual, rtol=0, atol=room)
     # (The gap can be known better than either.)
     room += found.rounding_bound - found.dual_rounding

@@ -106,6 +106,7 @@ class NewtonRun(Rounds):
                     "bytes_read": int(self.read * self.row_bytes),
                     "fixed_hi": place.passed.fixed[0],
                     "fixed_lo": place.passed.fixed[1],
+                    "reach": self.within_reach(place, place.h) if self.ahead else 0.0,
                     "decrement": place.decrement,
                     "settled": next_h(place, max(self.options.tol, COARSE_TOL)) >= place.h,
                     "full_passes": self.passes[0],
@@ -116,7 +117,7 @@ class NewtonRun(Rounds):
             )
             if verdict is None:
                 return place.point
-            self.read = 0
+            self.read, self.ahead = 0, verdict.ahead
             place.passed.fixed = (0, 0)
             if place.held:
                 # The closing pass has found rows that are no longer on the side they were held to.
@@ -131,7 +132,7 @@ class NewtonRun(Rounds):
                 self.open(self.program)
                 self.enter(place)
                 continue
-            if self.approach(place) or self.hold(place):
+            if (not self.ahead and self.approach(place)) or self.hold(place):
                 continue
             if place.step is None:
                 self._steer(place)
@@ -283,10 +284,12 @@ class NewtonRun(Rounds):
         Returns False, with the place as it was, where that is not worth it.
         """
         assert place.point is not None
-        tol, wide, place.seen = self.options.tol, self.options.tol > HELD_TOL, place.x
+        tol, wide = self.options.tol, self.options.tol > HELD_TOL
+        place.seen, place.seen_primal = place.x, place.point.primal
         wanted = LAST_AIM * tol if wide else HELD_GAP * max(tol, LEAST_TOL)
         if not self._may_hold(place) or place.point.relative_gap <= wanted:
             return False
+        few = False
         for k in range(HELD_ROUNDS):
             if place.step is None:
                 self._steer(place)
@@ -301,7 +304,8 @@ class NewtonRun(Rounds):
             few = place.step is None and self.within_reach(place, place.h) > 0
             if place.point.relative_gap <= wanted or place.stalled or few:
                 break
-        if not wide or place.point.relative_gap > wanted:
+        done = place.point.relative_gap <= wanted
+        if not (wide and done or self.ahead and few):
             self._look(place)
         return True
 
@@ -323,12 +327,16 @@ class NewtonRun(Rounds):
         return near if self.inside <= HELD_PART * place.passed.alive else None
 
     def _look(self, place: Place) -> None:
-        """Score all rows from where steps with rows held have led back to where all were scored.
+        """Score all rows where steps with rows held have led: P is to be less than at their start.
 
-        Goes where P is least; if that is where they had begun, none are held again.
+        Where it is not, go back towards there, to where P is least; if that is the start itself,
+        none are held again.
         """
         assert place.seen is not None
-        stalled, trial = place.stalled, self.seek(place, place.seen - place.x, GRID, place.h)
+        back, stalled = place.seen - place.x, place.stalled
+        trial = self.seek(place, np.zeros(len(back)), GRID[:1], place.h)
+        if not trial.primal < place.seen_primal:
+            trial = self.seek(place, back, GRID, place.h)
         self.take(place, trial, float(np.sum(place.moves)))
         place.stalled, place.holding = stalled, place.t < 1.0
 
@@ -391,7 +399,7 @@ class NewtonRun(Rounds):
             place.local = place.held = False
             return False
         place.decrement = local.decrement
-        place.seen = place.x
+        place.seen, place.seen_primal = place.x, place.point.primal
         self.take(place, trial, local.moved(local.rows.G))
         return True
 
@@ -446,6 +454,7 @@ class NewtonRun(Rounds):
             "largest": self.largest,
             "zero": self.zero,
             "passes": self.passes,
+            "ahead": self.ahead,
         }
         known = {} if place.known is None else {"moment": place.known.moment}
         some = {} if place.sample is None else place.sample.packed
@@ -455,7 +464,7 @@ class NewtonRun(Rounds):
         """The place that ``_meta`` describes: one gradient round over the restored shards."""
         saved = meta["solver"]
         self.program, self.algebra.unit, self.largest = program, saved["unit"], saved["largest"]
-        self.zero = saved.get("zero", False)
+        self.zero, self.ahead = saved.get("zero", False), saved.get("ahead", False)
         self.passes = list(saved.get("passes", [0, 0]))  # checkpoints of before have none
         place = Place.from_dict(self.algebra.metric, saved, meta.get("moment"))
         if "table" in meta:

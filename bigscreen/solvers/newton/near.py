@@ -8,19 +8,14 @@ Each round ends in the scores of all rows: those that have crossed their kink ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.beside import Beside
-from bigscreen.features.design import (
-    Design,
-    row_ranges,
-    scores,
-    weighted_columns,
-    with_constant,
-)
+from bigscreen.features.design import Design, at_sides, row_ranges, scores, with_constant
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, SumLayout
@@ -171,7 +166,8 @@ class Nearby:
             nearby.add(more, at.alpha)
             curved = PER_COORDINATE * len(local.x)
             local.h = max(local.h, wide(dual[nearby.places], local.G, left, curved))
-            tol = AIM * check.target * (LOOSE if k == 0 and at.gap > FAR_OFF else 1.0)
+            far = k == 0 and at.gap > FAR_OFF * min(check.target / LEAST_TOL, 1.0)
+            tol = AIM * check.target * (LOOSE if far else 1.0)
             part, w_alpha, gap, steps = _stepped(local, tol * abs(primal))
             read, passes = read + steps * len(part), passes + steps
             alpha = np.array(at.alpha)
@@ -191,7 +187,8 @@ class Nearby:
             came = int(np.sum(crossed))
             full = inside + came > most
             others = ~nearby.inside & ~crossed & (dual.hi > 0)
-            beside = max(min(int(AROUND * came), most - inside - came), 0)
+            beside = max(int(AROUND * came), len(local.x)) if came else 0
+            beside = max(min(beside, most - inside - came), 0)
             more = crossed | _nearest(G, others, beside)
             point = replace(point, primal=primal)
             stats = {
@@ -272,19 +269,21 @@ class EndGame:
         assert isinstance(problem, CSvc)
         constant = SumLayout.of(problem, data).constant
         dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-        G = dual.gradient(scores(design, point.coef, run.fleet) + point.intercept)
+        G, sums = at_sides(design, problem, point.coef, point.intercept, run.fleet)
         x = np.append(point.w, point.intercept / constant) if constant else point.w
-        near = first_rows(np.abs(G), point.relative_gap, dual, len(x))
         begin = Near(x, point.dual)
         most = min(MOST_ENTRIES // len(x), rows_within(self.room, len(x), np.float64))
+        far = np.abs(G)
+        near = first_rows(far, point.relative_gap, dual, len(x))
+        if handed.reach > 0:
+            near = (far <= handed.reach) & (dual.hi > 0)
         if near is not None and np.count_nonzero(near) <= most:
-            ends = np.where(G > 0, dual.hi, 0.0)
-            sums = weighted_columns(design, dual.sign * ends, run.fleet)
             w_alpha = with_constant(design, sums, constant)
+            ends = np.where(G > 0, dual.hi, 0.0)
             standing = Standing(ends, w_alpha, begin, point.relative_gap)
             made = handed.passes
             nearby = Nearby(standing, near, self.source, self.room, last=False, passes=made)
-            point = nearby.solve(run, check)
+            point = nearby.solve(run, handed.nearby)
             if nearby.over:
                 return point
             begin = nearby.reached
@@ -300,6 +299,9 @@ class _Handover:
         self.passes = 0, 0
         self.before: tuple[int, int] | None = None
         """Passes before those over all rows went on; None as long as they have not."""
+        self.reach = 0.0
+        """How far from their kink rows are that those few hold, where the steps were left."""
+        self.nearby = _Nearby(self)
 
     @property
     def target(self) -> float:
@@ -310,12 +312,13 @@ class _Handover:
         full, partial = before or (0, 0)
         self.passes = full + stats["full_passes"], partial + stats["partial_passes"]
         told = dict(zip(("full_passes", "partial_passes"), self.passes, strict=True))
-        verdict = self.check(
-            point, {**stats, **told}, lambda folder, meta: save(folder, {**meta, "before": before})
-        )
-        self.ended = verdict is None
-        far = point.held or point.relative_gap > 2 * LEAST_TOL
-        return verdict if before or far else None
+        self.save = lambda folder, meta: save(folder, {**meta, "before": before})
+        verdict = self.check(point, {**stats, **told}, self.save)
+        self.ended, self.reach = verdict is None, stats["reach"]
+        if verdict is None or before:
+            return verdict
+        near = not point.held and point.relative_gap <= 2 * LEAST_TOL
+        return None if self.reach > 0 or near else replace(verdict, ahead=True)
 
     def expired(self) -> bool:
         """See ``Check``."""
@@ -326,6 +329,33 @@ class _Handover:
         before = meta.get("before")
         self.before = None if before is None else (before[0], before[1])
         self.check.restored(meta)
+
+
+class _Nearby:
+    """The check of the steps nearby: a checkpoint is that of the place that they began from."""
+
+    def __init__(self, handed: _Handover) -> None:
+        self.handed, self.checks = handed, 0
+
+    @property
+    def target(self) -> float:
+        return self.handed.target
+
+    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
+        self.checks += 1
+
+        def saved(folder: Path, meta: dict[str, Any]) -> None:
+            self.handed.save(folder, {**meta, "history": meta["history"][: -self.checks]})
+
+        return self.handed.check(point, stats, saved)
+
+    def expired(self) -> bool:
+        """See ``Check``."""
+        return self.handed.expired()
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """Nobody begins with them."""
+        raise AssertionError
 
 
 class _Rows:

@@ -91,7 +91,8 @@ class Place:
     stalled: int = 0
     local: bool = True  # whether steps over nearby rows may be worth a try
     holding: bool = True  # and steps with far rows held to their side
-    seen: FloatArray | None = None  # where all rows were looked at, before some were held
+    seen: FloatArray | None = None  # where all rows were looked at, before some were held ...
+    seen_primal: float = -np.inf  # and P there
     average: Average | None = None  # of moments over parts of the zone, this place's own ...
     before: Average | None = None  # ... included, and without it
     held: bool = False  # whether rows are at a side that no score says: alpha cannot be read off
@@ -129,6 +130,7 @@ class Place:
             "holding": self.holding,
             "held": self.held,
             "seen": self.seen.tolist() if self.held and self.seen is not None else None,
+            "seen_primal": self.seen_primal if self.held else None,
             "worn": self.worn,
         }
 
@@ -140,7 +142,7 @@ class Place:
         same = ("h", "errors", "moves", "t", "wide", "stalled", "local", "holding", "worn", "held")
         # Checkpoints of before have neither: nobody knows how far those steps moved scores.
         saved = {"seen": None, "moves": [UNKNOWN] * len(saved["past"]), **saved}
-        seen = saved["seen"]
+        seen, seen_primal = saved["seen"], saved.get("seen_primal")
         return cls(
             x=np.array(saved["x"]),
             bundle=Bundle.from_dict(metric, saved["bundle"]),
@@ -149,6 +151,7 @@ class Place:
             zone=Zone(saved["zone"]),
             passed=Passed(saved["visited"], saved["alive"]),
             seen=None if seen is None else np.array(seen),
+            seen_primal=-np.inf if seen_primal is None else seen_primal,
             **{name: saved[name] for name in same if name in saved},
         )
 

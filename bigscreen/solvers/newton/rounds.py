@@ -54,6 +54,8 @@ class Rounds:
         """Passes that have scored all rows, and some of them."""
         self.inside = 0
         """Rows that were near enough to their kink, when that was last asked."""
+        self.ahead = False
+        """Whether another solver takes over where few rows are near their kink."""
         self.read = 0
         """Rows scored since they were last reported, as often as they were."""
         self.row_bytes = design.data.row_bytes

@@ -20,11 +20,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.features.design import Design, row_ranges
+from bigscreen.features.design import Design, column_dots, row_ranges
 from bigscreen.fleet.lockstep import Work
 from bigscreen.numerics import reproducible
 from bigscreen.numerics.reproducible import Totals
-from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
+from bigscreen.numerics.rows import FloatArray, as_rows
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.point import SumLayout, Terms, add_rows, by_term, read_off
 from bigscreen.problems.recipes import Problem
@@ -332,7 +332,7 @@ class NewtonProgram:
         for a, b in row_ranges(len(state.need), COLUMN_ROWS):
             ids = state.need[a:b]
             columns, part = as_rows((yield Columns(self.design, state, ids))), state.dual[span(ids)]
-            _scores(columns, coef, scores[a:b, 0])
+            column_dots(columns, coef, scores[a:b, 0])
             scores[a:b, 0] += self.frame.border(part) @ extras
             side = sides(part, part.lin - part.sign * scores[a:b, 0], message["h"])
             before, after = side_value(part, state.side[ids]), side_value(part, side)
@@ -409,7 +409,7 @@ class NewtonProgram:
         for a, b in row_ranges(len(zone), COLUMN_ROWS):
             columns = as_rows((yield Columns(self.design, state, zone[a:b])))
             border, along = self.frame.border(rows[a:b]), np.empty(b - a)
-            _scores(columns, message["coef"], along)
+            column_dots(columns, message["coef"], along)
             along = stride * bend[a:b] * (along + border @ message["extras"])
             add_rows(columns, border, along, np.zeros(b - a, np.int64), v)
         return v[0]
@@ -526,7 +526,7 @@ class NewtonProgram:
             dual = state.dual[ids]
             columns = yield Columns(design, state, ids)
             border, scores = frame.border(dual), np.empty(b - a)
-            _scores(as_rows(columns), coef, scores)
+            column_dots(as_rows(columns), coef, scores)
             head = (
                 dual.lin - dual.sign * (scores + border @ extras),
                 dual.lo,
@@ -573,9 +573,3 @@ class NewtonProgram:
         for name in SAVED:
             setattr(state, name, arrays[name].copy())
         return state
-
-
-@njit(cache=True, nogil=True)
-def _scores(columns: Any, coef: FloatArray, out: FloatArray) -> None:
-    for i in range(len(out)):
-        out[i] = row_dot(columns, i, coef)
