@@ -104,8 +104,8 @@ class _ShardSums:
     digits: bool = False
     """Whether all rows that are part of a sum are made exact, so that P and D are."""
 
-    def __call__(self, item: tuple[int, FloatArray | None]) -> _Sums:
-        """Sums of shard ``item[0]`` whose dual point is ``item[1]`` (None: read off scores)."""
+    def __call__(self, item: tuple[int, NDArray[Any] | None]) -> _Sums:
+        """Sums of shard ``item[0]``, ``item[1]`` what is known of its dual point: `_given`."""
         return _Several((self,))((item,))[0]
 
     @property
@@ -137,7 +137,7 @@ class _ShardSums:
         found: _Sums,
         dual: Dual,
         tiles: tuple[slice, Any, Any],
-        given: FloatArray | None,
+        given: NDArray[Any] | None,
         alpha: FloatArray,
         exact: Callable[[NDArray[np.int64]], FloatArray] | None = None,
     ) -> NDArray[np.int64]:
@@ -151,8 +151,12 @@ class _ShardSums:
         _scores(columns, self.coef, self._constant, scores)
         known = scores if read is columns else None
         part = dual[rows]
-        alphas = [given[rows]] if given is not None else self._alphas(part, read, known)
-        alphas = list(alphas)
+        if given is not None and given.dtype == np.float64:
+            alphas = [given[rows]]
+        else:
+            alphas = list(self._alphas(part, read, known))
+            if given is not None:
+                alphas = [part.settled(given[rows], each) for each in alphas]
         alpha[:] = 0.0  # where nothing was read off yet
         weight = np.array([reading.weight for reading in self.point.readings] or [1.0])
         for each, share in zip(alphas, weight / weight.sum(), strict=False):
@@ -267,7 +271,7 @@ class _Several:
 
     passes: tuple[_ShardSums, ...]
 
-    def __call__(self, items: tuple[tuple[int, FloatArray | None], ...]) -> list[_Sums]:
+    def __call__(self, items: tuple[tuple[int, NDArray[Any] | None], ...]) -> list[_Sums]:
         """The sums of one shard, of every point in their order."""
         first, shard = self.passes[0], items[0][0]
         design, exact, dtype, data = first.design, first.exact, first.dtype, first.exact.data
@@ -314,10 +318,10 @@ class _Several:
         return [each.finished(sums, dual) for each, sums, dual in ended]
 
 
-def _feasible(problem: Problem, data: Any, point: Point) -> FloatArray | None:
-    """A point's own alpha, the coupling kept; None where it is read off scores."""
+def _given(problem: Problem, data: Any, point: Point) -> NDArray[Any] | None:
+    """A point's own alpha, the coupling kept, or its sides; None where it is read off scores."""
     if point.alpha is None:
-        return None
+        return point.sides
     n = data.n_rows
     return problem.dual(data.y(0, n), data.weights(0, n)).feasible(point.alpha)
 
@@ -331,7 +335,7 @@ def _with_middle(point: Point) -> Point:
     middle = Reading(np.zeros_like(point.coef), 0.0, 1.0)
     if len(point.readings) == 1 and not np.any(point.readings[0].coef):
         raise InputError("no alpha within the box meets the coupling; use a smaller nu")
-    return replace(point, readings=(middle,))
+    return replace(point, readings=(middle,), sides=None)
 
 
 def _scaled(frame: SumLayout, scale: FloatArray) -> float:
@@ -396,9 +400,9 @@ def close(
     data, frame = exact.data, SumLayout.of(problem, exact.data)
     multiplier = point.multiplier or (point.intercept,) * frame.groups
     mu = np.array(multiplier) if frame.groups > 1 else float(sum(multiplier))
-    alpha = _feasible(problem, data, point)
+    given = _given(problem, data, point)
     items = (
-        (s, None if alpha is None else alpha[slice(*data.shard(s))]) for s in range(data.n_shards)
+        (s, None if given is None else given[slice(*data.shard(s))]) for s in range(data.n_shards)
     )
     theta = [reading.weight for reading in point.readings] or [1.0]
     total = np.zeros(OTHERS + len(theta))

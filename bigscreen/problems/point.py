@@ -169,6 +169,9 @@ class Point:
     held : bool
         Whether P is that of rows held to the side they were on, where they may no longer be: no
         more than P itself, which only a closing pass tells.
+    sides : int8 (n,) or None
+        Where alpha of each row is instead of where it would be read off: at an end or at 0
+        (``AT_HI``, ...); ``FREE`` where it is read off. None: all are read off.
     """
 
     coef: FloatArray
@@ -184,6 +187,7 @@ class Point:
     violation: float = np.nan
     apart: float | None = None
     held: bool = False
+    sides: NDArray[np.int8] | None = field(default=None, repr=False)
 
     @property
     def gap(self) -> float:
@@ -196,30 +200,35 @@ class Point:
         return relative(self.gap, self.primal)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON, bit for bit; alpha, which has an entry a row, in base64."""
-        alpha = self.alpha
+        """As JSON, bit for bit; what has an entry a row in base64."""
         return {
             **vars(self),
             "coef": self.coef.tolist(),
             "w": self.w.tolist(),
             "readings": [reading.to_dict() for reading in self.readings],
-            "alpha": None if alpha is None else base64.b64encode(alpha.tobytes()).decode(),
+            "alpha": _text(self.alpha),
+            "sides": _text(self.sides),
         }
 
     @classmethod
     def from_dict(cls, saved: dict[str, Any]) -> Point:
         """The point that ``to_dict`` wrote."""
-        alpha = saved["alpha"]
+        alpha, sides = saved["alpha"], saved.get("sides")  # checkpoints of before have no sides
         made = {
             "coef": np.array(saved["coef"]),
             "w": np.array(saved["w"]),
             "readings": tuple(Reading.from_dict(reading) for reading in saved["readings"]),
             "multiplier": tuple(saved["multiplier"]),
             "alpha": None if alpha is None else np.frombuffer(base64.b64decode(alpha)),
+            "sides": None if sides is None else np.frombuffer(base64.b64decode(sides), np.int8),
         }
         # (Checkpoints of before have scores.)
         known = {name: part for name, part in saved.items() if name != "scores"}
         return cls(**{**known, **made})
+
+
+def _text(rows: NDArray[Any] | None) -> str | None:
+    return None if rows is None else base64.b64encode(rows.tobytes()).decode()
 
 
 @dataclass(frozen=True)

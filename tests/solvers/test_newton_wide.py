@@ -1,14 +1,19 @@
 """Wide zones, rows held to their side, and what rounding does to scores: true shortcuts."""
 
+import json
+from dataclasses import replace
+
 import contracts
 import numpy as np
 import pytest
 
+from bigscreen.certify.explicit import close
+from bigscreen.fit import loop
 from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
-from bigscreen.fit.monitor import Limits
+from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.inline import Inline
-from bigscreen.problems.point import SumLayout
+from bigscreen.problems.point import Point, SumLayout
 from bigscreen.solvers.newton import coordinator, rounds
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.coordinator import NewtonRun
@@ -99,6 +104,32 @@ def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, wide, monkeypatch):
     assert all(one["primal"] >= proof.dual for one in fitted.history)
     np.testing.assert_array_equal(fitted.point.coef, other.point.coef)
     assert proof.gap == other.certificate.gap
+
+
+def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch):
+    """Read off anew, those that have left theirs make another alpha, and D of that is lower."""
+    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
+    monkeypatch.setattr(coordinator, "HELD", 0.0)
+    world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
+    points = []
+
+    class Held(Monitor):
+        def _close(self, point):
+            points.append(point)
+            return super()._close(point)
+
+    monkeypatch.setattr(loop, "Monitor", Held)
+    with Inline(1) as fleet:
+        run = Run(world.design, world.problem, fleet)
+        fit(run, Newton(tol=2e-4), Limits(2e-4, 200))
+        held, *_ = (point for point in points if point.held)
+        again = Point.from_dict(json.loads(json.dumps(held.to_dict())))
+        np.testing.assert_array_equal(held.sides, again.sides)
+        told = close(world.design, world.problem, held, fleet)
+        read = close(world.design, world.problem, replace(held, sides=None), fleet)
+    assert told.primal == pytest.approx(read.primal, rel=1e-7)
+    assert told.dual == pytest.approx(held.dual, rel=1e-6)
+    assert read.dual < told.dual - 1e-4 * told.dual
 
 
 def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,11 @@ class NewtonRun(Rounds):
         """Iterate from a place whose gradient is known until ``check`` is content."""
         while True:
             assert place.point is not None
+            if place.held and self.options.tol > HELD_TOL:
+                # D is that of alpha at these sides. Read off anew, rows that left theirs would
+                # count with the square of what they move w(alpha) by: in thin places all the same
+                # way.
+                place.point = replace(place.point, sides=self.sides())
             verdict = check(
                 place.point,
                 {
@@ -304,8 +310,9 @@ class NewtonRun(Rounds):
             few = place.step is None and self.within_reach(place, place.h) > 0
             if place.point.relative_gap <= wanted or place.stalled or few:
                 break
-        done = place.point.relative_gap <= wanted
-        if not (wide and done or self.ahead and few):
+        if self.ahead and few:
+            return True
+        if not wide or place.point.relative_gap > wanted:
             self._look(place)
         return True
 

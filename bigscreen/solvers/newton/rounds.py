@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from bigscreen.certify.explicit import FARTHER
 from bigscreen.errors import InputError
@@ -136,6 +137,13 @@ class Rounds:
         stack, _ = self.fleet.round({"kind": "rounding", "coefs": np.stack(coefs, axis=1)})
         own = max(design.score_error(coef, np.float64) for coef in coefs)
         return min(most, FARTHER * float(stack.max()) + own)
+
+    def sides(self) -> NDArray[np.int8]:
+        """Which side every row is on (n,): ``FREE`` where it is in the zone, or nobody knows."""
+        data = self.design.data
+        parts = self._ask("sides").view(np.int8)
+        shards = (data.shard(s) for s in range(data.n_shards))
+        return np.concatenate([own[: b - a] for own, (a, b) in zip(parts, shards, strict=True)])
 
     def _ask(self, kind: str, **what: Any) -> FloatArray:
         return self.fleet.round({"kind": kind, **what})[0]

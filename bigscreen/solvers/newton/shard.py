@@ -498,6 +498,12 @@ class NewtonProgram:
         inside = state.distance(state.scores) <= message["within"][state.ref]
         return np.array([np.count_nonzero(inside & ~state.fixed)], float)
 
+    def _sides(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
+        """The sides of all rows of the shard, eight in a number: what ``Rounds.sides`` reads."""
+        rows = np.full(-(-self.design.data.shard_rows // 8) * 8, FREE)
+        rows[state.ids - state.start] = np.where(state.side == UNSET, FREE, state.side)
+        return rows.view(np.float64)
+
     def _pick(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Pick all rows within reach, or, after a trial, those that its far end finds elsewhere.
 
