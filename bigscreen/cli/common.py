@@ -345,6 +345,21 @@ def check_work(work: str, own: bool, resume: bool, overwrite: bool) -> None:
         check_output(work, overwrite=True, folder=True)
 
 
+def finished(path: str, resume: bool, overwrite: bool) -> bool:
+    """Whether a command that goes on finds its output there: it has only to show it, if it is."""
+    return resume and not overwrite and os.path.isfile(path)
+
+
+def check_own(path: str, other: str) -> None:
+    """Refuse a finished output that is of other options, or rows, than a command asks for."""
+    if other:
+        raise InputError(
+            f"{path} is finished, and was made otherwise: {other}; choose another name or give "
+            "--overwrite"
+        )
+    click.echo(f"{path} is finished: there is nothing left to do", err=True)
+
+
 def being_made(path: str) -> AbstractContextManager[None]:
     """Hold an output that takes long to make: who comes second hears of it."""
     return held(path, f"another process is making {path}: wait for it, or choose another name")

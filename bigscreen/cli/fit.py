@@ -13,9 +13,11 @@ from bigscreen.cli.common import (
     check_json,
     check_log,
     check_output,
+    check_own,
     check_page,
     check_work,
     deadline_of,
+    finished,
     json_option,
     log_option,
     open_fleet,
@@ -130,7 +132,11 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
 @click.argument("store")
 @click.argument("model")
 @fit_options()
-@click.option("--resume", is_flag=True, help="Go on where an interrupted fit stopped.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on where an interrupted fit stopped; of a finished one show the MODEL.",
+)
 @overwrite_option
 @report_option
 @log_option
@@ -166,29 +172,37 @@ def fit(
       bigscreen fit normal.store model.bsm --problem one-class --nu 0.01
     """
     from bigscreen.data.dataset import Dataset
+    from bigscreen.model.model import Model
     from bigscreen.report import certificate, report
     from bigscreen.report.journal import Journal
+    from bigscreen.train.records import unlike
     from bigscreen.train.run import train
 
     deadline = deadline_of(values["time_budget"])
-    check_output(model, overwrite)
+    before = finished(model, resume, overwrite)
+    check_output(model, overwrite or before)
     check_json(json_file, model)
     check_page(page, model, *filter(None, [json_file]))
     check_log(log, model, *filter(None, [json_file, page]))
     check_fleet(values)
     work, own_work = values["work"] or f"{model}.work", values["work"] is None
     context.with_resource(being_made(model))
-    check_work(work, own_work, resume, overwrite)
+    if not before:
+        check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)
     options = train_options(context, dataset, values, Path(work), resume)
-    with resumable(context, work, own_work, KEPT):
-        with (
-            open_fleet(values, deadline) as fleet,
-            report.FitReport() as show,
-            Journal(show, "fit", model, Path(work), resume, log) as tell,
-        ):
-            fitted = train(dataset, options, fleet, tell, deadline)
-        fitted.save(model)
+    if before:
+        fitted = Model.load(model)
+        check_own(model, unlike(fitted.provenance, dataset, options))
+    else:
+        with resumable(context, work, own_work, KEPT):
+            with (
+                open_fleet(values, deadline) as fleet,
+                report.FitReport() as show,
+                Journal(show, "fit", model, Path(work), resume, log) as tell,
+            ):
+                fitted = train(dataset, options, fleet, tell, deadline)
+            fitted.save(model)
     record = certificate.fit_record(fitted)
     if json_file:
         report.write_result(json_file, "fit", record)

@@ -16,9 +16,11 @@ from bigscreen.cli.common import (
     check_json,
     check_log,
     check_output,
+    check_own,
     check_page,
     check_work,
     deadline_of,
+    finished,
     json_option,
     log_option,
     open_fleet,
@@ -138,7 +140,11 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 )
 @fit_options(OF_EVERY_POINT)
 @click.option("--plots", metavar="FOLDER", help="Draw the path into this folder, as PNG.")
-@click.option("--resume", is_flag=True, help="Go on with the points that an interrupted path kept.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with the points that an interrupted path kept; of a finished one show OUT.",
+)
 @overwrite_option
 @report_option
 @log_option
@@ -175,6 +181,7 @@ def path(
       bigscreen path train.store all.bsp --nu .01:.5:50
     """
     from bigscreen.data.dataset import Dataset
+    from bigscreen.model.solved_path import SolvedPath
     from bigscreen.report import path as report_path
     from bigscreen.report import report
     from bigscreen.report.journal import Journal
@@ -183,7 +190,8 @@ def path(
     from bigscreen.train.path_options import PathOptions
 
     deadline = deadline_of(values["time_budget"])
-    check_output(out, overwrite)
+    before = finished(out, resume, overwrite)
+    check_output(out, overwrite or before)
     check_json(json_file, out)
     check_page(page, out, *filter(None, [json_file]))
     check_log(log, out, *filter(None, [json_file, page]))
@@ -193,7 +201,8 @@ def path(
         report_path.check_matplotlib()
     work, own_work = values["work"] or f"{out}.work", values["work"] is None
     context.with_resource(being_made(out))
-    check_work(work, own_work, resume, overwrite)
+    if not before:
+        check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)
     fit = _fit(context, dataset, values, Path(work), resume)
     options = PathOptions(
@@ -204,14 +213,18 @@ def path(
         dynamic=not values["static"],
         warm=not values["cold"],
     )
-    with resumable(context, work, own_work, ("walk-*/*", "features/*/*")):
-        with (
-            open_fleet(values, deadline) as fleet,
-            report_path.PathBar() as show,
-            Journal(show, "path", out, Path(work), resume, log) as tell,
-        ):
-            solved = train_path(dataset, options, fleet, tell, deadline)
-        solved.save(out)
+    if before:
+        solved = SolvedPath.load(out)
+        check_own(out, options.unlike(solved.record, dataset))
+    else:
+        with resumable(context, work, own_work, ("walk-*/*", "features/*/*")):
+            with (
+                open_fleet(values, deadline) as fleet,
+                report_path.PathBar() as show,
+                Journal(show, "path", out, Path(work), resume, log) as tell,
+            ):
+                solved = train_path(dataset, options, fleet, tell, deadline)
+            solved.save(out)
     if json_file:
         report.write_result(json_file, "path", solved.record)
     report_path.path_table(solved)
@@ -228,7 +241,7 @@ def path(
         report.warn(f"{solved.missed}; the time budget ended: {goes_on}")
     elif solved.missed:
         report.warn(solved.missed)
-    if own_work and not (solved.missed and late):
+    if own_work and not before and not (solved.missed and late):
         shutil.rmtree(work, ignore_errors=True)
 
 

@@ -11,9 +11,11 @@ from bigscreen.cli.common import (
     check_json,
     check_log,
     check_output,
+    check_own,
     check_page,
     check_work,
     deadline_of,
+    finished,
     json_option,
     log_option,
     open_fleet,
@@ -97,7 +99,11 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
 )
 @fit_options(OF_EVERY_FIT)
 @click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
-@click.option("--resume", is_flag=True, help="Go on with what an interrupted search kept.")
+@click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with what an interrupted search kept; of a finished one show OUT.",
+)
 @overwrite_option
 @report_option
 @log_option
@@ -136,16 +142,18 @@ def tune(
           --C .1,1,10 --gamma .1,1
     """
     from bigscreen.data.dataset import Dataset
+    from bigscreen.model.model import Model
     from bigscreen.report import certificate, report
     from bigscreen.report import tune as report_tune
     from bigscreen.report.journal import Journal
     from bigscreen.report.path import check_matplotlib
     from bigscreen.tune.grids import default_gammas
-    from bigscreen.tune.options import TuneOptions
+    from bigscreen.tune.options import TuneOptions, unlike_search
     from bigscreen.tune.search import tune as search
 
     deadline = deadline_of(values["time_budget"])
-    check_output(out, overwrite)
+    before = finished(out, resume, overwrite)
+    check_output(out, overwrite or before)
     check_json(json_file, out)
     check_page(page, out, *filter(None, [json_file]))
     check_log(log, out, *filter(None, [json_file, page]))
@@ -154,7 +162,8 @@ def tune(
         check_matplotlib()
     work, own_work = values["work"] or f"{out}.work", values["work"] is None
     context.with_resource(being_made(out))
-    check_work(work, own_work, resume, overwrite)
+    if not before:
+        check_work(work, own_work, resume, overwrite)
     dataset = Dataset.open(store)
     if values["nu"] is not None and values["C"] is not None:
         raise InputError("a search has a grid of C or of nu; give --C or --nu")
@@ -172,16 +181,21 @@ def tune(
     fit = train_options(
         context, dataset, {**shared, "problem": problem, **most}, Path(work), resume
     )
-    with (
-        resumable(context, work, own_work, ("rung-*/*",)),
-        open_fleet(values, deadline) as fleet,
-        report_tune.TuneReport() as show,
-        Journal(show, "tune", out, Path(work), resume, log) as tell,
-    ):
-        gammas = values["gamma"] or default_gammas(dataset, fleet)
-        options = TuneOptions(fit, gammas, grid, counts, values["folds"], values["elimination"])
-        model = search(dataset, options, fleet, tell, deadline)
-        model.save(out)
+    if before:
+        model = Model.load(out)
+        asked = {SEARCHED[problem]: grid, "gamma": values["gamma"], "landmarks": counts}
+        check_own(out, unlike_search(model.provenance, dataset, fit, asked, values))
+    else:
+        with (
+            resumable(context, work, own_work, ("rung-*/*",)),
+            open_fleet(values, deadline) as fleet,
+            report_tune.TuneReport() as show,
+            Journal(show, "tune", out, Path(work), resume, log) as tell,
+        ):
+            gammas = values["gamma"] or default_gammas(dataset, fleet)
+            options = TuneOptions(fit, gammas, grid, counts, values["folds"], values["elimination"])
+            model = search(dataset, options, fleet, tell, deadline)
+            model.save(out)
     record = model.provenance["search"]
     fitted = certificate.fit_record(model)
     if json_file:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,12 +67,14 @@ def _check_same(work: Path, fields: dict[str, Any], noun: str) -> None:
             f"{work / PROBLEM} is damaged ({error}), so nobody knows what {work} belongs to; "
             "leave out --resume to start again"
         ) from error
-    changed = sorted(k for k in fields if k not in before or fields[k] != before[k])
-    if changed:
-        what = ", ".join(
-            f"{k} was {_short(before.get(k))}, now {_short(fields[k])}" for k in changed
-        )
+    if what := changes(before, fields):
         raise InputError(f"{work} belongs to another {noun} and cannot be resumed: {what}")
+
+
+def changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """What of the fields now was something else before, in words; empty where nothing was."""
+    changed = sorted(k for k in now if k not in before or now[k] != before[k])
+    return ", ".join(f"{k} was {_short(before.get(k))}, now {_short(now[k])}" for k in changed)
 
 
 def _short(value: Any) -> str:

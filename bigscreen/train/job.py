@@ -38,7 +38,7 @@ from bigscreen.problems.point import settled
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.train.kernel import chosen_kernel
-from bigscreen.train.options import TrainOptions
+from bigscreen.train.options import FREE, TrainOptions
 from bigscreen.train.pairs import Slices
 from bigscreen.train.plan import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
@@ -382,8 +382,7 @@ class Job:
     def _claim(self, work: Path) -> None:
         """Make the work folder this problem's, and this process's; refuse to resume another's."""
         fields = self.options.folder_record
-        # Of these no result depends.
-        for free in ("memory", "cache", "time_budget", "max_iter"):
+        for free in FREE:
             fields.pop(free)
         fields["data"] = self.data.fingerprint
         self._of = digest(fields)

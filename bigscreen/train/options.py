@@ -135,6 +135,10 @@ def unsaid(*scopes: Scope) -> tuple[Scope, ...]:
     return tuple(scope._replace(refusal="") for scope in scopes)
 
 
+FREE = ("memory", "cache", "time_budget", "max_iter")
+"""Options on which no result depends."""
+
+
 @dataclass(frozen=True)
 class TrainOptions:
     """Everything a fit can be asked for."""

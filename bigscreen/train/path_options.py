@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -21,10 +21,11 @@ from bigscreen.problems.recipes import (
     classes,
     rows_weights,
 )
-from bigscreen.train.options import PROBLEMS, TrainOptions
+from bigscreen.train.options import FREE, PROBLEMS, TrainOptions
 from bigscreen.train.problems import Binary
+from bigscreen.train.records import unlike
 
-FREE_OPTIONS = ("memory", "cache", "max_iter", "time_budget", "C", "nu", "lam", "screening", "f")
+FREE_OPTIONS = (*FREE, "C", "nu", "lam", "screening", "f")
 """Options of a fit on which no path depends."""
 
 RULES = {
@@ -95,6 +96,14 @@ class PathOptions:
     def suited(self) -> tuple[str, ...]:
         """The rules, those that suit the problem where none were named."""
         return default_rules(self.fit.problem) if self.rules is None else tuple(self.rules)
+
+    def unlike(self, record: Mapping[str, Any], data: Rows) -> str:
+        """What makes a path with this record another one than is asked for, in words."""
+        folds = None if record["folds"] is None else len(record["folds"])
+        asked = self.folds if self.folds is None or isinstance(self.folds, int) else len(self.folds)
+        own = {"values": record["values"], "folds": folds}
+        now = {"values": np.asarray(self.values, np.float64).tolist(), "folds": asked}
+        return unlike(record["provenance"], data, self.fit, FREE_OPTIONS, (own, now))
 
     @property
     def record(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import platform
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from bigscreen.data.rows import Rows
+from bigscreen.files.work import changes
 from bigscreen.fit.loop import Fitted
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
@@ -20,7 +21,7 @@ from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.standard import multiplied_by
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.recipes import NuSvc
-from bigscreen.train.options import TrainOptions
+from bigscreen.train.options import FREE, TrainOptions
 from bigscreen.train.problems import Binary, published
 
 
@@ -71,6 +72,36 @@ def provenance(
         "rows": data.n_rows,
         "peak_pss_bytes": fleet.peak_pss,
     }
+
+
+def unlike(
+    provenance: Mapping[str, Any],
+    data: Rows,
+    options: TrainOptions,
+    free: Sequence[str] = FREE,
+    own: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {}),
+) -> str:
+    """What makes a model or a path another one than is asked for, in words; empty where nothing.
+
+    Parameters
+    ----------
+    provenance : mapping
+        Its own.
+    free : sequence of str
+        Options that do not count.
+    own : (mapping, mapping)
+        What else was asked for then, and what is now.
+    """
+    parameters = provenance["parameters"]
+    before = {**parameters, "kernel": parameters["kernel"]["name"]}
+    now = {name: value for name, value in options.record.items() if name not in free}
+    # (What only one of them has is what it is without a word, but in the other.)
+    before |= dict.fromkeys(now.keys() - before.keys())
+    now |= {name: None for name in before.keys() - now.keys() if name not in free}
+    return changes(
+        {**before, "data": provenance["fingerprint"], **own[0]},
+        {**now, "data": data.fingerprint, **own[1]},
+    )
 
 
 def gathered(

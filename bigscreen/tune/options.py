@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.path.folds import checked_grid
-from bigscreen.train.options import KERNELS, TrainOptions
+from bigscreen.train.options import FREE, KERNELS, TrainOptions
+from bigscreen.train.records import unlike
 from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
 
-UNSEEN = ("C", "nu", "gamma", "landmarks", "memory", "cache", "time_budget", "max_iter")
+UNSEEN = (*FREE, "C", "nu", "gamma", "landmarks")
 """Options of a fit on which no search depends: it has its own, or they change no result."""
 
 
@@ -143,3 +145,35 @@ class TuneOptions:
         counts = None if self.landmarks is None else [int(m) for m in self.landmarks]
         how = {"elimination": self.elimination, "factor": int(self.factor)}
         return {**fit, **own, "counts": counts, "folds": folds, **how}
+
+
+def unlike_search(
+    provenance: Mapping[str, Any],
+    data: Rows,
+    fit: TrainOptions,
+    grid: Mapping[str, Any],
+    how: Mapping[str, Any],
+) -> str:
+    """What makes a model another search's than is asked for, in words; empty where nothing.
+
+    Parameters
+    ----------
+    provenance : mapping
+        Its own.
+    grid : mapping
+        The grid asked for by its parameters; None: the one by default, whatever that is.
+    how : mapping
+        folds and elimination asked for.
+    """
+    found = provenance.get("search")
+    if found is None:
+        return "it is of no search"
+    now = {
+        name: None if values is None else np.asarray(values).tolist()
+        for name, values in grid.items()
+        if values is not None or name == "landmarks"
+    }
+    names = ("folds", "elimination")
+    before = {name: found["grid"].get(name) for name in now}
+    own = {**before, **{name: found[name] for name in names}}
+    return unlike(provenance, data, fit, UNSEEN, (own, {**now, **{n: how[n] for n in names}}))

@@ -27,6 +27,7 @@ from bigscreen.model.evaluate import evaluate
 from bigscreen.model.model import Model
 from bigscreen.report import certificate, report
 from bigscreen.train.options import TrainOptions
+from bigscreen.train.records import unlike
 from bigscreen.train.run import train
 
 
@@ -107,11 +108,13 @@ class Experiment:
     def fit(self, name: str, **options: Any) -> None:
         """Fit unless that is done, evaluate on the hold-out, keep both in the record."""
         file, work = self.folder / f"{name}.bsm", self.folder / f"work-{name}"
+        resume = (work / "problem.json").exists()
+        chosen = TrainOptions(seed=self.given.seed, work=work, resume=resume, **options)
         if file.exists():
             model = Model.load(file)
+            if other := unlike(model.provenance, self.made[0], chosen):
+                sys.exit(f"error: {file} is another model: {other}; give another --work")
         else:
-            resume = (work / "problem.json").exists()
-            chosen = TrainOptions(seed=self.given.seed, work=work, resume=resume, **options)
             with warnings.catch_warnings(), report.FitReport() as show:
                 # The table says it, with its numbers.
                 warnings.simplefilter("ignore", ConvergenceWarning)

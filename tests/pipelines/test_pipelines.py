@@ -75,6 +75,8 @@ def test_higgs_goes_on_and_writes_pages(tmp_path: Path) -> None:
     assert (tmp_path / "work" / "linear.bsm").stat().st_mtime_ns == written
     before = record["fits"]["rbf"]["primal"]
     assert json.loads((tmp_path / "r.json").read_text())["fits"]["rbf"]["primal"] == before
+    other = script("scale.higgs", "--rows", 6000, "--landmarks", 70, "--work", tmp_path / "work")
+    assert other.returncode == 1 and "landmarks was 60, now 70" in other.stderr
     other = script("scale.higgs", "--rows", 5000, "--work", tmp_path / "work")
     assert other.returncode == 1 and "other rows" in other.stderr
 
