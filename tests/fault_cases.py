@@ -17,6 +17,7 @@ until Ctrl-C).
 from __future__ import annotations
 
 import argparse
+import gzip
 import itertools
 import json
 import os
@@ -38,12 +39,15 @@ from typing import NamedTuple
 
 import numpy as np
 import psutil
+import pyarrow
+from pyarrow import parquet
 
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
 
 ROWS, HANGS, LINGERS = 20_000, 400.0, 30.0
+MEMBER = 1 << 20
 DISK = 1 << 30
 ON_LANDMARKS = "--landmarks 60 --gamma .3"
 
@@ -84,6 +88,12 @@ JOBS = {
     ),
     "ingest": Job("ingest rows.csv", "r.store", "--scale standard --holdout .2", workers=False),
     "ingest on workers": Job("ingest rows.csv", "r.store", "--scale standard --holdout .2"),
+    "gzip": Job("ingest rows.csv.gz", "r.store", "--scale standard", workers=False),
+    "gzip members on workers": Job("ingest members.csv.gz", "r.store", "--scale standard"),
+    "parquet": Job("ingest rows.parquet", "r.store", "--label x8 --scale standard", workers=False),
+    "parquet on workers": Job(
+        "ingest rows.parquet", "r.store", "--label x8 --scale standard --holdout .2"
+    ),
     "predict": Job("predict exact.bsm many.store", "p.npy", "--scores"),
     "path": Job("path rows.store", "p.bsp", f"{ON_LANDMARKS} --C .1:10:4 --folds 2 --tol 1e-4"),
     "exact path": Job("path few.store", "p.bsp", "--exact --gamma .3 --C .1:10:5 --tol 1e-3"),
@@ -204,7 +214,15 @@ class World:
         ingest((X, y.astype(int)), folder / "rows.store")
         ingest(small, folder / "few.store")
         ingest((np.tile(X, (10, 1)), np.tile(y.astype(int), 10)), folder / "many.store")
-        np.savetxt(folder / "rows.csv", np.tile(np.column_stack([X, y]), (5, 1)), delimiter=",")
+        table = np.tile(np.column_stack([X, y]), (5, 1))
+        np.savetxt(folder / "rows.csv", table, delimiter=",")
+        text = (folder / "rows.csv").read_bytes()
+        (folder / "rows.csv.gz").write_bytes(gzip.compress(text, 1))
+        parts = (text[k : k + MEMBER] for k in range(0, len(text), MEMBER))
+        members = b"".join(gzip.compress(part, 1) for part in parts)
+        (folder / "members.csv.gz").write_bytes(members)
+        columns = {f"x{k}": column for k, column in enumerate(table.T)}
+        parquet.write_table(pyarrow.table(columns), folder / "rows.parquet", row_group_size=5000)
         exact = self._start("fit few.store exact.bsm --exact --gamma .3 --tol 1e-2", 30.0)
         code, said = self._wait(exact)
         assert code == 0, said

@@ -5,7 +5,11 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 
+import cloudpickle
+import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
@@ -95,6 +99,25 @@ def test_the_store_is_the_same(tmp_path, monkeypatch, fleet):
                 ingest(source, tmp_path / "bad.store", **where, **how)
             said.add(str(caught.value))
         assert len(said) == 1 and str(source) in said.pop()
+
+
+BESIDE = """
+import pickle, sys
+tried, item = pickle.load(sys.stdin.buffer)
+assert "pyarrow.parquet" not in sys.modules
+item, blocks = tried(item)
+assert item is None and [block.X.shape for block, _ in blocks] == [(130, 1)]
+"""
+
+
+def test_a_reader_that_a_worker_is_sent_brings_along_what_it_needs(tmp_path):
+    """Ours have imported everything; one of another machine has not (nor one that has begun)."""
+    numbers = {"a": np.arange(260) / 7, "label": np.arange(260) % 2}
+    pyarrow.parquet.write_table(pyarrow.table(numbers), tmp_path / "r.parquet", row_group_size=130)
+    reader = open_source(tmp_path / "r.parquet", label="label")
+    sent = cloudpickle.dumps((reader._tried, next(iter(reader.batches(0)))))
+    done = subprocess.run([sys.executable, "-c", BESIDE], input=sent, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
 
 
 def test_workers_that_die_and_an_ingest_that_goes_on(tmp_path, monkeypatch, fleet):

@@ -37,11 +37,9 @@ class ParquetReader(ArrowReader):
 
     def __init__(self, path: str | Place, *, memory: int | None = None, **options: Any) -> None:
         self._arrow = needs_pyarrow(f"{path}: reading Parquet")
-        import pyarrow.parquet
-
         self.path = located(path)
         most = most_memory(memory)
-        with self._readable(), pyarrow.parquet.ParquetFile(self._file()) as file:
+        with self._readable(), self._opened() as file:
             self._state = state_of(self.path)
             schema, rows, self._metadata = file.schema_arrow, file.metadata.num_rows, file.metadata
             self._check_sizes(file.metadata, most // 4)
@@ -52,10 +50,17 @@ class ParquetReader(ArrowReader):
         groups = range(self._metadata.num_row_groups)
         self.anywhere = all(map(self._is_piece, groups))
 
-    def _file(self) -> Any:
-        """What pyarrow opens: a path that holds in any folder, or an open file elsewhere."""
+    def _opened(self, **how: Any) -> Any:
+        """The file as pyarrow has it: of a path that holds in any folder, or an open one elsewhere.
+
+        (Imported here, as a worker that is sent a reader has imported nothing for it.)
+        """
+        import pyarrow.parquet
+
         path = self.path.absolute()
-        return path.open() if isinstance(path, RemotePath) else path
+        return pyarrow.parquet.ParquetFile(
+            path.open() if isinstance(path, RemotePath) else path, **how
+        )
 
     @contextmanager
     def _readable(self) -> Iterator[None]:
@@ -95,8 +100,7 @@ class ParquetReader(ArrowReader):
     def first_rows(self, names: list[str]) -> Any:
         """See `ArrowReader.first_rows`."""
         step = max(PIECE_BYTES // (8 * len(self._names)), 1)
-        file = self._arrow.parquet.ParquetFile(self._file(), read_dictionary=names)
-        with self._readable(), file:
+        with self._readable(), self._opened(read_dictionary=names) as file:
             return next(file.iter_batches(step, columns=names))
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
@@ -126,9 +130,7 @@ class ParquetReader(ArrowReader):
         with (
             self._readable(),
             # Texts stay numbers of a dictionary: one that occurs often is not written out as often.
-            self._arrow.parquet.ParquetFile(
-                self._file(), metadata=self._metadata, read_dictionary=self.text_names
-            ) as file,
+            self._opened(metadata=self._metadata, read_dictionary=self.text_names) as file,
         ):
             for found in file.iter_batches(step, [group], columns=names):
                 skip, skip_rows = min(skip_rows, len(found)), max(skip_rows - len(found), 0)
