@@ -19,7 +19,7 @@ from bigscreen.certify.explicit import (
     UNIT_ROUNDOFF,
     score_doubt,
 )
-from bigscreen.certify.ledger import SINGLE, Evidence, listed
+from bigscreen.certify.ledger import Evidence, listed
 from bigscreen.certify.sample import stride
 from bigscreen.features.design import Design, row_ranges, with_constant
 from bigscreen.fleet.protocol import Fleet
@@ -215,14 +215,14 @@ def _concluded(
     if rounding > ROUNDING_PART * gap:
         return None
     kept = np.concatenate([part.scores for part in parts])
-    slack = SINGLE * np.abs(kept, dtype=np.float64) + entry + FARTHER * far
+    slack = float(entry + FARTHER * far)
     shards = (data.shard(s) for s in range(data.n_shards))
     places = np.concatenate([part.some[0] + a for part, (a, _) in zip(parts, shards, strict=True)])
     listed_alpha = np.concatenate([part.some[1] for part in parts])
     offset = frame.constant * float(np.sum(w_alpha[design.rank :]))
     dual_point = DualPoint(design.coef(own_w_alpha), offset, apart, places, listed_alpha)
     radius = farthest(gap + rounding, apart, rounding)
-    evidence = Evidence(kept, slack, radius, (0.0, 0.0), dual_point)
+    evidence = Evidence(kept, slack, radius, (0.0, 0.0), dual_point, True)
     return Certificate(
         primal=primal,
         dual=dual,

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.ledger import SINGLE, Evidence, listed
+from bigscreen.certify.ledger import Evidence, listed
 from bigscreen.certify.offset import Kinks
 from bigscreen.certify.sample import Looked, Sample, seen, stride
 from bigscreen.errors import InputError
@@ -511,17 +511,16 @@ def close(
         apart = float(np.hypot(np.linalg.norm(point.w - w_alpha), constants))
         radius = farthest(max(gap, 0.0) + rounding, apart, rounding)
         values32 = np.concatenate(kept)
+        kept.clear()  # as large as anything that a fit holds
         # Of the published machine: float64 columns, which a sample of the rows has been seen with.
         known = exact.score_error(exact.coef(point.w), np.float64) + FARTHER * sample.far
-        slack = np.abs(values32, dtype=np.float64)
-        for step, by in ((np.multiply, SINGLE), (np.add, error), (np.add, known)):
-            step(slack, by, out=slack)  # in place: it is as large as anything that a fit holds
+        slack = float(error + known)
         dual_point = None
         if some:
             places, alpha = (np.concatenate(part) for part in zip(*some, strict=True))
             own_coef = (source or design).coef(w_alpha)
             dual_point = DualPoint(own_coef, frame.constant * b_alpha, apart, places, alpha)
-        evidence = Evidence(values32, slack, radius, (ends[0], ends[1]), dual_point)
+        evidence = Evidence(values32, slack, radius, (ends[0], ends[1]), dual_point, True)
     proof = Certificate(
         primal=float(primal),
         dual=float(dual),

@@ -45,6 +45,8 @@ class Evidence:
         None: without a coupling, and where the scores of all rows say it.
     dual : DualPoint or None
         Of all rows in their order, where a ledger can hold it.
+    shortened : bool
+        Whether the scores have been rounded to float32, which comes on top of the slack.
     """
 
     scores: NDArray[Any]
@@ -52,6 +54,7 @@ class Evidence:
     radius: float
     mu: tuple[Mu, Mu] | None = None
     dual: DualPoint | None = None
+    shortened: bool = False
 
 
 def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
@@ -62,7 +65,9 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     """
     data, norms = design.data, _norms(design, problem)
     slack = np.broadcast_to(evidence.slack, data.n_rows)
-    most = float(np.max(norms)), float(np.max(slack))
+    part = SINGLE if evidence.shortened else 0.0
+    highest = max(np.max(evidence.scores, initial=0.0), -np.min(evidence.scores, initial=0.0))
+    most = float(np.max(norms)), float(np.max(slack)) + part * float(highest)
     if evidence.mu is None:
         # Of few rows only when somebody asks: it takes a tenth of a fit of 200.
         rows = design.dual(problem), evidence.scores, norms, slack
@@ -73,7 +78,7 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
         start, stop = data.shard(s)
         dual, own = problem.dual(data.y(start, stop), data.weights(start, stop)), slice(start, stop)
         scores = evidence.scores[own].astype(np.float64)
-        rows = dual, scores, norms[own], slack[own]
+        rows = dual, scores, norms[own], slack[own] + part * np.abs(scores)
         margins[own] = _margins(*rows, most, evidence.radius, evidence.mu)
     return Ledger(margins, evidence.radius, dual=evidence.dual)
 
