@@ -166,7 +166,7 @@ class Monitor:
         if exhausted or (stats["stalled"] and not self._reckless()):
             ended = "slow" if stats["stalled"] == "slow" else "stalled"
             if exhausted:
-                ended = "passes" if len(self.history) >= self.limits.max_iter else "time"
+                ended = self._budget
             self.ended = "nothing" if self._nothing(self._close(self.best)) else ended
             return None
         if stats["stalled"]:
@@ -183,13 +183,26 @@ class Monitor:
         Where that is not enough nothing is said of it: the solver comes again with P.
         """
         self.resumed = False
-        certificate = self._close(point) if point.relative_gap <= HOPED * self.target else None
-        if certificate is None or not self._enough(certificate):
+        exhausted, certificate = self._exhausted(), None
+        if exhausted or point.relative_gap <= HOPED * self.target:
+            certificate = self._close(point)
+        enough = certificate is not None and self._enough(certificate)
+        if certificate is None or not (enough or exhausted):
             self._checkpoint(point, save)
             return Verdict()
         self._record(replace(point, primal=certificate.primal, dual=certificate.dual), stats)
-        self._end(certificate)
+        if enough:
+            self._end(certificate)
+        else:
+            self.ended = self._budget
+            if self.best is not None and self._left(self.best) < self._left(certificate):
+                self._close(self.best)
         return None
+
+    @property
+    def _budget(self) -> str:
+        """Which one has ended, where one has."""
+        return "passes" if len(self.history) >= self.limits.max_iter else "time"
 
     def _end(self, certificate: Certificate) -> None:
         """Say why the solve ends with this certificate, which is enough."""

@@ -44,3 +44,29 @@ def test_a_resumed_fit_remembers_its_best_point(alpha, tmp_path):
     for name in vars(good).keys() - {"readings"}:
         np.testing.assert_array_equal(getattr(found, name), getattr(good, name))
     assert str(found.readings) == str(good.readings)
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_time_that_is_up_ends_where_rows_are_held_too(better):
+    """With the point at hand, or one before that was better."""
+    closed = []
+
+    def certify(point):
+        closed.append(point)
+        gap = 2.0 * point.gap
+        return Certificate(1.0, 1.0 - gap, gap, gap, 0, "float32", 3, 3)
+
+    zeros = np.zeros(1), np.zeros(1), 0.0
+    before = Point(*zeros, 1.0, 0.75 if better else 0.1, False)
+    held = Point(*zeros, 1.0, 0.6, False, held=True)
+    stats = dict.fromkeys(("rows_alive", "rows_visited", "fixed_hi", "fixed_lo"), 0)
+    stats["stalled"] = False
+    monitor = Monitor(certify, Limits(1e-3), None, lambda event: None)
+    assert monitor(before, stats, None) is not None
+    assert monitor(held, stats, None) is not None  # far from the gap: not worth a closing pass
+    assert not closed
+    monitor.limits = Limits(1e-3, deadline=0.0)
+    assert monitor(held, stats, None) is None
+    assert monitor.ended == "time" and len(monitor.history) == 2
+    assert [id(point) for point in closed] == [id(held)] + [id(before)] * better
+    assert monitor.closings.point is (before if better else held)

@@ -273,10 +273,11 @@ class EndGame:
         x = np.append(point.w, point.intercept / constant) if constant else point.w
         begin = Near(x, point.dual)
         most = min(MOST_ENTRIES // len(x), rows_within(self.room, len(x), np.float64))
-        far = np.abs(G)
-        near = first_rows(far, point.relative_gap, dual, len(x))
+        far, near = np.abs(G), None
         if handed.reach > 0:
             near = (far <= handed.reach) & (dual.hi > 0)
+        else:
+            near = first_rows(far, point.relative_gap, dual, len(x))
         if near is not None and np.count_nonzero(near) <= most:
             w_alpha = with_constant(design, sums, constant)
             ends = np.where(G > 0, dual.hi, 0.0)
