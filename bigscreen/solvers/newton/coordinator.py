@@ -25,7 +25,7 @@ NEGLIGIBLE = 1e-6
 LEAST_SIZE = 64
 """Below so many features the algebra costs less than passes that would save some of it."""
 
-PRODUCT_ROWS = 128.0
+PRODUCT_ROWS = 64.0
 """Rows of the zone that products are with, in features, at least: of twice as many, one in two."""
 
 LARGE_ROWS = 16.0
