@@ -193,9 +193,11 @@ class Published:
             if self.exact:
                 scale = np.abs(coef).sum() / LONG(self.spec.nu)
             else:
-                # Divided by rho, unless that is next to nothing: the offset tells which.
+                # Divided by rho, unless w is next to nothing: the offset tells, or what is said.
                 rho, own = -np.mean(certificate["multiplier"]), abs(certificate["intercept"])
-                divided = abs(abs(b) * rho - own) < abs(abs(b) - own) if own else rho > 1e-9
+                divided = rho > 1e-9 and "best w is 0" not in str(certificate.get("hindrance"))
+                if own:
+                    divided = abs(abs(b) * rho - own) < abs(abs(b) - own)
                 scale = 1 / LONG(rho) if rho > 0 and divided else scale
         else:
             box = LONG(self.fitted.C) * weights
