@@ -158,7 +158,7 @@ class _AmendedFeatures(_Amended, FeaturesJob):
         known = Known(alpha, w_alpha, largest, astray, proof["certified_in"])
         beside = Beside(source, binary.problem, self.fleet, known)
         old = Near(self._old(binary), begun.dual)
-        standing = Standing(alpha, w_alpha, old, found.relative_gap)
+        standing = Standing(alpha, w_alpha, old, found.primal)
         return Nearby(standing, near, source, room, beside)
 
     def _start(self, design: Design, binary: Binary) -> Start:

@@ -11,6 +11,7 @@ from bigscreen.fit import monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.solvers.newton import near
 from bigscreen.solvers.newton.coordinator import NewtonRun
+from bigscreen.solvers.newton.solver import Newton
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
@@ -65,6 +66,7 @@ def test_they_take_over_before_anybody_looks_at_all_rows(monkeypatch):
         began.append((self.standing.gap, int(np.sum(self.first))))
         return solve(self, run, check)
 
+    monkeypatch.setattr(near, "FAR_OFF", 1.0)  # however far the optimum is
     monkeypatch.setattr(near.Nearby, "solve", noted)
     monkeypatch.setattr(NewtonRun, "_look", lambda self, place: looks.append(place))
     monkeypatch.setattr(NewtonRun, "approach", lambda self, place: looks.append(place))
@@ -73,6 +75,20 @@ def test_they_take_over_before_anybody_looks_at_all_rows(monkeypatch):
     assert gap > 1e-5 and rows_near < 0.4 * 2000
     assert not looks
     assert proof["relative_gap"] <= 1e-9
+
+
+def test_they_begin_where_nothing_is_known_of_the_optimum_but_p(monkeypatch):
+    """D can be 0 where they take over, as it is before smoothing suits the gap."""
+    solve, began = Newton.solve, []
+
+    def unknown(self, run, check):
+        point = solve(self, run, check)
+        began.append(point.relative_gap)
+        return replace(point, dual=0.0)
+
+    monkeypatch.setattr(Newton, "solve", unknown)
+    (proof,) = fitted().provenance["certificates"]
+    assert proof["relative_gap"] <= 1e-9 and len(began) == 1
 
 
 def test_threads_do_not_tell():

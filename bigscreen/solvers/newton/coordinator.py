@@ -103,6 +103,8 @@ class NewtonRun(Rounds):
                 # count with the square of what they move w(alpha) by: in thin places all the same
                 # way.
                 place.point = replace(place.point, sides=self.sides())
+            few = self.options.tol < LEAST_TOL
+            reach = self.within_reach(place, place.h) if few else 0.0
             verdict = check(
                 place.point,
                 {
@@ -112,7 +114,7 @@ class NewtonRun(Rounds):
                     "bytes_read": int(self.read * self.row_bytes),
                     "fixed_hi": place.passed.fixed[0],
                     "fixed_lo": place.passed.fixed[1],
-                    "reach": self.within_reach(place, place.h) if self.ahead else 0.0,
+                    "reach": reach,
                     "decrement": place.decrement,
                     "settled": next_h(place, max(self.options.tol, COARSE_TOL)) >= place.h,
                     "full_passes": self.passes[0],
@@ -138,7 +140,10 @@ class NewtonRun(Rounds):
                 self.open(self.program)
                 self.enter(place)
                 continue
-            if (not self.ahead and self.approach(place)) or self.hold(place):
+            # (Where few are near their kink nobody has taken over: it is too early.)
+            if (reach > 0 or not self.ahead) and self.approach(place):
+                continue
+            if self.hold(place):
                 continue
             if place.step is None:
                 self._steer(place)
