@@ -84,7 +84,8 @@ class Local:
 
     def moved(self, before: FloatArray) -> float:
         """How far gradients of the rows at hand are from those before, root mean square."""
-        return float(np.sqrt(np.mean((self.G[: len(before)] - before) ** 2)))
+        apart = self.G[: len(before)] - before
+        return float(np.sqrt(apart @ apart / max(len(apart), 1)))
 
     def add(self, rows: NearbyRows, alpha: FloatArray | None = None) -> None:
         """Take in rows, whose features stand in ``room``; their G is that at the start.
