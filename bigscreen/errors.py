@@ -21,6 +21,10 @@ class TimeOver(Exception):
     """The time budget ended before there was a result; the message says what is kept."""
 
 
+class Paused(KeyboardInterrupt):
+    """Ctrl-C was heard within a pass: of several solves at once, the others still end theirs."""
+
+
 def is_number(value: Any) -> bool:
     """Whether a parameter is one finite number: no text, array or None."""
     return isinstance(value, Real) and math.isfinite(value)

@@ -17,7 +17,6 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +36,7 @@ from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule
-from bigscreen.solvers.protocol import Run, Solver, Verdict
+from bigscreen.solvers.protocol import Run, Save, Solver, Verdict
 
 FACTOR = 4
 """Parts of one level for each of the next."""
@@ -367,9 +366,7 @@ class StartCheck:
     passes: int = 0
     stats: dict[str, Any] = field(default_factory=dict)
 
-    def __call__(
-        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
-    ) -> Verdict | None:
+    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         self.passes, self.stats = self.passes + 1, stats
         # Of a kernel without gaps the solver hands in the KKT violation.
         near = (point.relative_gap if self.definite else point.violation) <= self.target
@@ -379,6 +376,9 @@ class StartCheck:
 
     def expired(self) -> bool:
         return self.deadline is not None and time.monotonic() > self.deadline
+
+    def pause(self, save: Save | None = None) -> None:
+        """A part runs to its end."""
 
     def restored(self, meta: dict[str, Any]) -> None:
         """A part is never checkpointed."""

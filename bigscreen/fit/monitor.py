@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from bigscreen.errors import Paused
 from bigscreen.kernels.base import U32
 from bigscreen.problems.point import Certificate, Point, enough, relative
 from bigscreen.screening.dynamic import GapBall, Rule
-from bigscreen.solvers.protocol import Verdict
+from bigscreen.solvers.protocol import Save, Verdict
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -133,9 +134,7 @@ class Monitor:
     def __post_init__(self) -> None:
         self.target = self.limits.tol
 
-    def __call__(
-        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
-    ) -> Verdict | None:
+    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         if point.held:
             return self._looked(point, stats, save)
         resumed = self.resumed
@@ -175,9 +174,7 @@ class Monitor:
         self._checkpoint(point, save)
         return Verdict(region=self._region(point), doubted=doubted)
 
-    def _looked(
-        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
-    ) -> Verdict | None:
+    def _looked(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         """The same of a point whose P only the closing pass tells.
 
         Where that is not enough nothing is said of it: the solver comes again with P.
@@ -215,6 +212,7 @@ class Monitor:
         self.history, self.removals.fixed = meta["history"], meta["fixed"]
         self.target, self.removals.restarts = meta["target"], meta["restarts"]
         self.removals.since, self.doubted = meta["removed"], meta["doubted"]
+        self.removals.asked_back = meta.get("asked_back", False)
         for removed, false in meta["lessons"]:
             self._lesson(removed, false)
         self.best = None if meta["best"] is None else Point.from_dict(meta["best"])
@@ -223,7 +221,7 @@ class Monitor:
             self.closings.point = Point.from_dict(meta["certified"])
         self.closings.passes = meta.get("closings", 0)
         self.started = time.monotonic() - meta["seconds"]
-        self.resumed = True
+        self.resumed = meta.get("repeats", True)
 
     def _record(self, point: Point, stats: dict[str, Any]) -> None:
         if self.resumed:
@@ -331,36 +329,51 @@ class Monitor:
         return certificate
 
     def expired(self) -> bool:
-        """Whether time is up or Ctrl-C was pressed: warm-up work is then cut short."""
-        late = self.limits.deadline is not None and time.monotonic() > self.limits.deadline
-        return late or self.interrupted
+        """Whether time is up: warm-up work is then cut short."""
+        return self.limits.deadline is not None and time.monotonic() > self.limits.deadline
+
+    def pause(self, save: Save | None = None) -> None:
+        """See ``Check``."""
+        if not self.interrupted:
+            return
+        if self.folder is not None and save is not None:
+            self._keep(None, save)
+        raise Paused
 
     def _exhausted(self) -> bool:
+        # (After a Ctrl-C there is a checkpoint to come first.)
         late = self.expired() and not self.interrupted
         return late or len(self.history) >= self.limits.max_iter
 
-    def _checkpoint(self, point: Point, save: Callable[[Path, dict[str, Any]], None]) -> None:
+    def _checkpoint(self, point: Point, save: Save) -> None:
         due = time.monotonic() - self.saved > CHECKPOINT_SECONDS
         if self.folder is not None and (due or self.interrupted):
-            proof, proved = self.closings.certificate, self.closings.point
-            meta = {
-                "of": self.of,
-                "history": self.history,
-                "fixed": self.removals.fixed,
-                "target": self.target,
-                "restarts": self.removals.restarts,
-                "removed": self.removals.since,
-                "lessons": self.removals.lessons,
-                # The point of the checkpoint itself comes again with the pass that is repeated.
-                "best": None if self.best is None or self.best is point else self.best.to_dict(),
-                "doubted": self.doubted,
-                "closings": self.closings.passes,
-                # What a closing pass that missed the gap has proved.
-                "certificate": None if proof is None else proof.to_dict(),
-                "certified": None if proved is None else proved.to_dict(),
-                "seconds": time.monotonic() - self.started,
-            }
-            save(self.folder, meta)
-            self.saved = time.monotonic()
+            self._keep(point, save)
         if self.interrupted:
             raise KeyboardInterrupt
+
+    def _keep(self, point: Point | None, save: Save) -> None:
+        """Write a checkpoint of the pass that came to this point; None: of one under way."""
+        assert self.folder is not None
+        proof, proved = self.closings.certificate, self.closings.point
+        meta = {
+            "of": self.of,
+            "history": self.history,
+            "fixed": self.removals.fixed,
+            "target": self.target,
+            "restarts": self.removals.restarts,
+            "removed": self.removals.since,
+            "asked_back": self.removals.asked_back,
+            "lessons": self.removals.lessons,
+            # The point of the checkpoint itself comes again with the pass that is repeated.
+            "best": None if self.best is None or self.best is point else self.best.to_dict(),
+            "doubted": self.doubted,
+            "repeats": point is not None,
+            "closings": self.closings.passes,
+            # What a closing pass that missed the gap has proved.
+            "certificate": None if proof is None else proof.to_dict(),
+            "certified": None if proved is None else proved.to_dict(),
+            "seconds": time.monotonic() - self.started,
+        }
+        save(self.folder, meta)
+        self.saved = time.monotonic()

@@ -27,6 +27,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.errors import Paused
 from bigscreen.files.checkpoint import check_owner
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.protocol import Fleet
@@ -256,6 +257,8 @@ class _View:
 
     def _asked(self, kind: str, *given: Any) -> Any:
         lockstep = self._lockstep
+        if lockstep.over:
+            raise Over
         lockstep.turns.release()
         try:
             lockstep.inbox.put((self._name, _Question(kind, given)))
@@ -297,6 +300,7 @@ class Lockstep:
         self._starts: dict[str, dict[str, Any]] = {}
         self._shards = 0
         self._started = False
+        self.over = False
 
     def run(
         self, runs: Mapping[str, Callable[[Fleet], Result]], ended: Callable[[str, Result], None]
@@ -314,7 +318,8 @@ class Lockstep:
         Raises
         ------
         Exception
-            What the first of them raised; the others are given up.
+            What the first of them raised; the others are given up, but for a Paused: they then
+            have until the next checkpoint.
         """
         self._views = {name: _View(self, name) for name in runs}
         self._living = list(runs)
@@ -322,6 +327,7 @@ class Lockstep:
             threading.Thread(target=self._live, args=(name, run), name=f"run {name}", daemon=True)
             for name, run in runs.items()
         ]
+        paused: Paused | None = None
         try:
             for thread in threads:
                 thread.start()
@@ -332,10 +338,15 @@ class Lockstep:
                         self._waiting[name] = said
                         continue
                     self._living.remove(name)
-                    if isinstance(said, BaseException):
+                    if isinstance(said, Paused):
+                        paused = said
+                    elif isinstance(said, BaseException):
                         raise said
-                    ended(name, said[0])
+                    else:
+                        ended(name, said[0])
                 self._serve()
+            if paused is not None:
+                raise paused
         finally:
             self._give_up()
             for thread in threads:
@@ -352,15 +363,13 @@ class Lockstep:
         self.inbox.put((name, said))
 
     def _give_up(self) -> None:
-        """Let all runs that are left end with the next thing that they ask for."""
-        while self._living:
-            for name in list(self._waiting):
-                self._reply(name, False, Over())
-            name, said = self.inbox.get()
-            if isinstance(said, _Question):
-                self._waiting[name] = said
-            else:
-                self._living.remove(name)
+        """Let all runs that are left end with the next thing that they ask for.
+
+        Whatever was lost where a second Ctrl-C came between two lines here.
+        """
+        self.over = True
+        for view in self._views.values():
+            view.replies.put((False, Over()))
 
     def _reply(self, name: str, fine: bool, answer: Any) -> None:
         del self._waiting[name]

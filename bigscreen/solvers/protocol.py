@@ -110,6 +110,10 @@ class Verdict:
     ahead: bool = False
 
 
+Save = Callable[[Path, dict[str, Any]], None]
+"""``save(folder, meta)`` writes a checkpoint of a solver."""
+
+
 class Check(Protocol):
     """The hinge between a solver and ``fit``: every solver calls it at its pass boundaries.
 
@@ -119,13 +123,17 @@ class Check(Protocol):
     @property
     def target(self) -> float: ...
 
-    def __call__(
-        self, point: Point, stats: dict[str, Any], save: Callable[[Path, dict[str, Any]], None]
-    ) -> Verdict | None:
-        """None: stop here. ``save(folder, meta)`` writes a checkpoint of the solver."""
+    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+        """None: stop here."""
 
     def expired(self) -> bool:
         """Whether there is no time left for anything but the next call."""
+
+    def pause(self, save: Save | None = None) -> None:
+        """Where Ctrl-C was pressed, stop within a pass; who goes on comes to the same bits.
+
+        ``save`` keeps what the pass has done; without it the pass is begun anew. Raises Paused.
+        """
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Receives the ``meta`` of the checkpoint that the solver goes on from."""

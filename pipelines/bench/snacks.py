@@ -111,6 +111,9 @@ class Clock:
     def expired(self) -> bool:
         return False
 
+    def pause(self, save: Any = None) -> None:
+        pass
+
     def restored(self, meta: Any) -> None:
         raise AssertionError
 

@@ -64,6 +64,9 @@ class Until:
     def expired(self):
         return False
 
+    def pause(self, save=None):
+        pass
+
     def restored(self, meta):
         self.meta = meta
 

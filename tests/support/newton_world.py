@@ -164,5 +164,8 @@ class Probe:
     def expired(self) -> bool:
         return False
 
+    def pause(self, save: Any = None) -> None:
+        pass
+
     def restored(self, meta: Any) -> None:
         raise AssertionError

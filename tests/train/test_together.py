@@ -186,6 +186,35 @@ def test_an_interrupted_fit_ends_in_the_same_model(features, heard, tmp_path, mo
         same(trained(data, fleet, together=1, work=tmp_path / "early", resume=True, **how), whole)
 
 
+@pytest.mark.parametrize("together", [32, 1])
+def test_a_ctrl_c_within_steps_over_subsamples_changes_no_bit(together, tmp_path, monkeypatch):
+    """It keeps nothing of them, and of classes that are beyond them a checkpoint."""
+    data, how = rows(n=33_000, classes=3, apart=2.0), {"landmarks": 12, "together": together}
+    paused, pause, stop = [], fit_monitor.Monitor.pause, set()
+
+    def pressed(monitor, save=None):
+        if len(paused) in stop:
+            os.kill(os.getpid(), signal.SIGINT)
+        paused.append(len(monitor.history))
+        pause(monitor, save)
+
+    monkeypatch.setattr(fit_monitor.Monitor, "pause", pressed)
+    with Inline(2) as fleet:
+        whole = trained(data, fleet, work=tmp_path / "whole", **how)
+        calls = len(paused)
+        assert calls > 6 and not any(paused)
+        for at in (1, calls - 1) if together > 1 else (calls // 2,):
+            paused.clear()
+            stop = {at}
+            work = tmp_path / str(at)
+            with pytest.raises(KeyboardInterrupt):
+                trained(data, fleet, work=work, **how)
+            assert len(paused) < min(calls, at + 10) or at == calls - 1
+            beyond = list((work / TOGETHER).glob("*/checkpoint.json"))
+            assert bool(beyond) == (together > 1 and at == calls - 1)
+            same(trained(data, fleet, work=work, resume=True, **how), whole)
+
+
 def test_checkpoints_of_another_problem_are_refused(tmp_path, monkeypatch, fleet):
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
     for work in ("one", "two"):

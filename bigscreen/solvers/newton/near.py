@@ -25,7 +25,7 @@ from bigscreen.solvers.newton.coordinator import LEAST_TOL
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.protocol import Check, Near, Run, Verdict
+from bigscreen.solvers.protocol import Check, Near, Run, Save, Verdict
 
 LEAST_PART, REACHED, REACHED_FAR, FIRST_PARTS = 0.03, 0.35, 0.7, (0.12, 0.2)
 """Part of all rows that is near at first: at least, for the root of the bound's relative gap, of a
@@ -315,7 +315,7 @@ class _Handover:
     def target(self) -> float:
         return self.check.target
 
-    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
+    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         before = self.before
         full, partial = before or (0, 0)
         self.passes = full + stats["full_passes"], partial + stats["partial_passes"]
@@ -332,6 +332,10 @@ class _Handover:
     def expired(self) -> bool:
         """See ``Check``."""
         return self.check.expired()
+
+    def pause(self, save: Save | None = None) -> None:
+        """See ``Check``."""
+        self.check.pause(save)
 
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""
@@ -350,7 +354,7 @@ class _Nearby:
     def target(self) -> float:
         return self.handed.target
 
-    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
+    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         self.checks += 1
 
         def saved(folder: Path, meta: dict[str, Any]) -> None:
@@ -361,6 +365,10 @@ class _Nearby:
     def expired(self) -> bool:
         """See ``Check``."""
         return self.handed.expired()
+
+    def pause(self, save: Save | None = None) -> None:
+        """See ``Check``."""
+        self.handed.pause(save)
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Nobody begins with them."""

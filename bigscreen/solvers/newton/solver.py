@@ -11,7 +11,6 @@ is asked. Each iteration has a dual point, read off the scores, and so a proved 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,7 +19,7 @@ from bigscreen.features.design import Design
 from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.shard import NewtonProgram
-from bigscreen.solvers.protocol import Check, Run, Verdict
+from bigscreen.solvers.protocol import Check, Run, Save, Verdict
 
 THIN = 8
 """Every subsample has so many times as many rows as the one before."""
@@ -89,7 +88,7 @@ class Newton:
             before = rows
             if stride > 1:
                 enough = COARSE * design.rank * stride / design.data.n_rows
-                solve.run(place, _Coarse(enough, check.expired))
+                solve.run(place, _Coarse(enough, check))
         return solve.run(place, check)
 
     def _strides(self, design: Design) -> list[int]:
@@ -106,18 +105,19 @@ class _Coarse:
     """The check of a subsample: its own optimum is about ``rank / rows`` off, so no closer.
 
     ``enough`` is the part of P that the next step may still promise; it looks at no gap. It ends
-    where h is not to fall any more, as every new h costs a step.
+    where h is not to fall any more, as every new h costs a step. ``check``: that of all rows.
     """
 
     enough: float
-    expired: Callable[[], bool]
+    check: Check
     passes: int = 0
     target: float = 0.0
 
-    def __call__(self, point: Point, stats: dict[str, Any], save: Any) -> Verdict | None:
+    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+        self.check.pause()
         self.passes += 1
         near = stats["decrement"] <= self.enough * abs(point.primal)
-        done = (near and stats["settled"]) or stats["stalled"] or self.expired()
+        done = (near and stats["settled"]) or stats["stalled"] or self.check.expired()
         return None if done or self.passes >= 15 else Verdict()
 
     def restored(self, meta: dict[str, Any]) -> None:

@@ -100,13 +100,14 @@ class Pairs:
         if found is not None:
             state.restore(*found)
             check.restored(found[0])
-        restored = found is not None
+        # (That of a pass under way says how many steps of it are left; any other is checked again.)
+        going = found is None or state.left > 0
         while True:
-            if not restored:
+            if going:
                 self._advance(state, check)
             point = state.point(check.target)
             verdict = check(point, state.stats(), state.save)
-            restored = False
+            going = True
             if verdict is None:
                 return point
             if verdict.restart:
@@ -116,21 +117,28 @@ class Pairs:
 
     def _advance(self, state: SmoState, check: Check) -> None:
         """Steps until the next check is due."""
-        most = self.every
-        if most is None:
-            # A check costs about a step, and sorts: check more rarely as time goes by.
-            most = min(len(state.alive), MOST_STEPS) * min(50, max(1, state.checks // 4))
-            if state.rows.matrix is not None:
-                # Steps are cheap then, and few where classes are far; of many it is an eighth more.
-                longer = min(state.steps // 8, SCANNED // max(1, len(state.alive)))
-                most = max(FEWEST_STEPS, most // 4, longer)
-        state.checks += 1
+        if state.left == 0:
+            state.left = self._steps_due(state)
+            state.checks += 1
         if state.rows.matrix is not None:
-            self._within(state.rows.matrix, state, most)
+            self._within(state.rows.matrix, state, state.left)
         elif state.coupled:
-            self._pair_steps(state, most, check)
+            self._pair_steps(state, check)
         else:
-            self._single_steps(state, most, check)
+            self._single_steps(state, check)
+        state.left = 0
+
+    def _steps_due(self, state: SmoState) -> int:
+        """How many steps there are to the next check."""
+        if self.every is not None:
+            return self.every
+        # A check costs about a step, and sorts: check more rarely as time goes by.
+        most = min(len(state.alive), MOST_STEPS) * min(50, max(1, state.checks // 4))
+        if state.rows.matrix is not None:
+            # Steps are cheap then, and few where classes are far; of many it is an eighth more.
+            longer = min(state.steps // 8, SCANNED // max(1, len(state.alive)))
+            most = max(FEWEST_STEPS, most // 4, longer)
+        return most
 
     def _within(self, matrix: Matrix, state: SmoState, most: int) -> None:
         """The same steps on a matrix that is there, in one compiled loop."""
@@ -147,11 +155,11 @@ class Pairs:
         if order is not None:
             state.x[order], state.F[order] = moved.x, moved.F
         state.rows.count()
-        state.steps += done
+        state.done(done)
         if done < most:  # nothing is left to do, or nothing that the last digit would show
             state.violation = 0.0
 
-    def _pair_steps(self, state: SmoState, most: int, check: Check) -> None:
+    def _pair_steps(self, state: SmoState, check: Check) -> None:
         """Steps on pairs that keep the sum of every group's coupling, row by row."""
         rows, flip, diag, group = (
             state.rows,
@@ -173,7 +181,8 @@ class Pairs:
         nothing: NDArray[Any] = np.zeros(len(diag), rows.dtype)
         tolerated = state.tolerated
         chosen, first = 0, pair_update(scans[0], nothing, nothing, 0.0, 0.0)
-        for _ in range(most):
+        while state.left:
+            check.pause(state.save)
             state.violation, i, last = 0.0, -1, chosen
             for g, scan in enumerate(scans):
                 # (The last step's group is known from its update.)
@@ -195,9 +204,9 @@ class Pairs:
             if step == 0.0:
                 state.violation = 0.0
                 return
-            state.steps += 1
+            state.done(1)
 
-    def _single_steps(self, state: SmoState, most: int, check: Check) -> None:
+    def _single_steps(self, state: SmoState, check: Check) -> None:
         """Steps without a coupling, on one variable or on two, row by row."""
         rows, diag, second = state.rows, state.part.diag, self.selection == "second"
         state.violation = 0.0
@@ -208,7 +217,8 @@ class Pairs:
         nothing: NDArray[Any] = np.zeros(len(diag), rows.dtype)
         tolerated = state.tolerated
         i, state.violation = free_update(scan, nothing, nothing, 0.0, 0.0, second)
-        for _ in range(most):
+        while state.left:
+            check.pause(state.save)
             if i < 0 or state.violation <= tolerated or check.expired():
                 return
             row = rows[i]
@@ -218,4 +228,4 @@ class Pairs:
             if not moved:
                 state.violation = 0.0
                 return
-            state.steps += 1
+            state.done(1)

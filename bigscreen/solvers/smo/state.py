@@ -99,6 +99,8 @@ class SmoState:
         x and F at the last check, once not all rows are alive.
     value : float
         D(alpha), which every step adds to.
+    steps, left : int
+        Steps taken, and how many there are to the next check; 0 at a check.
     fine_at : float
         The gap at which the true error of float32 scores was seen last.
     """
@@ -127,7 +129,7 @@ class SmoState:
         except ValueError as error:
             raise InputError(f"the problem has no solution: {error}") from error
         self.screened = ScreenedRows(np.full(n, FREE), np.zeros(n, np.int64))
-        self.steps = self.checks = 0
+        self.steps = self.left = self.checks = 0
         self.value = 0.0
         self.violation = self.fine_at = np.inf
         # Rows whose box is the point 0 have no gap and no part in w.
@@ -204,6 +206,11 @@ class SmoState:
     def _scores_of(self, rows: NDArray[np.int64], dtype: type | None = None) -> FloatArray:
         support = np.flatnonzero(self.alpha)
         return self.rows.scores(rows, support, (self.dual.sign * self.alpha)[support], dtype)
+
+    def done(self, steps: int) -> None:
+        """Count steps."""
+        self.steps += steps
+        self.left -= steps
 
     # -- what check is handed --------------------------------------------------------------------
     def point(self, target: float) -> Point:
@@ -382,6 +389,7 @@ class SmoState:
         """Write a checkpoint, whole or not at all; kernel rows are computed again."""
         record = {name: getattr(self, name) for name in TALLIES}
         record["false_removals"] = self.screened.false_removals
+        record |= {"left": self.left, "largest": self.seen.largest}
         record |= {"entries": self.rows.entries, "wide": self.rows.dtype is np.float64}
         arrays = {name: getattr(self, name) for name in ARRAYS}
         arrays |= {name: getattr(self.screened, name) for name in SCREENED_ARRAYS}
@@ -392,6 +400,8 @@ class SmoState:
         record = meta.pop("pairs")
         for name in TALLIES:
             setattr(self, name, record[name])
+        self.left = record.get("left", 0)
+        self.seen = self.seen._replace(largest=record.get("largest", self.seen.largest))
         self.alpha, self.x, self.F = arrays["alpha"], arrays["x"], arrays["F"]
         self.since = arrays["since"]
         screened = {name: arrays[name] for name in SCREENED_ARRAYS}
