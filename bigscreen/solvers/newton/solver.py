@@ -114,11 +114,19 @@ class _Coarse:
     target: float = 0.0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        self.check.pause()
+        self.pause()
         self.passes += 1
         near = stats["decrement"] <= self.enough * abs(point.primal)
-        done = (near and stats["settled"]) or stats["stalled"] or self.check.expired()
+        done = (near and stats["settled"]) or stats["stalled"] or self.expired()
         return None if done or self.passes >= 15 else Verdict()
+
+    def expired(self) -> bool:
+        """See ``Check``."""
+        return self.check.expired()
+
+    def pause(self, save: Save | None = None) -> None:
+        """See ``Check``: nothing is kept of a subsample."""
+        self.check.pause()
 
     def restored(self, meta: dict[str, Any]) -> None:
         """A subsample is never checkpointed."""
