@@ -11,9 +11,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
-from bigscreen.data.layout import Features, csr_stack
+from bigscreen.data.layout import Features, joined
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
@@ -219,16 +218,6 @@ def _weights(reweight: tuple[NDArray[np.int64], FloatArray]) -> FloatArray:
             "finite and not negative"
         )
     return weights
-
-
-def joined(csr: bool, parts: Sequence[Features]) -> Features:
-    """Rows below each other, as CSR or dense, of the type of the first."""
-    dtype = parts[0].dtype
-    if csr:
-        rows = [part if sparse.issparse(part) else sparse.csr_array(part) for part in parts]
-        return csr_stack(rows, parts[0].shape[1], dtype.type)
-    dense = [part if isinstance(part, np.ndarray) else part.toarray() for part in parts]
-    return np.concatenate([part.astype(dtype, copy=False) for part in dense])
 
 
 # -- files ---------------------------------------------------------------------------------------

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from bigscreen.amend.edits import Changes, joined
+from bigscreen.amend.edits import Changes
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.layout import Features, Layout, take
+from bigscreen.data.layout import Features, Layout, joined, take
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.writer import DatasetWriter

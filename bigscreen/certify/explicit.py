@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from bigscreen.certify.ledger import Evidence, listed
 from bigscreen.certify.offset import Kinks
 from bigscreen.certify.sample import Looked, Sample, seen, stride
+from bigscreen.data.layout import joined
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.fleet.protocol import Fleet
@@ -49,6 +50,9 @@ COLUMN_ROWS = 1024
 
 BLOCK_ROWS = 32
 """Those that are added up before the rest: the sum's bound is so many roundings, not a tile's."""
+
+LOOKED_ROWS = 256
+"""Rows of the sample that are looked at together: a large T is read as often."""
 
 CLOSE = 1e-4
 """Relative gap below which rows near their kink are made exact: for wider ones nothing hangs on it.
@@ -95,6 +99,8 @@ class _ShardSums:
     frame: SumLayout
     point: Point
     coef: FloatArray
+    true_coef: FloatArray
+    """Those of the kernel design's columns, where there is one."""
     mu: Mu
     dtype: type
     source: Design | None = None
@@ -186,15 +192,14 @@ class _ShardSums:
 
     def seen(
         self,
-        true: Design,
         looked: Looked,
         dual: Dual,
         alpha: FloatArray,
         exact: NDArray[np.bool_],
     ) -> Sample:
         """What float64 columns of some rows would have changed, but for those that had them."""
-        w = self.point.w, self._constant
-        return seen(true, looked, dual, alpha, w, self.mu, exact)
+        w = self.point.w, self.true_coef, self._constant
+        return seen(looked, dual, alpha, w, self.mu, exact)
 
     def finished(self, found: _Sums, dual: Dual) -> _Sums:
         """The sums with what follows from all scores, which are kept if they are asked for."""
@@ -284,38 +289,67 @@ class _Several:
         # Alpha is read off the very columns that the solver read it off: any alpha in the box is as
         # good, but at a small h another reading is another alpha.
         same = exact is design and dtype is np.float32
+        alphas = np.empty((len(self.passes), stop - start))
+        known = np.zeros((len(self.passes), stop - start), np.bool_)
+        waiting: list[_Waiting] = []
         for a, b in row_ranges(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
-            alphas = np.empty((len(self.passes), b - a))
-            known = np.zeros((len(self.passes), b - a), np.bool_)
             other = X if exact is design else design.data.X(start + a, start + b)
             own, more = None, None
             if true is not None and true.kernel is not None:
                 own = X if true is exact else true.data.X(start + a, start + b)
-            for c, d in row_ranges(b - a, COLUMN_ROWS):
+            for c, d in row_ranges(b - a, exact.tile(COLUMN_ROWS)):
                 columns = _columns(exact, X[c:d], dtype, "certified")
                 read = columns if same else _columns(design, other[c:d], np.float32, "read")
                 tile = slice(a + c, a + d), columns, read
                 if true is not None and own is not None:
                     more = partial(_float64, true, exact, own[c:d])
                 for k, each in enumerate(self.passes):
-                    near = each.add(found[k], duals[k], tile, items[k][1], alphas[k, c:d], more)
-                    known[k, c + near] = True
-            if own is not None:
-                assert true is not None
-                drawn = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
-                # (Errors grow with rows' lengths: no row is to be out of sight.)
-                longest = int(np.argmax(true.data.sqnorms(start + a, start + b)))
-                some = np.append(drawn, longest)
-                looked = Looked.at(
-                    true, exact, (own[some], X[some]), np.arange(len(some)) < len(drawn)
-                )
-                for k, each in enumerate(self.passes):
-                    own_rows = duals[k][a + some], alphas[k, some], known[k, some]
-                    sample = each.seen(true, looked, *own_rows)
-                    found[k] = found[k]._replace(sample=found[k].sample + sample)
+                    near = each.add(found[k], duals[k], tile, items[k][1], alphas[k, tile[0]], more)
+                    known[k, a + c + near] = True
+            if own is None:
+                continue
+            assert true is not None
+            drawn = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
+            # (Errors grow with rows' lengths: no row is to be out of sight.)
+            longest = int(np.argmax(true.data.sqnorms(start + a, start + b)))
+            some = np.append(drawn, longest)
+            counted = np.arange(len(some)) < len(drawn)
+            waiting.append(_Waiting(a + some, counted, own[some], X[some]))
+            if sum(len(part.places) for part in waiting) >= LOOKED_ROWS or b == stop - start:
+                self._look(true, waiting, duals, (alphas, known), found)
+                waiting = []
         ended = zip(self.passes, found, duals, strict=True)
         return [each.finished(sums, dual) for each, sums, dual in ended]
+
+    def _look(
+        self,
+        true: Design,
+        rows: list[_Waiting],
+        duals: list[Dual],
+        read: tuple[FloatArray, NDArray[np.bool_]],
+        found: list[_Sums],
+    ) -> None:
+        """Add some rows to the samples of all points."""
+        exact, (alphas, known) = self.passes[0].exact, read
+        own = joined(true.data.is_sparse, [part.own for part in rows])
+        X = own
+        if true is not exact:
+            X = joined(exact.data.is_sparse, [part.X for part in rows])
+        places = np.concatenate([part.places for part in rows])
+        looked = Looked.at(true, exact, (own, X), np.concatenate([part.drawn for part in rows]))
+        for k, each in enumerate(self.passes):
+            sample = each.seen(looked, duals[k][places], alphas[k, places], known[k, places])
+            found[k] = found[k]._replace(sample=found[k].sample + sample)
+
+
+class _Waiting(NamedTuple):
+    """Rows of a chunk that are to be looked at: their places in the shard, and `Looked.at`'s."""
+
+    places: NDArray[np.int64]
+    drawn: NDArray[np.bool_]
+    own: Any
+    X: Any
 
 
 def _given(problem: Problem, data: Any, point: Point) -> NDArray[Any] | None:
@@ -415,8 +449,10 @@ def close(
         margin = _margin(source or design, point)
     # Rows that are out for certain add nothing: float32 scores are enough of them.
     digits = margin > 0 and point.gap < DIGITS * abs(point.primal)
+    coef, true = exact.coef(point.w), source or design
+    true_coef = coef if true is exact else true.coef(point.w)
     program = _ShardSums(
-        *(design, exact, problem, frame, point, exact.coef(point.w), mu, dtype, source, keep),
+        *(design, exact, problem, frame, point, coef, true_coef, mu, dtype, source, keep),
         margin,
         digits,
     )
@@ -463,14 +499,14 @@ def close(
     # machine that is published has the coefficients themselves, with which scores are summed, and
     # ``lengths`` below says what has become of ||w||^2.
     largest = frame.largest(exact.column_bound)
-    tile, block = min(COLUMN_ROWS, data.chunk_rows), program.block
+    tile, block = min(exact.tile(COLUMN_ROWS), data.chunk_rows), program.block
     # (Exact rows and others are summed in blocks of their own.)
     blocks = tile // block + 2
     rows_summed = block + blocks + 2 * (data.shard_rows // tile + 1) + data.n_shards
     offsets = abs(constant) + float(np.max(np.abs([*multiplier, *best]), initial=0.0))
     # Of a sum of so many products (maths.md 4).
     deviation = UNIT_ROUNDOFF * (2.0 * float(np.sqrt(exact.width)) + 2.0)
-    error = deviation * largest * (float(np.sum(np.abs(exact.coef(point.w)))) + offsets)
+    error = deviation * largest * (float(np.sum(np.abs(coef))) + offsets)
     summed_own = (box + 0.5 * bend * error) * error
     # What cancels in P (a nu-SVC's rho) was rounded by itself.
     summed = abs(loss) + half_w_sq + float(frame.total @ np.abs(multiplier))

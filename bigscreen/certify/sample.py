@@ -158,18 +158,20 @@ class Looked(NamedTuple):
         features.
         """
         known = used.columns(rows[1]).astype(np.float64)
-        features = known if used is not true else true.features_of(known)
         columns = true.columns(rows[0], np.float64)
         own = true.features_of(columns)
-        return cls(columns, own, features, drawn, (own - features)[drawn].astype(np.float32))
+        if used is not true:
+            return cls(columns, own, known, drawn, (own - known)[drawn].astype(np.float32))
+        # (Of what is so small float32 digits are enough.)
+        moved = true.features_of((columns - known).astype(np.float32))
+        return cls(columns, own, own - moved, drawn, moved[drawn])
 
 
 def seen(
-    true: Design,
     looked: Looked,
     dual: Dual,
     alpha: FloatArray,
-    point: tuple[FloatArray, float],
+    point: tuple[FloatArray, FloatArray, float],
     mu: Mu,
     exact: NDArray[np.bool_],
 ) -> Sample:
@@ -177,20 +179,18 @@ def seen(
 
     Parameters
     ----------
-    true : Design
-        The kernel design.
     looked, dual, alpha
         Of these rows.
-    point : (w, constant)
+    point : (w, its coefficients of the kernel design's columns, constant)
     mu : the multiplier of P
     exact : rows of which float64 columns were summed
     """
-    w, constant = point
+    w, coef, constant = point
     columns, own, features, drawn, off = looked
     scores = features @ w + constant
     true_scores = own @ w + constant
     # The machine that is published sums (K T) w as K (T w): where terms cancel that tells.
-    order = np.abs(columns @ true.coef(w) - own @ w)
+    order = np.abs(columns @ coef - own @ w)
     far = float(np.max(np.abs(true_scores - scores) + order, initial=0.0))
     summed = np.where(exact, true_scores, scores)
     here = dual.losses(true_scores, mu)

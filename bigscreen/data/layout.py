@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -226,6 +226,16 @@ def csr_stack(
     data = np.concatenate([part.data for part in parts] or [np.empty(0, dtype)])
     indices = np.concatenate([np.empty(0, np.int32)] + [part.indices for part in parts])
     return csr(data, indices, np.concatenate(indptr), n_features)
+
+
+def joined(is_sparse: bool, parts: Sequence[Features]) -> Features:
+    """Rows below each other, as CSR or dense, of the type of the first."""
+    dtype = parts[0].dtype
+    if is_sparse:
+        rows = [part if isinstance(part, csr_array) else csr_array(part) for part in parts]
+        return csr_stack(rows, parts[0].shape[1], dtype.type)
+    dense = [part if isinstance(part, np.ndarray) else part.toarray() for part in parts]
+    return np.concatenate([part.astype(dtype, copy=False) for part in dense])
 
 
 def take(X: Features, rows: NDArray[np.int64]) -> Features:

@@ -25,6 +25,15 @@ from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.recipes import Problem
 
+TRIANGLE = 1024
+"""Columns of a triangular T that products are made with at once."""
+
+COLUMN_ROWS = 1024
+"""Rows whose columns are held at once."""
+
+CACHED, FEWEST_ROWS = 1 << 21, 64
+"""Entries of columns that stay in a core's cache; rows below which a call costs more than that."""
+
 
 @dataclass(frozen=True)
 class Design:
@@ -121,8 +130,11 @@ class Design:
 
     def coef_size(self, w: FloatArray) -> float:
         """``sum |T| |w|``: what rounding in ``T w`` and in scores is proportional to."""
-        size = np.abs(w) if self.factor is None else np.abs(self.factor) @ np.abs(w)
-        return float(size.sum())
+        if self.factor is None:
+            return float(np.abs(w).sum())
+        # (In parts: T of many landmarks is large.)
+        parts = (np.abs(self.factor[a:b]) @ np.abs(w) for a, b in row_ranges(self.width, TRIANGLE))
+        return float(sum(part.sum() for part in parts))
 
     def features(self, v: FloatArray) -> FloatArray:
         """``T' v`` (r,) of a sum over columns (m,)."""
@@ -164,6 +176,10 @@ class Design:
         """Without what can be made again."""
         known = {each.name: getattr(self, each.name) for each in fields(self)}
         return {**known, "square": None}
+
+    def tile(self, most: int) -> int:
+        """How many rows' columns are held at once: ``most``, or as many as stay in a cache."""
+        return most if self.kernel is None else max(FEWEST_ROWS, min(most, CACHED // self.width))
 
     def columns(self, X: Any, dtype: type = np.float32, passing: str = "") -> NDArray[Any]:
         """The columns of rows X, dense, shape (len X, m), float32 or float64 entries.
@@ -286,13 +302,6 @@ def _dense_dots(X: NDArray[Any], coefs: FloatArray, out: FloatArray) -> None:
             out[i, k] = total
 
 
-TRIANGLE = 1024
-"""Columns of a triangular T that products are made with at once."""
-
-COLUMN_ROWS = 1024
-"""Rows whose columns are held at once."""
-
-
 def with_constant(design: Design, sums: FloatArray, constant: float) -> FloatArray:
     """``w`` (r,), with a constant (r + 1,), of sums over columns and of the weights (m + 1,)."""
     w = design.features(sums[:-1])
@@ -370,7 +379,7 @@ class _AtSides:
         G, total = np.empty(len(dual)), np.zeros(design.width + 1)
         for a, b in row_ranges(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
-            for c, d in row_ranges(b - a, COLUMN_ROWS):
+            for c, d in row_ranges(b - a, design.tile(COLUMN_ROWS)):
                 columns = design.columns(X[c:d], passing="summed") if design.kernel else X[c:d]
                 tile, rows, own = slice(a + c, a + d), as_rows(columns), np.empty(d - c)
                 column_dots(rows, self.coef, own)
@@ -394,7 +403,7 @@ class _ColumnSum:
             if not len(used):
                 continue
             X = data.X(start + a, start + b)
-            for c, d in row_ranges(len(used), COLUMN_ROWS):
+            for c, d in row_ranges(len(used), design.tile(COLUMN_ROWS)):
                 rows = X[used[c:d]]
                 columns = design.columns(rows, passing="summed") if design.kernel else rows
                 _add(as_rows(columns), coef[a:b][used[c:d]], total)

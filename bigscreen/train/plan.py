@@ -21,7 +21,7 @@ from bigscreen.kernels.standard import on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
 from bigscreen.solvers.newton.coordinator import ENTRIES, PART
-from bigscreen.solvers.newton.sampled import SAMPLE_ROWS, TILE_ROWS
+from bigscreen.solvers.newton.sampled import SAMPLE_ROWS, TILE_ROWS, TOGETHER
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
 from bigscreen.solvers.snacks.draws import HELD_BYTES
 from bigscreen.train.options import PROBLEMS, STOCHASTIC, coupled
@@ -64,7 +64,7 @@ OF_ROW = 40.0
 """Operations on a row of a pass beside its features."""
 STEPS_AT_HAND = 8.0
 """Second moments of the rows at hand that a Newton solve comes to."""
-LARGE_PASSES, HESSIANS, T_COST = 20.0, 4.0, 1.0
+LARGE_PASSES, HESSIANS, T_COST = 20.0, 12.0, 1.0
 """Passes over all rows that the entries of a solve come to where landmarks are many; Hessians of
 samples; and multiplications of T, in float32 ones, in m^3 (measured: 2,000 to 4,000 landmarks)."""
 SAMPLE_BYTES = 24
@@ -204,7 +204,8 @@ class Cost(NamedTuple):
         products = moments * m**2 + passes * m**3
         if many:
             # Of T, in float64, and of the Hessians of samples; entries of products with the zone.
-            products = (T_COST + HESSIANS * (1.5 * SAMPLE_ROWS + 1 / 6)) * m**3
+            hessian = 1.5 * SAMPLE_ROWS * TOGETHER**2 + TOGETHER**3 / 6
+            products = (T_COST + HESSIANS * hessian) * m**3
             entries = n * m * LARGE_PASSES * of_entry
         of_rows = TIMED_PASSES * n * OF_ROW * self.speed.row
         return 1e-9 * (entries + self.speed.product * products + of_rows) / self.threads
@@ -232,7 +233,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     many = solver == "newton" and not linear and m > LARGE and request.features != "stored"
     if many:
         # T in float64, in every process, and a Hessian in float32; tiles of its sample.
-        work = square * (1 + (threads if request.cluster else 0)) + square // 2
+        work = square * (1 + (threads if request.cluster else 0)) + int(square * TOGETHER**2 / 2)
         work += 3 * 4 * TILE_ROWS * m + SAMPLE_BYTES * SAMPLE * m
     if solver in STOCHASTIC and not linear:
         work = square  # T in either precision, and the machines that are tried

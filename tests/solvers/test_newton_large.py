@@ -1,5 +1,7 @@
 """Machines of many landmarks: Cholesky's factor, sampled Hessians, starts from fewer landmarks."""
 
+from dataclasses import replace
+
 import contracts
 import numpy as np
 import pytest
@@ -71,23 +73,34 @@ def test_a_ridge_stands_beside_the_kernel_of_many_landmarks(many):
 
 
 @pytest.mark.parametrize("sparse_rows", [False, True])
-@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+@pytest.mark.parametrize("kernel", ["rbf", "rbf, eigenvectors", "linear"])
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
 def test_a_sampled_hessian_is_that_of_its_rows(intercept, kernel, sparse_rows, many):
-    """Of landmarks in float32, of raw features in float64."""
+    """Of landmarks in float32, of raw features in float64; of many, some features stand alone."""
     world = contracts.world(
-        contracts.rows(1, n=400, sparse_rows=sparse_rows), kernel, 0.5, intercept
+        contracts.rows(1, n=400, sparse_rows=sparse_rows), kernel.split(",")[0], 0.5, intercept
     )
-    algebra = Algebra(world.design, SumLayout.of(world.problem, world.data))
+    design, alone = world.design, slice(0, 0)
+    if kernel == "rbf, eigenvectors":
+        factor = nystrom.factored(design.kernel, design.side)
+        design = replace(design, factor=factor.matrix, ridge=0.0)
+        alone = slice(0, design.rank - int(sampled.TOGETHER * design.rank))
+    elif kernel == "rbf":
+        alone = slice(int(sampled.TOGETHER * design.rank), design.rank)
+    algebra = Algebra(design, SumLayout.of(world.problem, world.data))
     rng = np.random.default_rng(3)
     rows = np.sort(rng.choice(400, 130, replace=False))
     border = rng.normal(size=(130, algebra.frame.extras))
     diagonal = algebra.metric + 0.5
     sample = Sample(rows, rng.uniform(0.1, 2.0, 130), border, diagonal)
-    columns = world.design.columns(world.data.rows(rows), np.float64)
-    phi = np.hstack([world.design.features_of(columns), border])
+    columns = design.columns(world.data.rows(rows), np.float64)
+    phi = np.hstack([design.features_of(columns), border])
     close = {"rtol": 1e-9} if kernel == "linear" else {"rtol": 1e-2, "atol": 1e-3}
     hessian = (phi * sample.weight[:, None]).T @ phi + np.diag(diagonal)
+    own = np.diag(hessian).copy()
+    hessian[alone], hessian[:, alone] = 0.0, 0.0
+    hessian[np.diag_indices(algebra.size)] = own
+    assert (alone.stop > alone.start) == (kernel != "linear")
     v = rng.normal(size=algebra.size)
     found = SampledHessian(algebra, sample).solve(v)
     np.testing.assert_allclose(found, np.linalg.solve(hessian, v), **close)

@@ -52,7 +52,7 @@ def test_a_step_by_products_is_the_newton_step_to_a_tenth():
         inner, gradient = rows.T @ rows, rng.normal(size=algebra.size)
         near = rows[:about].T @ rows[:about] * (400 / max(about, 1))
         solve = algebra.factor(near, gradient).solve
-        step = algebra.conjugate_step(lambda x, H=inner: H @ x, solve, gradient)
+        step, _ = algebra.conjugate_step(lambda x, H=inner: H @ x, solve, gradient)
         hessian = inner + np.diag(algebra.damping(gradient))
         best = -np.linalg.solve(hessian, gradient)
         left, whole = ((v @ hessian @ v) ** 0.5 for v in (step - best, best))

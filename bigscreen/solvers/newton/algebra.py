@@ -100,8 +100,10 @@ class Algebra:
         product: Callable[[FloatArray], FloatArray],
         solve: Callable[[FloatArray], FloatArray],
         gradient: FloatArray,
-    ) -> FloatArray:
+    ) -> tuple[FloatArray, float]:
         """The Newton step by conjugate gradients, to a tenth of it in the Hessian's norm.
+
+        And the decrease that it promises, as a part of what the preconditioner promised.
 
         Parameters
         ----------
@@ -116,6 +118,8 @@ class Algebra:
         solved = solve(left)
         towards, size = solved, float(left @ solved)
         first, gained = size, 0.0
+        if not first > 0:
+            return step, 1.0
         for _ in range(REFINED):
             image = diagonal * towards + product(towards)
             length = size / float(towards @ image)
@@ -129,7 +133,7 @@ class Algebra:
             if known and size <= INEXACT**2 * first:
                 break
             towards = solved + size / before * towards
-        return step
+        return step, gained / first
 
     def factor(self, inner: FloatArray, gradient: FloatArray) -> Factor:
         """That of the Hessian whose rows' part is this, with a ridge if it takes one."""

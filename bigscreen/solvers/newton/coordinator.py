@@ -31,7 +31,7 @@ PRODUCT_ROWS = 64.0
 LARGE_ROWS = 16.0
 """The same of many landmarks, where a product costs more than steps that are somewhat worse."""
 
-WORN = 6, 8
+WORN = 6, 11
 """Products of a step, beyond which the next one is worth another sample to precondition them; of
 many landmarks."""
 
@@ -69,10 +69,10 @@ ASTRAY = 20
 """So many times as many rows as there is room for may come to their kink by steps over those at
 hand: where more may, others would have stopped them."""
 
-HELD = 7.0
+HELD, HELD_LARGE = 7.0, 11.0
 """Rows farther from the zone than so many times what steps have moved scores by since they were
 scored, and what the next one does, are held to their side. (It moves those of rows in thin places
-by ten times as much as others.)"""
+by ten times as much as others, and of many landmarks by more.)"""
 
 FAR = 4.0
 """While steps go over rows at hand, those farther from their kink than so many times as these."""
@@ -250,7 +250,7 @@ class NewtonRun(Rounds):
         if place.worn or place.sample is None:
             place.sample, place.worn = self._sample(place), False
             solved = self.hessians.of(algebra, place.sample).solve(gradient)
-            place.decrement = 0.5 * float(gradient @ solved)
+            place.decrement = 0.5 * place.kept * float(gradient @ solved)
         place.next_h = next_h(place, self.options.tol, SMALL) if place.h else 0.0
         ratio = place.h / place.next_h if place.h else 1.0
         if ratio > 1:
@@ -268,7 +268,9 @@ class NewtonRun(Rounds):
             return ratio * self.algebra.features(stack.sum(axis=0))
 
         solve = self.hessians.of(algebra, place.sample).solve
-        place.step = algebra.conjugate_step(product, solve, gradient)
+        place.step, kept = algebra.conjugate_step(product, solve, gradient)
+        # (Of fewer landmarks it is about the Hessian itself.)
+        place.kept = kept if self.large else 1.0
         place.worn = products > WORN[self.large]
         self.expect(place, gradient)
 
@@ -306,7 +308,8 @@ class NewtonRun(Rounds):
                 self._steer(place)
             assert place.step is not None
             since = np.append(np.cumsum(place.moves[:0:-1])[::-1], 0.0)
-            near = self._near(place, place.h + HELD * (since + place.expected))
+            held = HELD_LARGE if self.large else HELD
+            near = self._near(place, place.h + held * (since + place.expected))
             if near is None:
                 if k == 0:
                     return False

@@ -98,6 +98,7 @@ class Place:
     held: bool = False  # whether rows are at a side that no score says: alpha cannot be read off
     sample: Sample | None = None  # rows that the Hessian is about made of, which products refine
     worn: bool = False  # whether the next step wants another sample
+    kept: float = 1.0  # what steps keep of the decrease that what preconditions them promises
     sums: tuple[FloatArray, FloatArray] | None = None  # V, and with the zone's alpha in its middle
     given: float | None = None  # D of the alpha that x was made of, until h suits its gap
 
@@ -132,6 +133,7 @@ class Place:
             "seen": self.seen.tolist() if self.held and self.seen is not None else None,
             "seen_primal": self.seen_primal if self.held else None,
             "worn": self.worn,
+            "kept": self.kept,
         }
 
     @classmethod
@@ -139,7 +141,19 @@ class Place:
         cls, metric: FloatArray, saved: dict[str, Any], moment: FloatArray | None
     ) -> Place:
         """The place that ``to_dict`` wrote, before its gradient round."""
-        same = ("h", "errors", "moves", "t", "wide", "stalled", "local", "holding", "worn", "held")
+        same = (
+            "h",
+            "errors",
+            "moves",
+            "t",
+            "wide",
+            "stalled",
+            "local",
+            "holding",
+            "worn",
+            "held",
+            "kept",
+        )
         # Checkpoints of before have neither: nobody knows how far those steps moved scores.
         saved = {"seen": None, "moves": [UNKNOWN] * len(saved["past"]), **saved}
         seen, seen_primal = saved["seen"], saved.get("seen_primal")

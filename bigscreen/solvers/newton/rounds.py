@@ -232,7 +232,7 @@ class Rounds:
             if place.sample is not None:
                 # Its zone may be that of a place before: good enough to tell what is left.
                 solved = self.hessians.of(self.algebra, place.sample).solve(gradient)
-                place.decrement = 0.5 * float(gradient @ solved)
+                place.decrement = 0.5 * place.kept * float(gradient @ solved)
             return
         inner = np.zeros((len(gradient), len(gradient)))  # where the zone is empty
         if "moment" in totals:

@@ -140,6 +140,11 @@ class NewtonProgram:
         """What rows have beside their columns."""
         return SumLayout.of(self.problem, self.design.data)
 
+    @property
+    def tile(self) -> int:
+        """How many rows' columns are held at once."""
+        return self.design.tile(COLUMN_ROWS)
+
     def open(self, shard: int, lent: MutableMapping[Any, Any] | None = None) -> NewtonShard:
         """The state before the first message: nothing scored, every sum zero.
 
@@ -329,7 +334,7 @@ class NewtonProgram:
         ``scores`` (rows visited, 1) receives theirs.
         """
         coef, extras = (np.ascontiguousarray(message[name][:, -1]) for name in ("coefs", "extras"))
-        for a, b in row_ranges(len(state.need), COLUMN_ROWS):
+        for a, b in row_ranges(len(state.need), self.tile):
             ids = state.need[a:b]
             columns, part = as_rows((yield Columns(self.design, state, ids))), state.dual[span(ids)]
             column_dots(columns, coef, scores[a:b, 0])
@@ -369,7 +374,7 @@ class NewtonProgram:
         terms = Terms(self.frame, rows, read_off(rows, z, h))
         v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
         dtype = entries(len(zone), len(state.dual))
-        for a, b in row_ranges(len(zone), COLUMN_ROWS):
+        for a, b in row_ranges(len(zone), self.tile):
             tile = slice(a, b)
             columns = yield Columns(self.design, state, zone[tile], dtype)
             border = self.frame.border(rows[tile])
@@ -406,7 +411,7 @@ class NewtonProgram:
         rows = state.dual[zone]
         bend, _, _ = curvature(rows, rows.lin - rows.sign * state.scores[zone], message["h"])
         v = np.zeros((1, state.side_sum.shape[1]))
-        for a, b in row_ranges(len(zone), COLUMN_ROWS):
+        for a, b in row_ranges(len(zone), self.tile):
             columns = as_rows((yield Columns(self.design, state, zone[a:b])))
             border, along = self.frame.border(rows[a:b]), np.empty(b - a)
             column_dots(columns, message["coef"], along)
@@ -431,7 +436,7 @@ class NewtonProgram:
         dual = state.dual
         terms = Terms(self.frame, dual, 0.5 * (dual.lo + dual.hi))
         v = np.zeros((self.frame.terms + 1, state.side_sum.shape[1]))
-        for a, b in row_ranges(len(dual), COLUMN_ROWS):
+        for a, b in row_ranges(len(dual), self.tile):
             columns = yield Columns(self.design, state, np.arange(a, b))
             terms.add(slice(a, b), columns, self.frame.border(dual[a:b]), v)
         reproducible.add(
@@ -449,7 +454,7 @@ class NewtonProgram:
         moved = np.flatnonzero(before != after)
         part, before, after = part[moved], before[moved], after[moved]
         dtype = entries(len(moved), len(need))
-        for a, b in row_ranges(len(moved), COLUMN_ROWS):
+        for a, b in row_ranges(len(moved), self.tile):
             columns = yield Columns(self.design, state, need[moved[a:b]], dtype)
             self._add_sides(state, part[a:b], columns, before[a:b], after[a:b])
 
@@ -475,7 +480,7 @@ class NewtonProgram:
         near = near[::stride]
         part = state.dual[near]
         weight = np.sqrt(zone_widths(part, z[near], wide)[0] * stride / (2 * wide))
-        for a, b in row_ranges(len(near), COLUMN_ROWS):
+        for a, b in row_ranges(len(near), self.tile):
             columns = yield Columns(self.design, state, near[a:b])
             own = near[a:b], columns, self.frame.border(part[a:b])
             moment = yield Moment(self.design, state, *own, weight[a:b])
@@ -527,7 +532,7 @@ class NewtonProgram:
         coef, extras = message["coef"], message["extras"]
         size = design.rank + frame.extras
         out = np.zeros((message["most"], HEAD + -(-size // 2)))
-        for a, b in row_ranges(len(picked), COLUMN_ROWS):
+        for a, b in row_ranges(len(picked), self.tile):
             ids = picked[a:b]
             dual = state.dual[ids]
             columns = yield Columns(design, state, ids)

@@ -14,6 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.problems.point import Point
@@ -24,8 +26,9 @@ from bigscreen.solvers.protocol import Check, Run, Save, Verdict
 THIN = 8
 """Every subsample has so many times as many rows as the one before."""
 
-COARSE = 0.1
-"""A subsample is left when a step promises less than this part of its own statistical error."""
+COARSE, GAINED = 0.1, 0.3
+"""A subsample is left when a step promises less than this part of its own statistical error; of
+many landmarks, whose steps are dear and promise more than they keep, when one has gained less."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,9 @@ class Newton:
             solve.enter(place, growth=rows / before)
             before = rows
             if stride > 1:
-                enough = COARSE * design.rank * stride / design.data.n_rows
-                solve.run(place, _Coarse(enough, check))
+                error = design.rank * stride / design.data.n_rows
+                gained = GAINED * error if solve.large else None
+                solve.run(place, _Coarse(COARSE * error, gained, check))
         return solve.run(place, check)
 
     def _strides(self, design: Design) -> list[int]:
@@ -105,19 +109,24 @@ class _Coarse:
     """The check of a subsample: its own optimum is about ``rank / rows`` off, so no closer.
 
     ``enough`` is the part of P that the next step may still promise; it looks at no gap. It ends
-    where h is not to fall any more, as every new h costs a step. ``check``: that of all rows.
+    where h is not to fall any more, as every new h costs a step, or, with ``gained``, where the
+    last step has gained less than that part of P. ``check``: that of all rows.
     """
 
     enough: float
+    gained: float | None
     check: Check
     passes: int = 0
+    primal: float = np.inf
     target: float = 0.0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         self.pause()
         self.passes += 1
         near = stats["decrement"] <= self.enough * abs(point.primal)
-        done = (near and stats["settled"]) or stats["stalled"] or self.expired()
+        won, self.primal = self.primal - point.primal, point.primal
+        over = self.gained is not None and won <= self.gained * abs(point.primal)
+        done = (near and stats["settled"]) or over or stats["stalled"] or self.expired()
         return None if done or self.passes >= 15 else Verdict()
 
     def expired(self) -> bool:
