@@ -28,7 +28,7 @@ LEAST_SIZE = 64
 PRODUCT_ROWS = 64.0
 """Rows of the zone that products are with, in features, at least: of twice as many, one in two."""
 
-LARGE_ROWS = 16.0
+LARGE_ROWS = 8.0
 """The same of many landmarks, where a product costs more than steps that are somewhat worse."""
 
 WORN = 6, 11
