@@ -126,7 +126,11 @@ class Design:
 
     def coef(self, w: FloatArray) -> FloatArray:
         """Coefficients of the columns ``T w`` (m,) of a w (r,)."""
-        return w if self.factor is None else self.factor @ w
+        if self.factor is None or not self.ridge:
+            return w if self.factor is None else self.factor @ w
+        # T is upper triangular: half of a product with all of it would be with zeros.
+        ranges = row_ranges(self.rank, TRIANGLE)
+        return np.concatenate([self.factor[a:b, a:] @ w[a:] for a, b in ranges])
 
     def coef_size(self, w: FloatArray) -> float:
         """``sum |T| |w|``: what rounding in ``T w`` and in scores is proportional to."""
@@ -138,7 +142,10 @@ class Design:
 
     def features(self, v: FloatArray) -> FloatArray:
         """``T' v`` (r,) of a sum over columns (m,)."""
-        return v if self.factor is None else self.factor.T @ v
+        if self.factor is None or not self.ridge:
+            return v if self.factor is None else self.factor.T @ v
+        ranges = row_ranges(self.rank, TRIANGLE)
+        return np.concatenate([self.factor[:b, a:b].T @ v[:b] for a, b in ranges])
 
     def seen_by_landmarks(self, coef: FloatArray) -> FloatArray:
         """``(K_ZZ + ridge I) coef`` (m,) in float64: features of it are w of these coefficients."""
@@ -157,7 +164,6 @@ class Design:
         if self.factor is None:
             return columns
         if self.ridge:
-            # T is upper triangular: half of a product with all of it would be with zeros.
             found = np.empty(columns.shape, columns.dtype) if out is None else out
             for a, b in row_ranges(self.rank, TRIANGLE):
                 part = self.factor[:b, a:b].astype(columns.dtype, copy=False)
@@ -232,16 +238,21 @@ class Design:
         return self._stretch * self._entry_error * (FLOAT64 if dtype is np.float64 else 1.0)
 
     @cached_property
-    def _stretch(self) -> float:
-        """At least ``||T' c|| / max |c_j|``."""
+    def longest(self) -> float:
+        """At least ``||T||``."""
         assert self.factor is not None
         if self.ridge:
             # No eigenvalue of K_ZZ + ridge I is below the ridge, but for rounding; and none of
             # T T' is above their sum.
-            squared = min((1 + 1e-3) / self.ridge, float(np.linalg.norm(self.factor)) ** 2)
-            return float(np.sqrt(self.width * squared))
+            root = float(np.sqrt((1 + 1e-3) / self.ridge))
+            return min(root, float(np.linalg.norm(self.factor)))
         # T's columns are orthogonal: the longest is its spectral norm.
-        return float(np.max(np.linalg.norm(self.factor, axis=0)) * np.sqrt(self.width))
+        return float(np.max(np.linalg.norm(self.factor, axis=0)))
+
+    @property
+    def _stretch(self) -> float:
+        """At least ``||T' c|| / max |c_j|``."""
+        return self.longest * float(np.sqrt(self.width))
 
     @property
     def largest_norm(self) -> float:

@@ -52,6 +52,8 @@ class Run:
     resident : float
         Part of the rows that may be kept in memory between passes; what is less than all is of use
         to some solvers.
+    spare : int
+        Bytes, of all processes together, that what is worth it may take while a step lasts.
     folder : Path or None
         Where checkpoints go (about every 30 s, and at Ctrl-C); None: no checkpoints.
     of : str
@@ -65,6 +67,7 @@ class Run:
     fleet: Fleet
     start: FloatArray | None = None
     resident: float = 1.0
+    spare: int = 0
     folder: Path | None = None
     of: str = ""
     resume: bool = False

@@ -247,6 +247,7 @@ class Job:
             attempt.fleet,
             attempt.start.alpha,
             resident=self.plan.resident,
+            spare=self.plan.nearby_bytes // self.plan.together,
             folder=self.folder(binary),
             of=f"{self._of}/{binary.folder}",
             resume=self.options.resume,

@@ -20,7 +20,7 @@ from bigscreen.kernels import amx
 from bigscreen.kernels.standard import on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
-from bigscreen.solvers.newton.coordinator import ENTRIES, PART
+from bigscreen.solvers.newton.coordinator import ENTRIES, LARGE_ROWS, PART, PRODUCT_ROWS
 from bigscreen.solvers.newton.sampled import SAMPLE_ROWS, TILE_ROWS, TOGETHER
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
 from bigscreen.solvers.snacks.draws import HELD_BYTES
@@ -67,6 +67,8 @@ STEPS_AT_HAND = 8.0
 LARGE_PASSES, HESSIANS, T_COST = 20.0, 12.0, 1.0
 """Passes over all rows that the entries of a solve come to where landmarks are many; Hessians of
 samples; and multiplications of T, in float32 ones, in m^3 (measured: 2,000 to 4,000 landmarks)."""
+KEPT_BYTES, ZONE = 2, 0.2
+"""An entry that products go over again and again; part of all rows that they are with, at most."""
 SAMPLE_BYTES = 24
 """A feature of the rows that the closing pass looks at in float64."""
 MANY_ROWS = 64
@@ -104,8 +106,8 @@ class Plan:
     together : int
         Classifiers that are solved at once, over one pass a round.
     nearby_bytes : int
-        What the last steps, over rows near their kink alone, may take: what is left of the memory,
-        and what rows at hand took before.
+        What steps may take for what they go over again and again: what is left of the memory, and
+        what rows at hand took before.
     seconds : float
         Rough time on this number of workers.
     refusal : str or None
@@ -276,6 +278,12 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         # Features are made of blocks of rows before any of the solver's memory is taken.
         made = feature_bytes if in_memory else 0
         peak = max(peak, base + made + threads * _chunk_bytes(data, m))
+    # What products of a step go over again and again stays in what is left, and where rows at hand
+    # are at other times.
+    spare = max(0.0, request.memory - peak) + copies * nearby
+    if solver == "newton" and features == "recomputed":
+        zone = min(ZONE * n, (LARGE_ROWS if many else PRODUCT_ROWS) * m)
+        peak += max(0.0, min(spare, KEPT_BYTES * zone * m) - copies * nearby)
     refusal = None
     # Landmarks are chosen before any of that is there.
     choosing = 0 if linear else choosing_bytes(request.sampling, n, m, row_bytes)
@@ -326,7 +334,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         refusal=refusal,
         cache_bytes=cache,
         together=together,
-        nearby_bytes=int(max(0.0, request.memory - peak) + copies * nearby),
+        nearby_bytes=int(spare),
     )
 
 

@@ -90,7 +90,7 @@ def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
     fewer = nystrom.factor_of(design.kernel, side).of(design, side)
     problem = binary.problem
     fitted = fit(
-        Run(fewer, problem, job.fleet, resident=job.plan.resident),
+        Run(fewer, problem, job.fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
         Newton(tol=TOL),
         Limits(TOL, job.options.max_iter, job.until),
     )
@@ -158,7 +158,7 @@ def _nystrom(job: Job, problem: Problem) -> tuple[FloatArray, dict[str, Any]]:
     side, _ = nystrom.landmarks(bare.data, bare.kernel, m, "uniform", options.seed)
     design = replace(bare, landmarks=side, factor=nystrom.factor(bare.kernel, side))
     fitted = fit(
-        Run(design, problem, fleet, resident=job.plan.resident),
+        Run(design, problem, fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
         Newton(tol=TOL),
         Limits(TOL, options.max_iter, job.until),
         rule=GapBall(),

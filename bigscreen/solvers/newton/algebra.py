@@ -19,7 +19,7 @@ from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import SumLayout
 
-REFINED, INEXACT = 12, 0.1
+REFINED, INEXACT = 20, 0.1
 """Products of a Newton step by conjugate gradients, at most, and what it may leave of itself."""
 
 ALIKE, GAINED = 1e-3, 0.1

@@ -13,6 +13,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.place import SMALL, Bundle, Place, Trial, Zone, next_h
+from bigscreen.solvers.newton.products import unit_of
 from bigscreen.solvers.newton.rounds import Rounds
 from bigscreen.solvers.newton.sampled import Sample
 from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
@@ -25,13 +26,13 @@ NEGLIGIBLE = 1e-6
 LEAST_SIZE = 64
 """Below so many features the algebra costs less than passes that would save some of it."""
 
-PRODUCT_ROWS = 64.0
-"""Rows of the zone that products are with, in features, at least: of twice as many, one in two."""
+PRODUCT_ROWS = 96.0
+"""Rows of the zone that products are with, in features, at most: of more, one in two or fewer."""
 
-LARGE_ROWS = 8.0
+LARGE_ROWS = 9.0
 """The same of many landmarks, where a product costs more than steps that are somewhat worse."""
 
-WORN = 6, 11
+WORN = 8, 16
 """Products of a step, beyond which the next one is worth another sample to precondition them; of
 many landmarks."""
 
@@ -77,7 +78,7 @@ by ten times as much as others, and of many landmarks by more.)"""
 FAR = 4.0
 """While steps go over rows at hand, those farther from their kink than so many times as these."""
 
-HELD_PART = 0.5
+HELD_PART = 0.7
 """Part of all rows that may be nearer: of more, a pass costs hardly more."""
 
 HELD_TOL, HELD_GAP = 1e-4, 0.5
@@ -258,13 +259,15 @@ class NewtonRun(Rounds):
 
         # Of so many rows a sample is as good: a step is no more exact than INEXACT either way.
         rows = int((LARGE_ROWS if self.large else PRODUCT_ROWS) * algebra.size)
-        stride, products = max(1, place.zone.rows // rows), 0
+        stride, products = max(1, -(-place.zone.rows // rows)), 0
+        unit = unit_of(self.design, place.zone.weight / (2 * place.h) if place.h else np.inf)
 
         def product(x: FloatArray) -> FloatArray:
             nonlocal products
+            how = {"h": place.h, "stride": stride, "unit": unit, "first": products == 0}
             products += 1
             coef, extras = self.algebra.coef(x)
-            stack = self._ask("product", h=place.h, coef=coef, extras=extras, stride=stride)
+            stack = self._ask("product", coef=coef, extras=extras, **how)
             return ratio * self.algebra.features(stack.sum(axis=0))
 
         solve = self.hessians.of(algebra, place.sample).solve

@@ -23,15 +23,15 @@ from bigscreen.numerics.cholesky import Factor, factored_at_once
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.newton.algebra import RIDGES, TOO_LARGE, Algebra
 
-SAMPLE_ROWS, MORE_ROWS = 1.2, 6.0
+SAMPLE_ROWS, MORE_ROWS = 1.2, 5.0
 """Rows of the sample for each feature, at least: of many landmarks, whose moment is dear, and of
 fewer. (Of s rows each conjugate gradients gain the root of s with every product.)"""
 
-TOGETHER = 0.4
+TOGETHER = 0.3
 """Part of the features of many landmarks that are solved for together. (Of 10,000 with two rows a
-feature, all of them save four products in eleven, some 3 s, and take 29 s for 4.)"""
+feature, all of them save ten products in twenty, some 2 s, and take 29 s for 3.)"""
 
-ALONE_ROWS = 1024
+ALONE_ROWS = 256
 """Rows of the sample, about, that each of the others is seen with."""
 
 TILE_ROWS, TILE_COLUMNS, BLOCK_ROWS = 2048, 1024, 256

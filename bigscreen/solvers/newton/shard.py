@@ -30,6 +30,7 @@ from bigscreen.problems.point import SumLayout, Terms, add_rows, by_term, read_o
 from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.newton.algebra import entries
 from bigscreen.solvers.newton.asks import Columns, Dots, Moment, Rounding
+from bigscreen.solvers.newton.products import ZoneRows
 from bigscreen.solvers.newton.sampled import sampled
 from bigscreen.solvers.newton.state import (
     SAVED,
@@ -125,6 +126,8 @@ class NewtonProgram:
     weight_bound : float
         Upper bound of the rows' reach in all (sizes the exact sums; those of alpha, where losses
         are squared, by the ``box`` of a message).
+    room : int
+        Bytes that columns may take in each shard that are kept while a step lasts.
     """
 
     design: Design
@@ -134,6 +137,7 @@ class NewtonProgram:
     resident: float = 1.0
     lazy: bool = True
     weight_bound: float = 1.0
+    room: int = 0
 
     @cached_property
     def frame(self) -> SumLayout:
@@ -295,7 +299,7 @@ class NewtonProgram:
     ) -> Generator[Dots | Columns, Any, None]:
         """Score the rows that may leave their side at either end of the segment."""
         h, coefs, extras = message["h"], message["coefs"], message["extras"]
-        dual = state.dual
+        dual, state.curved = state.dual, None
         alive = ~state.fixed
         if self.lazy:
             # At most this much at either end of the segment, and by convexity anywhere between.
@@ -403,30 +407,31 @@ class NewtonProgram:
     def _product(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """The zone's second moment times a vector, of which ``coef`` and ``extras`` are made.
 
-        Of one in ``stride`` rows, as often. Returns ``sum bend_i [c_i, border_i] (c_i . coef +
-        border_i . extras)`` (m + extras,).
+        Of one in ``stride`` rows, as often; ``first``: of a step. Returns ``sum bend_i
+        [c_i, border_i] (c_i . coef + border_i . extras)`` (m + extras,).
         """
+        if message["first"] or state.curved is None:
+            zone, bend, border = self._curving(state, message)
+            # (Rows in memory are their own columns.)
+            room = self.room if self.design.kernel or state.X is None else 0
+            state.curved = ZoneRows(zone, bend, border, message["unit"], room)
+        v = message["coef"], message["extras"]
+        return (yield from state.curved.product(self.design, state, self.tile, *v))
+
+    def _curving(
+        self, state: NewtonShard, message: dict[str, Any]
+    ) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
+        """One in ``stride`` rows of the zone, what each curves P by, for all, and its border."""
         stride = message["stride"]
         zone = np.flatnonzero(state.side == FREE)[::stride]
         rows = state.dual[zone]
         bend, _, _ = curvature(rows, rows.lin - rows.sign * state.scores[zone], message["h"])
-        v = np.zeros((1, state.side_sum.shape[1]))
-        for a, b in row_ranges(len(zone), self.tile):
-            columns = as_rows((yield Columns(self.design, state, zone[a:b])))
-            border, along = self.frame.border(rows[a:b]), np.empty(b - a)
-            column_dots(columns, message["coef"], along)
-            along = stride * bend[a:b] * (along + border @ message["extras"])
-            add_rows(columns, border, along, np.zeros(b - a, np.int64), v)
-        return v[0]
+        return zone, stride * bend, self.frame.border(rows)
 
     def _sampled(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """One in ``stride`` rows of the zone: what ``Sample.unpacked`` reads."""
-        stride = message["stride"]
-        zone = np.flatnonzero(state.side == FREE)[::stride]
-        rows = state.dual[zone]
-        bend, _, _ = curvature(rows, rows.lin - rows.sign * state.scores[zone], message["h"])
-        own = state.ids[zone], stride * bend, self.frame.border(rows)
-        return sampled(*own, message["most"])
+        zone, bend, border = self._curving(state, message)
+        return sampled(state.ids[zone], bend, border, message["most"])
 
     def _middle(self, state: NewtonShard, message: dict[str, Any], totals: Totals) -> Work:
         """V of all rows with alpha in the middle of the box, by the frame's terms.

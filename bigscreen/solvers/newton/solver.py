@@ -26,7 +26,7 @@ from bigscreen.solvers.protocol import Check, Run, Save, Verdict
 THIN = 8
 """Every subsample has so many times as many rows as the one before."""
 
-COARSE, GAINED = 0.1, 0.3
+COARSE, GAINED = 0.1, 0.1
 """A subsample is left when a step promises less than this part of its own statistical error; of
 many landmarks, whose steps are dear and promise more than they keep, when one has gained less."""
 
@@ -61,7 +61,12 @@ class Newton:
         design, bound = run.design, run.reach.total
         solve = NewtonRun(self, design, run.problem, run.fleet)
         program = NewtonProgram(
-            design, run.problem, resident=run.resident, lazy=self.lazy, weight_bound=bound
+            design,
+            run.problem,
+            resident=run.resident,
+            lazy=self.lazy,
+            weight_bound=bound,
+            room=run.spare // design.data.n_shards,
         )
         if run.checkpoint is not None:
             run.fleet.start(program, design.data.n_shards)

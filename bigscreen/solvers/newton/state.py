@@ -38,7 +38,8 @@ class NewtonShard:
     the last trial, their scores. ``held``: rows that the coordinator has; ``picked``: the last of
     them. ``most``, ``below`` (groups,): the shard's largest ``sum t alpha``
     and the weight of breakpoints of its fixed rows that lie below mu*. ``sample``: a few of all the
-    shard's rows, of which rounding is seen; None where entries are what they are.
+    shard's rows, of which rounding is seen; None where entries are what they are. ``curved``: the
+    rows that products are with (``ZoneRows``), while a step lasts.
     """
 
     frame: SumLayout
@@ -58,6 +59,7 @@ class NewtonShard:
     most: FloatArray
     below: FloatArray
     sample: Any = None
+    curved: Any = None
     need: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
     trial: FloatArray = field(default_factory=lambda: np.empty((0, 2)))
     held: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
