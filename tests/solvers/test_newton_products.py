@@ -46,37 +46,40 @@ def product(program, state, coef, extras, **how):
     return program.step(state, {**message, "coef": coef, "extras": extras}, {})
 
 
+@pytest.mark.parametrize("stride", [3, 2.4, 1.0])
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])
-def test_a_product_is_the_moment_times_a_vector(kernel, sparse_rows, intercept):
+def test_a_product_is_the_moment_times_a_vector(kernel, sparse_rows, intercept, stride):
     data = contracts.rows(3, n=300, sparse_rows=sparse_rows)
     world = contracts.world(data, kernel, 0.7, intercept)
     design, rng = world.design, np.random.default_rng(0)
     bound = float(world.box.sum())
     program = NewtonProgram(design, world.problem, weight_bound=bound, room=1 << 20)
     state = scored(program)
-    rows = state.ids[::3]
+    places = [int(stride * k) for k in range(300) if stride * k < len(state.ids)]
+    rows = state.ids[places]
     columns = design.columns(data.X(0, 300), np.float64)[rows]
-    border = program.frame.border(state.dual)[::3]
+    border = program.frame.border(state.dual)[places]
     table = np.hstack([columns, border])
-    bend = 3 * world.box[rows] / (2 * 2.0)
+    bend = stride * world.box[rows] / (2 * 2.0)
+    how = {"stride": stride}
     unit = design.column_bound / WHOLE
     for _ in range(3):
         coef, extras = rng.normal(size=design.width), rng.normal(size=program.frame.extras)
         right = table.T @ (bend * (table @ np.append(coef, extras)))
         size = np.abs(table).T @ (bend * (np.abs(table) @ np.abs(np.append(coef, extras))))
-        found = product(program, state, coef, extras)
+        found = product(program, state, coef, extras, **how)
         assert np.all(np.abs(found - right) <= 2e-6 * size)
         if design.kernel is not None:
             # Entries are half a unit off at most, twice.
-            found = product(program, state, coef, extras, unit=unit)
+            found = product(program, state, coef, extras, unit=unit, **how)
             most = np.abs(table) + unit
             size = most.T @ (bend * (np.abs(table) @ np.abs(np.append(coef, extras))))
             each = bend * (np.abs(table) @ np.abs(np.append(coef, extras)))
             moved = 0.5 * unit * (np.sum(np.abs(coef)) * (most.T @ bend) + each.sum())
             assert np.all(np.abs(found - right) <= moved + 2e-6 * size)
-            assert np.any(found != product(program, state, coef, extras))
+            assert np.any(found != product(program, state, coef, extras, **how))
 
 
 @pytest.mark.parametrize("unit", [False, True])

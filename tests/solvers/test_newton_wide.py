@@ -17,6 +17,7 @@ from bigscreen.problems.point import Point, SumLayout
 from bigscreen.solvers.newton import coordinator, rounds
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.coordinator import NewtonRun
+from bigscreen.solvers.newton.place import Bundle, Place, Zone, next_h
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
@@ -220,3 +221,22 @@ def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wi
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-5)
     assert seen
     assert all(after <= before * (1 + 1e-5) for before, after in seen)
+
+
+@pytest.mark.parametrize(
+    ("gap", "gradient_cost", "lowered"),
+    [
+        (9e-4, 4e-4, False),  # the next step leaves 5e-4
+        (9e-4, 1e-4, True),  # it would leave 8e-4
+        (9e-3, 8e-3, False),  # not there yet
+    ],
+)
+def test_h_stays_where_the_gap_is_the_gradients(gap, gradient_cost, lowered):
+    """A new h costs a step; where steps at this one end at less than is asked none is wanted."""
+    primal, h, tol = 1000.0, 0.1, 1e-3
+    point = Point(np.zeros(2), np.zeros(2), 0.0, primal, primal * (1 - gap), paired=False)
+    # Smoothing costs half of what is asked: h is where it is to end.
+    weight = 12 * 0.5 * tol * primal / h
+    place = Place(np.zeros(2), h, Bundle(np.ones(2)), point=point, zone=Zone(10, weight=weight))
+    place.decrement, place.gradient_cost = 1e-9 * primal, gradient_cost * primal
+    assert next_h(place, tol) == (h / 2 if lowered else h)

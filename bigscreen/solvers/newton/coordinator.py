@@ -26,8 +26,8 @@ NEGLIGIBLE = 1e-6
 LEAST_SIZE = 64
 """Below so many features the algebra costs less than passes that would save some of it."""
 
-PRODUCT_ROWS = 96.0
-"""Rows of the zone that products are with, in features, at most: of more, one in two or fewer."""
+PRODUCT_ROWS = 64.0
+"""Rows of the zone that products are with, in features, at most."""
 
 LARGE_ROWS = 9.0
 """The same of many landmarks, where a product costs more than steps that are somewhat worse."""
@@ -85,7 +85,7 @@ HELD_TOL, HELD_GAP = 1e-4, 0.5
 """Relative gap from which on all rows are looked at, and picked anew, before the closing pass; and
 the part of what is asked that steps go down to, as rows that have left their side cost some."""
 
-AIM, LAST_AIM = 0.7, 0.85
+AIM, LAST_AIM = 0.7, 0.93
 """Part of the gap asked for that steps go down to while far rows are held: before all are looked
 at, and where the closing pass does that."""
 
@@ -258,8 +258,8 @@ class NewtonRun(Rounds):
             gradient = algebra.gradient(place.x, middle + ratio * (now - middle))
 
         # Of so many rows a sample is as good: a step is no more exact than INEXACT either way.
-        rows = int((LARGE_ROWS if self.large else PRODUCT_ROWS) * algebra.size)
-        stride, products = max(1, -(-place.zone.rows // rows)), 0
+        rows = (LARGE_ROWS if self.large else PRODUCT_ROWS) * algebra.size
+        stride, products = max(1.0, place.zone.rows / rows), 0
         unit = unit_of(self.design, place.zone.weight / (2 * place.h) if place.h else np.inf)
 
         def product(x: FloatArray) -> FloatArray:

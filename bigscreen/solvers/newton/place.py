@@ -24,6 +24,9 @@ STEADY = 1e-6
 AHEAD = 0.1
 """Then it is one for so much of that gap."""
 
+ENOUGH = 0.7
+"""Part of the gap asked for that may be left when the gradient is nothing."""
+
 SMALL = 0.3
 """Part of what smoothing costs that a step over a wide zone may promise before h is lowered: it
 moves the zone's rows by less than a third of h then, and few leave or enter it."""
@@ -191,9 +194,11 @@ def next_h(place: Place, tol: float, small: float = 1.0) -> float:
     floor = h * float(np.sqrt(0.5 * near * primal / cost)) if cost else 0.0
     converged = place.decrement <= 0.1 * small * cost
     if floor >= 0.7 * h:
-        # Converged at the last h and still not enough: the estimate was too rosy. (Never creep
-        # up to the floor: every new h costs a step.)
-        return h / 2 if converged and place.gradient_cost < cost else h
+        # Converged at the last h and still not enough: the estimate was too rosy, unless the gap is
+        # the gradient's. (Never creep up to the floor: every new h costs a step.)
+        left = max(place.point.relative_gap, 0.0) * primal - place.gradient_cost
+        rosy = place.gradient_cost < cost and left > ENOUGH * near * primal
+        return h / 2 if converged and rosy else h
     return max(h / (4 if converged else 2), floor, SMALLEST)
 
 

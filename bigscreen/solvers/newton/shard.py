@@ -421,9 +421,12 @@ class NewtonProgram:
     def _curving(
         self, state: NewtonShard, message: dict[str, Any]
     ) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
-        """One in ``stride`` rows of the zone, what each curves P by, for all, and its border."""
-        stride = message["stride"]
-        zone = np.flatnonzero(state.side == FREE)[::stride]
+        """One in ``stride`` rows of the zone, what each curves P by, for all, and its border.
+
+        (They need not be a whole number.)
+        """
+        stride, zone = message["stride"], np.flatnonzero(state.side == FREE)
+        zone = zone[(stride * np.arange(-(-len(zone) // stride))).astype(np.int64)]
         rows = state.dual[zone]
         bend, _, _ = curvature(rows, rows.lin - rows.sign * state.scores[zone], message["h"])
         return zone, stride * bend, self.frame.border(rows)
