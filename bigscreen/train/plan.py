@@ -56,7 +56,7 @@ MOMENTS = 4
 PASSES = 16.0
 """Full passes over all rows that a Newton solve comes to (measured: 5 to 40, lazy rows less), as
 far as choices rest on them."""
-TIMED_PASSES = 8.0
+TIMED_PASSES = 7.0
 """The same as far as times do: five, those over an eighth of the rows, the closing one."""
 READ_AGAIN = 36.0
 """Nanoseconds that a solve takes to read a stored feature again and again which is not kept."""
@@ -64,9 +64,11 @@ OF_ROW = 40.0
 """Operations on a row of a pass beside its features."""
 STEPS_AT_HAND = 8.0
 """Second moments of the rows at hand that a Newton solve comes to."""
-LARGE_PASSES, HESSIANS, T_COST = 20.0, 12.0, 1.0
+LARGE_PASSES, HESSIANS, T_COST = 12.0, 12.0, 1.0
 """Passes over all rows that the entries of a solve come to where landmarks are many; Hessians of
 samples; and multiplications of T, in float32 ones, in m^3 (measured: 2,000 to 4,000 landmarks)."""
+STORED_CUBES = 20.0
+"""What a solve over their stored features comes to, in m^3 (measured: 2,500 landmarks)."""
 KEPT_BYTES, ZONE = 2, 0.2
 """An entry that products go over again and again; part of all rows that they are with, at most."""
 SAMPLE_BYTES = 24
@@ -254,7 +256,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     features = "raw"
     if not linear:
         kept = min(1.0, max(0.0, KEPT_SHARE * room - blocks) / (4 * n * m))
-        features = _features(request, solver, n, m, entry, classifiers, kept)
+        features = _features(request, solver, data, entry, classifiers, kept)
     feature_bytes = 4 * n * m if features == "stored" else 0
     in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= KEPT_SHARE * room
     passed_over = feature_bytes or data_bytes
@@ -388,19 +390,27 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
 
 
 def _features(
-    request: Request, solver: str, n: int, m: int, entry: float, classifiers: int, kept: float
+    request: Request, solver: str, data: Rows, entry: float, classifiers: int, kept: float
 ) -> str:
     """Stored features cost an n m^2 product once, recomputed ones their entries in every pass.
 
     In nanoseconds an entry; recomputed ones also take the features of some 16 m rows a pass, stored
     ones the reading of those that are not ``kept``, a part of them, in memory.
     """
+    n, m = data.n_rows, request.landmarks
     if solver in ("cd", "pairs"):
         return "stored"
     if request.features != "auto":
         return request.features
-    recomputed = PASSES * classifiers * (entry + 0.18 * m**2 / n)
-    stored = entry + 0.022 * m + classifiers * (PASSES * READ_COST + READ_AGAIN * (1.0 - kept))
+    if solver == "newton" and m > LARGE:
+        cost = Cost(USUAL, n, m, 1)
+        read = n * m * (PASSES * READ_COST + READ_AGAIN * (1.0 - kept))
+        each = 1e-9 * (read + USUAL.product * STORED_CUBES * m**3)
+        stored = cost.features(data.row_bytes, data.is_sparse) + classifiers * each
+        recomputed = classifiers * cost.newton(entry, 0.0, True)
+    else:
+        recomputed = PASSES * classifiers * (entry + 0.18 * m**2 / n)
+        stored = entry + 0.022 * m + classifiers * (PASSES * READ_COST + READ_AGAIN * (1.0 - kept))
     return "stored" if stored < recomputed else "recomputed"
 
 

@@ -224,3 +224,26 @@ def test_the_rows_that_features_are_made_of_are_counted():
     wide = MemoryDataset(X, np.arange(len(X)) % 2, [0, 1], shard_rows=4096, chunk_rows=4096)
     peak = plan(wide, stored, workers=2).peak_bytes
     assert peak == pytest.approx(380 * 2**20, rel=0.1)  # (measured: 366 to 394 MiB)
+
+
+@pytest.mark.parametrize(
+    ("n", "d", "features"),
+    [(20_000, 18, "recomputed"), (100_000, 3, "recomputed"), (10_000, 1500, "stored")],
+)
+def test_many_landmarks_store_features_of_wide_rows_alone(n, d, features):
+    """Of narrow ones entries are made in a fraction of what the product with T takes."""
+    outline = plan(rows(n, d), TrainOptions(landmarks=2500, solver="newton"))
+    assert outline.features == features
+
+
+def test_columns_that_products_go_over_again_take_what_is_left():
+    data, options = rows(1_000_000), TrainOptions(landmarks=1000, features="recomputed")
+    whole = plan(data, replace(options, memory=2**31), 2)
+    for less in (10 << 20, 20 << 20):
+        outline = plan(data, replace(options, memory=whole.peak_bytes - less), 2)
+        assert outline.refusal is None
+        assert outline.peak_bytes == pytest.approx(whole.peak_bytes - less, abs=1)
+    # They are where rows at hand are at other times, and no fit is refused for them.
+    least = plan(data, replace(options, memory=whole.peak_bytes - (40 << 20)), 2)
+    assert least.refusal is not None
+    assert whole.nearby_bytes > outline.nearby_bytes > 0
