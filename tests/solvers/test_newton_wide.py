@@ -229,6 +229,7 @@ def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wi
         (9e-4, 4e-4, False),  # the next step leaves 5e-4
         (9e-4, 1e-4, True),  # it would leave 8e-4
         (9e-3, 8e-3, False),  # not there yet
+        (6e-4, 1e-4, True),  # enough, but who asked was not content
     ],
 )
 def test_h_stays_where_the_gap_is_the_gradients(gap, gradient_cost, lowered):

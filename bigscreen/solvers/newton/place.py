@@ -25,7 +25,7 @@ AHEAD = 0.1
 """Then it is one for so much of that gap."""
 
 ENOUGH = 0.7
-"""Part of the gap asked for that may be left when the gradient is nothing."""
+"""Part of the gap asked for that is enough: h stays if it is all that the gradient leaves."""
 
 SMALL = 0.3
 """Part of what smoothing costs that a step over a wide zone may promise before h is lowered: it
@@ -196,9 +196,9 @@ def next_h(place: Place, tol: float, small: float = 1.0) -> float:
     if floor >= 0.7 * h:
         # Converged at the last h and still not enough: the estimate was too rosy, unless the gap is
         # the gradient's. (Never creep up to the floor: every new h costs a step.)
-        left = max(place.point.relative_gap, 0.0) * primal - place.gradient_cost
-        rosy = place.gradient_cost < cost and left > ENOUGH * near * primal
-        return h / 2 if converged and rosy else h
+        gap, enough = max(place.point.relative_gap, 0.0) * primal, ENOUGH * near * primal
+        falls = gap > enough >= gap - place.gradient_cost
+        return h / 2 if converged and place.gradient_cost < cost and not falls else h
     return max(h / (4 if converged else 2), floor, SMALLEST)
 
 
