@@ -82,6 +82,20 @@ def test_a_product_is_the_moment_times_a_vector(kernel, sparse_rows, intercept, 
             assert np.any(found != product(program, state, coef, extras, **how))
 
 
+def test_every_stride_stays_within_the_zone():
+    """Of a single shard, k times zone / rows can be rounded up to the row after the last."""
+    world = contracts.world(contracts.rows(5, n=170, shard_rows=256), "rbf", 0.7)
+    program = NewtonProgram(world.design, world.problem, weight_bound=float(world.box.sum()))
+    state, coef = scored(program), np.ones(world.design.width)
+    n = len(state.ids)
+    for rows in range(1, n + 1):
+        stride = n / rows
+        product(program, state, coef, np.empty(0), stride=stride)
+        np.testing.assert_array_equal(np.unique(state.curved.local), state.curved.local)
+        assert rows <= len(state.curved.local) <= rows + 1
+        assert state.curved.local[0] == 0 and n - state.curved.local[-1] <= 2 * stride
+
+
 @pytest.mark.parametrize("unit", [False, True])
 @pytest.mark.parametrize("resident", [0.0, 1.0])
 @pytest.mark.parametrize("kernel", ["rbf", "linear"])

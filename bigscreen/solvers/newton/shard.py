@@ -423,10 +423,11 @@ class NewtonProgram:
     ) -> tuple[NDArray[np.int64], FloatArray, FloatArray]:
         """One in ``stride`` rows of the zone, what each curves P by, for all, and its border.
 
-        (They need not be a whole number.)
+        (``stride`` need not be whole.)
         """
         stride, zone = message["stride"], np.flatnonzero(state.side == FREE)
-        zone = zone[(stride * np.arange(-(-len(zone) // stride))).astype(np.int64)]
+        places = (stride * np.arange(-(-len(zone) // stride))).astype(np.int64)
+        zone = zone[places[places < len(zone)]]  # rounded, the last can be one too far
         rows = state.dual[zone]
         bend, _, _ = curvature(rows, rows.lin - rows.sign * state.scores[zone], message["h"])
         return zone, stride * bend, self.frame.border(rows)
