@@ -126,8 +126,10 @@ class Design:
 
     def coef(self, w: FloatArray) -> FloatArray:
         """Coefficients of the columns ``T w`` (m,) of a w (r,)."""
-        if self.factor is None or not self.ridge:
-            return w if self.factor is None else self.factor @ w
+        if self.factor is None:
+            return w
+        if not self.ridge:
+            return self.factor @ w
         # T is upper triangular: half of a product with all of it would be with zeros.
         ranges = row_ranges(self.rank, TRIANGLE)
         return np.concatenate([self.factor[a:b, a:] @ w[a:] for a, b in ranges])
@@ -142,8 +144,10 @@ class Design:
 
     def features(self, v: FloatArray) -> FloatArray:
         """``T' v`` (r,) of a sum over columns (m,)."""
-        if self.factor is None or not self.ridge:
-            return v if self.factor is None else self.factor.T @ v
+        if self.factor is None:
+            return v
+        if not self.ridge:
+            return self.factor.T @ v
         ranges = row_ranges(self.rank, TRIANGLE)
         return np.concatenate([self.factor[:b, a:b].T @ v[:b] for a, b in ranges])
 

@@ -30,7 +30,7 @@ PRODUCT_ROWS = 64.0
 """Rows of the zone that products are with, in features, at most."""
 
 LARGE_ROWS = 9.0
-"""The same of many landmarks, where a product costs more than steps that are somewhat worse."""
+"""The same of many landmarks: the columns of more would take more memory than they save steps."""
 
 WORN = 8, 16
 """Products of a step, beyond which the next one is worth another sample to precondition them; of

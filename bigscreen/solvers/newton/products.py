@@ -84,18 +84,19 @@ class ZoneRows:
         return v
 
     def _keep(self, a: int, b: int, columns: Any) -> Any:
-        """These rows' columns, as they are kept, and kept if there is room and none is missing."""
+        """These rows' columns as products take them; kept if there is room and none is missing."""
         if not isinstance(columns, np.ndarray):
             return as_rows(columns)
         kind = np.dtype(np.int16 if self.unit else columns.dtype)
         if self.kept is None:
             most = min(len(self.local), self.room // (columns.shape[1] * kind.itemsize))
             self.kept = np.empty((most, columns.shape[1]), kind)
-        keeps = a == self.filled and b <= len(self.kept)
-        if not keeps and not self.unit:
+        if a == self.filled and b <= len(self.kept):
+            out, self.filled = self.kept[a:b], b
+        elif self.unit:
+            out = scratch("rounded", columns.shape, kind)
+        else:
             return columns
-        out = self.kept[a:b] if keeps else scratch("rounded", columns.shape, kind)
-        self.filled = b if keeps else self.filled
         if self.unit:
             _round(columns, np.float32(1 / self.unit), out)
         else:
