@@ -37,7 +37,8 @@ from bigscreen.problems.recipes import CSvc, Problem
 from bigscreen.screening.dynamic import farthest
 
 ROUNDING_PART = 0.5
-"""Part of the gap that float32 columns may have moved it by; else they become float64."""
+"""Part of the gap that float32 columns may have moved it by; else they become float64, unless sums
+in float64 have moved it by as much."""
 
 UNIT_ROUNDOFF = 2.0**-53
 """What a float64 operation rounds its result by at most, as a part of it."""
@@ -538,7 +539,9 @@ def close(
         left += scaled * size
         rest = sample.of_gap(data.n_rows, point.w - w_alpha, scaled) + left * FARTHER * sample.far
         rounding = min(rounding, summed_own + summed_other + rest)
-    coarse = rounding > ROUNDING_PART * gap or (gap < DIGITS * abs(primal) and not digits)
+    # (Sums of float64 columns are rounded likewise.)
+    coarse = rounding > max(ROUNDING_PART * gap, 2.0 * (summed_own + summed_other))
+    coarse |= gap < DIGITS * abs(primal) and not digits
     if certify == "float32" and coarse and sample.rows:
         return close(design, problem, point, fleet, "float64", source, keep)
     evidence = None

@@ -321,7 +321,7 @@ class NewtonRun(Rounds):
             few = place.step is None and self.within_reach(place, place.h) > 0
             if place.point.relative_gap <= wanted or place.stalled or few:
                 break
-        if self.ahead and few:
+        if few and (self.ahead or (not wide and self.approach(place))):
             return True
         if not wide or place.point.relative_gap > wanted:
             self._look(place)
@@ -376,7 +376,7 @@ class NewtonRun(Rounds):
             return False
         room = max(most, int(counts.sum()))
         local = Local(self.algebra, place.x, place.gradient, place.h, room)
-        local.add(self._gather(place, counts, local.room))
+        local.add(*self._gather(place, counts, local.room))
         # What rows that were held add to the gap shows only once all are looked at.
         part = max(self.options.tol, LEAST_TOL) * (AIM if holds else 1.0)
         gap, lowest = part * abs(place.point.primal), place.h / LOWER
@@ -412,9 +412,9 @@ class NewtonRun(Rounds):
             # Many rows that moved make another place of this one: no use in a small h as yet.
             lowest = 0.0 if found <= FEW_CROSSED * len(local.G) else local.h
             if found:
-                local.add(self._gather(place, counts, local.room))
+                local.add(*self._gather(place, counts, local.room))
         if trial is None or trial.steps[trial.best] < SHORT:
-            place.local = place.held = False
+            place.local = False
             return False
         place.decrement = local.decrement
         place.seen, place.seen_primal = place.x, place.point.primal
@@ -455,8 +455,8 @@ class NewtonRun(Rounds):
 
     def _gather(
         self, place: Place, counts: NDArray[np.int64], room: NDArray[np.float32]
-    ) -> NearbyRows:
-        """The rows just picked, with their G at the place; their features go into ``room``."""
+    ) -> tuple[NearbyRows, FloatArray]:
+        """The rows just picked, with their G and alpha at the place; features go into ``room``."""
         coef, extras = self.algebra.coef(place.x)
         most = int(counts.max())
         stack = self._ask("gather", coef=coef, extras=extras, most=most, alone=True)

@@ -87,12 +87,13 @@ class Local:
         apart = self.G[: len(before)] - before
         return float(np.sqrt(apart @ apart / max(len(apart), 1)))
 
-    def add(self, rows: NearbyRows, alpha: FloatArray | None = None) -> None:
+    def add(self, rows: NearbyRows, alpha: FloatArray) -> None:
         """Take in rows, whose features stand in ``room``; their G is that at the start.
 
-        ``alpha``: that which the gradient there has of them; None: that of the smoothed loss.
+        ``alpha`` (rows,): that which the gradient there has of them; where it is NaN, that of the
+        smoothed loss.
         """
-        base = read_off(rows.dual, rows.G, self.start_h) if alpha is None else alpha
+        base = np.where(np.isnan(alpha), read_off(rows.dual, rows.G, self.start_h), alpha)
         known = len(self.G)
         self.rows = self.rows.and_more(rows, self._features)
         G = rows.G - self._products(known + np.arange(len(rows.G)), self.x - self.start)

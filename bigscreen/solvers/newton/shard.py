@@ -50,8 +50,8 @@ from bigscreen.solvers.newton.state import (
 Handler = Callable[[NewtonShard, dict[str, Any], Totals], Work | FloatArray]
 """What answers messages of one kind."""
 
-HEAD = 4
-"""Numbers that stand before a row's feature: G, lo, hi, tube."""
+HEAD = 5
+"""Numbers that stand before a row's feature: G, lo, hi, tube, alpha."""
 
 COLUMN_ROWS = 2048
 """Rows whose columns are held at once."""
@@ -94,8 +94,8 @@ class NearbyRows(NamedTuple):
     @classmethod
     def unpacked(
         cls, stack: FloatArray, counts: NDArray[np.int64], room: NDArray[np.float32]
-    ) -> NearbyRows:
-        """The rows that ``NewtonProgram`` gathered, in the order of the shards.
+    ) -> tuple[NearbyRows, FloatArray]:
+        """The rows that ``NewtonProgram`` gathered, in the order of the shards, and their alpha.
 
         ``room`` (at least as many rows, size): where their features go.
         """
@@ -105,8 +105,8 @@ class NearbyRows(NamedTuple):
         ends = np.cumsum(counts)
         for part, start, stop in zip(parts, ends - counts, ends, strict=True):
             feature[start:stop] = part[:, HEAD:].view(np.float32)[:, :size]
-        head = np.concatenate([part[:, :HEAD] for part in parts]).T
-        return cls(feature, *np.ascontiguousarray(head))
+        *head, alpha = np.ascontiguousarray(np.concatenate([part[:, :HEAD] for part in parts]).T)
+        return cls(feature, *head), alpha
 
 
 @dataclass(frozen=True)
@@ -309,7 +309,9 @@ class NewtonProgram:
             if message.get("near") is not None:
                 # Others are held to their side, whether or not they would stay there.
                 nearby = message["near"][state.ref]
-            alive &= (distance <= nearby) | (state.side == FREE)
+            near = (distance <= nearby) | (state.side == FREE)
+            # (Rows at hand may have come from farther.)
+            alive &= near | state.held if len(state.held) else near
         state.need = np.flatnonzero(alive)
         # Rows scored in the last pass need the far end only; w stands still on entry to a program.
         last = len(message["travel"]) - 2
@@ -545,13 +547,14 @@ class NewtonProgram:
             ids = picked[a:b]
             dual = state.dual[ids]
             columns = yield Columns(design, state, ids)
-            border, scores = frame.border(dual), np.empty(b - a)
+            border, scores, side = frame.border(dual), np.empty(b - a), state.side[ids]
             column_dots(as_rows(columns), coef, scores)
             head = (
                 dual.lin - dual.sign * (scores + border @ extras),
                 dual.lo,
                 dual.hi,
                 tube_of(dual),
+                np.where(side == FREE, np.nan, side_value(dual, side)),
             )
             out[a:b, :HEAD] = np.stack(head, axis=1)
             # float32 numbers in float64's bytes: answers are of one type.
