@@ -141,7 +141,10 @@ def test_all_rows_at_hand_are_the_problem_itself(tube):
     for rows in (slice(40), slice(40, n)):
         taken = local.room[: len(A[rows])]
         taken[:] = A[rows]
-        local.add(NearbyRows(taken, G[rows], lo[rows], hi[rows], np.full(len(taken), tube)))
+        local.add(
+            NearbyRows(taken, G[rows], lo[rows], hi[rows], np.full(len(taken), tube)),
+            np.full(len(taken), np.nan),
+        )
     np.testing.assert_array_equal(local.rows.feature, A)
     assert local.solve(1e-6, 0.0) > 0 and local.h < h
     alpha = slope(G - A @ local.x, lo, hi, tube, local.h)

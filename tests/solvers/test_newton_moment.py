@@ -156,7 +156,9 @@ def local_of(feature):
     rng, zero, one = np.random.default_rng(3), np.zeros(40), np.ones(40)
     local = Local(algebra, np.zeros(algebra.size), rng.standard_normal(algebra.size), 1.0, 40)
     local.room[:] = feature(rng, algebra.size)
-    local.add(NearbyRows(local.room, rng.uniform(-0.5, 0.5, 40), zero, one, zero))
+    local.add(
+        NearbyRows(local.room, rng.uniform(-0.5, 0.5, 40), zero, one, zero), np.full(40, np.nan)
+    )
     return local, rng.standard_normal(algebra.size)
 
 
