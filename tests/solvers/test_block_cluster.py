@@ -86,7 +86,7 @@ def process_id(_):
 @pytest.mark.parametrize(("workers", "sparse_rows"), [(1, False), (2, True), (3, False)])
 def test_any_number_of_workers_and_a_death(workers, sparse_rows, stores, inline):
     store, inline = stores[sparse_rows], inline[sparse_rows]
-    with local_cluster(workers) as fleet:
+    with local_cluster(workers) as fleet, quiet():
         for case in CASES:
             same_end(ended(store, fleet, *case), inline[case])
         if workers > 1:
