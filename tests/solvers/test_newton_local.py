@@ -35,9 +35,9 @@ def phases(monkeypatch):
     seen = []
     add = Local.add
 
-    def spy(self, rows):
+    def spy(self, rows, alpha):
         seen.append(len(rows.G))
-        add(self, rows)
+        add(self, rows, alpha)
 
     monkeypatch.setattr(Local, "add", spy)
     return seen
