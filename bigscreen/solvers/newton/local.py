@@ -93,7 +93,8 @@ class Local:
         ``alpha`` (rows,): that which the gradient there has of them; where it is NaN, that of the
         smoothed loss.
         """
-        base = np.where(np.isnan(alpha), read_off(rows.dual, rows.G, self.start_h), alpha)
+        base, free = alpha.copy(), np.isnan(alpha)
+        base[free] = read_off(rows.dual[free], rows.G[free], self.start_h)
         known = len(self.G)
         self.rows = self.rows.and_more(rows, self._features)
         G = rows.G - self._products(known + np.arange(len(rows.G)), self.x - self.start)
