@@ -296,9 +296,10 @@ class _Several:
         for a, b in row_ranges(stop - start, data.chunk_rows):
             X = data.X(start + a, start + b)
             other = X if exact is design else design.data.X(start + a, start + b)
-            own, more = None, None
+            own, more, looked = None, None, None
             if true is not None and true.kernel is not None:
                 own = X if true is exact else true.data.X(start + a, start + b)
+                looked = _Waiting.of(true, exact, own, start + a, start + b, a)
             for c, d in row_ranges(b - a, exact.tile(COLUMN_ROWS)):
                 columns = _columns(exact, X[c:d], dtype, "certified")
                 read = columns if same else _columns(design, other[c:d], np.float32, "read")
@@ -308,15 +309,13 @@ class _Several:
                 for k, each in enumerate(self.passes):
                     near = each.add(found[k], duals[k], tile, items[k][1], alphas[k, tile[0]], more)
                     known[k, a + c + near] = True
-            if own is None:
+                if looked is not None:
+                    here = (looked.places >= a + c) & (looked.places < a + d)
+                    looked.columns[here] = columns[looked.places[here] - (a + c)]
+            if looked is None:
                 continue
             assert true is not None
-            drawn = np.arange(-(start + a) % (step := stride(data.n_rows)), b - a, step)
-            # (Errors grow with rows' lengths: no row is to be out of sight.)
-            longest = int(np.argmax(true.data.sqnorms(start + a, start + b)))
-            some = np.append(drawn, longest)
-            counted = np.arange(len(some)) < len(drawn)
-            waiting.append(_Waiting(a + some, counted, own[some], X[some]))
+            waiting.append(looked)
             if sum(len(part.places) for part in waiting) >= LOOKED_ROWS or b == stop - start:
                 self._look(true, waiting, duals, (alphas, known), found)
                 waiting = []
@@ -334,11 +333,10 @@ class _Several:
         """Add some rows to the samples of all points."""
         exact, (alphas, known) = self.passes[0].exact, read
         own = joined(true.data.is_sparse, [part.own for part in rows])
-        X = own
-        if true is not exact:
-            X = joined(exact.data.is_sparse, [part.X for part in rows])
+        columns = np.concatenate([part.columns for part in rows])
         places = np.concatenate([part.places for part in rows])
-        looked = Looked.at(true, exact, (own, X), np.concatenate([part.drawn for part in rows]))
+        drawn = np.concatenate([part.drawn for part in rows])
+        looked = Looked.at(true, exact, own, columns, drawn)
         for k, each in enumerate(self.passes):
             sample = each.seen(looked, duals[k][places], alphas[k, places], known[k, places])
             found[k] = found[k]._replace(sample=found[k].sample + sample)
@@ -350,7 +348,21 @@ class _Waiting(NamedTuple):
     places: NDArray[np.int64]
     drawn: NDArray[np.bool_]
     own: Any
-    X: Any
+    columns: NDArray[Any]
+
+    @classmethod
+    def of(cls, true: Design, exact: Design, own: Any, start: int, stop: int, a: int) -> _Waiting:
+        """Those of the chunk [start, stop), the shard's from ``a`` on; their columns are to come.
+
+        A float32 product may round an entry by its place among the rows: what has been summed is
+        known of the very columns only.
+        """
+        drawn = np.arange(-start % (step := stride(true.data.n_rows)), stop - start, step)
+        # (Errors grow with rows' lengths: no row is to be out of sight.)
+        longest = int(np.argmax(true.data.sqnorms(start, stop)))
+        some = np.append(drawn, longest)
+        counted = np.arange(len(some)) < len(drawn)
+        return cls(a + some, counted, own[some], np.empty((len(some), exact.width), np.float32))
 
 
 def _given(problem: Problem, data: Any, point: Point) -> NDArray[Any] | None:

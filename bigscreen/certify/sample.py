@@ -150,15 +150,15 @@ class Looked(NamedTuple):
 
     @classmethod
     def at(
-        cls, true: Design, used: Design, rows: tuple[Any, Any], drawn: NDArray[np.bool_]
+        cls, true: Design, used: Design, rows: Any, summed: NDArray[Any], drawn: NDArray[np.bool_]
     ) -> Looked:
-        """These rows (of ``true``, the same of ``used``).
+        """These rows of ``true``, and the columns of ``used`` that were summed for them.
 
         ``true``, ``used``: the kernel design, and what was summed: the same, or that of its stored
         features.
         """
-        known = used.columns(rows[1]).astype(np.float64)
-        columns = true.columns(rows[0], np.float64)
+        known = summed.astype(np.float64)
+        columns = true.columns(rows, np.float64)
         own = true.features_of(columns)
         if used is not true:
             return cls(columns, own, known, drawn, (own - known)[drawn].astype(np.float32))
