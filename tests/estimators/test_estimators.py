@@ -8,6 +8,7 @@ import warnings
 import dask.array as da
 import numpy as np
 import pytest
+from block_world import blas_is_steady
 from distributed import LocalCluster
 from scipy import linalg, sparse
 from sklearn import svm
@@ -178,6 +179,11 @@ def test_sparse_is_dense(machine, make):
     np.testing.assert_allclose(thin.decision_function(X), theirs, atol=1e-5)
 
 
+def same_scores(found, expected, rtol=0.0):
+    """The same bits, where BLAS gives a row the same ones in any block of rows."""
+    np.testing.assert_allclose(found, expected, rtol=rtol, atol=0 if blas_is_steady() else 1e-5)
+
+
 @pytest.mark.parametrize("machine", MACHINES)
 def test_dask_is_numpy(machine):
     X, y = rows(3)
@@ -185,7 +191,7 @@ def test_dask_is_numpy(machine):
     lazy, labels = da.from_array(X, chunks=(150, 3)), da.from_array(y, chunks=130)
     found = clone(machine).fit(lazy, labels)
     np.testing.assert_array_equal(found.model_.coef, expected.model_.coef)
-    np.testing.assert_array_equal(found.decision_function(lazy), expected.decision_function(X))
+    same_scores(found.decision_function(lazy), expected.decision_function(X))
     assert found.score(lazy, labels) == expected.score(X, y)
     assert found.n_features_in_ == X.shape[1]
 
@@ -268,7 +274,7 @@ def test_store_is_numpy(machine, shuffled):
     np.testing.assert_array_equal(found.classes_, ["a", "b", "c"])
     # Rows from elsewhere are scaled as the store's were; a store's come in the source's order.
     np.testing.assert_allclose(found.decision_function(X), expected.decision_function(0.5 * X))
-    np.testing.assert_allclose(found.decision_function(data), found.decision_function(X))
+    same_scores(found.decision_function(data), found.decision_function(X), 1e-7)
     np.testing.assert_array_equal(found.predict(data.path), found.predict(X))
     assert found.score(data) == pytest.approx(found.score(X, y))
 
