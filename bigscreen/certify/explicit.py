@@ -551,7 +551,7 @@ def close(
         left += scaled * size
         rest = sample.of_gap(data.n_rows, point.w - w_alpha, scaled) + left * FARTHER * sample.far
         rounding = min(rounding, summed_own + summed_other + rest)
-    # (Sums of float64 columns are rounded likewise.)
+    # (Sums of float64 columns are rounded likewise: where they are half of it no more is proved.)
     coarse = rounding > max(ROUNDING_PART * gap, 2.0 * (summed_own + summed_other))
     coarse |= gap < DIGITS * abs(primal) and not digits
     if certify == "float32" and coarse and sample.rows:

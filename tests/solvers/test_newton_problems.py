@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from block_world import blas_is_steady
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from newton_world import Probe, feature_world
@@ -45,9 +44,6 @@ def solved(world, fleet, tol, rule="none", passes=300, report=lambda event: None
     return fit(run, Newton(tol), Limits(tol, passes), rule=make_rule(rule), report=report)
 
 
-STEADY = blas_is_steady()
-
-
 def primal_law(world, point, found, room):
     """P is that of the certificate's multiplier, which is no worse than the point's own."""
     assert found.primal <= world.primal(point) + room
@@ -60,8 +56,6 @@ def solver_law(world, fitted, tol):
     point, found, best = fitted.point, fitted.certificate, world.optimum
     # float32 columns of a tile and of all rows differ by their last bits.
     room = 1e-8 * (abs(found.primal) + abs(found.dual))
-    if not STEADY:
-        room = max(room, world.room(point))
     primal_law(world, point, found, room)
     a = world.mixed(point)
     world.is_feasible(a)

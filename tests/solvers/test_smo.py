@@ -129,12 +129,14 @@ def test_kernels_that_are_not_psd(seed, n, coupling, second, pairs):
 @pytest.mark.parametrize("coupling", COUPLINGS[1:])
 @pytest.mark.parametrize("n", [63, 64, 65, 200])
 def test_as_many_steps_as_the_oracle_takes(n, coupling):
-    K, s, t, lo, hi, start, p = made(1, n, coupling)
+    # Gains are compared in float32, so near ties can take another way: of seeds 1 to 20 one case in
+    # 16 does. This seed has none, and on this grid the first gradient has the same bits anywhere.
+    K, s, t, lo, hi, start, p = made(2, n, coupling)
+    K, lo, hi, start, p = (np.round(part * 2.0**20) / 2.0**20 for part in (K, lo, hi, start, p))
     for second in (False, True):
         _, steps, _ = run(K, s, t, lo, hi, start, p, 1e-4, second_order=second)
         _, want = reference.smo(K, s, p, lo, hi, t, start, 1e-4, second)
-        # (Other last bits of the same matrix can take a shorter way.)
-        assert 0.8 * want - 2 <= steps <= 1.02 * want + 2
+        assert abs(steps - want) <= 0.02 * want + 2
 
 
 @settings(deadline=None, max_examples=200)

@@ -127,7 +127,7 @@ def same_end(one, other):
     assert curve(one) == curve(other)
 
 
-def blas_is_steady():
+def _blas_is_steady():
     """Whether an entry of a product has the same bits whatever its row's place, as on AVX-512.
 
     OpenBLAS for Haswell and Zen rounds an entry by its place: there, columns that are computed
@@ -140,4 +140,6 @@ def blas_is_steady():
         return np.array_equal(A[picks] @ B.T, (A @ B.T)[picks])
 
 
-steady = pytest.mark.skipif(not blas_is_steady(), reason="this BLAS rounds an entry by its place")
+STEADY = _blas_is_steady()
+
+steady = pytest.mark.skipif(not STEADY, reason="this BLAS rounds an entry by its place")

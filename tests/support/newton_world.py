@@ -10,9 +10,9 @@ import numpy as np
 import reference
 from problem_cases import Case, case
 
-from bigscreen.certify.explicit import close
+from bigscreen.certify.explicit import COLUMN_ROWS, close
 from bigscreen.features import nystrom
-from bigscreen.features.design import Design
+from bigscreen.features.design import Design, row_ranges
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Point, Reading
 from bigscreen.solvers.newton import solver as newton
@@ -42,7 +42,15 @@ class FeatureWorld:
         return np.hstack([phi, one])
 
     def columns(self, dtype: type) -> np.ndarray:
-        return self.design.columns(self.case.data.X(0, self.n), dtype).astype(np.float64)
+        # By tiles, as a pass computes them: some BLAS round an entry by its row's place.
+        data, parts = self.case.data, []
+        for s in range(data.n_shards):
+            start, stop = data.shard(s)
+            for a, b in row_ranges(stop - start, data.chunk_rows):
+                X = data.X(start + a, start + b)
+                tiles = row_ranges(b - a, self.design.tile(COLUMN_ROWS))
+                parts += [self.design.columns(X[c:d], dtype) for c, d in tiles]
+        return np.concatenate(parts).astype(np.float64)
 
     @cached_property
     def oracle(self) -> reference.Problem:

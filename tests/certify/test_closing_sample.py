@@ -1,0 +1,32 @@
+"""The closing pass's sample knows what was summed, whatever BLAS makes of a row's place."""
+
+import contracts
+import numpy as np
+import pytest
+
+from bigscreen.certify.explicit import close
+from bigscreen.features.design import Design
+from bigscreen.fleet.inline import Inline
+from bigscreen.problems.point import Point, Reading
+
+
+@pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
+def test_rounding_by_the_number_of_rows_is_bounded(intercept, monkeypatch):
+    """As OpenBLAS rounds for Haswell and Zen, only more: other blocks of rows, other last bits."""
+    columns = Design.columns
+
+    def rounded(self, X, dtype=np.float32, passing=""):
+        found = columns(self, X, dtype, passing)
+        if self.kernel is not None and dtype is np.float32 and X.shape[0] % 2 == 0:
+            found *= np.float32(1 + 2.0**-18)
+        return found
+
+    world = contracts.world(contracts.rows(5, 60), "rbf", 1.0, intercept)
+    rng = np.random.default_rng(0)
+    w, offset = rng.normal(size=world.design.rank), 0.0 if intercept == "none" else 0.7
+    coef = world.design.coef(w)
+    point = Point(coef, w, offset, 0.0, 0.0, paired=False, readings=(Reading(coef, offset, 1.0),))
+    with Inline(1) as fleet:
+        monkeypatch.setattr(Design, "columns", rounded)
+        found = close(world.design, world.problem, point, fleet)
+        contracts.certificate_is_true(world, point, found)
