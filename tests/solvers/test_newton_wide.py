@@ -13,7 +13,7 @@ from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.inline import Inline
-from bigscreen.problems.point import Point, SumLayout
+from bigscreen.problems.point import Point, SumLayout, read_off
 from bigscreen.solvers.newton import coordinator, rounds
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.coordinator import NewtonRun
@@ -221,6 +221,40 @@ def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wi
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-5)
     assert seen
     assert all(after <= before * (1 + 1e-5) for before, after in seen)
+
+
+def test_rows_at_hand_come_with_the_side_they_were_held_to(monkeypatch):
+    """The gradient has that of them, wherever their scores are by now; and they stay in sight."""
+    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
+    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
+    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
+    monkeypatch.setattr(coordinator, "HELD", 0.0)  # so near that many cross
+    monkeypatch.setattr(coordinator, "ENTRIES", 30 * 300)
+    gather, score, away, in_sight = NewtonRun._gather, NewtonProgram._score, [], []
+
+    def gathered(self, place, counts, room):
+        rows, alpha = gather(self, place, counts, room)
+        known = ~np.isnan(alpha)
+        assert np.all((alpha == rows.lo) | (alpha == rows.hi) | ~known)
+        smoothed = read_off(rows.dual, rows.G, place.h)
+        away.append(np.count_nonzero(np.abs(alpha - smoothed)[known] > 0.01 * rows.hi[known]))
+        return rows, alpha
+
+    def scored(self, state, message):
+        yield from score(self, state, message)
+        if message.get("near") is not None and len(state.held):
+            at_hand = np.flatnonzero(state.held & ~state.fixed)
+            in_sight.append(np.isin(at_hand, state.need).all())
+
+    monkeypatch.setattr(NewtonRun, "_gather", gathered)
+    monkeypatch.setattr(NewtonProgram, "_score", scored)
+    world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 50.0)
+    with Inline(1) as fleet:
+        run = Run(world.design, world.problem, fleet)
+        fitted = fit(run, Newton(tol=1e-6), Limits(1e-6, 200))
+    contracts.solver_law(world, fitted.point, fitted.certificate, 1e-6)
+    assert sum(away) > 0
+    assert in_sight and all(in_sight)
 
 
 @pytest.mark.parametrize(
