@@ -34,7 +34,7 @@ from bigscreen.kernels.moved import Moved, moved
 from bigscreen.model.ledger import Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.problems.point import settled
+from bigscreen.problems.point import met, settled
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.train.kernel import chosen_kernel
@@ -47,8 +47,15 @@ from bigscreen.train.records import decided, hindrance, provenance, records
 DONE = "done.kept"
 """The result of a problem that is solved, in its folder."""
 
+STORED = "-stored"
+"""What the name of a problem's folder ends with where features are stored: another w, from which
+nothing over recomputed ones goes on."""
+
 TOGETHER = "label-together"
 """Where the checkpoints of problems go that are solved together."""
+
+ROUNDING = ("stalled", "rounded")
+"""How a solve ends that rounding lets come no closer, see `fit.monitor.Monitor`."""
 
 FOLD_TOL = 1e-2
 """Relative gap that suffices for scores of rows that were held out."""
@@ -118,6 +125,8 @@ class Job:
         """When the problem at hand has had its share of the time."""
         self.results: dict[str, Result] = {}
         """Of every problem, by its folder's name."""
+        self.instead: Plan | None = None
+        """What to go on with where rounding ends a solve too early, of features stored."""
         self.fold: NDArray[np.int16] | None = None
         """Of every row the fold that holds it out, where machines of folds are wanted, too."""
         self.landmarks: dict[str, Any] = {}
@@ -160,11 +169,37 @@ class Job:
     def _problems(self) -> list[Binary]:
         return problems(self.data, self.options)
 
+    def _falls_short(self, some: Sequence[Binary]) -> bool:
+        """Whether rounding ended one of some solves, and stored features may carry it further.
+
+        Where there is a budget, only with twice the time left that went by.
+        """
+        if self.instead is None:
+            return False
+        now = time.monotonic()
+        if self.deadline is not None and self.deadline - now < 2.0 * (now - self.started):
+            return False
+        ended = [self.results[one.folder] for one in some]
+        return any(
+            result["ended"] in ROUNDING and not met(result["certificate"], self._tol(binary))
+            for binary, result in zip(some, ended, strict=True)
+        )
+
+    def _store_features(self) -> None:
+        """Begin anew over stored features."""
+        assert self.instead is not None
+        self.plan, self.instead = self.instead, None
+        self.report({"event": "phase", "phase": "again, with features stored: float32 columns end"})
+        self.results.clear()
+        self._short.clear()
+        self._prepare()
+
     def turns(self) -> Iterator[list[Binary]]:
         """The problems, those together that the plan solves together.
 
         They have their share of the time that those before them left. What nobody needed goes to
         those that had too little: again from the start, so only where it is twice as much at least.
+        All of them come again where features come to be stored.
         """
         spent: dict[str, float] = {}
         turn, end = self.problems, self.deadline
@@ -179,6 +214,10 @@ class Job:
                     share = len(some) / (len(turn) - place)
                     self.until = began + max(0.0, end - began) * share
                 yield some
+                if self._falls_short(some):
+                    self._store_features()
+                    yield from self.turns()
+                    return
                 each = (time.monotonic() - began) / len(some)
                 spent |= {binary.folder: each for binary in some}
             short = [one for one in turn if self.results[one.folder].get("ended") == "time"]
@@ -205,7 +244,7 @@ class Job:
     def _solve_together(self, some: Sequence[Binary]) -> None:
         """Solve several problems over one pass a round, each as if it were alone."""
         name = TOGETHER if some[0].fold is None else f"{TOGETHER}-fold-{some[0].fold}"
-        folder = None if self.options.work is None else self.options.work / name
+        folder = self._folder(name)
         attempts = {binary.folder: (binary, self._fitting(binary)) for binary in some}
         self.report({"event": "phase", "phase": "solve"})
         lockstep, began = Lockstep(self.fleet, folder, f"{self._of}/{name}"), time.monotonic()
@@ -293,7 +332,7 @@ class Job:
             **self._machine(attempt, fitted, binary),
             "ledger": None if binary.fold is not None else self._ledger(attempt, fitted, binary),
             "start": attempt.start.record,
-            **records(fitted, binary.name, self.options.tol, self.landmarks),
+            **records(fitted, binary.name, self.options.tol, self.plan.features, self.landmarks),
         }
         self._finish(binary, result)
         self._better(binary, result)
@@ -429,16 +468,20 @@ class Job:
 
     def folder(self, binary: Binary) -> Path | None:
         """Where one problem's part of the run is kept."""
-        work = self.options.work
-        return None if work is None else work / binary.folder
+        return self._folder(binary.folder)
+
+    def _folder(self, name: str) -> Path | None:
+        work, stored = self.options.work, self.plan.features == "stored"
+        return None if work is None else work / (name + STORED * stored)
 
     # -- what there is to say ----------------------------------------------------------------------
     def _note(self, fitted: Fitted, binary: Binary) -> None:
         """Remember what stood in the way of a fit."""
         if binary.fold is not None:
             return  # what is published is the machine of all rows
-        why, proof = hindrance(fitted, self.options.tol), fitted.certificate
-        missed = not proof.proves(self.options.tol)
+        tol, proof = self.options.tol, fitted.certificate
+        why = hindrance(fitted, tol, self.plan.features)
+        missed = not proof.proves(tol)
         self._short.pop(binary.name, None)
         if why or missed:
             why = why or "allow more passes (max_iter) or time (time_budget)"

@@ -145,8 +145,11 @@ def machine(
     return {"coef": scale * coef, "intercept": scale * offset}
 
 
-def hindrance(fitted: Fitted, tol: float) -> str | None:
-    """The reason why a fit proves little, where more passes would not help."""
+def hindrance(fitted: Fitted, tol: float, features: str) -> str | None:
+    """The reason why a fit proves little, where more passes would not help.
+
+    ``features``: as `Plan` has them.
+    """
     proved = fitted.certificate
     if fitted.ended == "nothing":
         return (
@@ -177,17 +180,23 @@ def hindrance(fitted: Fitted, tol: float) -> str | None:
             "solver proves tol"
         )
     if fitted.ended == "stalled":
-        return "rounding lets the solver come no closer; ask for a larger tol or scale the data"
+        stored = "for features stored, or " * (features == "recomputed")
+        return (
+            f"rounding lets the solver come no closer; ask {stored}for a larger tol, or scale the "
+            "data"
+        )
     return None
 
 
-def records(fitted: Fitted, name: Any, tol: float, landmarks: dict[str, Any]) -> dict[str, Any]:
+def records(
+    fitted: Fitted, name: Any, tol: float, features: str, landmarks: dict[str, Any]
+) -> dict[str, Any]:
     """What the model records of one problem's fit."""
     return {
         "certificate": {
             "label": name,
             **fitted.certificate.to_dict(),
-            "hindrance": hindrance(fitted, tol),
+            "hindrance": hindrance(fitted, tol, features),
             "passes": fitted.passes,
             **landmarks,
         },

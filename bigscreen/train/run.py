@@ -71,6 +71,7 @@ def plan(
         options.problem,
         options.sampling,
         fits,
+        options.tol,
     )
     outlined = outline_exact if options.exact else outline
     return outlined(data, request, speed)
@@ -92,6 +93,18 @@ def plan_of_fits(
         options = replace(options, features="recomputed")
         found = outlined(options)
     return options, found
+
+
+def over_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -> Plan | None:
+    """Outline the same fit over features that are stored in memory, where nobody asked for either.
+
+    None where it has them, has no features, or there is no room for them.
+    """
+    if options.features != "auto" or outlined.features != "recomputed":
+        return None
+    stored = replace(options, features="stored")
+    found = plan(data, stored, fleet.workers, hasattr(fleet, "address"))
+    return found if found.features_in_memory and not found.refusal else None
 
 
 @functools.cache
@@ -138,9 +151,11 @@ def train(
     """
     kind = EarlyJob if options.early else ExactJob if options.exact else FeaturesJob
     outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
+    instead = over_stored(data, options, fleet, outlined)
     # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
     # threads run just then.
     with blas_threads(1), kind(data, options, fleet, report, outlined, deadline) as job:
+        job.instead = instead
         job.begin()
         if options.probability:
             job.fold = folds_of(data, options)

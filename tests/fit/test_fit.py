@@ -122,7 +122,7 @@ def test_an_interrupted_fit_ends_in_the_same_model(
         with pytest.raises(KeyboardInterrupt):
             trained(small(), fleet, Interrupt(at, crash), work=work, **options)
         same_model(trained(small(), fleet, work=work, resume=True, **options), whole)
-        assert (work / "label-1" / "done.kept").exists()
+        assert len(list(work.glob("label-1*/done.kept"))) == 1
 
 
 def test_two_interruptions(fleet, tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ from bigscreen.features.design import Design
 from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.train.job import TOGETHER
+from bigscreen.train.job import STORED, TOGETHER
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import plan, train
 
@@ -172,7 +172,7 @@ def test_an_interrupted_fit_ends_in_the_same_model(features, heard, tmp_path, mo
         for work, at in (("early", count // 3), ("late", count - 3)):
             with pytest.raises(KeyboardInterrupt):
                 trained(data, fleet, Interrupt(at, heard), work=tmp_path / work, **how)
-            assert list((tmp_path / work / TOGETHER).glob("*/checkpoint.json"))
+            assert list((tmp_path / work).glob(f"{TOGETHER}*/*/checkpoint.json"))
     seen = []
     with Inline(1) as fleet:
         for work in ("early", "late"):
@@ -210,7 +210,7 @@ def test_a_ctrl_c_within_steps_over_subsamples_changes_no_bit(together, tmp_path
             with pytest.raises(KeyboardInterrupt):
                 trained(data, fleet, work=work, **how)
             assert len(paused) < min(calls, at + 10) or at == calls - 1
-            beyond = list((work / TOGETHER).glob("*/checkpoint.json"))
+            beyond = list(work.glob(f"{TOGETHER}*/*/checkpoint.json"))
             assert bool(beyond) == (together > 1 and at == calls - 1)
             same(trained(data, fleet, work=work, resume=True, **how), whole)
 
@@ -221,8 +221,9 @@ def test_checkpoints_of_another_problem_are_refused(tmp_path, monkeypatch, fleet
         seed = {"one": 1, "two": 2}[work]
         with pytest.raises(KeyboardInterrupt):
             trained(rows(), fleet, Interrupt(12, False), work=tmp_path / work, seed=seed)
-    (tmp_path / "one" / TOGETHER).rename(tmp_path / "gone")
-    (tmp_path / "two" / TOGETHER).rename(tmp_path / "one" / TOGETHER)
+    name = TOGETHER + STORED
+    (tmp_path / "one" / name).rename(tmp_path / "gone")
+    (tmp_path / "two" / name).rename(tmp_path / "one" / name)
     with pytest.raises(InputError, match="checkpoint of another problem"):
         trained(rows(), fleet, work=tmp_path / "one", seed=1, resume=True)
 

@@ -1,0 +1,121 @@
+"""Features `auto`: recomputed where that is quicker, stored where float32 columns fall short."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.exceptions import ConvergenceWarning
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.fleet.inline import Inline
+from bigscreen.train import plan as plan_module
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import over_stored, plan, train
+
+HARD = TrainOptions(landmarks=60, gamma=0.03, C=1e7, tol=1e-5)
+"""What float32 columns prove to 1.4e-4 at best (three kinds of BLAS), features in memory to tol."""
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    with Inline(2) as fleet:
+        yield fleet
+
+
+@pytest.fixture
+def columns_first(monkeypatch):
+    """Recomputed features for everyone who leaves it to the plan."""
+    monkeypatch.setattr(plan_module, "PASSES", 0.0)
+
+
+def rows(labels=2):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(600, 3)).astype(np.float32)
+    score = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=600)
+    return MemoryDataset(X, (score > 0).astype(int) + (labels - 2) * (score > 1.5), range(labels))
+
+
+def wide(columns, n):
+    """Rows that take no memory."""
+    X = np.broadcast_to(np.zeros((1, columns), np.float32), (n, columns))
+    return MemoryDataset(X, np.arange(n) % 2, [0, 1])
+
+
+def proved(model):
+    return max(one["relative_gap"] for one in model.provenance["certificates"])
+
+
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_solve_that_rounding_ends_goes_on_over_stored_features(labels, fleet, columns_first):
+    """Of several classifiers, solved together, too: one that falls short is enough."""
+    events, data = [], rows(labels)
+    assert plan(data, HARD).features == "recomputed"
+    model = train(data, HARD, fleet, events.append)
+    assert model.provenance["features"] == "stored" and proved(model) <= HARD.tol
+    assert [event["phase"] for event in events if event["event"] == "phase"].count("landmarks") == 2
+    if labels == 2:
+        same = train(data, replace(HARD, features="stored"), fleet)
+        np.testing.assert_array_equal(model.coef, same.coef)
+    assert model.provenance["history"][0]["pass"] == 1  # of the features that it has
+
+
+def test_who_asks_for_recomputed_features_has_them_and_is_told(fleet, columns_first):
+    with pytest.warns(ConvergenceWarning, match="ask for features stored"):
+        model = train(rows(), replace(HARD, features="recomputed"), fleet)
+    assert model.provenance["features"] == "recomputed" and proved(model) > HARD.tol
+
+
+def test_no_room_for_them_or_no_time(fleet, columns_first):
+    short = replace(HARD, time_budget=1e-6)
+    with pytest.warns(ConvergenceWarning):
+        assert train(rows(), short, fleet).provenance["features"] == "recomputed"
+    many, loose = wide(18, 2_000_000), TrainOptions(landmarks=1000, memory=2**36)
+    found = plan(many, loose)
+    assert found.features == "recomputed"
+    instead = over_stored(many, loose, fleet, found)
+    assert instead.features == "stored" and instead.features_in_memory
+    for other in ({"memory": 2**32}, {"features": "recomputed"}):
+        assert over_stored(many, replace(loose, **other), fleet, found) is None
+    assert over_stored(many, loose, fleet, instead) is None
+
+
+def test_an_interrupted_one_ends_in_the_same_model(fleet, columns_first, tmp_path, monkeypatch):
+    """Whether it was stopped over recomputed features, or over stored ones."""
+    monkeypatch.setattr("bigscreen.fit.monitor.CHECKPOINT_SECONDS", -1.0)
+    whole = train(rows(), HARD, fleet)
+
+    def stopping(at, stored):
+        seen = []
+
+        def report(event):
+            seen.append(event)
+            over = sum(one.get("phase") == "landmarks" for one in seen) == 1 + stored
+            if over and event["event"] == "pass" and event["pass"] == at:
+                raise KeyboardInterrupt
+
+        return report
+
+    for at, stored in ((3, False), (9, True)):
+        work = replace(HARD, work=tmp_path / f"{at}-{stored}")
+        with pytest.raises(KeyboardInterrupt):
+            train(rows(), work, fleet, stopping(at, stored))
+        again = train(rows(), replace(work, resume=True), fleet)
+        np.testing.assert_array_equal(again.coef, whole.coef)
+        assert again.provenance["certificates"] == whole.provenance["certificates"]
+        assert again.provenance["features"] == "stored"
+
+
+def test_which_features_the_plan_takes():
+    """Narrow rows from some 450 landmarks on are computed again; to closer gaps they are kept."""
+
+    def taken(columns, m, n=50_000, **more):
+        return plan(wide(columns, n), TrainOptions(landmarks=m, memory=2**36, **more)).features
+
+    assert [taken(18, m) for m in (100, 300, 600, 1000, 2000)] == ["stored"] * 2 + [
+        "recomputed"
+    ] * 3
+    assert taken(18, 1000, tol=1e-2) == "recomputed" and taken(18, 1000, tol=1e-4) == "stored"
+    assert [taken(123, m) for m in (800, 1500, 2000)] == ["stored", "stored", "recomputed"]
+    assert taken(784, 1000) == "stored"
+    # Of many rows entries are all there is to a pass.
+    assert taken(18, 1000, n=2_000_000, tol=1e-6) == "recomputed"
