@@ -109,6 +109,7 @@ FITS: dict[str, dict[str, Any]] = {
     "newton": {"kernel": "linear", "solver": "newton", "tol": 1e-5},
     "features": {"kernel": "rbf", "landmarks": 20, "features": "stored", "tol": 1e-4},
     "descent": {"kernel": "linear", "solver": "cd", "tol": 1e-4},
+    "interior": {"kernel": "linear", "solver": "interior", "tol": 1e-5},
     "pairs": {"kernel": "rbf", "exact": True, "solver": "pairs", "tol": 1e-5},
     "block": {"kernel": "rbf", "exact": True, "solver": "block", "tol": 1e-5, "start": "divide"},
 }

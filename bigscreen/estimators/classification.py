@@ -156,9 +156,9 @@ class SVC(_Voting):
         with ``n_components``. -1: as many as it takes.
     time_budget : float or None, default=None
         Seconds, after which the best point so far is certified and kept.
-    solver : {"auto", "block", "pairs", "newton", "cd"}, default="auto"
-        Of the exact machine blocks of rows or pairs; else smoothed Newton, coordinate descent or
-        pairs.
+    solver : {"auto", "block", "pairs", "newton", "cd", "interior"}, default="auto"
+        Of the exact machine blocks of rows or pairs; else smoothed Newton, coordinate descent, an
+        interior point method or pairs.
     screening : {"auto", "gap", "f-safe", "adaptive", "joachims", "none"}, default="auto"
         How rows are recognised that no longer need a look; "auto" is "none", with ``n_components``
         "gap".

@@ -74,7 +74,7 @@ class NystroemSVC(Classifier):
         Passes over the rows.
     time_budget : float or None, default=None
         Seconds, after which the best point so far is certified and kept.
-    solver : {"auto", "newton", "cd", "snacks", "pegasos"}, default="auto"
+    solver : {"auto", "newton", "cd", "interior", "snacks", "pegasos"}, default="auto"
         Smoothed Newton, or coordinate descent; or steps on rows drawn at random, which come near
         the optimum in about a pass, prove what they have reached and seldom reach ``tol``.
     features : {"auto", "stored", "recomputed"}, default="auto"

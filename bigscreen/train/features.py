@@ -17,6 +17,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.coordinate import CoordinateDescent
+from bigscreen.solvers.interior import InteriorPoint
 from bigscreen.solvers.newton.coordinator import LEAST_TOL
 from bigscreen.solvers.newton.near import EndGame
 from bigscreen.solvers.newton.solver import Newton
@@ -127,6 +128,8 @@ class FeaturesJob(Job):
         solver: Solver = CoordinateDescent(seed=self.options.seed)
         if self.plan.solver == "newton":
             solver = self._newton(binary)
+        elif self.plan.solver == "interior":
+            solver = InteriorPoint()
         elif self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
         elif self.plan.solver == "snacks":

@@ -337,8 +337,12 @@ class TrainOptions:
     )
     solver: str = option(
         "auto",
-        Words(("auto", "newton", "cd", "block", "pairs", "snacks", "pegasos"), {"block": EXACT}),
-        "newton: few passes, any number of rows; cd: coordinate descent. snacks: steps on rows "
+        Words(
+            ("auto", "newton", "cd", "interior", "block", "pairs", "snacks", "pegasos"),
+            {"block": EXACT},
+        ),
+        "newton: few passes, any number of rows; cd: coordinate descent; interior: some 30 large "
+        "steps for few rows, however hard the problem. snacks: steps on rows "
         "drawn at random, near in one pass, and then slow: it proves what it has reached, seldom "
         "--tol; pegasos: an older kind of it. With --exact, block: many rows at a time; pairs: two "
         "at a time, in one process.",
@@ -512,7 +516,7 @@ class TrainOptions:
         plain = self.problem.replace("squared", "c" if self.classifies else "").lstrip("-")
         for name, asked in (
             ("an exact machine", self.exact),
-            ("solver pairs", self.solver == "pairs"),
+            (f"solver {self.solver}", self.solver in ("pairs", "interior")),
             ("divide and conquer", self.divided),
             ("start nystrom", self.start == "nystrom"),
         ):
@@ -553,7 +557,7 @@ class TrainOptions:
         if given and not self.exact:
             kernel = "a precomputed kernel or one that is a function"
             raise InputError(ONLY_EXACT.format(name=kernel))
-        if self.exact and self.solver in ("newton", "cd", *STOCHASTIC):
+        if self.exact and self.solver in ("newton", "cd", "interior", *STOCHASTIC):
             raise InputError(
                 f"solver {self.solver} needs landmarks or a linear machine; "
                 "use block or pairs for an exact one"
@@ -563,7 +567,7 @@ class TrainOptions:
 
             check_rule(self.rule, definite=False)
         stored = self.exact or self.kernel == "linear" or self.features != "recomputed"
-        if self.solver in ("cd", "pairs") and not stored:
+        if self.solver in ("cd", "interior", "pairs") and not stored:
             raise InputError(f"solver {self.solver} needs stored features; use features auto")
 
     def _check_start(self) -> None:

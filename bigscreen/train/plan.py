@@ -76,12 +76,20 @@ KEPT_BYTES, ZONE = 2, 0.2
 """An entry that products go over again and again; part of all rows that they are with, at most."""
 SAMPLE_BYTES = 24
 """A feature of the rows that the closing pass looks at in float64."""
+MOST_COLUMNS = 4000
+"""Columns up to which m x m algebra is small."""
 MANY_ROWS = 64
 """Rows a landmark from which on kernel machines are a Newton's, of however many landmarks."""
 MOMENT_ROWS = 16
 """Rows a feature whose second moment a pass takes, at most."""
 FEW_PASSES, MANY_PASSES = 12.0, 48.0
 """Passes that take one; of fewer rows a feature than the above they are more."""
+FEW_ROWS_A_COLUMN, INTERIOR_WORK = (3, 20), 5e9
+"""Of fewer rows a column, to the usual gap and to closer ones, an interior point solves a linear
+machine, if a step takes so many products at most (measured: 250 to 4,000 rows of 100 to 1,200
+columns; steps over a smoothed loss, or on single rows, can be endless there)."""
+INTERIOR_STEPS, INTERIOR_COPIES = 30.0, 3
+"""Steps that it takes (measured: 8 to 35), and float64 copies of the rows that it has."""
 EPOCHS, STEP_COST = 90.0, 25.0
 """Of coordinate descent, on one thread, and nanoseconds of a nonzero of its steps."""
 FLOAT64_COST = 8.0
@@ -218,6 +226,11 @@ class Cost(NamedTuple):
         of_rows = TIMED_PASSES * n * OF_ROW * self.speed.row
         return 1e-9 * (entries + self.speed.product * products + of_rows) / self.threads
 
+    def interior(self) -> float:
+        """To solve by an interior point, on one thread."""
+        n, m = self.rows, self.width
+        return 1e-9 * INTERIOR_STEPS * n * m * min(n, m) * self.speed.product64
+
     def descent(self) -> float:
         """To solve by steps on one row at a time."""
         return 1e-9 * EPOCHS * STEP_COST * self.rows * self.width * self.speed.row / USUAL.row
@@ -243,6 +256,8 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         # T in float64, in every process, and a Hessian in float32; tiles of its sample.
         work = square * (1 + (threads if request.cluster else 0)) + int(square * TOGETHER**2 / 2)
         work += 3 * 4 * TILE_ROWS * m + SAMPLE_BYTES * SAMPLE * m
+    if solver == "interior":
+        work = 8 * (INTERIOR_COPIES * n * m + 3 * min(n, m) ** 2)
     if solver in STOCHASTIC and not linear:
         work = square  # T in either precision, and the machines that are tried
     tiles = threads * 2048 * (m + 1) * (4 + 4) if solver == "newton" else threads * 2**25
@@ -322,6 +337,8 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     if solver == "newton":
         per_pass = READ_COST if features != "recomputed" else entry * speed.entry / USUAL.entry
         each = cost.newton(per_pass, 1.0 - resident, many)
+    elif solver == "interior":
+        each = cost.interior()
     seconds = build + classifiers * each + START_SECONDS
     seconds += WORKERS_SECONDS if request.cluster else 0.0
     return Plan(
@@ -382,15 +399,19 @@ def refused(peak: float, memory: int, parts: dict[str, float], advice: str) -> s
 def _solver(request: Request, linear: bool, n: int, m: int) -> str:
     """Newton while its m x m algebra is small beside a pass, else coordinate descent.
 
-    The latter only where variables can move alone.
+    The latter only where variables can move alone. Of few rows an interior point.
     """
     if request.solver != "auto":
         return request.solver
+    if linear and not (PROBLEMS[request.problem].squared or request.cluster):
+        few = n < FEW_ROWS_A_COLUMN[request.tol < USUAL_TOL] * m
+        if few and m <= MOST_COLUMNS and float(n) * m * min(n, m) <= INTERIOR_WORK:
+            return "interior"
     if coupled(request.problem, request.intercept):
         return "newton"
     if not linear and n >= MANY_ROWS * m:
         return "newton"  # features of so many rows are dearer than all the rest
-    return "newton" if m <= 4000 and (n >= 2 * m or not linear) else "cd"
+    return "newton" if m <= MOST_COLUMNS and (n >= 2 * m or not linear) else "cd"
 
 
 def _features(
@@ -402,7 +423,7 @@ def _features(
     a pass, stored ones the reading of those that are not ``kept``, a part of them, in memory.
     """
     n, m = data.n_rows, request.landmarks
-    if solver in ("cd", "pairs"):
+    if solver in ("cd", "interior", "pairs"):
         return "stored"
     if request.features != "auto":
         return request.features

@@ -1,11 +1,9 @@
 """Pair steps with a row cache on every problem: groups, totals, tubes, boxes below 0."""
 
-from functools import cached_property
-
 import numpy as np
 import pytest
-import reference
-from exact_world import ExactWorld, solved
+from any_world import INTERCEPTS, KINDS, any_world, is_right
+from exact_world import solved
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.svm import SVR, NuSVC, OneClassSVM
@@ -14,76 +12,11 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit import monitor as fit_monitor
-from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
-from bigscreen.problems.recipes import Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
+from bigscreen.problems.recipes import NuSvc
 from bigscreen.screening.dynamic import FSafe, Joachims, make_rule
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.smo.state import SmoState
-
-KINDS = ("bounded nu", "nu-svc", "one-class", "lad", "svr", "quantile", "no tube", "sublinear")
-INTERCEPTS = ("none", "constant", "true")
-
-
-class AnyWorld(ExactWorld):
-    """Any problem, as the oracle has it."""
-
-    @cached_property
-    def dual(self):
-        data = self.design.data
-        return self.problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-
-    @cached_property
-    def box(self):
-        return np.maximum(np.abs(self.dual.lo), self.dual.hi)
-
-    @cached_property
-    def oracle(self):
-        dual, gram = self.dual, self.gram + float(self.problem.intercept == "constant")
-        phi = reference.features(gram)
-        arrays = (dual.sign, dual.lin, dual.lo, dual.hi, dual.coupling)
-        return reference.Problem(phi, *arrays, dual.total, dual.group, dual.tube)
-
-
-def world(seed, n, kind, intercept="true", weighted=True, kernel="rbf", size=1.0):
-    rng = np.random.default_rng(seed)
-    X = rng.standard_normal((n, 3)).astype(np.float32)
-    f = X[:, 0] + 0.7 * rng.standard_normal(n)
-    codes = (f > 0.2).astype(np.int32)
-    weights = rng.choice([0.0, 0.5, 1.0, 2.0], n) if weighted else np.ones(n)
-    codes[:2], weights[:2] = (0, 1), 1.0
-    mass = float(weights.sum())
-    either = min(weights[codes == 1].sum(), weights[codes == 0].sum()) / mass
-    plain = "none" if intercept == "true" else intercept
-    rest = np.linspace(-1, 1, n)
-    problem = {
-        "bounded nu": NuSvc(0.6 * size, 1, mass, (), plain),
-        "nu-svc": NuSvc(1.2 * either * size, 1, mass, (), "true"),
-        "one-class": OneClass(0.5 * size, mass),
-        "lad": Lad(size, intercept),
-        "svr": Svr(2 * size, 0.3, intercept),
-        "no tube": Svr(2 * size, 0.0, intercept),
-        "quantile": Quantile(3 * size, 0.2, intercept),
-        "sublinear": Sublinear(size, rest, rest**2 + 0.1, -0.3, 1.1, plain),
-    }[kind]
-    if kind in ("lad", "svr", "no tube", "quantile", "sublinear"):
-        targets = np.arange(n, dtype=np.float64) if kind == "sublinear" else f
-        data = MemoryDataset(X, targets, None, weights)
-    else:
-        data = MemoryDataset(X, codes, [0, 1], weights)
-    return AnyWorld(Design(data, None if kernel is None else make_kernel(kernel, 0.4)), problem)
-
-
-def is_right(w, found, tol):
-    """Feasible, D <= P* <= P, the gap asked for, and D of this alpha."""
-    c, best, q, alpha = found.certificate, w.optimum, w.oracle, found.point.alpha
-    room = c.rounding_bound + 1e-7 * abs(best.primal) + 1e-12
-    assert c.gap <= tol * abs(c.primal) + c.rounding_bound
-    assert c.dual <= best.primal + room and c.primal >= best.dual - room
-    assert np.all(alpha >= q.lo) and np.all(alpha <= q.hi)
-    for own, total in reference.couplings(q):
-        np.testing.assert_allclose(q.t[own] @ alpha[own], total, atol=1e-11 * (1 + w.box.sum()))
-    np.testing.assert_allclose(c.dual, w.value(alpha), rtol=0, atol=room)
 
 
 @settings(deadline=None, max_examples=60)
@@ -99,7 +32,7 @@ def is_right(w, found, tol):
 )
 def test_the_oracles_optimum(seed, n, kind, intercept, selection, rule, size, linear):
     kernel = None if linear and kind in ("lad", "svr", "quantile", "sublinear") else "rbf"
-    w = world(seed, n, kind, intercept, kernel=kernel, size=size)
+    w = any_world(seed, n, kind, intercept, kernel=kernel, size=size)
     found = solved(w, Pairs(selection, every=20), make_rule(rule), 1e-4)
     if found.certificate.primal > 1e-9 or kind != "bounded nu":
         is_right(w, found, 1e-4)
@@ -108,13 +41,13 @@ def test_the_oracles_optimum(seed, n, kind, intercept, selection, rule, size, li
 @pytest.mark.parametrize("kind", ["lad", "svr", "quantile", "sublinear"])
 @pytest.mark.parametrize("working_set", [1, 2])
 def test_single_variables(kind, working_set):
-    w = world(1, 50, kind, "none")
+    w = any_world(1, 50, kind, "none")
     is_right(w, solved(w, Pairs(working_set=working_set), make_rule("gap"), 1e-7), 1e-7)
 
 
 @pytest.mark.parametrize("kind", ["nu-svc", "one-class", "bounded nu"])
 def test_one_variable_cannot_keep_a_total(kind):
-    w = world(1, 20, kind)
+    w = any_world(1, 20, kind)
     with pytest.raises(InputError, match="two variables"):
         solved(w, Pairs(working_set=1))
 
@@ -129,7 +62,7 @@ def test_one_variable_cannot_keep_a_total(kind):
 )
 def test_the_objective_the_steps_and_the_offset_of_libsvm(kind, machine, scale):
     n = 200
-    w = world(2, n, kind, weighted=False)
+    w = any_world(2, n, kind, weighted=False)
     data, problem = w.design.data, w.problem
     nu = {"nu": getattr(problem, "nu", 0)} if kind != "svr" else {"C": 2.0, "epsilon": 0.3}
     X, y = data.X(0, n).astype(np.float64), data.y(0, n)
@@ -154,7 +87,7 @@ def test_the_objective_the_steps_and_the_offset_of_libsvm(kind, machine, scale):
 @pytest.mark.parametrize("kind", ["svr", "nu-svc", "one-class"])
 def test_what_the_gap_ball_removes_stays(kind):
     """Every row that goes is where the optimum has it; rows in a tube, at 0, go too."""
-    w = world(3, 120, kind, weighted=False)
+    w = any_world(3, 120, kind, weighted=False)
     gone = {}
 
     class Watched(SmoState):
@@ -180,13 +113,13 @@ def test_what_the_gap_ball_removes_stays(kind):
 @pytest.mark.parametrize("rule", [FSafe(0.01), Joachims(1)])
 def test_bold_rules_end_right(rule, kind):
     for seed in range(3):
-        w = world(seed, 100, kind)
+        w = any_world(seed, 100, kind)
         is_right(w, solved(w, Pairs(every=10), rule, 1e-6), 1e-6)
 
 
 def test_a_start_keeps_the_total_and_moves_few_rows():
     for kind in ("nu-svc", "one-class", "bounded nu"):
-        w = world(4, 60, kind)
+        w = any_world(4, 60, kind)
         state = SmoState(w.design, w.problem, 1 << 20, 0, 0.0, None)
         np.testing.assert_allclose(state.alpha, w.dual.feasible(state.alpha), atol=1e-15)
         inside = (state.alpha > 0) & (state.alpha < w.dual.hi)
@@ -197,7 +130,7 @@ def test_a_start_keeps_the_total_and_moves_few_rows():
 
 
 def test_a_total_that_nothing_has():
-    w = world(5, 40, "nu-svc")
+    w = any_world(5, 40, "nu-svc")
     data = w.design.data
     codes = (np.arange(40) < 2).astype(np.int32)
     few = MemoryDataset(data.X(0, 40), codes, [0, 1])
@@ -209,7 +142,7 @@ def test_a_total_that_nothing_has():
 @pytest.mark.parametrize("kind", ["svr", "nu-svc"])
 def test_an_interrupted_solve_goes_on(kind, tmp_path, monkeypatch):
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
-    w = world(6, 120, kind)
+    w = any_world(6, 120, kind)
     whole = solved(w, Pairs(every=15), make_rule("gap"), 1e-7)
     seen = []
 

@@ -1,0 +1,200 @@
+"""The interior point solver: every problem's optimum, hard ones too, and what it refuses."""
+
+import warnings
+
+import contracts
+import numpy as np
+import pytest
+from any_world import INTERCEPTS, KINDS, any_world, is_right
+from exact_world import solved
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sklearn.svm import LinearSVC
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError
+from bigscreen.features import nystrom
+from bigscreen.fit import monitor as fit_monitor
+from bigscreen.fleet.inline import Inline
+from bigscreen.problems.recipes import SquaredSvc
+from bigscreen.solvers import interior
+from bigscreen.solvers.interior import InteriorPoint
+from bigscreen.solvers.protocol import Run
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import plan, train
+
+SOLVED = tuple(kind for kind in KINDS if kind != "bounded nu")
+
+
+@settings(deadline=None, max_examples=100)
+@example(
+    seed=445, n=5, d=60, kind="nu-svc", intercept="none", size=0.1
+)  # full steps, mended, went in circles
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(4, 40),
+    d=st.sampled_from([1, 3, 10, 60]),
+    kind=st.sampled_from(("c-svc", *SOLVED)),
+    intercept=st.sampled_from(INTERCEPTS),
+    size=st.sampled_from([0.1, 1.0, 100.0]),
+)
+def test_the_oracles_optimum(seed, n, d, kind, intercept, size):
+    """Of more rows than features and of fewer; rows of weight 0 among them."""
+    w = any_world(seed, n, kind, intercept, kernel=None, size=size, d=d)
+    found = solved(w, InteriorPoint(), None, 1e-6)
+    if kind not in ("nu-svc", "one-class") or found.certificate.primal > 1e-9:
+        is_right(w, found, 1e-6)
+
+
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_off_their_bounds_are_few(intercept, sparse):
+    """As many as an optimum has: the last step is onto the face that it is next to."""
+    world = contracts.world(contracts.rows(3, n=120, sparse_rows=sparse), "linear", 10.0, intercept)
+    with Inline(1) as fleet:
+        found = solved_by(world, fleet)
+    alpha, best = found.alpha, world.optimum.alpha
+    at_bound = (best < 1e-9 * world.box) | (best > (1 - 1e-9) * world.box)
+    assert np.all((alpha[at_bound] == 0) | (alpha[at_bound] == world.box[at_bound]))
+    np.testing.assert_allclose(alpha, best, atol=1e-4 * world.box.max())
+
+
+def solved_by(world, fleet):
+    class Until:
+        target = 1e-9
+
+        def __call__(self, point, stats, save):
+            over = point.relative_gap <= self.target or stats["stalled"]
+            return None if over else fit_monitor.Verdict()
+
+    return InteriorPoint().solve(Run(world.design, world.problem, fleet), Until())
+
+
+def hard(n=300, d=120, seed=0):
+    """Rows whose features repeat each other, many of them near the plane."""
+    rng = np.random.default_rng(seed)
+    base = 3 * rng.normal(size=(n, d // 6))
+    X = np.hstack([base, base @ rng.normal(size=(d // 6, d // 2)), rng.normal(size=(n, d // 3))])
+    y = (X[:, : d // 6].sum(1) + X[:, -5:].sum(1) > 0) ^ (rng.random(n) < 0.1)
+    return MemoryDataset(X.astype(np.float32), y.astype(np.int32), [0, 1])
+
+
+@pytest.mark.parametrize("C", [1.0, 1e3])
+@pytest.mark.parametrize("intercept", ["penalized", "true", "none"])
+def test_hard_rows_take_few_steps(C, intercept):
+    with Inline(1) as fleet:
+        options = TrainOptions(kernel="linear", C=C, tol=1e-7, intercept=intercept)
+        assert plan(hard(), options).solver == "interior"
+        model = train(hard(), options, fleet)
+    (proof,) = model.provenance["certificates"]
+    assert proof["relative_gap"] <= 1e-7 and len(model.provenance["history"]) <= 60
+    assert proof["support"] < 300
+
+
+def test_the_optimum_of_liblinear():
+    data = hard(200, 60)
+    with Inline(1) as fleet:
+        options = TrainOptions(kernel="linear", C=0.1, tol=1e-9, intercept="penalized")
+        model = train(data, options, fleet)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        far = LinearSVC(loss="hinge", C=0.1, tol=1e-8, max_iter=10**6)
+        X, y = data.X(0, 200).astype(np.float64), data.y(0, 200)
+        far.fit(X, y)
+    w, b = far.coef_[0], far.intercept_[0]
+    value = 0.5 * (w @ w + b * b) + 0.1 * np.maximum(0, 1 - (2 * y - 1) * (X @ w + b)).sum()
+    (proof,) = model.provenance["certificates"]
+    assert proof["dual"] <= value and value == pytest.approx(proof["primal"], rel=1e-5)
+    np.testing.assert_allclose(model.coef[0], w, rtol=0, atol=1e-3 * np.abs(w).max())
+
+
+def test_an_interrupted_one_ends_in_the_same_model(tmp_path, monkeypatch):
+    monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
+    options = TrainOptions(kernel="linear", C=1e3, tol=1e-7)
+
+    def stopping(at):
+        def report(event):
+            if event["event"] == "pass" and event["pass"] == at:
+                raise KeyboardInterrupt
+
+        return report
+
+    with Inline(1) as fleet:
+        whole = train(hard(), options, fleet)
+        count = len(whole.provenance["history"])
+        for at in (2, count - 1):
+            work = TrainOptions(kernel="linear", C=1e3, tol=1e-7, work=tmp_path / str(at))
+            with pytest.raises(KeyboardInterrupt):
+                train(hard(), work, fleet, stopping(at))
+            resumed = TrainOptions(
+                kernel="linear", C=1e3, tol=1e-7, work=tmp_path / str(at), resume=True
+            )
+            again = train(hard(), resumed, fleet)
+            np.testing.assert_array_equal(again.coef, whole.coef)
+            assert again.provenance["certificates"] == whole.provenance["certificates"]
+            assert len(again.provenance["history"]) == count
+
+
+def test_budgets_end_at_the_best_point_so_far():
+    with Inline(1) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for budget in ({"max_iter": 3}, {"time_budget": 1e-9}):
+            options = TrainOptions(kernel="linear", C=1e3, tol=1e-9, **budget)
+            model = train(hard(), options, fleet)
+            (proof,) = model.provenance["certificates"]
+            assert proof["relative_gap"] > 1e-9 and proof["dual"] <= proof["primal"]
+            assert len(model.provenance["history"]) <= 3
+
+
+def test_a_start_is_moved_inside_its_box():
+    w = any_world(5, 40, "c-svc", "true", kernel=None)
+    start = np.array(w.optimum.alpha)
+    found = solved(w, InteriorPoint(), None, 1e-8, start)
+    is_right(w, found, 1e-8)
+
+
+def test_rounding_ends_it_instead_of_going_on(monkeypatch):
+    """A gap that no float64 sum can prove: it stops, and says why."""
+    with Inline(1) as fleet, pytest.warns(UserWarning, match="rounding|no more than"):
+        model = train(hard(), TrainOptions(kernel="linear", C=1e6, tol=1e-15), fleet)
+    assert len(model.provenance["history"]) <= 60 + interior.PATIENCE
+    assert model.provenance["certificates"][0]["relative_gap"] < 1e-5
+
+
+def test_landmarks_and_refusals():
+    data = contracts.rows(0, n=120)
+    asked = TrainOptions(landmarks=50, gamma=0.2, solver="interior", tol=1e-7)
+    with Inline(1) as fleet:
+        model = train(data, asked, fleet)
+        assert model.provenance["features"] == "stored"
+        assert model.provenance["certificates"][0]["relative_gap"] <= 1e-7
+        world = contracts.world(data, "rbf")
+        with pytest.raises(InputError, match="explicit features"):
+            InteriorPoint().solve(Run(world.design, world.problem, fleet), None)
+        assert world.design.landmarks is not None and nystrom.FULL < 1
+        raw = contracts.world(data, "linear")
+        squared = SquaredSvc(1.0, 1, (1.0, 1.0), "none")
+        with pytest.raises(InputError, match="no squared losses"):
+            InteriorPoint().solve(Run(raw.design, squared, fleet), None)
+    for wrong in (
+        {"problem": "squared-svc", "kernel": "linear"},
+        {"exact": True},
+        {"landmarks": 50, "features": "recomputed"},
+    ):
+        with pytest.raises(InputError, match="interior"):
+            TrainOptions(solver="interior", **wrong)
+
+
+def test_who_gets_it_by_itself():
+    def taken(n, d, **more):
+        X = np.broadcast_to(np.zeros((1, d), np.float32), (n, d))
+        data = MemoryDataset(X, np.arange(n) % 2, [0, 1])
+        cluster = more.pop("cluster", False)
+        return plan(data, TrainOptions(kernel="linear", **more), cluster=cluster).solver
+
+    assert taken(1000, 400) == taken(1000, 400, intercept="true") == "interior"
+    assert taken(1000, 400, problem="squared-svc") != "interior"
+    assert taken(1000, 400, cluster=True) != "interior"
+    assert taken(2000, 400) == "newton" and taken(2000, 400, tol=1e-6) == "interior"
+    assert taken(100_000, 3000, intercept="none") == "newton"
+    assert taken(4000, 47_000) == "cd"
