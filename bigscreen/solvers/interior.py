@@ -134,13 +134,13 @@ class _Path:
         if self.dual.curve is not None:
             raise InputError("the interior point solver knows no squared losses; use newton")
         self.constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
-        X = data.X(0, n)
+        X: Any = data.X(0, n)
         self.rows = np.asarray(X.toarray() if data.is_sparse else X, np.float64)
         if self.constant:
             self.rows = np.column_stack([self.rows, np.full(n, self.constant)])
         self.total = np.atleast_1d(np.asarray(self.dual.total, np.float64))
         self.reach = run.reach.total
-        all_of = _Halves.of(self.dual)
+        all_of: Any = _Halves.of(self.dual)
         self.moving = np.flatnonzero(all_of.hi > all_of.lo)
         self.of = _Halves(*(part[self.moving] for part in all_of))
         self.fixed = np.where(all_of.hi > all_of.lo, 0.0, all_of.lo)
@@ -262,7 +262,7 @@ class _Path:
         """
         n, m = self.rows.shape
         theta = np.divide(1.0, weight, out=np.zeros(len(weight)), where=weight > 0)
-        of_rows = np.bincount(self.place, weight, n)
+        of_rows = np.bincount(self.place, weight, n).astype(np.float64)
         used = np.flatnonzero(of_rows)
         inner = (
             self._over_rows(weight, of_rows[used], used)
@@ -323,7 +323,7 @@ class _Path:
             found = np.zeros(len(r))
             # (Without a difference of two large numbers where every row has one variable.)
             part = sign * r[those] * (1.0 if single else weight[those])
-            seen = np.bincount(at, part, len(used))
+            seen: FloatArray = np.bincount(at, part, len(used)).astype(np.float64)
             seen = root * seen if single else root * (gram @ seen)
             v = cho_solve((factor, True), seen, check_finite=False)
             if single:

@@ -1,0 +1,12 @@
+"""The bench of hard linear machines, its own way."""
+
+from scripts import script
+
+
+def test_every_solver_is_beside_the_others():
+    done = script("bench.hard", "--quick", "--seconds", 0.5)
+    table = done.stdout
+    assert all(name in table for name in ("interior", "newton", "pairs", "cd", "LIBLINEAR"))
+    (line,) = (line for line in table.splitlines() if "700 x 400" in line)
+    gap = float(line.split("s, ")[1].split()[0].rstrip("|"))
+    assert gap <= 1e-6  # half a second is plenty for one of them
