@@ -5,7 +5,8 @@
 Made-up rows (`make_classification`, a tenth of the labels turned round, half of the columns sums of
 others; and Gaussian ones), C from 1 to 100, to a relative gap of 1e-6, an appended constant for an
 offset. Ours end at the seconds given, LIBLINEAR (scikit-learn's ``LinearSVC``) after as many passes
-as it comes to in about that time, or at its tol of 1e-3 (a closer one makes it slower); its gap is that of its P to the best D that any of ours proves.
+as it comes to in about that time, or at its tol of 1e-3 (a closer one makes it slower); its gap is
+that of its P to the best D that any of ours proves.
 """
 
 from __future__ import annotations
