@@ -79,8 +79,10 @@ class InteriorPoint:
             if going:
                 path.advance()
             point = path.point(check.target)
-            if going and not path.on_face and point.relative_gap <= check.target:
-                point = path.further(point)
+            if going:  # what a checkpoint was written after has been counted
+                path.count(point)
+                if not path.on_face and point.relative_gap <= check.target:
+                    point = path.further(point)
             verdict = check(point, path.stats(), path.save)
             if verdict is None:
                 return point
@@ -304,13 +306,11 @@ class _Path:
 
     def _over_rows(self, weight: FloatArray, of_rows: FloatArray, used: NDArray[np.int64]) -> Solve:
         """The same, of as many unknowns as rows of which a variable has a weight."""
-        whole = len(used) == len(self.rows)
-        if whole and self.gram is not None:
+        if len(used) < len(self.rows):
+            gram = self.rows[used] @ self.rows[used].T
+        else:  # the same in every step
+            self.gram = self.rows @ self.rows.T if self.gram is None else self.gram
             gram = self.gram
-        else:
-            rows = self.rows[used]
-            gram = rows @ rows.T
-            self.gram = gram if whole else self.gram
         root = np.sqrt(of_rows)
         matrix = gram * root * root[:, None]
         matrix[np.diag_indices(len(matrix))] += 1.0
@@ -344,16 +344,20 @@ class _Path:
             face = self._point(self._alpha(self._on_face()))
             self.on_face = face.gap <= found.gap
             found = face if self.on_face else found
-        reached = np.array([found.relative_gap, self.product])
+        return found
+
+    def count(self, point: Point) -> None:
+        """Note whether a step has come closer."""
+        reached = np.array([point.relative_gap, self.product])
         self.idle = 0 if np.any(reached < 0.9 * self.least) else self.idle + 1
         self.least = np.minimum(self.least, reached)
-        return found
 
     def further(self, point: Point) -> Point:
         """A point on its face, a few steps on; or this one, of which every row has some alpha."""
         for _ in range(FURTHER):
             self.advance()
             other = self.point(point.relative_gap)
+            self.count(other)
             if self.on_face and other.gap <= point.gap:
                 return other
             if self.idle:
@@ -375,9 +379,9 @@ class _Path:
             x = np.where(free | (x == of.hi), x, of.lo)
         if not np.any(free):
             return x
-        largest = float(np.max(np.einsum("ij,ij->i", self.rows, self.rows)))
+        largest = max(self.design.data.max_sqnorm + self.constant**2, 1e-300)
         try:
-            solve = self._system(np.where(free, 1.0 / (FACE * max(largest, 1e-300)), 0.0))
+            solve = self._system(np.where(free, 1.0 / (FACE * largest), 0.0))
             lacks = self.total[: len(self.borders)] - self.borders @ x
             dx, _ = solve(-self._slope(self._sum(x)), lacks)
         except LinAlgError:

@@ -1,6 +1,7 @@
 """The interior point solver: every problem's optimum, hard ones too, and what it refuses."""
 
 import warnings
+from dataclasses import replace
 
 import contracts
 import numpy as np
@@ -108,9 +109,13 @@ def test_the_optimum_of_liblinear():
     np.testing.assert_allclose(model.coef[0], w, rtol=0, atol=1e-3 * np.abs(w).max())
 
 
-def test_an_interrupted_one_ends_in_the_same_model(tmp_path, monkeypatch):
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize(("tol", "patience"), [(1e-7, 15), (1e-15, 2)])
+def test_an_interrupted_one_ends_in_the_same_model(tol, patience, tmp_path, monkeypatch):
+    """Also where rounding ends it, which steps without progress are counted for."""
+    monkeypatch.setattr(interior, "PATIENCE", patience)
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
-    options = TrainOptions(kernel="linear", C=1e3, tol=1e-7)
+    options = TrainOptions(kernel="linear", C=1e3, tol=tol)
 
     def stopping(at):
         def report(event):
@@ -122,14 +127,11 @@ def test_an_interrupted_one_ends_in_the_same_model(tmp_path, monkeypatch):
     with Inline(1) as fleet:
         whole = train(hard(), options, fleet)
         count = len(whole.provenance["history"])
-        for at in (2, count - 1):
-            work = TrainOptions(kernel="linear", C=1e3, tol=1e-7, work=tmp_path / str(at))
+        for at in (2, count - 2, count - 1):
+            work = replace(options, work=tmp_path / str(at))
             with pytest.raises(KeyboardInterrupt):
                 train(hard(), work, fleet, stopping(at))
-            resumed = TrainOptions(
-                kernel="linear", C=1e3, tol=1e-7, work=tmp_path / str(at), resume=True
-            )
-            again = train(hard(), resumed, fleet)
+            again = train(hard(), replace(work, resume=True), fleet)
             np.testing.assert_array_equal(again.coef, whole.coef)
             assert again.provenance["certificates"] == whole.provenance["certificates"]
             assert len(again.provenance["history"]) == count
