@@ -136,10 +136,18 @@ def save_alone(folder: Path, meta: Mapping[str, Any], arrays: Mapping[str, np.nd
         draft.commit({0: write_shard(draft.path, 0, arrays)})
 
 
-def load_alone(folder: Path) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
-    """Meta and arrays of the newest whole checkpoint that ``save_alone`` wrote; None without."""
+def load_alone(
+    folder: Path | None, place: str
+) -> tuple[dict[str, Any], dict[str, np.ndarray]] | None:
+    """Meta and arrays of the newest whole checkpoint that ``save_alone`` wrote to a place there.
+
+    None without one, or a folder.
+    """
+    if folder is None:
+        return None
     arrays: dict[str, np.ndarray] = {}
-    found = newest_whole(folder, 1, lambda checkpoint: arrays.update(checkpoint.shard(0)))
+    own = folder / place
+    found = newest_whole(own, 1, lambda checkpoint: arrays.update(checkpoint.shard(0)))
     return None if found is None else (found.meta, arrays)
 
 

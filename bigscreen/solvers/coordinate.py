@@ -53,8 +53,7 @@ class CoordinateDescent:
                 "coordinate descent needs explicit features; use the newton, block or pairs solver"
             )
         descent = _Descent(run)
-        folder = run.checkpoint
-        found = None if folder is None else load_alone(folder / PLACE)
+        found = load_alone(run.checkpoint, PLACE)
         if found is not None:
             descent.restore(*found)
             check.restored(found[0])

@@ -69,8 +69,7 @@ class InteriorPoint:
             For columns that are not explicit features, or squared losses.
         """
         path = _Path(run)
-        folder = run.checkpoint
-        found = None if folder is None else load_alone(folder / PLACE)
+        found = load_alone(run.checkpoint, PLACE)
         if found is not None:
             path.restore(*found)
             check.restored(found[0])

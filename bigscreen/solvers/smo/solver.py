@@ -89,8 +89,7 @@ class Pairs:
         if run.design.landmarks is not None:
             raise InputError("pair steps need an exact kernel or stored features; use newton")
         refuse_uncommon(run.problem)
-        folder = run.checkpoint
-        found = None if folder is None else load_alone(folder / PLACE)
+        found = load_alone(run.checkpoint, PLACE)
         begin = run.start if found is None else None
         state = SmoState(run.design, run.problem, self.cache, self.whole, self.eps, begin)
         if state.coupled and self.working_set == 1:
