@@ -362,7 +362,8 @@ class _Waiting(NamedTuple):
         longest = int(np.argmax(true.data.sqnorms(start, stop)))
         some = np.append(drawn, longest)
         counted = np.arange(len(some)) < len(drawn)
-        return cls(a + some, counted, own[some], np.empty((len(some), exact.width), np.float32))
+        dtype = exact.data.layout.dtype if exact.kernel is None else np.float32
+        return cls(a + some, counted, own[some], np.empty((len(some), exact.width), dtype))
 
 
 def _given(problem: Problem, data: Any, point: Point) -> NDArray[Any] | None:

@@ -75,8 +75,9 @@ class NystroemSVC(Classifier):
     time_budget : float or None, default=None
         Seconds, after which the best point so far is certified and kept.
     solver : {"auto", "newton", "cd", "interior", "snacks", "pegasos"}, default="auto"
-        Smoothed Newton, or coordinate descent; or steps on rows drawn at random, which come near
-        the optimum in about a pass, prove what they have reached and seldom reach ``tol``.
+        Smoothed Newton; an interior point, where rows are few; coordinate descent; or steps on rows
+        drawn at random, which come near the optimum in about a pass, prove what they have reached
+        and seldom reach ``tol``.
     features : {"auto", "stored", "recomputed"}, default="auto"
         Compute phi once and keep it, or afresh in every pass.
     screening : {"gap", "f-safe", "adaptive", "none"}, default="gap"

@@ -245,8 +245,8 @@ def _stretch(T: FloatArray, start: int) -> float:
     return float(np.sum((T.T @ v) ** 2))
 
 
-def feature_fingerprint(design: Design) -> str:
-    """Identifies stored features: data, kernel, landmarks, factor and what columns they are of."""
+def feature_fingerprint(design: Design, dtype: type = np.float32) -> str:
+    """Identifies stored features: data, kernel, landmarks, factor, their type, their columns'."""
     digest = hashlib.sha256()
     assert design.kernel is not None and design.landmarks is not None
     X = design.landmarks.X
@@ -254,7 +254,10 @@ def feature_fingerprint(design: Design) -> str:
     if not isinstance(X, np.ndarray):
         parts = [X.data, X.indices.astype(np.int32), X.indptr.astype(np.int64)]
     made = np.dtype(design.entries).name
-    digest.update(json.dumps([design.data.fingerprint, design.kernel.to_dict(), made]).encode())
+    parts_of = [design.data.fingerprint, design.kernel.to_dict(), made]
+    if dtype is not np.float32:
+        parts_of.append(np.dtype(dtype).name)
+    digest.update(json.dumps(parts_of).encode())
     for part in [*parts, design.factor]:
         digest.update(np.ascontiguousarray(part).tobytes())
     return digest.hexdigest()
@@ -266,15 +269,16 @@ class _Block:
 
     design: Design
     writer: DatasetWriter | None
+    dtype: type
 
     def __call__(self, bounds: tuple[int, int, int]) -> Any:
         k, start, stop = bounds
         if self.writer is not None and self.writer.done(k):
             return k
         data, design = self.design.data, self.design
-        out = np.empty((stop - start, design.rank), np.float32)
+        out: NDArray[Any] = np.empty((stop - start, design.rank), self.dtype)
         assert design.factor is not None
-        X, dtype = data.X(start, stop), design.entries
+        X, dtype = data.X(start, stop), np.promote_types(design.entries, self.dtype).type
         for a, b in row_ranges(stop - start, 2048):
             columns = design.columns(X[a:b], dtype, "stored")
             if dtype is np.float32:
@@ -297,6 +301,7 @@ def stored_features(
     fleet: Fleet,
     folder: Path | None,
     progress: Callable[[int, int], None] | None = None,
+    dtype: type = np.float32,
 ) -> Design:
     """The same machine with ``phi`` stored: a design of raw columns over a store of features.
 
@@ -307,16 +312,19 @@ def stored_features(
         an unfinished store is gone on with. None keeps them in memory.
     progress : callable or None
         Called with (chunks done, chunks).
+    dtype : type
+        Of the features as they are stored, float32 or float64.
     """
     data = design.data
     assert design.factor is not None
     shard_rows = data.shard_rows
-    _, chunk_rows = row_grid(data.n_rows, 4 * design.rank)
+    _, chunk_rows = row_grid(data.n_rows, np.dtype(dtype).itemsize * design.rank)
     chunk_rows = min(chunk_rows, shard_rows)
     bounds = [(k, a, b) for k, (a, b) in enumerate(row_ranges(data.n_rows, chunk_rows))]
     if folder is None:
-        rows = np.empty((data.n_rows, design.rank), np.float32)
-        for (_, a, b), out in zip(bounds, fleet.each(_Block(design, None), bounds), strict=True):
+        rows: NDArray[Any] = np.empty((data.n_rows, design.rank), dtype)
+        made = fleet.each(_Block(design, None, dtype), bounds)
+        for (_, a, b), out in zip(bounds, made, strict=True):
             rows[a:b] = out
             if progress:
                 progress(b, data.n_rows)
@@ -326,7 +334,7 @@ def stored_features(
                 rows, y, data.layout.labels, weights, shard_rows=shard_rows, chunk_rows=chunk_rows
             )
         )
-    fingerprint = feature_fingerprint(design)
+    fingerprint = feature_fingerprint(design, dtype)
     path = folder / f"features-{fingerprint[:16]}"
     if path.exists():
         store = Dataset.open(path)
@@ -344,11 +352,12 @@ def stored_features(
             weights=True,
             shard_rows=shard_rows,
             chunk_rows=chunk_rows,
+            wide=dtype is np.float64,
         ),
         data.preparation,
         extra={"features_of": fingerprint},
     )
-    for done, _ in enumerate(fleet.each(_Block(design, writer), bounds)):
+    for done, _ in enumerate(fleet.each(_Block(design, writer, dtype), bounds)):
         if progress:
             progress(done + 1, len(bounds))
     return Design(writer.finish())

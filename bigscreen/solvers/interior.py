@@ -16,7 +16,7 @@ from bigscreen.errors import InputError
 from bigscreen.files.checkpoint import load_alone, save_alone
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import Point
+from bigscreen.problems.point import Point, relative
 from bigscreen.solvers.protocol import Check, Run
 
 PLACE = "interior"
@@ -24,6 +24,9 @@ PLACE = "interior"
 
 STEP = 0.995
 """Part of the way to the nearest bound that a step goes at most."""
+
+INSIDE = 1e-2
+"""Part of its box that a variable is from its ends at first."""
 
 APART = 1e-3
 """Part of the mean product that the smallest may be, or a step is made anew."""
@@ -170,11 +173,13 @@ class _Path:
             w = self._sum(middle)
             steep, square = float(of.lin @ middle), float(w @ w)
             t = steep / square if 0.0 < steep < square else 1.0
-            inner = of.lo + 1e-3 * (of.hi - of.lo), of.hi - 1e-3 * (of.hi - of.lo)
-            self.x = np.clip(t * middle, *inner)
+            room = INSIDE * (of.hi - of.lo)
+            self.x = np.clip(t * middle, of.lo + room, of.hi - room)
         self.mu = np.zeros(len(self.borders))
         slope = self._slope(self._sum(self.x))
-        self.low, self.high = (np.maximum(part, 0.0) + 1.0 for part in (slope, -slope))
+        # None far below the others: a step goes no farther than to the first that vanishes.
+        least = max(1.0, float(np.mean(np.abs(slope)))) if len(slope) else 1.0
+        self.low, self.high = (np.maximum(part, 0.0) + least for part in (slope, -slope))
 
     def _sum(self, x: FloatArray) -> FloatArray:
         """``sum sign_i x_i phi_i`` (m,), of the variables that move."""
@@ -337,9 +342,9 @@ class _Path:
     def point(self, target: float) -> Point:
         """The point of alpha; or of the vertex or face that it is next to, where that is better."""
         found = self._point(self._alpha(self.x))
-        least = min(float(self.least[0]), found.relative_gap)
+        least = min(float(self.least[0]), found.gap)
         self.on_face = False
-        if least <= max(NEAR * target, NEAR_GAP):
+        if relative(least, found.primal) <= max(NEAR * target, NEAR_GAP):
             face = self._point(self._alpha(self._on_face()))
             self.on_face = face.gap <= found.gap
             found = face if self.on_face else found
@@ -347,7 +352,7 @@ class _Path:
 
     def count(self, point: Point) -> None:
         """Note whether a step has come closer."""
-        reached = np.array([point.relative_gap, self.product])
+        reached = np.array([point.gap, self.product])
         self.idle = 0 if np.any(reached < 0.9 * self.least) else self.idle + 1
         self.least = np.minimum(self.least, reached)
 

@@ -66,8 +66,10 @@ class FeaturesJob(Job):
         assert self.source is not None
         self.report({"event": "phase", "phase": "features"})
         folder = None if self.plan.features_in_memory else self._feature_folder()
+        # Where steps are exact it is features that limit the gap.
+        dtype = np.float64 if self.plan.solver == "interior" else np.float32
         self.design = nystrom.stored_features(
-            self.source, self.fleet, folder, self._feature_progress
+            self.source, self.fleet, folder, self._feature_progress, dtype
         )
 
     def _landmarks(self, bare: Design) -> Operand:

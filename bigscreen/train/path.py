@@ -329,7 +329,8 @@ class PathJob:
             work=work,
             resume=resume,
             time_budget=None,
-            solver="auto",  # that of fits is not looked at
+            # That of fits is not looked at. (Only a Newton's passes serve several.)
+            solver="auto" if self.fit.kernel == "linear" else "newton",
             cache=None,
         )
         fit, plan = plan_of_fits(self.data, fit, self.fleet, len(folds) * len(values))

@@ -85,8 +85,8 @@ MOMENT_ROWS = 16
 FEW_PASSES, MANY_PASSES = 12.0, 48.0
 """Passes that take one; of fewer rows a feature than the above they are more."""
 FEW_ROWS_A_COLUMN, INTERIOR_WORK = (3, 20), 5e9
-"""Of fewer rows a column, to the usual gap and to closer ones, an interior point solves a linear
-machine, if a step takes so many products at most (measured: 250 to 4,000 rows of 100 to 1,200
+"""Of fewer rows a column, to the usual gap and to closer ones, an interior point solves machines on
+features, if a step takes so many products at most (measured: 45 to 6,000 rows of 30 to 1,200
 columns; steps over a smoothed loss, or on single rows, can be endless there)."""
 INTERIOR_STEPS, INTERIOR_COPIES = 30.0, 3
 """Steps that it takes (measured: 8 to 35), and float64 copies of the rows that it has."""
@@ -276,7 +276,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     if not linear:
         kept = min(1.0, max(0.0, KEPT_SHARE * room - blocks) / (4 * n * m))
         features = _features(request, solver, data, entry, classifiers, kept)
-    feature_bytes = 4 * n * m if features == "stored" else 0
+    feature_bytes = (8 if solver == "interior" else 4) * n * m if features == "stored" else 0
     in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= KEPT_SHARE * room
     passed_over = feature_bytes or data_bytes
     resident, read = 1.0, float(passed_over)
@@ -403,7 +403,9 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
     """
     if request.solver != "auto":
         return request.solver
-    if linear and not (PROBLEMS[request.problem].squared or request.cluster):
+    # (Features that are asked for are a Newton's.)
+    own = linear or request.features in ("auto", "stored")
+    if own and not (PROBLEMS[request.problem].squared or request.cluster):
         few = n < FEW_ROWS_A_COLUMN[request.tol < USUAL_TOL] * m
         if few and m <= MOST_COLUMNS and float(n) * m * min(n, m) <= INTERIOR_WORK:
             return "interior"

@@ -220,6 +220,18 @@ def test_features_on_disk_are_reused_only_for_the_same_problem(fleet, tmp_path):
         assert kept.data.path != first.data.path
 
 
+def test_features_are_float64_where_that_is_asked_for(fleet, tmp_path):
+    data = contracts.rows(1, n=200)
+    design, _ = design_of(data)
+    phi = design.features_of(design.columns(data.X(0, 200), np.float64))
+    narrow = nystrom.stored_features(design, fleet, tmp_path)
+    for folder in (None, tmp_path):
+        wide = nystrom.stored_features(design, fleet, folder, dtype=np.float64)
+        np.testing.assert_array_equal(wide.data.X(0, 200), phi)
+        assert wide.data.path is None or wide.data.path != narrow.data.path
+    assert narrow.data.X(0, 200).dtype == np.float32
+
+
 def test_features_carry_labels_and_weights(fleet, tmp_path):
     data = contracts.rows(1, n=200)
     design, _ = design_of(data)

@@ -80,6 +80,14 @@ def hard(n=300, d=120, seed=0):
     return MemoryDataset(X.astype(np.float32), y.astype(np.int32), [0, 1])
 
 
+def curved(n, d):
+    """Rows whose classes no plane parts, a tenth of the labels turned round."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, d)).astype(np.float32)
+    y = (np.sin(2 * X[:, 0]) + X[:, 1] * X[:, -1] > 0) ^ (rng.random(n) < 0.1)
+    return X, y.astype(np.int32)
+
+
 @pytest.mark.parametrize("C", [1.0, 1e3])
 @pytest.mark.parametrize("intercept", ["penalized", "true", "none"])
 def test_hard_rows_take_few_steps(C, intercept):
@@ -90,6 +98,30 @@ def test_hard_rows_take_few_steps(C, intercept):
     (proof,) = model.provenance["certificates"]
     assert proof["relative_gap"] <= 1e-7 and len(model.provenance["history"]) <= 60
     assert proof["support"] < 300
+
+
+@pytest.mark.parametrize("intercept", ["penalized", "true", "none"])
+def test_landmarks_of_few_rows_are_solved_to_rounding(intercept):
+    """Over float64 features: float32 ones prove 1e-5 here."""
+    X, y = curved(150, 8)
+    data = MemoryDataset(X, y, [0, 1])
+    options = TrainOptions(landmarks=100, gamma=0.5, C=1e3, tol=1e-9, intercept=intercept)
+    assert plan(data, options).solver == plan(data, replace(options, tol=1e-3)).solver == "interior"
+    with Inline(2) as fleet:
+        model = train(data, options, fleet)
+    (proof,) = model.provenance["certificates"]
+    assert abs(proof["gap"]) + proof["rounding_bound"] <= 1e-9 * proof["primal"]
+    assert len(model.provenance["history"]) <= 60
+
+
+def test_a_start_far_from_any_optimum_is_left():
+    """P falls by the thousand while the gap stays as large as P: that is progress, too."""
+    X, y = curved(2000, 2)
+    X = 30 * np.hstack([X, X**2, X[:, :1] * X])
+    with Inline(1) as fleet:
+        options = TrainOptions(kernel="linear", C=1e5, solver="interior")
+        model = train(MemoryDataset(X, y, [0, 1]), options, fleet)
+    assert model.provenance["certificates"][0]["relative_gap"] <= 1e-3
 
 
 def test_the_optimum_of_liblinear():
@@ -188,11 +220,12 @@ def test_landmarks_and_refusals():
 
 
 def test_who_gets_it_by_itself():
-    def taken(n, d, **more):
+    def taken(n, d, landmarks=None, **more):
+        of = {"kernel": "linear"} if landmarks is None else {"landmarks": landmarks}
         X = np.broadcast_to(np.zeros((1, d), np.float32), (n, d))
         data = MemoryDataset(X, np.arange(n) % 2, [0, 1])
         cluster = more.pop("cluster", False)
-        return plan(data, TrainOptions(kernel="linear", **more), cluster=cluster).solver
+        return plan(data, TrainOptions(**of, **more), cluster=cluster).solver
 
     assert taken(1000, 400) == taken(1000, 400, intercept="true") == "interior"
     assert taken(1000, 400, problem="squared-svc") != "interior"
@@ -200,3 +233,7 @@ def test_who_gets_it_by_itself():
     assert taken(2000, 400) == "newton" and taken(2000, 400, tol=1e-6) == "interior"
     assert taken(100_000, 3000, intercept="none") == "newton"
     assert taken(4000, 47_000) == "cd"
+    # Features are columns, too; who wants them computed again has a Newton.
+    assert taken(500, 8, landmarks=200) == taken(2000, 8, landmarks=200, tol=1e-6) == "interior"
+    assert taken(2000, 8, landmarks=200) == "newton"
+    assert taken(500, 8, landmarks=200, features="recomputed") == "newton"
