@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -33,7 +33,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule, check_rule
-from bigscreen.solvers.protocol import Run, Solver
+from bigscreen.solvers.protocol import Run, Solver, Successor
 
 BEYOND = (
     "the objective is no finite number, as sums overflow float64: the data, C, the weights or the "
@@ -97,6 +97,7 @@ def fit(
     report: Report = lambda event: None,
     interrupt: GracefulInterrupt | None = None,
     beside: Beside | None = None,
+    then: Sequence[Successor] = (),
 ) -> Fitted:
     """Solve one binary problem to a proved relative gap.
 
@@ -118,6 +119,8 @@ def fit(
         Where Ctrl-C is heard for several fits at once, each in a thread; None: here.
     beside : Beside or None
         What certifies points beside a known one, as far as rounding lets it.
+    then : sequence of Successor
+        What goes on where the solver, or the one before, is left before the gap.
 
     Returns
     -------
@@ -153,7 +156,12 @@ def fit(
     report({"event": "phase", "phase": "solve"})
     with ExitStack() as heard, arithmetic():
         (interrupt or heard.enter_context(GracefulInterrupt(run.folder))).tell(monitor)
-        solver.solve(run, monitor)
+        watches: list[tuple[Successor, Any]] = []
+        for one in reversed(then):
+            watches.append((one, one.watch(watches[-1][1] if watches else monitor, run)))
+        point = solver.solve(run, watches[-1][1] if watches else monitor)
+        for one, watch in reversed(watches):
+            point = one.go_on(run, watch, point)
     # The ledger has arrays of all rows: no need for those of the shards beside them.
     run.fleet.stop()
     proof, proved = monitor.closings.certificate, monitor.closings.point

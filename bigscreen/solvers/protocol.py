@@ -150,3 +150,13 @@ class Solver(Protocol):
 
         Raises InputError for a problem or a design that the solver is not made for.
         """
+
+
+class Successor(Protocol):
+    """What goes on with a problem where another solver is left before the gap is met."""
+
+    def watch(self, check: Check, run: Run) -> Any:
+        """The check that the other solver is handed, which says when it is left."""
+
+    def go_on(self, run: Run, watch: Any, point: Point) -> Point:
+        """The last point; the one that the other solver has come to where that is the end."""

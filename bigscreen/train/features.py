@@ -15,18 +15,19 @@ from bigscreen.fit.loop import Fitted
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.problems.recipes import CSvc
+from bigscreen.problems.recipes import CSvc, Problem
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.interior import InteriorPoint
-from bigscreen.solvers.newton.coordinator import LEAST_TOL
 from bigscreen.solvers.newton.near import EndGame
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.protocol import Solver
+from bigscreen.solvers.protocol import Solver, Successor
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.snacks.solver import Pegasos, Snacks
 from bigscreen.train.job import Attempt, Job, Result, Start
+from bigscreen.train.options import PROBLEMS
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import machine
+from bigscreen.train.rescue import Rescue
 from bigscreen.train.start import begins_at_fewer, from_fewer, starting_point
 
 FACTOR_BYTES = 2**25
@@ -128,8 +129,10 @@ class FeaturesJob(Job):
     def _attempt(self, binary: Binary) -> Attempt:
         start = self._start(self.design, binary)
         solver: Solver = CoordinateDescent(seed=self.options.seed)
+        then: tuple[Successor, ...] = ()
         if self.plan.solver == "newton":
-            solver = self._newton(binary)
+            solver = newton = Newton(tol=self._tol(binary))
+            then = self._then(newton, binary.problem)
         elif self.plan.solver == "interior":
             solver = InteriorPoint()
         elif self.plan.solver == "pairs":
@@ -138,14 +141,18 @@ class FeaturesJob(Job):
             solver = Snacks(tol=self._tol(binary), seed=self.options.seed)
         elif self.plan.solver == "pegasos":
             solver = Pegasos(tol=self._tol(binary), seed=self.options.seed)
-        return Attempt(self.design, solver, self.fleet, start, self.source)
+        return Attempt(self.design, solver, self.fleet, start, self.source, then)
 
-    def _newton(self, binary: Binary) -> Solver:
-        newton, problem = Newton(tol=self._tol(binary)), binary.problem
-        alone = len(self.problems) == 1 and type(problem) is CSvc and problem.intercept != "true"
-        if alone and self.source is not None and newton.tol < LEAST_TOL:
-            return EndGame(newton, self.source, self.plan.nearby_bytes)
-        return newton
+    def _then(self, newton: Newton, problem: Problem) -> tuple[Successor, ...]:
+        """What goes on where a Newton comes to no end."""
+        then: list[Successor] = []
+        room = self.plan.nearby_bytes // self.plan.together
+        if self.source is not None and type(problem) is CSvc and problem.intercept != "true":
+            then.append(EndGame(newton, self.source, room))
+        known = not PROBLEMS[self.options.problem].squared and self.plan.interior_within(room)
+        if self.options.solver == "auto" and known:
+            then.append(Rescue(self.source))
+        return tuple(then)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         if begins_at_fewer(self, design, binary):

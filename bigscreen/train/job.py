@@ -36,7 +36,7 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import met, settled
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.protocol import Near, Run, Solver
+from bigscreen.solvers.protocol import Near, Run, Solver, Successor
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import FREE, TrainOptions
 from bigscreen.train.pairs import Slices
@@ -84,6 +84,8 @@ class Attempt(NamedTuple):
     start: Start = Start()
     source: Design | None = None
     """The kernel design behind stored features."""
+    then: tuple[Successor, ...] = ()
+    """What goes on where the solver is left before the gap."""
 
 
 class Shortfall(NamedTuple):
@@ -301,6 +303,7 @@ class Job:
             "rule": make_rule(options.rule, options.f, options.patience),
             "certify": options.certify,
             "source": attempt.source,
+            "then": attempt.then,
             "report": lambda event: self._pass_on(event, binary),
         }
 

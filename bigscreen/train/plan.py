@@ -144,6 +144,21 @@ class Plan:
     together: int = 1
     nearby_bytes: int = 0
 
+    def interior_within(self, room: int) -> bool:
+        """Whether an interior point could solve a machine on these features in so many bytes."""
+        n, m = self.rows, self.landmarks or self.columns
+        return interior_work(n, m) <= INTERIOR_WORK and interior_bytes(n, m) <= room
+
+
+def interior_work(n: int, m: int) -> float:
+    """Products of a step of an interior point, n rows of m columns."""
+    return float(n) * m * min(n, m)
+
+
+def interior_bytes(n: int, m: int) -> int:
+    """Its float64 copies of the rows, and of a system's matrix."""
+    return 8 * (INTERIOR_COPIES * n * m + 3 * min(n, m) ** 2)
+
 
 @dataclass(frozen=True)
 class Request:
@@ -257,7 +272,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         work = square * (1 + (threads if request.cluster else 0)) + int(square * TOGETHER**2 / 2)
         work += 3 * 4 * TILE_ROWS * m + SAMPLE_BYTES * SAMPLE * m
     if solver == "interior":
-        work = 8 * (INTERIOR_COPIES * n * m + 3 * min(n, m) ** 2)
+        work = interior_bytes(n, m)
     if solver in STOCHASTIC and not linear:
         work = square  # T in either precision, and the machines that are tried
     tiles = threads * 2048 * (m + 1) * (4 + 4) if solver == "newton" else threads * 2**25
@@ -407,7 +422,7 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
     own = linear or request.features in ("auto", "stored")
     if own and not (PROBLEMS[request.problem].squared or request.cluster):
         few = n < FEW_ROWS_A_COLUMN[request.tol < USUAL_TOL] * m
-        if few and m <= MOST_COLUMNS and float(n) * m * min(n, m) <= INTERIOR_WORK:
+        if few and m <= MOST_COLUMNS and interior_work(n, m) <= INTERIOR_WORK:
             return "interior"
     if coupled(request.problem, request.intercept):
         return "newton"

@@ -56,6 +56,10 @@ FAR_OFF, LOOSE = 0.04, 300.0
 """Relative gap of a bound from which rows are sure to cross their kink; and so many times as wide a
 gap is enough there before it is known which."""
 
+LATE_GAP, LATE = 1e-3, 8
+"""Relative gap of points that count, and their number, after which steps over all rows are not
+waited for (from a gap of .01 on, or after fewer, some fits of a9a took twice as long)."""
+
 FEATURE_ROWS, MOST_ENTRIES = 2048, 2**25
 """Rows whose features are made at once, and numbers in features that a closer gap is worth."""
 
@@ -140,6 +144,8 @@ class Nearby:
         Whether nothing comes after it: the check is told then that it has stalled.
     passes : (int, int)
         Passes over all rows, and over some, that were made before.
+    doubted : bool
+        Whether float32 could not tell a wider gap, either.
     """
 
     def __init__(
@@ -151,8 +157,10 @@ class Nearby:
         beside: Beside | None = None,
         last: bool = True,
         passes: tuple[int, int] = (0, 0),
+        doubted: bool = False,
     ) -> None:
         self.standing, self.first, self.source, self.room = standing, near, source, room
+        self.doubted = doubted
         self.beside, self.last, self.passes, self.over = beside, last, passes, False
         self.reached = standing.old
         """The last machine, and a D; ``over``: whether the check was content."""
@@ -163,7 +171,7 @@ class Nearby:
         assert isinstance(problem, CSvc)
         dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         frame = SumLayout.of(problem, data)
-        dtype = np.float64 if check.target < LEAST_TOL else np.float32
+        dtype = np.float64 if self.doubted or check.target < LEAST_TOL else np.float32
         most = min(int(MOST_PART * data.n_rows), rows_within(self.room, len(at.w_alpha), dtype))
         x = self.reached.x
         local = Local(Algebra(self.source, frame), x, x - at.w_alpha, 0.0, most, dtype)
@@ -255,6 +263,9 @@ def _stepped(local: Local, gap: float) -> tuple[FloatArray, FloatArray, float, i
 class EndGame:
     """Newton to where float32 features lead astray, then steps over float64 ones of rows nearby.
 
+    That is known of gaps below `LEAST_TOL`; for wider ones the closing pass says it, or it shows in
+    steps that are many.
+
     Parameters
     ----------
     newton : Newton
@@ -268,10 +279,12 @@ class EndGame:
     source: Design
     room: int
 
-    def solve(self, run: Run, check: Check) -> Point:
-        """See ``Solver``."""
-        handed = _Handover(check)
-        point = self.newton.solve(run, handed)
+    def watch(self, check: Check, run: Run) -> _Handover:
+        """See ``Successor``."""
+        return _Handover(check, self.newton.tol)
+
+    def go_on(self, run: Run, handed: _Handover, point: Point) -> Point:
+        """See ``Successor``."""
         if handed.ended:
             return point
         design, data, problem = run.design, run.design.data, run.problem
@@ -290,7 +303,9 @@ class EndGame:
             ends = np.where(G > 0, dual.hi, 0.0)
             standing = Standing(ends, w_alpha, begin, point.primal)
             made = handed.passes
-            nearby = Nearby(standing, near, self.source, self.room, last=False, passes=made)
+            nearby = Nearby(
+                standing, near, self.source, self.room, last=False, passes=made, doubted=True
+            )
             point = nearby.solve(run, handed.nearby)
             if nearby.over:
                 return point
@@ -299,14 +314,29 @@ class EndGame:
         return self.newton.solve(replace(run, near=begin, start=None, resume=False), handed)
 
 
+def counted_on(before: tuple[int, int], stats: dict[str, Any]) -> tuple[tuple[int, int], Any]:
+    """Passes over all rows, and over some, after so many before; and what is told of them.
+
+    (A point that was come to with those of other problems has none of its own to tell.)
+    """
+    names = "full_passes", "partial_passes"
+    full, partial = (n + stats.get(name, 0) for name, n in zip(names, before, strict=True))
+    told = {name: n for name, n in zip(names, (full, partial), strict=True) if name in stats}
+    return (full, partial), told
+
+
 class _Handover:
     """The check of the steps over all rows: until those nearby are worth it, or after them."""
 
-    def __init__(self, check: Check) -> None:
-        self.check, self.ended = check, False
+    def __init__(self, check: Check, tol: float) -> None:
+        self.check, self.ended, self.tol = check, False, tol
         self.passes = 0, 0
         self.before: tuple[int, int] | None = None
         """Passes before those over all rows went on; None as long as they have not."""
+        self.late = 0
+        """Checks of points no farther than `FAR_OFF`."""
+        self.kept: dict[str, Any] = {}
+        """What the check made of the point that the steps were left at."""
         self.reach = 0.0
         """How far from their kink rows are that those few hold, where the steps were left."""
         self.nearby = _Nearby(self)
@@ -317,14 +347,17 @@ class _Handover:
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         before = self.before
-        full, partial = before or (0, 0)
-        self.passes = full + stats["full_passes"], partial + stats["partial_passes"]
-        told = dict(zip(("full_passes", "partial_passes"), self.passes, strict=True))
-        self.save = lambda folder, meta: save(folder, {**meta, "before": before})
+        self.passes, told = counted_on(before or (0, 0), stats)
+        late = self.late
+        self.save = lambda folder, meta: save(folder, {**meta, "before": before, "late": late})
+        self.late += point.relative_gap <= LATE_GAP
         verdict = self.check(point, {**stats, **told}, self.save)
-        self.ended, self.reach = verdict is None, stats["reach"]
+        self.ended, self.reach = verdict is None, stats.get("reach", 0.0)
         if verdict is None or before:
             return verdict
+        self.kept = {"target": self.target, "doubted": verdict.doubted}
+        if self.tol >= LEAST_TOL:
+            return None if verdict.doubted or self.late > LATE else verdict
         few = self.reach > 0 and point.relative_gap <= FAR_OFF
         near = not point.held and point.relative_gap <= 2 * LEAST_TOL
         return None if few or near else replace(verdict, ahead=True)
@@ -341,6 +374,7 @@ class _Handover:
         """See ``Check``."""
         before = meta.get("before")
         self.before = None if before is None else (before[0], before[1])
+        self.late = meta.get("late", 0)
         self.check.restored(meta)
 
 
@@ -358,7 +392,8 @@ class _Nearby:
         self.checks += 1
 
         def saved(folder: Path, meta: dict[str, Any]) -> None:
-            self.handed.save(folder, {**meta, "history": meta["history"][: -self.checks]})
+            history = meta["history"][: -self.checks]
+            self.handed.save(folder, {**meta, **self.handed.kept, "history": history})
 
         return self.handed.check(point, stats, saved)
 

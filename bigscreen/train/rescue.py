@@ -1,0 +1,106 @@
+"""Where a Newton's steps are too many, or stall: an interior point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.features import nystrom
+from bigscreen.features.design import Design
+from bigscreen.problems.point import Point
+from bigscreen.solvers.interior import InteriorPoint
+from bigscreen.solvers.newton.near import counted_on
+from bigscreen.solvers.protocol import Check, Run, Save, Verdict
+
+MANY = 20
+"""Checks of a Newton after which it may be endless (fits that end seldom come to 15)."""
+
+
+@dataclass(frozen=True)
+class Rescue:
+    """An interior point that solves a problem anew where a Newton's steps do not end.
+
+    For problems that it can solve, of few enough products.
+
+    Parameters
+    ----------
+    source : Design or None
+        The kernel design of the features, which become float64 ones; None: rows are raw features.
+    """
+
+    source: Design | None
+
+    def watch(self, check: Check, run: Run) -> _Counted:
+        """See ``Successor``."""
+        return _Counted(check, run.design)
+
+    def go_on(self, run: Run, watch: _Counted, point: Point) -> Point:
+        """See ``Successor``."""
+        if watch.ended:
+            return point
+        watch.first = False
+        return InteriorPoint().solve(replace(run, design=self._wide(run)), watch)
+
+    def _wide(self, run: Run) -> Design:
+        """The rows as raw features; those of landmarks are float64."""
+        if self.source is None:
+            return run.design
+        made = nystrom.stored_features(self.source, run.fleet, None, dtype=np.float64).data
+        # (Labels and weights are the run's own: its rows may be a fold's, or another fit's.)
+        data = run.design.data
+        y, weights, n = data.y(0, data.n_rows), data.weights(0, data.n_rows), data.n_rows
+        return Design(MemoryDataset(made.X(0, n), y, data.layout.labels, weights))
+
+
+class _Counted:
+    """The check of a Newton's steps, until they are too many, and then of the other's."""
+
+    def __init__(self, check: Check, design: Design) -> None:
+        self.check, self.design = check, design
+        self.first, self.ended, self.made = True, False, 0
+        self.passes = 0, 0
+
+    @property
+    def target(self) -> float:
+        return self.check.target
+
+    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+        if not self.first:
+            return self._after(point, stats, save)
+        made = self.made
+        self.made, (self.passes, _) = made + 1, counted_on((0, 0), stats)
+        verdict = self.check(
+            point,
+            {**stats, "stalled": False},
+            lambda folder, meta: save(folder, {**meta, "checks": made}),
+        )
+        self.ended = verdict is None
+        return None if stats["stalled"] or made >= MANY else verdict
+
+    def _after(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
+        told = counted_on(self.passes, stats)[1]
+
+        def saved(folder: Path, meta: dict[str, Any]) -> None:
+            save(folder, {**meta, "passes": list(self.passes)})
+
+        point = replace(point, coef=self.design.coef(point.w))
+        return self.check(point, {**stats, **told}, saved)
+
+    def expired(self) -> bool:
+        """See ``Check``."""
+        return self.check.expired()
+
+    def pause(self, save: Save | None = None) -> None:
+        """See ``Check``."""
+        self.check.pause(save)
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """See ``Check``."""
+        self.made = meta.get("checks", 0)
+        full, partial = meta.get("passes", (0, 0))
+        self.passes = full, partial
+        self.check.restored(meta)

@@ -1,0 +1,120 @@
+"""Fits that a Newton does not end: an interior point does, wherever they are."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.fit import monitor
+from bigscreen.fleet.inline import Inline
+from bigscreen.train import rescue
+from bigscreen.train.many import Outcomes
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.run import plan, train, train_many
+
+HARD = TrainOptions(landmarks=40, gamma=2.0, C=1e4, tol=1e-5)
+"""A Newton takes 40 to 60 passes, to just that gap."""
+
+
+def rows(labels=2, n=1500):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 3)).astype(np.float32)
+    score = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.02 * rng.normal(size=n)
+    return MemoryDataset(X, (score > 0).astype(int) + (labels - 2) * (score > 1.5), range(labels))
+
+
+def fitted(data, options, report=lambda event: None):
+    with Inline(2) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return train(data, options, fleet, report)
+
+
+def proofs(model):
+    return model.provenance["certificates"]
+
+
+@pytest.mark.parametrize("features", ["stored", "recomputed"])
+@pytest.mark.parametrize("intercept", ["penalized", "true", "none"])
+def test_the_optimum_is_the_newtons(features, intercept):
+    options = replace(HARD, features=features, intercept=intercept)
+    assert plan(rows(), options).solver == "newton"
+    (found,) = proofs(fitted(rows(), options))
+    assert abs(found["gap"]) + found["rounding_bound"] <= 1e-7 * found["primal"]
+    (other,) = proofs(fitted(rows(), replace(options, solver="newton", tol=1e-3)))
+    assert other["dual"] - other["rounding_bound"] <= found["primal"]
+    assert found["dual"] - found["rounding_bound"] <= other["primal"]
+
+
+def test_passes_are_counted_on():
+    model = fitted(rows(), HARD)
+    history = model.provenance["history"]
+    passes = [event["full_passes"] for event in history]
+    assert passes == sorted(passes) and len(history) > rescue.MANY
+    assert proofs(model)[0]["passes"]["full"] == passes[-1]
+
+
+def test_every_class_is_rescued_by_itself():
+    model = fitted(rows(3), HARD)
+    assert len(proofs(model)) == 3
+    assert max(proof["relative_gap"] for proof in proofs(model)) <= HARD.tol
+
+
+def test_each_fit_has_its_own_labels():
+    """Also where it was begun with others."""
+    data = rows()
+    y, n = data.y(0, 1500), 1500
+    weights = np.random.default_rng(1).integers(0, 3, n).astype(float)
+    own = [Outcomes(y, None), Outcomes(1 - y, weights)]
+    with Inline(2) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        models = train_many(data, HARD, fleet, own)
+    for model, (labels, mass) in zip(models, own, strict=True):
+        alone = fitted(MemoryDataset(data.X(0, n), labels, [0, 1], mass), HARD)
+        (one,), (other,) = proofs(model), proofs(alone)
+        assert one["relative_gap"] <= HARD.tol
+        assert one["primal"] == pytest.approx(other["primal"], rel=2 * HARD.tol)
+
+
+def test_linear_machines_too():
+    rng = np.random.default_rng(0)
+    base = 3 * rng.normal(size=(1000, 20))
+    X = np.hstack([base, base @ rng.normal(size=(20, 60)), rng.normal(size=(1000, 40))])
+    y = (X[:, :20].sum(1) + X[:, -5:].sum(1) > 0) ^ (rng.random(1000) < 0.1)
+    data = MemoryDataset(X.astype(np.float32), y.astype(np.int32), [0, 1])
+    options = TrainOptions(kernel="linear", C=1e4)
+    assert plan(data, options).solver == "newton"
+    (proof,) = proofs(fitted(data, options))
+    assert proof["relative_gap"] <= 1e-3
+
+
+def test_who_asks_for_newton_has_newton():
+    asked = replace(HARD, solver="newton", max_iter=rescue.MANY + 5)
+    history = fitted(rows(), asked).provenance["history"]
+    assert "reach" not in history[-1] and len(history) == rescue.MANY + 5
+
+
+class Stopped(Exception):
+    """Stands for a process that ends."""
+
+
+def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
+    """Wherever it was stopped: in the first steps, between both, in the last ones."""
+    monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
+    whole = fitted(rows(), HARD)
+    events = whole.provenance["history"]
+    for last in (3, rescue.MANY, rescue.MANY + 1, rescue.MANY + 2, len(events) - 1):
+        options, seen = replace(HARD, work=tmp_path / str(last)), []
+
+        def stop(event, last=last, seen=seen):
+            seen += [event] * (event["event"] == "pass")
+            if len(seen) > last:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            fitted(rows(), options, stop)
+        again = fitted(rows(), replace(options, resume=True))
+        np.testing.assert_array_equal(again.coef, whole.coef)
+        assert proofs(again) == proofs(whole)
+        assert len(again.provenance["history"]) == len(events)
