@@ -59,6 +59,8 @@ far as choices rest on them."""
 USUAL_TOL = 1e-3
 """Relative gap down to which features that are recomputed are as quick as stored ones in all but
 their entries (measured: .5 to 1.1 times as long where they are chosen)."""
+ROWS_A_LANDMARK = 100
+"""Of so many that is true of closer gaps, too (measured: .5 to .9 times as long)."""
 TIMED_PASSES = 7.0
 """The same as far as times do: five, those over an eighth of the rows, the closing one."""
 READ_AGAIN = 36.0
@@ -436,8 +438,9 @@ def _features(
 ) -> str:
     """Stored features cost an n m^2 product once, recomputed ones their entries in every pass.
 
-    In nanoseconds an entry; to closer gaps recomputed ones also take the features of some 16 m rows
-    a pass, stored ones the reading of those that are not ``kept``, a part of them, in memory.
+    In nanoseconds an entry; to closer gaps recomputed ones, unless rows are many, also take the
+    features of some 16 m rows a pass, stored ones the reading of those that are not ``kept``, a
+    part of them, in memory.
     """
     n, m = data.n_rows, request.landmarks
     if solver in ("cd", "interior", "pairs"):
@@ -451,7 +454,7 @@ def _features(
         stored = cost.features(data.row_bytes, data.is_sparse) + classifiers * each
         recomputed = classifiers * cost.newton(entry, 0.0, True)
     else:
-        made = 0.18 * m**2 / n if request.tol < USUAL_TOL else 0.0
+        made = 0.18 * m**2 / n if request.tol < USUAL_TOL and n < ROWS_A_LANDMARK * m else 0.0
         recomputed = PASSES * classifiers * (entry + made)
         stored = entry + 0.022 * m + classifiers * (PASSES * READ_COST + READ_AGAIN * (1.0 - kept))
     return "stored" if stored < recomputed else "recomputed"

@@ -118,4 +118,6 @@ def test_which_features_the_plan_takes():
     assert [taken(123, m) for m in (800, 1500, 2000)] == ["stored", "stored", "recomputed"]
     assert taken(784, 1000) == "stored"
     # Of many rows entries are all there is to a pass.
+    assert taken(18, 1000, n=99_000, tol=1e-6) == "stored"
+    assert taken(18, 1000, n=101_000, tol=1e-6) == "recomputed"
     assert taken(18, 1000, n=2_000_000, tol=1e-6) == "recomputed"
