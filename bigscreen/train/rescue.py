@@ -17,7 +17,8 @@ from bigscreen.solvers.newton.near import counted_on
 from bigscreen.solvers.protocol import Check, Run, Save, Verdict
 
 MANY = 20
-"""Checks of a Newton after which it may be endless (fits that end seldom come to 15)."""
+"""Looks of a Newton at all that it has come to after which it may be endless (fits that end seldom
+come to 15)."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ class _Counted:
 
     def __init__(self, check: Check, design: Design) -> None:
         self.check, self.design = check, design
-        self.first, self.ended, self.made = True, False, 0
+        self.first, self.ended = True, False
+        self.made = self.before = 0
+        """Looks of the Newton, and those before the last; rows nearby are none of its own."""
         self.passes = 0, 0
 
     @property
@@ -71,15 +74,16 @@ class _Counted:
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         if not self.first:
             return self._after(point, stats, save)
-        made = self.made
-        self.made, (self.passes, _) = made + 1, counted_on((0, 0), stats)
+        if "decrement" in stats:
+            self.before, self.made = self.made, self.made + 1
+        self.passes, before = counted_on((0, 0), stats)[0], self.before
         verdict = self.check(
             point,
             {**stats, "stalled": False},
-            lambda folder, meta: save(folder, {**meta, "checks": made}),
+            lambda folder, meta: save(folder, {**meta, "looks": before}),
         )
         self.ended = verdict is None
-        return None if stats["stalled"] or made >= MANY else verdict
+        return None if stats["stalled"] or self.made > MANY else verdict
 
     def _after(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         told = counted_on(self.passes, stats)[1]
@@ -100,7 +104,7 @@ class _Counted:
 
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""
-        self.made = meta.get("checks", 0)
+        self.made = meta.get("looks", 0)
         full, partial = meta.get("passes", (0, 0))
         self.passes = full, partial
         self.check.restored(meta)

@@ -9,6 +9,7 @@ import pytest
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
 from bigscreen.fleet.inline import Inline
+from bigscreen.solvers.newton import near
 from bigscreen.train import rescue
 from bigscreen.train.many import Outcomes
 from bigscreen.train.options import TrainOptions
@@ -100,11 +101,23 @@ class Stopped(Exception):
 
 
 def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
-    """Wherever it was stopped: in the first steps, between both, in the last ones."""
+    """Wherever it was stopped: in steps over all rows, over few, over all again, in the others."""
     monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
+    for name, value in {
+        "LATE_GAP": 1.0,
+        "LATE": 6,
+        "ROUNDS": 2,
+        "AIM": 1e5,
+        "MOST_PART": 0.9,
+    }.items():
+        monkeypatch.setattr(near, name, value)
     whole = fitted(rows(), HARD)
     events = whole.provenance["history"]
-    for last in (3, rescue.MANY, rescue.MANY + 1, rescue.MANY + 2, len(events) - 1):
+    few = [event["pass"] for event in events if event["rows_alive"] < 1500]
+    over = few[-1] + rescue.MANY - few[0] + 1
+    passes = [event["full_passes"] for event in events]
+    assert len(few) == 2 and over < len(events) and passes == sorted(passes)
+    for last in (3, few[0] - 1, *few, over, over + 1, len(events) - 1):
         options, seen = replace(HARD, work=tmp_path / str(last)), []
 
         def stop(event, last=last, seen=seen):

@@ -390,6 +390,7 @@ class _Nearby:
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         self.checks += 1
+        self.handed.passes = stats["full_passes"], stats["partial_passes"]
 
         def saved(folder: Path, meta: dict[str, Any]) -> None:
             history = meta["history"][: -self.checks]
