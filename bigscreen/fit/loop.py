@@ -72,8 +72,8 @@ class Fitted:
 
     ``ended``: why the solve ended, see ``Monitor``. ``passes``: how many went over all rows
     (``full``), over some (``partial``) and certified (``closing``, over all); of a solver that does
-    not go over rows (pairs) the last alone. ``ledger``: what is proved of every row; None where
-    nothing is.
+    not go over rows (pairs) the last alone. ``solver``: the one that went on last, if any did.
+    ``ledger``: what is proved of every row; None where nothing is.
     """
 
     point: Point
@@ -84,6 +84,7 @@ class Fitted:
     screening: dict[str, Any]
     seconds: dict[str, float]
     passes: dict[str, int]
+    solver: str | None = None
 
 
 def fit(
@@ -160,8 +161,12 @@ def fit(
         for one in reversed(then):
             watches.append((one, one.watch(watches[-1][1] if watches else monitor, run)))
         point = solver.solve(run, watches[-1][1] if watches else monitor)
+        last = None
         for one, watch in reversed(watches):
-            point = one.go_on(run, watch, point)
+            if not watch.ended:
+                last = one.name
+                report({"event": "phase", "phase": one.phase})
+                point = one.go_on(run, watch, point)
     # The ledger has arrays of all rows: no need for those of the shards beside them.
     run.fleet.stop()
     proof, proved = monitor.closings.certificate, monitor.closings.point
@@ -198,6 +203,7 @@ def fit(
             "certify": monitor.closings.seconds,
         },
         passes=_passes(monitor),
+        solver=last,
     )
 
 

@@ -92,6 +92,12 @@ def _passes(parts: list[dict[str, Any]]) -> dict[str, int]:
     return {kind: sum(own.get(kind, 0) for own in made) for kind in kinds}
 
 
+def _solvers(record: Mapping[str, Any]) -> str:
+    """The solver, and those that went on where it came to no end."""
+    then = {part["solver"] for part in record["certificates"] or [] if "solver" in part}
+    return " then ".join([record["solver"], *sorted(then)])
+
+
 def _passes_made(record: Mapping[str, Any]) -> str:
     """The passes made, or of a solver that makes none how often it was looked at."""
     made = record["passes"]
@@ -125,7 +131,7 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         **({"proved of rows": decided(record["ledger"])} if record["ledger"] else {}),
         "screened": _screened(record["screening"]),
         "passes": _passes_made(record),
-        "solver, features": f"{record['solver']}, {record['features']}",
+        "solver, features": f"{_solvers(record)}, {record['features']}",
         **({"products of rows by": record["products"]} if record["products"] else {}),
         "time": ", ".join(f"{k} {report.seconds(v)}" for k, v in record["seconds"].items()),
         "peak memory": report.size(record["peak_pss_bytes"]),

@@ -155,8 +155,19 @@ class Solver(Protocol):
 class Successor(Protocol):
     """What goes on with a problem where another solver is left before the gap is met."""
 
+    @property
+    def name(self) -> str:
+        """The solver that it is."""
+
+    @property
+    def phase(self) -> str:
+        """What is told of it when it begins."""
+
     def watch(self, check: Check, run: Run) -> Any:
-        """The check that the other solver is handed, which says when it is left."""
+        """The check that the other solver is handed, which says when it is left.
+
+        Its ``ended`` says that there is nothing to go on with.
+        """
 
     def go_on(self, run: Run, watch: Any, point: Point) -> Point:
-        """The last point; the one that the other solver has come to where that is the end."""
+        """The last point, from the one that the other solver has come to."""

@@ -198,6 +198,7 @@ def records(
             **fitted.certificate.to_dict(),
             "hindrance": hindrance(fitted, tol, features),
             "passes": fitted.passes,
+            **({} if fitted.solver in (None, "newton") else {"solver": fitted.solver}),
             **landmarks,
         },
         "ended": fitted.ended,

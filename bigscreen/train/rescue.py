@@ -34,6 +34,8 @@ class Rescue:
     """
 
     source: Design | None
+    name = "interior"
+    phase = "solve, by an interior point"
 
     def watch(self, check: Check, run: Run) -> _Counted:
         """See ``Successor``."""
@@ -41,8 +43,6 @@ class Rescue:
 
     def go_on(self, run: Run, watch: _Counted, point: Point) -> Point:
         """See ``Successor``."""
-        if watch.ended:
-            return point
         watch.first = False
         return InteriorPoint().solve(replace(run, design=self._wide(run)), watch)
 

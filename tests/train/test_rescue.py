@@ -9,6 +9,7 @@ import pytest
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
 from bigscreen.fleet.inline import Inline
+from bigscreen.report.certificate import facts, fit_record
 from bigscreen.solvers.newton import near
 from bigscreen.train import rescue
 from bigscreen.train.many import Outcomes
@@ -48,8 +49,16 @@ def test_the_optimum_is_the_newtons(features, intercept):
     assert found["dual"] - found["rounding_bound"] <= other["primal"]
 
 
-def test_passes_are_counted_on():
-    model = fitted(rows(), HARD)
+def test_what_has_happened_is_told():
+    events = []
+    model = fitted(rows(), HARD, events.append)
+    phases = [event["phase"] for event in events if event["event"] == "phase"]
+    assert phases.index("solve") < phases.index("solve, by an interior point")
+    assert proofs(model)[0]["solver"] == "interior"
+    assert facts(fit_record(model))["solver, features"].startswith("newton then interior, ")
+    easy = fitted(rows(), replace(HARD, C=1.0, tol=1e-2))
+    assert "solver" not in proofs(easy)[0]
+    assert facts(fit_record(easy))["solver, features"].startswith("newton, ")
     history = model.provenance["history"]
     passes = [event["full_passes"] for event in history]
     assert passes == sorted(passes) and len(history) > rescue.MANY

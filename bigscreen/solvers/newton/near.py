@@ -278,6 +278,8 @@ class EndGame:
     newton: Newton
     source: Design
     room: int
+    name = "newton"
+    phase = "solve, over float64 features of rows nearby"
 
     def watch(self, check: Check, run: Run) -> _Handover:
         """See ``Successor``."""
@@ -285,8 +287,6 @@ class EndGame:
 
     def go_on(self, run: Run, handed: _Handover, point: Point) -> Point:
         """See ``Successor``."""
-        if handed.ended:
-            return point
         design, data, problem = run.design, run.design.data, run.problem
         assert isinstance(problem, CSvc)
         constant = SumLayout.of(problem, data).constant
