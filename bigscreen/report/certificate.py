@@ -24,9 +24,10 @@ def fit_record(model: Model) -> dict[str, Any]:
         over the classifiers (one unless there are more than two labels; the last two None of
         models of before). relative_gap, rows_alive: the largest of theirs.
         n_iter: points of the history of all; passes: how many passes went over all rows, over
-        some, and certified. certificates: each one's own; of a model that has none (an early
-        divide and conquer) it, the sums, relative_gap and certified_in are None, and
-        no_certificate says why. proved: whether the gaps bound anything; where they do not, the
+        some, and certified. certificates: each one's own (with a solver, where another went on
+        than the first); of a model that has none (an early divide and conquer) it, the sums,
+        relative_gap and certified_in are None, and no_certificate says why. proved: whether the
+        gaps bound anything; where they do not, the
         kernel not being positive semidefinite, primal and the gaps are None, and violation is the
         largest violation of the KKT conditions (else None). kernel_known: of a precomputed kernel
         or a function, how far it is known to be positive semidefinite (else None). nystrom: of

@@ -37,8 +37,10 @@ def proofs(model):
     return model.provenance["certificates"]
 
 
-@pytest.mark.parametrize("features", ["stored", "recomputed"])
-@pytest.mark.parametrize("intercept", ["penalized", "true", "none"])
+@pytest.mark.parametrize(
+    ("features", "intercept"),
+    [("stored", "penalized"), ("recomputed", "true"), ("recomputed", "none")],
+)
 def test_the_optimum_is_the_newtons(features, intercept):
     options = replace(HARD, features=features, intercept=intercept)
     assert plan(rows(), options).solver == "newton"
@@ -126,7 +128,7 @@ def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
     over = few[-1] + rescue.MANY - few[0] + 1
     passes = [event["full_passes"] for event in events]
     assert len(few) == 2 and over < len(events) and passes == sorted(passes)
-    for last in (3, few[0] - 1, *few, over, over + 1, len(events) - 1):
+    for last in (few[0] - 1, *few, over, over + 1):
         options, seen = replace(HARD, work=tmp_path / str(last)), []
 
         def stop(event, last=last, seen=seen):
