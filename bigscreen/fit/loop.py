@@ -157,11 +157,12 @@ def fit(
     report({"event": "phase", "phase": "solve"})
     with ExitStack() as heard, arithmetic():
         (interrupt or heard.enter_context(GracefulInterrupt(run.folder))).tell(monitor)
-        watches: list[tuple[Successor, Any]] = []
+        check: Any = monitor
+        watches = []
         for one in reversed(then):
-            watches.append((one, one.watch(watches[-1][1] if watches else monitor, run)))
-        point = solver.solve(run, watches[-1][1] if watches else monitor)
-        last = None
+            check = one.watch(check, run)
+            watches.append((one, check))
+        point, last = solver.solve(run, check), None
         for one, watch in reversed(watches):
             if not watch.ended:
                 last = one.name

@@ -26,16 +26,17 @@ def fit_record(model: Model) -> dict[str, Any]:
         n_iter: points of the history of all; passes: how many passes went over all rows, over
         some, and certified. certificates: each one's own (with a solver, where another went on
         than the first); of a model that has none (an early divide and conquer) it, the sums,
-        relative_gap and certified_in are None, and no_certificate says why. proved: whether the
-        gaps bound anything; where they do not, the
-        kernel not being positive semidefinite, primal and the gaps are None, and violation is the
-        largest violation of the KKT conditions (else None). kernel_known: of a precomputed kernel
-        or a function, how far it is known to be positive semidefinite (else None). nystrom: of
+        relative_gap and certified_in are None, and no_certificate says why. proved: whether
+        the gaps bound anything; where they do not, the kernel not being positive
+        semidefinite, primal and the gaps are None, and violation is the largest violation
+        of the KKT conditions (else None). kernel_known: of a precomputed kernel or a
+        function, how far it is known to be positive semidefinite (else None). nystrom: of
         landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
-        tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and screening: rule,
-        rows fixed at either end, by pass; products: what computed those of rows, the matrix unit
-        or BLAS (None of models of before); ledger: rows proved out, proved at their bound and open,
-        of each score and of all (None where nothing is proved, and of models of before).
+        tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and
+        screening: rule, rows fixed at either end, by pass; products: what computed those of
+        rows, the matrix unit or BLAS (None of models of before); ledger: rows proved out,
+        proved at their bound and open, of each score and of all (None where nothing is proved,
+        and of models of before).
     """
     known = model.provenance
     certificates = known["certificates"]

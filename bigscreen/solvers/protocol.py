@@ -142,6 +142,26 @@ class Check(Protocol):
         """Receives the ``meta`` of the checkpoint that the solver goes on from."""
 
 
+class PassedOn:
+    """A check that asks another one: what stands between that and a solver."""
+
+    def __init__(self, check: Check) -> None:
+        self.check = check
+
+    @property
+    def target(self) -> float:
+        """See ``Check``."""
+        return self.check.target
+
+    def expired(self) -> bool:
+        """See ``Check``."""
+        return self.check.expired()
+
+    def pause(self, save: Save | None = None) -> None:
+        """See ``Check``."""
+        self.check.pause(save)
+
+
 class Solver(Protocol):
     """A solver: moves from point to point until ``check`` answers None."""
 

@@ -420,7 +420,7 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
     """
     if request.solver != "auto":
         return request.solver
-    # (Features that are asked for are a Newton's.)
+    # (Features that are to be computed again are a Newton's.)
     own = linear or request.features in ("auto", "stored")
     if own and not (PROBLEMS[request.problem].squared or request.cluster):
         few = n < FEW_ROWS_A_COLUMN[request.tol < USUAL_TOL] * m

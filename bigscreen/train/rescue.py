@@ -14,7 +14,7 @@ from bigscreen.features.design import Design
 from bigscreen.problems.point import Point
 from bigscreen.solvers.interior import InteriorPoint
 from bigscreen.solvers.newton.near import counted_on
-from bigscreen.solvers.protocol import Check, Run, Save, Verdict
+from bigscreen.solvers.protocol import Check, PassedOn, Run, Save, Verdict
 
 MANY = 20
 """Looks of a Newton at all that it has come to after which it may be endless (fits that end seldom
@@ -57,19 +57,16 @@ class Rescue:
         return Design(MemoryDataset(made.X(0, n), y, data.layout.labels, weights))
 
 
-class _Counted:
+class _Counted(PassedOn):
     """The check of a Newton's steps, until they are too many, and then of the other's."""
 
     def __init__(self, check: Check, design: Design) -> None:
-        self.check, self.design = check, design
+        super().__init__(check)
+        self.design = design
         self.first, self.ended = True, False
         self.made = self.before = 0
         """Looks of the Newton, and those before the last; rows nearby are none of its own."""
         self.passes = 0, 0
-
-    @property
-    def target(self) -> float:
-        return self.check.target
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         if not self.first:
@@ -93,14 +90,6 @@ class _Counted:
 
         point = replace(point, coef=self.design.coef(point.w))
         return self.check(point, {**stats, **told}, saved)
-
-    def expired(self) -> bool:
-        """See ``Check``."""
-        return self.check.expired()
-
-    def pause(self, save: Save | None = None) -> None:
-        """See ``Check``."""
-        self.check.pause(save)
 
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""

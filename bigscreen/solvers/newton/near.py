@@ -25,7 +25,7 @@ from bigscreen.solvers.newton.coordinator import LEAST_TOL
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.protocol import Check, Near, Run, Save, Verdict
+from bigscreen.solvers.protocol import Check, Near, PassedOn, Run, Save, Verdict
 
 LEAST_PART, REACHED, REACHED_FAR, FIRST_PARTS = 0.03, 0.35, 0.7, (0.12, 0.2)
 """Part of all rows that is near at first: at least, for the root of the bound's relative gap, of a
@@ -325,25 +325,22 @@ def counted_on(before: tuple[int, int], stats: dict[str, Any]) -> tuple[tuple[in
     return (full, partial), told
 
 
-class _Handover:
+class _Handover(PassedOn):
     """The check of the steps over all rows: until those nearby are worth it, or after them."""
 
     def __init__(self, check: Check, tol: float) -> None:
-        self.check, self.ended, self.tol = check, False, tol
+        super().__init__(check)
+        self.ended, self.tol = False, tol
         self.passes = 0, 0
         self.before: tuple[int, int] | None = None
         """Passes before those over all rows went on; None as long as they have not."""
         self.late = 0
-        """Checks of points no farther than `FAR_OFF`."""
+        """Checks of points no farther than `LATE_GAP`."""
         self.kept: dict[str, Any] = {}
         """What the check made of the point that the steps were left at."""
         self.reach = 0.0
         """How far from their kink rows are that those few hold, where the steps were left."""
         self.nearby = _Nearby(self)
-
-    @property
-    def target(self) -> float:
-        return self.check.target
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         before = self.before
@@ -362,14 +359,6 @@ class _Handover:
         near = not point.held and point.relative_gap <= 2 * LEAST_TOL
         return None if few or near else replace(verdict, ahead=True)
 
-    def expired(self) -> bool:
-        """See ``Check``."""
-        return self.check.expired()
-
-    def pause(self, save: Save | None = None) -> None:
-        """See ``Check``."""
-        self.check.pause(save)
-
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""
         before = meta.get("before")
@@ -378,15 +367,12 @@ class _Handover:
         self.check.restored(meta)
 
 
-class _Nearby:
+class _Nearby(PassedOn):
     """The check of the steps nearby: a checkpoint is that of the place that they began from."""
 
     def __init__(self, handed: _Handover) -> None:
+        super().__init__(handed.check)
         self.handed, self.checks = handed, 0
-
-    @property
-    def target(self) -> float:
-        return self.handed.target
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         self.checks += 1
@@ -396,15 +382,7 @@ class _Nearby:
             history = meta["history"][: -self.checks]
             self.handed.save(folder, {**meta, **self.handed.kept, "history": history})
 
-        return self.handed.check(point, stats, saved)
-
-    def expired(self) -> bool:
-        """See ``Check``."""
-        return self.handed.expired()
-
-    def pause(self, save: Save | None = None) -> None:
-        """See ``Check``."""
-        self.handed.pause(save)
+        return self.check(point, stats, saved)
 
     def restored(self, meta: dict[str, Any]) -> None:
         """Nobody begins with them."""
