@@ -23,13 +23,14 @@ from bigscreen.model.model import NO_CERTIFICATE
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.screening.dynamic import check_rule
 from bigscreen.solvers.block.solver import Block
-from bigscreen.solvers.protocol import Solver
+from bigscreen.solvers.protocol import Solver, Successor
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.pairs import ByLabel, Slices, squared
-from bigscreen.train.plan import FEW_ROWS
+from bigscreen.train.plan import FEW_ROWS, INTERIOR_WORK, interior_bytes, interior_work
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import gathered, machine, support_rows
+from bigscreen.train.rescue import ExactRescue, raw_features
 from bigscreen.train.start import solve_parts, starting_point
 
 
@@ -49,12 +50,23 @@ class ExactJob(Job):
     def _attempt(self, binary: Binary) -> Attempt:
         own = self._own_rows(binary)
         if own is not None:
-            return Attempt(own, Pairs(), self.alone)
+            return Attempt(own, Pairs(), self.alone, then=self._then(own))
         start = self._start(self.design, binary)
         solver: Solver = Block(cache=self.plan.cache_bytes, seed=self.options.seed)
         if self.plan.solver == "pairs":
             solver = Pairs(cache=self.plan.cache_bytes)
-        return Attempt(self.design, solver, self.fleet, start)
+        return Attempt(self.design, solver, self.fleet, start, then=self._then(self.design))
+
+    def _then(self, design: Design) -> tuple[Successor, ...]:
+        """What goes on where steps take longer than an interior point would."""
+        n, d = design.data.n_rows, design.data.n_features
+        room = self.plan.nearby_bytes
+        if raw_features(design):
+            fits = interior_work(n, d) <= INTERIOR_WORK and interior_bytes(n, d) <= room
+        else:
+            fits = n <= FEW_ROWS and interior_bytes(n, n) <= room
+        auto = self.options.solver == "auto" and design.definite
+        return (ExactRescue(),) if auto and fits else ()
 
     def _start(self, design: Design, binary: Binary) -> Start:
         return starting_point(self, design, binary)

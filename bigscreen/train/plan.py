@@ -122,7 +122,7 @@ class Plan:
         Classifiers that are solved at once, over one pass a round.
     nearby_bytes : int
         What steps may take for what they go over again and again: what is left of the memory, and
-        what rows at hand took before.
+        what rows at hand took before. (Of exact machines, what else may solve them.)
     seconds : float
         Rough time on this number of workers.
     refusal : str or None
@@ -562,4 +562,5 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         seconds=seconds,
         refusal=refusal,
         cache_bytes=int(cache),
+        nearby_bytes=max(0, room - int(held)),
     )

@@ -1,16 +1,22 @@
-"""Where a Newton's steps are too many, or stall: an interior point."""
+"""Where the steps of other solvers are too many, or stall: an interior point."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.linalg.lapack import dpstrf
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.recast import Recast
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
+from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.standard import Linear
+from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Point
 from bigscreen.solvers.interior import InteriorPoint
 from bigscreen.solvers.newton.near import counted_on
@@ -19,6 +25,22 @@ from bigscreen.solvers.protocol import Check, PassedOn, Run, Save, Verdict
 MANY = 20
 """Looks of a Newton at all that it has come to after which it may be endless (fits that end seldom
 come to 15)."""
+
+
+OF_STEP, OF_ENTRY = 200.0, 20.0
+"""What a step on a pair takes beside its sums, and blocks of rows take for every kernel entry that
+they compute: in terms of such sums, each about a nanosecond."""
+
+SETUP, INTERIOR_STEPS = 1e8, 30.0
+"""What an interior point takes in such terms whatever there is to solve, and its steps (measured: 8
+to 35)."""
+
+PRODUCTS, SUMS = 20.0, 40.0
+"""Products of a step's system that take as long as a term, and terms that the rest of a step takes
+for a feature of a row."""
+
+ENTRY, FACTORED = 10.0, 40.0
+"""Terms that a float64 kernel entry takes, and products of the matrix' factor that take one."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +59,11 @@ class Rescue:
     name = "interior"
     phase = "solve, by an interior point"
 
-    def watch(self, check: Check, run: Run) -> _Counted:
+    def watch(self, check: Check, run: Run) -> _Looks:
         """See ``Successor``."""
-        return _Counted(check, run.design)
+        return _Looks(check, run.design)
 
-    def go_on(self, run: Run, watch: _Counted, point: Point) -> Point:
+    def go_on(self, run: Run, watch: _Looks, point: Point) -> Point:
         """See ``Successor``."""
         watch.first = False
         return InteriorPoint().solve(replace(run, design=self._wide(run)), watch)
@@ -51,36 +73,93 @@ class Rescue:
         if self.source is None:
             return run.design
         made = nystrom.stored_features(self.source, run.fleet, None, dtype=np.float64).data
-        # (Labels and weights are the run's own: its rows may be a fold's, or another fit's.)
-        data = run.design.data
-        y, weights, n = data.y(0, data.n_rows), data.weights(0, data.n_rows), data.n_rows
-        return Design(MemoryDataset(made.X(0, n), y, data.layout.labels, weights))
+        return _with_features(run.design, made.X(0, made.n_rows))
 
 
-class _Counted(PassedOn):
-    """The check of a Newton's steps, until they are too many, and then of the other's."""
+@dataclass(frozen=True)
+class ExactRescue:
+    """The same for an exact kernel machine whose steps take longer than that would.
+
+    Over features whose products are the kernel's entries, to the last digit of float64: raw ones of
+    a linear kernel, or, of few rows, those of the matrix.
+    """
+
+    name = "interior"
+    phase = "solve, by an interior point"
+
+    def watch(self, check: Check, run: Run) -> _Steps:
+        """See ``Successor``."""
+        return _Steps(check, run.design)
+
+    def go_on(self, run: Run, watch: _Steps, point: Point) -> Point:
+        """See ``Successor``."""
+        watch.first = False
+        wide = _with_features(run.design, watch.features)
+        return InteriorPoint().solve(replace(run, design=wide), watch)
+
+
+def raw_features(design: Design) -> bool:
+    """Whether products of rows are the kernel's entries, and rows have few columns for that."""
+    return isinstance(design.kernel, Linear) and design.data.n_features <= design.data.n_rows
+
+
+def cholesky_features(K: FloatArray) -> FloatArray:
+    """Features (n, rank) whose products are the entries of a kernel matrix (n, n), up to rounding.
+
+    Its Cholesky factor, the largest of what is left on the diagonal first, until that is rounding.
+    K is overwritten.
+    """
+    rounding = 2.0**-52 * float(np.max(np.diagonal(K)))
+    factor, order, rank, _ = dpstrf(K.T, tol=rounding, lower=1, overwrite_a=1)
+    features = np.zeros((len(K), rank))
+    for i, row in enumerate(order - 1):
+        features[row, : i + 1] = factor[i, : min(i + 1, rank)]
+    return features
+
+
+def _with_features(design: Design, features: Any) -> Design:
+    """The rows of a design with other features.
+
+    (Labels and weights are the run's own: its rows may be a fold's, or another fit's.)
+    """
+    data, n = design.data, design.data.n_rows
+    rows = MemoryDataset(features, np.full(n, -1), data.layout.labels)
+    return Design(Recast(rows, data.y(0, n), data.weights(0, n)))
+
+
+class _Watch(PassedOn):
+    """The check of the steps that may not end, and then of the interior point's."""
 
     def __init__(self, check: Check, design: Design) -> None:
         super().__init__(check)
         self.design = design
         self.first, self.ended = True, False
-        self.made = self.before = 0
-        """Looks of the Newton, and those before the last; rows nearby are none of its own."""
         self.passes = 0, 0
 
     def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         if not self.first:
             return self._after(point, stats, save)
-        if "decrement" in stats:
-            self.before, self.made = self.made, self.made + 1
-        self.passes, before = counted_on((0, 0), stats)[0], self.before
+        self.passes = counted_on((0, 0), stats)[0]
+        kept = self.count(stats)
         verdict = self.check(
             point,
             {**stats, "stalled": False},
-            lambda folder, meta: save(folder, {**meta, "looks": before}),
+            lambda folder, meta: save(folder, {**meta, **kept}),
         )
         self.ended = verdict is None
-        return None if stats["stalled"] or self.made > MANY else verdict
+        return None if stats["stalled"] or self.endless(stats) else verdict
+
+    def count(self, stats: dict[str, Any]) -> dict[str, Any]:
+        """Count a look; returns what a checkpoint of before it is to keep."""
+        return {}
+
+    def endless(self, stats: dict[str, Any]) -> bool:
+        """Whether the steps have taken longer than the interior point would."""
+        raise NotImplementedError
+
+    def handed(self, point: Point) -> Point:
+        """The interior point's point as one of the problem that it stands for."""
+        raise NotImplementedError
 
     def _after(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
         told = counted_on(self.passes, stats)[1]
@@ -88,12 +167,68 @@ class _Counted(PassedOn):
         def saved(folder: Path, meta: dict[str, Any]) -> None:
             save(folder, {**meta, "passes": list(self.passes)})
 
-        point = replace(point, coef=self.design.coef(point.w))
-        return self.check(point, {**stats, **told}, saved)
+        return self.check(self.handed(point), {**stats, **told}, saved)
+
+    def restored(self, meta: dict[str, Any]) -> None:
+        """See ``Check``."""
+        full, partial = meta.get("passes", (0, 0))
+        self.passes = full, partial
+        self.check.restored(meta)
+
+
+class _Looks(_Watch):
+    """The check of a Newton's steps, until they are too many, and then of the other's."""
+
+    made = before = 0
+    """Looks of the Newton, and those before the last; rows nearby are none of its own."""
+
+    def count(self, stats: dict[str, Any]) -> dict[str, Any]:
+        if "decrement" in stats:
+            self.before, self.made = self.made, self.made + 1
+        return {"looks": self.before}
+
+    def endless(self, stats: dict[str, Any]) -> bool:
+        return self.made > MANY
+
+    def handed(self, point: Point) -> Point:
+        return replace(point, coef=self.design.coef(point.w))
 
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""
         self.made = meta.get("looks", 0)
-        full, partial = meta.get("passes", (0, 0))
-        self.passes = full, partial
-        self.check.restored(meta)
+        super().restored(meta)
+
+
+class _Steps(_Watch):
+    """The check of steps on alpha, until they have taken as long as the other would.
+
+    How long that is depends on how many features there are, which is found out once steps have
+    taken as long as that does.
+    """
+
+    @cached_property
+    def features(self) -> Any:
+        """Features whose products are the kernel's entries: (n, rank)."""
+        data, kernel = self.design.data, self.design.kernel
+        assert kernel is not None
+        n = data.n_rows
+        X: Any = data.X(0, n)
+        if raw_features(self.design):
+            return X.toarray() if data.is_sparse else X
+        return cholesky_features(kernel.block(X, Operand(X, np.arange(n)), dtype=np.float64))
+
+    def endless(self, stats: dict[str, Any]) -> bool:
+        n = self.design.data.n_rows
+        if "steps" in stats:
+            spent = float(stats["steps"]) * (n + OF_STEP) - SETUP
+        else:
+            spent = float(stats["kernel_entries"]) * OF_ENTRY - SETUP
+        if spent < 0.0 or not raw_features(self.design) and spent < n**2 * (ENTRY + n / FACTORED):
+            return False
+        m = self.features.shape[1]
+        # (All entries are 0 where there is no feature.)
+        return m > 0 and bool(spent > INTERIOR_STEPS * n * m * (min(n, m) / PRODUCTS + SUMS))
+
+    def handed(self, point: Point) -> Point:
+        nothing = np.empty(0)
+        return replace(point, coef=nothing, w=nothing)

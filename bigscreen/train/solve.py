@@ -28,6 +28,7 @@ from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.plan import FEW_ROWS
+from bigscreen.train.rescue import ExactRescue
 
 
 @dataclass(frozen=True)
@@ -105,10 +106,12 @@ def solve(
     if isinstance(made, (Custom, Precomputed)):
         made = examined(made, data)
     solver: Solver = Pairs() if n <= FEW_ROWS else Block()
+    design = Design(data, made)
+    then = [ExactRescue()] if n <= FEW_ROWS and design.definite else []
     # One BLAS thread: its own would wait for each other beside those of the fleet.
     with Inline() as fleet, blas_threads(1):
-        run = Run(Design(data, made), problem, fleet)
-        fitted = fit(run, solver, Limits(tol, max_iter), certify="float64")
+        run = Run(design, problem, fleet)
+        fitted = fit(run, solver, Limits(tol, max_iter), certify="float64", then=then)
     found, proved = fitted.point.alpha, fitted.certificate
     assert found is not None and proved.intercept is not None
     dual = problem.dual(data.y(0, n), data.weights(0, n))

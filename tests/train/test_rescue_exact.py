@@ -1,0 +1,201 @@
+"""Exact machines whose steps on alpha do not end: an interior point does, wherever they are."""
+
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from any_world import INTERCEPTS, KINDS, any_world, is_right
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import sparse
+from sklearn.datasets import load_breast_cancer
+
+from bigscreen import SVC
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.fit import monitor
+from bigscreen.fit.loop import fit
+from bigscreen.fit.monitor import Limits
+from bigscreen.fleet.inline import Inline
+from bigscreen.problems.recipes import CSvc
+from bigscreen.report.certificate import facts, fit_record
+from bigscreen.solvers.protocol import Run
+from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.train import rescue
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.plan import FEW_ROWS
+from bigscreen.train.run import plan, train
+from bigscreen.train.solve import solve
+
+HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")
+"""Steps on pairs of rows that nobody scaled take for ever."""
+
+
+@pytest.fixture
+def early(monkeypatch):
+    """Steps are left at the first look."""
+    monkeypatch.setattr(rescue, "SETUP", -np.inf)
+
+
+SCALES = np.array([1.0, 30.0, 1000.0, 0.1, 5.0, 200.0])
+
+
+def rows(n=400, labels=2, scales=SCALES):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(n, 6)) * scales
+    score = (X[:, 0] + X[:, 1] / SCALES[1]) / scales[0] + 0.5 * rng.normal(size=n)
+    return MemoryDataset(X, (score > 0).astype(int) + (labels - 2) * (score > 1.5), range(labels))
+
+
+def fitted(data, options, report=lambda event: None):
+    with Inline(2) as fleet, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return train(data, options, fleet, report)
+
+
+def proofs(model):
+    return model.provenance["certificates"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    seed=st.integers(0, 10**6),
+    n=st.integers(4, 60),
+    kind=st.sampled_from(["c-svc", *KINDS]),
+    intercept=st.sampled_from(INTERCEPTS),
+    kernel=st.sampled_from(["rbf", "linear", "polynomial"]),
+    size=st.sampled_from([0.1, 1.0, 100.0]),
+    d=st.sampled_from([1, 3, 80]),
+)
+def test_the_oracles_optimum(seed, n, kind, intercept, kernel, size, d):
+    w = any_world(seed, n, kind, intercept, kernel=kernel, size=size, d=d)
+    assume(abs(w.optimum.primal) > 1e-9)  # else the rows' hulls meet, and all is rounding
+    with pytest.MonkeyPatch.context() as patch, Inline(1) as fleet:
+        patch.setattr(rescue, "SETUP", -np.inf)
+        run, limits = Run(w.design, w.problem, fleet), Limits(1e-7, 200)
+        then = [rescue.ExactRescue()]
+        found = fit(run, Pairs(every=1), limits, certify="float64", then=then)
+    assert found.solver == "interior" or found.history[-1]["pass"] <= 2
+    is_right(w, found, 1e-7)
+
+
+def test_features_are_the_kernels():
+    """Of a matrix with fewer of them than rows, too, and of one of nothing."""
+    rng = np.random.default_rng(0)
+    for base in (rng.normal(size=(50, 7)), rng.normal(size=(50, 70)), np.zeros((5, 2))):
+        K = base @ base.T
+        found = rescue.cholesky_features(K.copy())
+        assert found.shape[1] <= min(base.shape) + 5 and found.shape[1] >= (base != 0).any() * 7
+        np.testing.assert_allclose(found @ found.T, K, atol=1e-13 * max(1.0, np.max(K)))
+
+
+@pytest.mark.parametrize("C", [1.0, 1000.0])
+@pytest.mark.parametrize("kernel", ["linear", "poly"])
+def test_a_table_that_nobody_scaled(kernel, C):
+    """LIBSVM takes more than ten million steps to each, or ends where nothing is solved."""
+    X, y = load_breast_cancer(return_X_y=True)
+    machine = SVC(kernel=kernel, degree=2, C=C, max_iter=400).fit(X, y)
+    (proof,) = machine.certificate_
+    assert proof["relative_gap"] <= 1e-3
+    assert machine.score(X, y) >= 0.9
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear"])
+def test_steps_end_at_the_same_machine(early, kernel):
+    data = rows(scales=np.ones(6))
+    options = replace(HARD, kernel=kernel, C=1.0, tol=1e-9)
+    (one,), (other,) = (
+        proofs(fitted(data, replace(options, solver=solver))) for solver in ("auto", "pairs")
+    )
+    assert one["solver"] == "interior" and "solver" not in other
+    assert one["primal"] == pytest.approx(other["primal"], rel=1e-8)
+    assert one["intercept"] == pytest.approx(other["intercept"], abs=1e-5)
+
+
+def test_what_has_happened_is_told():
+    events = []
+    model = fitted(rows(), HARD, events.append)
+    phases = [event["phase"] for event in events if event["event"] == "phase"]
+    assert phases.index("solve") < phases.index("solve, by an interior point")
+    (proof,) = proofs(model)
+    assert proof["solver"] == "interior" and proof["relative_gap"] <= 1e-3
+    assert facts(fit_record(model))["solver, features"].startswith("pairs then interior, ")
+    easy = fitted(rows(), replace(HARD, kernel="rbf", C=1.0))
+    assert "solver" not in proofs(easy)[0]
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "CSR"])
+def test_more_rows_than_pairs_are_for(form):
+    n = FEW_ROWS + 400
+    base = rows(n)
+    X, y = form(base.X(0, n)), base.y(0, n)
+    data = MemoryDataset(X, y, [0, 1])
+    assert plan(data, HARD).solver == "block"
+    (proof,) = proofs(fitted(data, HARD))
+    assert proof["solver"] == "interior" and proof["relative_gap"] <= 1e-3
+
+
+def test_every_pair_of_labels_is_rescued_by_itself(early):
+    for strategy in ("one", "rest"):
+        data = rows(labels=3, scales=np.ones(6))
+        model = fitted(data, replace(HARD, strategy=strategy, tol=1e-6))
+        assert [proof["solver"] for proof in proofs(model)] == ["interior"] * 3
+        assert max(proof["relative_gap"] for proof in proofs(model)) <= 1e-6
+
+
+def test_a_problem_by_itself():
+    data = rows(300)
+    X, y = data.X(0, 300), data.y(0, 300)
+    found = solve(CSvc(1e3, 1, (), "true"), X, y, tol=1e-5, max_iter=400)
+    assert found.certificate.relative_gap <= 1e-5
+
+
+def test_who_asks_for_pairs_has_pairs(early):
+    history = fitted(rows(), replace(HARD, solver="pairs", max_iter=9)).provenance["history"]
+    assert len(history) == 9 and "steps" in history[-1]
+
+
+def test_too_little_memory_is_none_for_it(early):
+    data, options = rows(2000), replace(HARD, kernel="rbf", C=1e-3)
+    (proof,) = proofs(fitted(data, options))
+    assert proof["solver"] == "interior"
+    some = [replace(options, memory=size) for size in range(2**28, 2**31, 2**24)]
+    least = next(one for one in some if plan(data, one, 2).refusal is None)
+    (proof,) = proofs(fitted(data, least))
+    assert "solver" not in proof and proof["relative_gap"] <= 1e-3
+
+
+def test_a_kernel_without_a_gap_keeps_its_steps(early):
+    data = rows(80, scales=np.ones(6))
+    machine = SVC(kernel="sigmoid", gamma=0.5, coef0=-1.0).fit(data.X(0, 80), data.y(0, 80))
+    assert machine.certificate_[0]["violation"] <= 1e-3
+    assert "solver" not in machine.certificate_[0]
+
+
+class Stopped(Exception):
+    """Stands for a process that ends."""
+
+
+def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
+    """Wherever it was stopped: in steps on pairs, or in the others."""
+    monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
+    monkeypatch.setattr(rescue, "SETUP", 2e7)
+    options = replace(HARD, tol=1e-6)
+    whole = fitted(rows(), options)
+    events = whole.provenance["history"]
+    pairs = sum("steps" in event for event in events)
+    assert 3 < pairs < len(events) - 3
+    for last in (2, pairs - 1, pairs, pairs + 1, len(events) - 2):
+        begun, seen = replace(options, work=tmp_path / str(last)), []
+
+        def stop(event, last=last, seen=seen):
+            seen += [event] * (event["event"] == "pass")
+            if len(seen) > last:
+                raise Stopped
+
+        with pytest.raises(Stopped):
+            fitted(rows(), begun, stop)
+        again = fitted(rows(), replace(begun, resume=True))
+        np.testing.assert_array_equal(again.coef, whole.coef)
+        np.testing.assert_array_equal(again.support, whole.support)
+        assert len(again.provenance["history"]) == len(events)
