@@ -30,7 +30,7 @@ from bigscreen.train.pairs import ByLabel, Slices, squared
 from bigscreen.train.plan import FEW_ROWS, INTERIOR_WORK, interior_bytes, interior_work
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import gathered, machine, support_rows
-from bigscreen.train.rescue import ExactRescue, raw_features
+from bigscreen.train.rescue import MOST_ROWS, ExactRescue, raw_features
 from bigscreen.train.start import solve_parts, starting_point
 
 
@@ -64,7 +64,7 @@ class ExactJob(Job):
         if raw_features(design):
             fits = interior_work(n, d) <= INTERIOR_WORK and interior_bytes(n, d) <= room
         else:
-            fits = n <= FEW_ROWS and interior_bytes(n, n) <= room
+            fits = n <= MOST_ROWS and interior_bytes(n, n) <= room
         auto = self.options.solver == "auto" and design.definite
         return (ExactRescue(),) if auto and fits else ()
 

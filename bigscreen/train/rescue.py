@@ -27,9 +27,12 @@ MANY = 20
 come to 15)."""
 
 
-OF_STEP, OF_ENTRY = 200.0, 20.0
-"""What a step on a pair takes beside its sums, and blocks of rows take for every kernel entry that
-they compute: in terms of such sums, each about a nanosecond."""
+MOST_ROWS = 10_000
+"""Rows whose kernel matrix is factored at most: of more nobody would wait for the end of it."""
+
+OF_STEP, OF_ENTRY = 200.0, 5.0
+"""What a step on a pair takes beside its sums, and what blocks of rows take beside their steps for
+every kernel entry: in terms of such sums, each about a nanosecond."""
 
 SETUP, INTERIOR_STEPS = 1e8, 30.0
 """What an interior point takes in such terms whatever there is to solve, and its steps (measured: 8
@@ -222,7 +225,7 @@ class _Steps(_Watch):
         if "steps" in stats:
             spent = float(stats["steps"]) * (n + OF_STEP) - SETUP
         else:
-            spent = float(stats["kernel_entries"]) * OF_ENTRY - SETUP
+            spent = float(stats["kernel_entries"]) * OF_ENTRY + stats["terms"] - SETUP
         if spent < 0.0 or not raw_features(self.design) and spent < n**2 * (ENTRY + n / FACTORED):
             return False
         m = self.features.shape[1]

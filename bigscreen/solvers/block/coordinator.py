@@ -67,7 +67,7 @@ SMALLEST = 512
 
 SAVED = {
     "": ("alpha", "mu", "offset", "value", "size", "still", "keys", "ending"),
-    "effort": ("spent", "full_passes", "partial_passes"),
+    "effort": ("spent", "terms", "full_passes", "partial_passes"),
     "screening": ("counts", "false_removals", "screened"),
     "mending": ("drift", "noise", "times"),
     "next": ("stay", "new", "v"),
@@ -347,7 +347,9 @@ class BlockRun:
 
     def steps(self, part: Dual, alpha: FloatArray, G: FloatArray, tol: float, most: int) -> int:
         """Pair steps on a problem of the block's rows; alpha and G are updated."""
-        return smo(self.gram.rows, part, alpha, G, Limits(tol, most))[0]
+        done, _ = smo(self.gram.rows, part, alpha, G, Limits(tol, most))
+        self.effort.terms += done * len(alpha)
+        return done
 
     def enter(self) -> None:
         """Make the chosen block the one whose kernel matrix is at hand."""
@@ -586,6 +588,7 @@ class BlockRun:
             "fixed_hi": high,
             "fixed_lo": low,
             "kernel_entries": self.kernel_entries,
+            "terms": int(self.effort.terms),
             "false_removals": self.screening.false_removals,
             "full_passes": int(self.effort.full_passes),
             "partial_passes": int(self.effort.partial_passes),

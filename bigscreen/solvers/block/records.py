@@ -16,11 +16,12 @@ from bigscreen.solvers.block.working_set import Violators
 class Effort:
     """What a run has cost.
 
-    ``spent``: kernel entries before the shards began again; passes: moves that all rows heard of,
-    and some.
+    ``spent``: kernel entries before the shards began again; ``terms``: what pair steps have added
+    up; passes: moves that all rows heard of, and some.
     """
 
     spent: int = 0
+    terms: int = 0
     moves: int = 0
     full_passes: int = 0
     partial_passes: int = 0
