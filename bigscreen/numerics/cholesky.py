@@ -13,7 +13,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba.extending import get_cython_function_address
 from numpy.typing import NDArray
-from scipy.linalg.lapack import get_lapack_funcs
+from scipy.linalg.lapack import dpstrf, get_lapack_funcs
+
+from bigscreen.numerics.rows import FloatArray
 
 BLOCK = 512
 """Rows and columns that one thread works at where a matrix is factored by several."""
@@ -152,6 +154,25 @@ def inverted_at_once(matrix: NDArray[Any], at_once: AtOnce) -> None:
         at_once(up, range(0, start, BLOCK))
         matrix[own, own] = corner
         matrix[own, :start] = 0.0
+
+
+def cholesky_features(K: FloatArray) -> FloatArray:
+    """Features (n, rank) whose products are the entries of a kernel matrix, up to rounding.
+
+    Rows of its Cholesky factor, the largest of what is left on the diagonal first, until that is
+    rounding of the largest entry.
+
+    Parameters
+    ----------
+    K : float64 (n, n), C-contiguous
+        Symmetric, positive semidefinite; overwritten.
+    """
+    rounding = 2.0**-52 * float(np.max(np.diagonal(K)))
+    factor, order, rank, _ = dpstrf(K.T, tol=rounding, lower=1, overwrite_a=1)
+    features = np.zeros((len(K), rank))
+    for i, row in enumerate(order - 1):
+        features[row, : i + 1] = factor[i, : min(i + 1, rank)]
+    return features
 
 
 def _inverse(upper: NDArray[Any]) -> NDArray[Any]:

@@ -47,9 +47,38 @@ a bound."""
 FACE = 1e-12
 """Curvature that rows off their bounds are given beside their own, as a part of the largest."""
 
+SETUP, STEPS = 1e8, 30.0
+"""What a solve takes whatever there is to solve, in terms that pair steps add up, each about a
+nanosecond; and its steps (measured: 8 to 35)."""
+
+PRODUCTS, SUMS = 20.0, 40.0
+"""Products of a step's system that take as long as a term, and terms that the rest of a step takes
+for a feature of a row."""
+
+ENTRY, FACTORED = 10.0, 40.0
+"""Terms that a float64 kernel entry takes, and products of the matrix' factor that take one."""
+
+OF_PAIR = 200.0
+"""Terms that a step on a pair takes beside its sums over rows."""
+
 
 Solve = Callable[[FloatArray], FloatArray]
 """What solves a system for a right side, each with an entry a variable."""
+
+
+def terms(n: int, m: int) -> float:
+    """What a solve of n rows of m features takes, in terms of pair steps' sums."""
+    return SETUP + STEPS * n * m * (min(n, m) / PRODUCTS + SUMS)
+
+
+def factor_terms(n: int) -> float:
+    """What it takes to begin with, and to make features of a kernel matrix of n rows, at most."""
+    return SETUP + n**2 * (ENTRY + n / FACTORED)
+
+
+def pair_terms(steps: int, n: int) -> float:
+    """What so many pair steps over n rows have taken."""
+    return steps * (n + OF_PAIR)
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.linalg.lapack import dpstrf
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.recast import Recast
@@ -16,9 +15,9 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
-from bigscreen.numerics.rows import FloatArray
+from bigscreen.numerics.cholesky import cholesky_features
 from bigscreen.problems.point import Point
-from bigscreen.solvers.interior import InteriorPoint
+from bigscreen.solvers.interior import InteriorPoint, factor_terms, pair_terms, terms
 from bigscreen.solvers.newton.near import counted_on
 from bigscreen.solvers.protocol import Check, PassedOn, Run, Save, Verdict
 
@@ -30,20 +29,8 @@ come to 15)."""
 MOST_ROWS = 10_000
 """Rows whose kernel matrix is factored at most: of more nobody would wait for the end of it."""
 
-OF_STEP, OF_ENTRY = 200.0, 5.0
-"""What a step on a pair takes beside its sums, and what blocks of rows take beside their steps for
-every kernel entry: in terms of such sums, each about a nanosecond."""
-
-SETUP, INTERIOR_STEPS = 1e8, 30.0
-"""What an interior point takes in such terms whatever there is to solve, and its steps (measured: 8
-to 35)."""
-
-PRODUCTS, SUMS = 20.0, 40.0
-"""Products of a step's system that take as long as a term, and terms that the rest of a step takes
-for a feature of a row."""
-
-ENTRY, FACTORED = 10.0, 40.0
-"""Terms that a float64 kernel entry takes, and products of the matrix' factor that take one."""
+OF_ENTRY = 5.0
+"""What blocks of rows take beside their steps for every kernel entry, in `terms`."""
 
 
 @dataclass(frozen=True)
@@ -104,20 +91,6 @@ class ExactRescue:
 def raw_features(design: Design) -> bool:
     """Whether products of rows are the kernel's entries, and rows have few columns for that."""
     return isinstance(design.kernel, Linear) and design.data.n_features <= design.data.n_rows
-
-
-def cholesky_features(K: FloatArray) -> FloatArray:
-    """Features (n, rank) whose products are the entries of a kernel matrix (n, n), up to rounding.
-
-    Its Cholesky factor, the largest of what is left on the diagonal first, until that is rounding.
-    K is overwritten.
-    """
-    rounding = 2.0**-52 * float(np.max(np.diagonal(K)))
-    factor, order, rank, _ = dpstrf(K.T, tol=rounding, lower=1, overwrite_a=1)
-    features = np.zeros((len(K), rank))
-    for i, row in enumerate(order - 1):
-        features[row, : i + 1] = factor[i, : min(i + 1, rank)]
-    return features
 
 
 def _with_features(design: Design, features: Any) -> Design:
@@ -223,14 +196,13 @@ class _Steps(_Watch):
     def endless(self, stats: dict[str, Any]) -> bool:
         n = self.design.data.n_rows
         if "steps" in stats:
-            spent = float(stats["steps"]) * (n + OF_STEP) - SETUP
+            spent = pair_terms(stats["steps"], n)
         else:
-            spent = float(stats["kernel_entries"]) * OF_ENTRY + stats["terms"] - SETUP
-        if spent < 0.0 or not raw_features(self.design) and spent < n**2 * (ENTRY + n / FACTORED):
+            spent = float(stats["kernel_entries"]) * OF_ENTRY + stats["terms"]
+        if spent < (terms(0, 0) if raw_features(self.design) else factor_terms(n)):
             return False
         m = self.features.shape[1]
-        # (All entries are 0 where there is no feature.)
-        return m > 0 and bool(spent > INTERIOR_STEPS * n * m * (min(n, m) / PRODUCTS + SUMS))
+        return m > 0 and spent > terms(n, m)  # (all entries are 0 where there is no feature)
 
     def handed(self, point: Point) -> Point:
         nothing = np.empty(0)

@@ -17,8 +17,10 @@ from bigscreen.fit import monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
+from bigscreen.numerics.cholesky import cholesky_features
 from bigscreen.problems.recipes import CSvc
 from bigscreen.report.certificate import facts, fit_record
+from bigscreen.solvers import interior
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train import rescue
@@ -34,7 +36,7 @@ HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")
 @pytest.fixture
 def early(monkeypatch):
     """Steps are left at the first look."""
-    monkeypatch.setattr(rescue, "SETUP", -np.inf)
+    monkeypatch.setattr(interior, "SETUP", -np.inf)
 
 
 SCALES = np.array([1.0, 30.0, 1000.0, 0.1, 5.0, 200.0])
@@ -71,7 +73,7 @@ def test_the_oracles_optimum(seed, n, kind, intercept, kernel, size, d):
     w = any_world(seed, n, kind, intercept, kernel=kernel, size=size, d=d)
     assume(abs(w.optimum.primal) > 1e-9)  # else the rows' hulls meet, and all is rounding
     with pytest.MonkeyPatch.context() as patch, Inline(1) as fleet:
-        patch.setattr(rescue, "SETUP", -np.inf)
+        patch.setattr(interior, "SETUP", -np.inf)
         run, limits = Run(w.design, w.problem, fleet), Limits(1e-7, 200)
         then = [rescue.ExactRescue()]
         found = fit(run, Pairs(every=1), limits, certify="float64", then=then)
@@ -84,7 +86,7 @@ def test_features_are_the_kernels():
     rng = np.random.default_rng(0)
     for base in (rng.normal(size=(50, 7)), rng.normal(size=(50, 70)), np.zeros((5, 2))):
         K = base @ base.T
-        found = rescue.cholesky_features(K.copy())
+        found = cholesky_features(K.copy())
         assert found.shape[1] <= min(base.shape) + 5 and found.shape[1] >= (base != 0).any() * 7
         np.testing.assert_allclose(found @ found.T, K, atol=1e-13 * max(1.0, np.max(K)))
 
@@ -179,7 +181,7 @@ class Stopped(Exception):
 def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
     """Wherever it was stopped: in steps on pairs, or in the others."""
     monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(rescue, "SETUP", 2e7)
+    monkeypatch.setattr(interior, "SETUP", 2e7)
     options = replace(HARD, tol=1e-6)
     whole = fitted(rows(), options)
     events = whole.provenance["history"]
