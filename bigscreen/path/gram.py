@@ -15,7 +15,13 @@ from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress, face_steps
+from bigscreen.path.gram_matrix import (
+    ENTRY_UNIT,
+    FullGram,
+    Progress,
+    face_steps,
+)
+from bigscreen.path.interior import GramInterior
 from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import FREE, Dual, sensitivity
 from bigscreen.problems.point import enough
@@ -75,16 +81,17 @@ class GramStage:
         progress: Progress | None = None,
         quick: bool = False,
     ) -> None:
-        self._begin(FullGram(design, constant, budget, progress, quick), quick)
+        gram = FullGram(design, constant, budget, progress, quick)
+        self._begin(gram, quick, GramInterior(gram, budget - 2 * gram.K.nbytes))
 
     def beside(self) -> GramStage:
         """A stage on the same matrix that has solved nothing yet, for another thread."""
         other = GramStage.__new__(GramStage)
-        other._begin(self.gram, self.quick)
+        other._begin(self.gram, self.quick, self._interior)
         return other
 
-    def _begin(self, gram: FullGram, quick: bool) -> None:
-        self.gram, self.quick = gram, quick
+    def _begin(self, gram: FullGram, quick: bool, interior: GramInterior) -> None:
+        self.gram, self.quick, self._interior = gram, quick, interior
         self._kept = CachedScores(self.gram)
         self._whole = self._square = Matrix(self.gram.K)
         self._order: NDArray[np.int64] | None = None
@@ -110,7 +117,7 @@ class GramStage:
         alpha = near_last(dual, alpha, live, kept.coef, lambda: kept.scores)
         best = now = self._at(dual, alpha)
         newton, sharper, still = self._slow, 1.0, 0
-        psd, since = self.gram.psd, 0
+        psd, since, tried = self.gram.psd, 0, False
         while _left(best) > self._enough(tol, best) and len(live) and still < TRIES:
             if task.late or (counts["checks"] > LATE and self._nothing(dual, best)):
                 break
@@ -121,6 +128,8 @@ class GramStage:
                     counts["newton"] += 1
                     self._kept.move(dual.sign * found)
                 alpha = found
+            if not tried and self._interior.worth(counts["steps"], len(live)):
+                tried, alpha = True, self._inside(dual, now.alpha, live, task)
             box = self._share * float(np.sum(dual.hi[live] - dual.lo[live]))
             aim = sharper * AIM * self._enough(tol, now)
             aim /= max(box, 1e-300) if psd else unit(dual)
@@ -199,6 +208,16 @@ class GramStage:
             return self.gram.wide
         free = int(np.sum((alpha[live] > dual.lo[live]) & (alpha[live] < dual.hi[live])))
         return steps * len(self.gram) >= NEWTON_COST * free**3
+
+    def _inside(
+        self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], task: PointTask
+    ) -> FloatArray:
+        """Alpha of all rows by an interior point over these, others where they are."""
+        part = left_to(dual, alpha, live)
+        found = alpha.copy()
+        found[live] = self._interior.alpha(part, live, AIM * task.tol, lambda: task.late)
+        self._kept.move(dual.sign * found)
+        return found
 
     def _at(self, dual: Dual, alpha: FloatArray) -> PathPoint:
         self._kept.move(dual.sign * alpha)

@@ -8,6 +8,7 @@ import pytest
 import reference
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_breast_cancer
 from sklearn.svm import SVC, SVR, NuSVC, OneClassSVM
 
 from bigscreen.data.memory import MemoryDataset
@@ -21,6 +22,7 @@ from bigscreen.path.gram_matrix import FullGram, bytes_needed, face_steps
 from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
+from bigscreen.solvers import interior
 
 KINDS = (
     "c-svc", "bounded nu", "nu-svc", "one-class", "lad", "svr", "quantile", "sublinear"
@@ -110,8 +112,9 @@ def is_true(one, dual, solved, decided=None):
     tol=st.sampled_from([1e-2, 1e-6, 1e-10]),
     dynamic=st.booleans(),
     duplicates=st.booleans(),
+    inside=st.booleans(),
 )
-def test_the_oracles_optimum(seed, kind, kernel, intercept, size, tol, dynamic, duplicates):
+def test_the_oracles_optimum(seed, kind, kernel, intercept, size, tol, dynamic, duplicates, inside):
     X, codes, f, weights = rows(seed, 40, duplicates=duplicates)
     problem = recipe(kind, codes, weights, intercept, size)
     dual = problem.dual(labels(kind, codes, f), weights)
@@ -122,7 +125,10 @@ def test_the_oracles_optimum(seed, kind, kernel, intercept, size, tol, dynamic, 
     reach = float(np.maximum(np.abs(q.lo), np.abs(q.hi)).sum())
     longest = float(np.square(q.phi).sum(axis=1).max())
     assume(best.primal == 0 or abs(best.primal) > 1e-12 * reach**2 * longest)
-    solved = cold(one, dual, tol, dynamic=dynamic)
+    with pytest.MonkeyPatch.context() as patch:
+        if inside:  # an interior point is what solves it
+            patch.setattr(interior, "SETUP", -np.inf)
+        solved = cold(one, dual, tol, dynamic=dynamic)
     is_true(one, dual, solved)
     assert solved.gap <= tol * abs(solved.primal) + solved.rounding
     room = 1e-8 * (abs(best.primal) + 1e-6) + solved.rounding
@@ -411,3 +417,26 @@ def test_sums_of_entries_that_are_rounded_once_stay_within_their_slack(kernel):
             error = np.abs(scores - K @ coef)
             worst = max(worst, float(np.max(error / gram.slack(scores, coef, drift))))
     assert 0.3 < worst < 1  # a bound, and one that says something
+
+
+def test_rows_that_nobody_scaled_come_to_an_end():
+    """Pair steps alone leave the last point at a gap of .06 after 24 s."""
+    X, codes = load_breast_cancer(return_X_y=True)
+    one = stage(X, "linear")
+    for C in (1.0, 1000.0):
+        dual = CSvc(C, 1, (), "true").dual(codes, np.ones(len(codes)))
+        solved = cold(one, dual, 1e-3)
+        is_true(one, dual, solved)
+        assert solved.relative_gap <= 1e-3 and solved.counts["steps"] < 500_000
+
+
+def test_an_interior_point_has_room_of_its_own(monkeypatch):
+    monkeypatch.setattr(interior, "SETUP", -np.inf)
+    X, codes, _, weights = rows(0, 200)
+    dual = CSvc(1.0, 1, (), "true").dual(codes, weights)
+    for room, inside in ((None, True), (3 * 8 * 200**2, False)):
+        how = {} if room is None else {"budget": room}
+        one = stage(X, **how)
+        assert cold(one, dual, 1e-6).relative_gap <= 1e-6
+        assert one._interior.usable == inside
+        assert ("_features" in one._interior.__dict__) == inside
