@@ -228,9 +228,10 @@ class Monitor:
             # The first call after a checkpoint repeats the pass that it was written after.
             self.resumed = False
             return
-        # D of any feasible alpha bounds the optimum: the best one so far does.
+        # D of any feasible alpha bounds the optimum: the best one so far does. (Above P it was of
+        # entries so coarse that rounding made it up.)
         known = [self.history[-1]["dual"]] if self.definite and self.history else []
-        dual = max([point.dual, *known])
+        dual = max([point.dual, *(before for before in known if before <= point.primal)])
         event: dict[str, Any] = {
             "event": "pass",
             "pass": len(self.history) + 1,

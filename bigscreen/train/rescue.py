@@ -29,8 +29,9 @@ come to 15)."""
 MOST_ROWS = 10_000
 """Rows whose kernel matrix is factored at most: of more nobody would wait for the end of it."""
 
-OF_ENTRY = 5.0
-"""What blocks of rows take beside their steps for every kernel entry, in `terms`."""
+OF_ENTRY, OF_ROUND = 5.0, 2e6
+"""What blocks of rows take beside their steps for every kernel entry, and for every round, in
+`terms`."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +199,8 @@ class _Steps(_Watch):
         if "steps" in stats:
             spent = pair_terms(stats["steps"], n)
         else:
-            spent = float(stats["kernel_entries"]) * OF_ENTRY + stats["terms"]
+            rounds = stats["full_passes"] + stats["partial_passes"]
+            spent = stats["kernel_entries"] * OF_ENTRY + rounds * OF_ROUND + stats["terms"]
         if spent < (terms(0, 0) if raw_features(self.design) else factor_terms(n)):
             return False
         m = self.features.shape[1]

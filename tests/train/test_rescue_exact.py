@@ -201,3 +201,16 @@ def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
         np.testing.assert_array_equal(again.coef, whole.coef)
         np.testing.assert_array_equal(again.support, whole.support)
         assert len(again.provenance["history"]) == len(events)
+
+
+def test_no_d_is_told_that_is_above_p():
+    """Entries in float32 are so coarse here that steps over them made up a D of 400 times P."""
+    X, y = load_breast_cancer(return_X_y=True)
+    table = MemoryDataset(X.astype(np.float32), y, [0, 1])
+    model = fitted(table, replace(HARD, intercept="penalized"))
+    history = model.provenance["history"]
+    assert any(event["dual"] > next(reversed(history))["primal"] for event in history)
+    for event in history:
+        assert event["dual"] <= event["primal"] * (1 + 1e-9)
+    (proof,) = proofs(model)
+    assert history[-1]["dual"] == pytest.approx(proof["dual"], rel=1e-3)
