@@ -15,12 +15,7 @@ from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.gram_matrix import (
-    ENTRY_UNIT,
-    FullGram,
-    Progress,
-    face_steps,
-)
+from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress, face_steps
 from bigscreen.path.interior import GramInterior
 from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import FREE, Dual, sensitivity
@@ -129,7 +124,11 @@ class GramStage:
                     self._kept.move(dual.sign * found)
                 alpha = found
             if not tried and self._interior.worth(counts["steps"], len(live)):
-                tried, alpha = True, self._inside(dual, now.alpha, live, task)
+                tried, before = True, now
+                now = self._at(dual, self._inside(dual, before.alpha, live, task))
+                if _left(now) > _left(before):
+                    now = self._at(dual, before.alpha)
+                best, alpha = now if _left(now) < _left(best) else best, now.alpha
             box = self._share * float(np.sum(dual.hi[live] - dual.lo[live]))
             aim = sharper * AIM * self._enough(tol, now)
             aim /= max(box, 1e-300) if psd else unit(dual)
@@ -216,7 +215,6 @@ class GramStage:
         part = left_to(dual, alpha, live)
         found = alpha.copy()
         found[live] = self._interior.alpha(part, live, AIM * task.tol, lambda: task.late)
-        self._kept.move(dual.sign * found)
         return found
 
     def _at(self, dual: Dual, alpha: FloatArray) -> PathPoint:

@@ -25,7 +25,6 @@ MANY = 20
 """Looks of a Newton at all that it has come to after which it may be endless (fits that end seldom
 come to 15)."""
 
-
 MOST_ROWS = 10_000
 """Rows whose kernel matrix is factored at most: of more nobody would wait for the end of it."""
 
