@@ -159,6 +159,8 @@ class Monitor:
         if point.paired and self._nothing(point):
             if self._nothing(self._close(point)):
                 self.ended = "nothing"
+                if self.best is not point:  # another solver has begun anew, farther away
+                    self._close(self.best)
                 return None
             self.nothing = 0.0  # The solver's sums cannot tell: do not ask again.
         exhausted = self._exhausted()

@@ -10,8 +10,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer
+from sklearn.exceptions import ConvergenceWarning
 
-from bigscreen import SVC
+from bigscreen import SVC, NuSVC
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
 from bigscreen.fit.loop import fit
@@ -214,3 +215,14 @@ def test_no_d_is_told_that_is_above_p():
         assert event["dual"] <= event["primal"] * (1 + 1e-9)
     (proof,) = proofs(model)
     assert history[-1]["dual"] == pytest.approx(proof["dual"], rel=1e-3)
+
+
+def test_where_the_classes_overlap_the_nearest_point_is_kept():
+    """P* is 0 there, no gap is relative to it, and the interior point would begin far away."""
+    X, y = load_breast_cancer(return_X_y=True)
+    machine = NuSVC(kernel="linear", nu=0.05, max_iter=400)
+    with pytest.warns(ConvergenceWarning, match="take a larger nu"):
+        machine.fit(X, y)
+    (proof,) = machine.certificate_
+    assert proof["gap"] <= 1e-3 and abs(proof["primal"]) <= 1e-3
+    assert machine.score(X, y) >= 0.94
