@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from trained import fitted, proofs
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
@@ -14,7 +15,7 @@ from bigscreen.solvers.newton import near
 from bigscreen.train import rescue
 from bigscreen.train.many import Outcomes
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.run import plan, train, train_many
+from bigscreen.train.run import plan, train_many
 
 HARD = TrainOptions(landmarks=40, gamma=2.0, C=1e4, tol=1e-5)
 """A Newton takes 40 to 60 passes, to just that gap."""
@@ -25,16 +26,6 @@ def rows(labels=2, n=1500):
     X = rng.normal(size=(n, 3)).astype(np.float32)
     score = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.02 * rng.normal(size=n)
     return MemoryDataset(X, (score > 0).astype(int) + (labels - 2) * (score > 1.5), range(labels))
-
-
-def fitted(data, options, report=lambda event: None):
-    with Inline(2) as fleet, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return train(data, options, fleet, report)
-
-
-def proofs(model):
-    return model.provenance["certificates"]
 
 
 @pytest.mark.parametrize(

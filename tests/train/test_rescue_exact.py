@@ -1,6 +1,5 @@
 """Exact machines whose steps on alpha do not end: an interior point does, wherever they are."""
 
-import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer
 from sklearn.exceptions import ConvergenceWarning
+from trained import fitted, proofs
 
 from bigscreen import SVC, NuSVC
 from bigscreen.data.memory import MemoryDataset
@@ -27,7 +27,7 @@ from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train import rescue
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import FEW_ROWS
-from bigscreen.train.run import plan, train
+from bigscreen.train.run import plan
 from bigscreen.train.solve import solve
 
 HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")
@@ -48,16 +48,6 @@ def rows(n=400, labels=2, scales=SCALES):
     X = rng.normal(size=(n, 6)) * scales
     score = (X[:, 0] + X[:, 1] / SCALES[1]) / scales[0] + 0.5 * rng.normal(size=n)
     return MemoryDataset(X, (score > 0).astype(int) + (labels - 2) * (score > 1.5), range(labels))
-
-
-def fitted(data, options, report=lambda event: None):
-    with Inline(2) as fleet, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        return train(data, options, fleet, report)
-
-
-def proofs(model):
-    return model.provenance["certificates"]
 
 
 @settings(deadline=None, max_examples=60)
