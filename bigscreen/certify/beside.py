@@ -19,7 +19,7 @@ from bigscreen.certify.explicit import (
     UNIT_ROUNDOFF,
     score_doubt,
 )
-from bigscreen.certify.ledger import Evidence, listed
+from bigscreen.certify.ledger import Evidence, in_float32, listed
 from bigscreen.certify.sample import stride
 from bigscreen.features.design import Design, row_ranges, with_constant
 from bigscreen.fleet.protocol import Fleet
@@ -113,7 +113,7 @@ class _ShardSums:
             sums[4] += len(exact)
             scores[a:b] = own
         sums[5] = np.count_nonzero(alpha)
-        kept = scores.astype(np.float32)
+        kept = in_float32(scores)
         places = np.flatnonzero(listed(dual, kept, alpha))
         return _Found(sums, moved, far, kept, (places, alpha[places]))
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.ledger import Evidence, listed
+from bigscreen.certify.ledger import Evidence, in_float32, listed
 from bigscreen.certify.offset import Kinks
 from bigscreen.certify.sample import Looked, Sample, seen, stride
 from bigscreen.data.layout import joined
@@ -206,7 +206,7 @@ class _ShardSums:
         """The sums with what follows from all scores, which are kept if they are asked for."""
         mu, scores = np.atleast_1d(self.mu), found.scores
         kinks = Kinks.near(dual, scores, mu) if self.frame.kinked else []
-        kept = scores.astype(np.float32) if self.keep else np.empty(0, np.float32)
+        kept = in_float32(scores) if self.keep else np.empty(0, np.float32)
         some = None
         if self.lists:
             places = np.flatnonzero(listed(dual, kept, found.alpha))

@@ -112,9 +112,15 @@ def _margins(
         middle, half = dual.spread_mu(0.5 * (low + high)), dual.spread_mu(0.5 * (high - low))
         length, doubt = norms + most[0], slack + most[1] + half
     distance, used = _distances(dual, scores, middle)
-    left = distance - doubt
     with np.errstate(divide="ignore", invalid="ignore"):
+        left = distance - doubt
         return rounded(np.where(left > 0, left / length, 0.0) / radius, used)
+
+
+def in_float32(scores: FloatArray) -> NDArray[np.float32]:
+    """Scores as a ledger has them: infinite, and their rows open, where float32 holds none such."""
+    with np.errstate(over="ignore"):
+        return scores.astype(np.float32)
 
 
 def _norms(design: Design, problem: Problem) -> FloatArray:
@@ -148,7 +154,8 @@ def _distances(dual: Dual, scores: FloatArray, mu: Mu) -> tuple[FloatArray, NDAr
     noise = 2.0**-50 * (np.abs(dual.lin) + np.abs(scores) + np.abs(mu) + tube)
     over, under = gradient > tube, gradient < -tube
     end = np.where(over, dual.hi, np.where(under, dual.lo, 0.0))
-    distance = np.abs(np.abs(gradient) - tube) - noise
-    distance = np.where(np.isfinite(end), distance, 0.0)
+    with np.errstate(invalid="ignore"):  # of infinite scores
+        distance = np.abs(np.abs(gradient) - tube) - noise
+    distance = np.where(np.isfinite(end) & np.isfinite(distance), distance, 0.0)
     fixed = dual.hi == dual.lo
     return np.where(fixed, np.inf, distance), np.where(fixed, dual.lo, end) != 0

@@ -90,6 +90,11 @@ def test_random_machines_state_what_is_so(part):
 
 
 CAUGHT = {
+    "scores beyond float32": Spec(
+        9400636, "SVC", "poly", n=62, d=8, C=1.860545650658639, gamma=0.8761931853564788,
+        degree=5, intercept=False, tol=3.2030903131784578e-06, components=30,
+        sampling="rpcholesky", huge=8.053810693562635, weights="large", class_weight="uneven",
+    ),
     "coupling broken by 5e-9": Spec(
         30203, "SVC", "laplacian", n=70, d=7, C=2.604578623893498,
         gamma=0.6543112306849546, tol=0.0004976159011062099, single=True,
