@@ -33,8 +33,20 @@ OF_ENTRY, OF_ROUND = 5.0, 2e6
 `terms`."""
 
 
+class _ByInterior:
+    """An interior point that solves a problem anew over the features that its watch has."""
+
+    name = "interior"
+    phase = "solve, by an interior point"
+
+    def go_on(self, run: Run, watch: _Watch, point: Point) -> Point:
+        """See ``Successor``."""
+        watch.first = False
+        return InteriorPoint().solve(replace(run, design=watch.wide(run)), watch)
+
+
 @dataclass(frozen=True)
-class Rescue:
+class Rescue(_ByInterior):
     """An interior point that solves a problem anew where a Newton's steps do not end.
 
     For problems that it can solve, of few enough products.
@@ -46,46 +58,23 @@ class Rescue:
     """
 
     source: Design | None
-    name = "interior"
-    phase = "solve, by an interior point"
 
     def watch(self, check: Check, run: Run) -> _Looks:
         """See ``Successor``."""
-        return _Looks(check, run.design)
-
-    def go_on(self, run: Run, watch: _Looks, point: Point) -> Point:
-        """See ``Successor``."""
-        watch.first = False
-        return InteriorPoint().solve(replace(run, design=self._wide(run)), watch)
-
-    def _wide(self, run: Run) -> Design:
-        """The rows as raw features; those of landmarks are float64."""
-        if self.source is None:
-            return run.design
-        made = nystrom.stored_features(self.source, run.fleet, None, dtype=np.float64).data
-        return _with_features(run.design, made.X(0, made.n_rows))
+        return _Looks(check, run.design, self.source)
 
 
 @dataclass(frozen=True)
-class ExactRescue:
+class ExactRescue(_ByInterior):
     """The same for an exact kernel machine whose steps take longer than that would.
 
     Over features whose products are the kernel's entries, to the last digit of float64: raw ones of
     a linear kernel, or, of few rows, those of the matrix.
     """
 
-    name = "interior"
-    phase = "solve, by an interior point"
-
     def watch(self, check: Check, run: Run) -> _Steps:
         """See ``Successor``."""
         return _Steps(check, run.design)
-
-    def go_on(self, run: Run, watch: _Steps, point: Point) -> Point:
-        """See ``Successor``."""
-        watch.first = False
-        wide = _with_features(run.design, watch.features)
-        return InteriorPoint().solve(replace(run, design=wide), watch)
 
 
 def raw_features(design: Design) -> bool:
@@ -133,6 +122,10 @@ class _Watch(PassedOn):
         """Whether the steps have taken longer than the interior point would."""
         raise NotImplementedError
 
+    def wide(self, run: Run) -> Design:
+        """The rows with features that the interior point takes."""
+        raise NotImplementedError
+
     def handed(self, point: Point) -> Point:
         """The interior point's point as one of the problem that it stands for."""
         raise NotImplementedError
@@ -158,6 +151,10 @@ class _Looks(_Watch):
     made = before = 0
     """Looks of the Newton, and those before the last; rows nearby are none of its own."""
 
+    def __init__(self, check: Check, design: Design, source: Design | None) -> None:
+        super().__init__(check, design)
+        self.source = source
+
     def count(self, stats: dict[str, Any]) -> dict[str, Any]:
         if "decrement" in stats:
             self.before, self.made = self.made, self.made + 1
@@ -165,6 +162,13 @@ class _Looks(_Watch):
 
     def endless(self, stats: dict[str, Any]) -> bool:
         return self.made > MANY
+
+    def wide(self, run: Run) -> Design:
+        """The rows as raw features; those of landmarks are float64."""
+        if self.source is None:
+            return run.design
+        made = nystrom.stored_features(self.source, run.fleet, None, dtype=np.float64).data
+        return _with_features(run.design, made.X(0, made.n_rows))
 
     def handed(self, point: Point) -> Point:
         return replace(point, coef=self.design.coef(point.w))
@@ -204,6 +208,9 @@ class _Steps(_Watch):
             return False
         m = self.features.shape[1]
         return m > 0 and spent > terms(n, m)  # (all entries are 0 where there is no feature)
+
+    def wide(self, run: Run) -> Design:
+        return _with_features(run.design, self.features)
 
     def handed(self, point: Point) -> Point:
         nothing = np.empty(0)

@@ -136,7 +136,6 @@ def exact(budget: float, quick: bool) -> list[tuple[str, ...]]:
 def exact_objective(machine: KernelPeer, X: np.ndarray, y: np.ndarray) -> float:
     """P of a fitted kernel machine."""
     scores = machine.decision_function(X)
-    # (Of these rows alpha is on the support.)
     square = float(machine.dual_coef_[0] @ (scores[machine.support_] - machine.intercept_[0]))
     losses = np.maximum(0.0, 1.0 - np.where(y > 0, 1.0, -1.0) * scores)
     return 0.5 * square + machine.C * float(losses.sum())
