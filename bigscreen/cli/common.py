@@ -366,6 +366,21 @@ def being_made(path: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
+def warnings_told() -> Iterator[None]:
+    """Show warnings as lines of the report, but for those of what missed its gap."""
+    from bigscreen.report import report
+
+    def told(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        # What was proved is shown at the end, with its numbers. (By its name: see `warn_missed`.)
+        if category.__name__ != "ConvergenceWarning":
+            report.warn(str(message))
+
+    with warnings.catch_warnings():
+        warnings.showwarning = told
+        yield
+
+
+@contextmanager
 def resumable(
     context: click.Context, work: str, own: bool, done: tuple[str, ...]
 ) -> Iterator[None]:
@@ -376,15 +391,8 @@ def resumable(
     done : tuple of str
         Patterns of the files in the folder that a later run goes on with.
     """
-    from sklearn.exceptions import ConvergenceWarning
-
-    from bigscreen.report import report
-
     try:
-        with warnings.catch_warnings():
-            # What was proved is shown at the end, with its numbers.
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            warnings.showwarning = lambda message, *_, **__: report.warn(str(message))
+        with warnings_told():
             yield
     except KeyboardInterrupt:
         click.echo(f"interrupted; {_how_to_resume(work)}", err=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -20,9 +19,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
-from sklearn.exceptions import ConvergenceWarning
 
-from bigscreen.cli.common import open_fleet
+from bigscreen.cli.common import open_fleet, warnings_told
 from bigscreen.data import synthetic
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Fleet
@@ -170,9 +168,7 @@ class _Demo:
             seed=self.seed,
             work=self.folder / "work",
         )
-        with warnings.catch_warnings(), _FitShow() as show:
-            # The certificate says it, with its numbers.
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        with warnings_told(), _FitShow() as show:
             model = self._timed(f"fit {name}", lambda: train(self.store, options, self.fleet, show))
         # Features are large and nobody needs them again.
         shutil.rmtree(self.folder / "work", ignore_errors=True)

@@ -1,14 +1,13 @@
 """`bigscreen resample`: how much a held-out error depends on chance."""
 
 import tempfile
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bigscreen.cli.common import check_fleet, check_json, json_option, open_fleet
+from bigscreen.cli.common import check_fleet, check_json, json_option, open_fleet, warnings_told
 from bigscreen.cli.options import fit_options, train_options
 
 OF_EVERY_FIT = (
@@ -62,8 +61,6 @@ def resample(
       bigscreen resample train.store train-holdout.store \\
           --way permutation --fits 999
     """
-    from sklearn.exceptions import ConvergenceWarning
-
     from bigscreen.data.dataset import Dataset
     from bigscreen.report import report
     from bigscreen.train.resample import resampled
@@ -76,10 +73,8 @@ def resample(
     with (
         tempfile.TemporaryDirectory(prefix="bigscreen-") as work,
         open_fleet(values) as fleet,
-        warnings.catch_warnings(),
+        warnings_told(),
     ):
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        warnings.showwarning = lambda message, *_, **__: report.warn(str(message))
         options = train_options(context, data, of_fit, Path(work), resume=False)
         cluster = bool(values["workers"] or values["scheduler"])
         if not plan(data, options, fleet.workers, cluster, fits + 1).disk_bytes:

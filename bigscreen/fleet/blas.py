@@ -41,7 +41,7 @@ class _Held:
             count = self._holders.pop(limit, 0) + by
             if count:
                 self._holders[limit] = count
-            for library in _libraries(tuple(sys.modules)):
+            for library in _libraries(len(sys.modules)):
                 now = library.num_threads
                 own = self._own.setdefault(library.filepath, now)
                 wanted = min([own, *self._holders])
@@ -69,7 +69,10 @@ _held = _Held()
 
 
 @lru_cache(maxsize=1)
-def _libraries(modules: tuple[str, ...]) -> list[Any]:
-    """BLAS libraries in use: to look for them takes 3 ms; only imports bring new ones."""
+def _libraries(modules: int) -> list[Any]:
+    """BLAS libraries in use; with so many modules, as it takes an import to bring new ones.
+
+    (To look for them takes 3 ms, to compare the names of all modules as long as a short round.)
+    """
     found: list[Any] = ThreadpoolController().select(user_api="blas").lib_controllers
     return found

@@ -13,7 +13,6 @@ from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import isotonic_regression
 from scipy.special import expit
 
 from bigscreen.data.targets import plain_label
@@ -276,6 +275,9 @@ class Curve:
                 part = float(np.sum(weights[positive]) / np.sum(weights))
                 slope, offset = 0.0, float(np.log((1 - part) / part))
             return cls(np.array([slope]), np.array([offset]), even)
+        # Here alone: the package takes long to import, and no fit needs it.
+        from scipy.optimize import isotonic_regression
+
         x, place = np.unique(scores, return_inverse=True)
         total = np.bincount(place, weights)
         hits = np.bincount(place, weights * positive)

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.data.dataset import MANIFEST
 from bigscreen.data.recast import Recast
@@ -42,7 +41,7 @@ from bigscreen.train.options import FREE, TrainOptions
 from bigscreen.train.pairs import Slices
 from bigscreen.train.plan import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
-from bigscreen.train.records import decided, hindrance, provenance, records
+from bigscreen.train.records import decided, hindrance, provenance, records, warn_missed
 
 DONE = "done.kept"
 """The result of a problem that is solved, in its folder."""
@@ -360,7 +359,7 @@ class Job:
     def _end(self) -> None:
         self.fleet.stop()
         if self._short:
-            warnings.warn(self._unsolved(), ConvergenceWarning, stacklevel=5)
+            warn_missed(self._unsolved(), stacklevel=5)
         self.seconds["total"] = time.monotonic() - self.started
 
     def machine(self, results: list[Result], parts: dict[str, Any] | None = None) -> Model:

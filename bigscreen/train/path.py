@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver
@@ -39,7 +37,13 @@ from bigscreen.train.job import Result, rely_on
 from bigscreen.train.path_options import Fold, PathOptions, make_folds, of_rows, refuse_rules
 from bigscreen.train.path_stage import allowed, beyond_memory, make_stage
 from bigscreen.train.problems import check_rows, problems, published
-from bigscreen.train.records import decided, gathered, provenance, support_rows
+from bigscreen.train.records import (
+    decided,
+    gathered,
+    provenance,
+    support_rows,
+    warn_missed,
+)
 from bigscreen.train.run import plan_of_fits
 
 Point = tuple[list[dict[str, Any]], Arrays]
@@ -165,7 +169,7 @@ class PathJob:
         }
         path = self._path(solved, known, shared)
         if path.missed:
-            warnings.warn(path.missed, ConvergenceWarning, stacklevel=4)
+            warn_missed(path.missed, stacklevel=4)
         return path
 
     def _prepared(self, event: dict[str, Any]) -> None:

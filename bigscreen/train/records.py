@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import platform
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -205,3 +206,18 @@ def records(
         "history": [{**event, "class": name} for event in fitted.history],
         "screening": {"label": name, **fitted.screening},
     }
+
+
+def warn_missed(sentence: str, stacklevel: int) -> None:
+    """Warn that something falls short of what was asked, as scikit-learn's users catch it.
+
+    Parameters
+    ----------
+    sentence : str
+    stacklevel : int
+        Calls up to the one it is about, from the caller: ``warnings.warn``'s own.
+    """
+    # Not before there is one: to import that package takes as long as all else a fit is made of.
+    from sklearn.exceptions import ConvergenceWarning
+
+    warnings.warn(sentence, ConvergenceWarning, stacklevel=stacklevel + 1)
