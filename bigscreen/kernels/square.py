@@ -15,7 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.kernels.base import FEW
-from bigscreen.kernels.entries import entry
+from bigscreen.kernels.entries import (
+    LinearTerms,
+    PolynomialTerms,
+    RbfTerms,
+    SigmoidTerms,
+    entry,
+)
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Compiled, Rbf
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload, row_dot
@@ -27,15 +33,27 @@ all others in float32: most rows of the matrix are never asked for."""
 HELD = 1 << 20
 """Bytes of the rows' columns that stay in a core's cache while it computes row after row."""
 
+_LINEAR, _RBF, _POLYNOMIAL, _SIGMOID = range(4)
+_KINDS = {
+    LinearTerms: _LINEAR,
+    RbfTerms: _RBF,
+    PolynomialTerms: _POLYNOMIAL,
+    SigmoidTerms: _SIGMOID,
+}
+
 
 class Recipe(NamedTuple):
     """What compiled loops compute rows of a matrix from.
 
-    The kernel's constants, the columns of all rows (d, n) and half their squared norms (n,), of the
-    type of the entries.
+    Which kernel it is and its constants (of a polynomial, ``factors`` is the degree less 1), the
+    columns of all rows (d, n) and half their squared norms (n,). It is of one type whatever the
+    kernel is: the loops that use rows take seconds to compile for every type.
     """
 
-    terms: Any
+    kind: int
+    scale: float
+    shift: float
+    factors: int
     columns: NDArray[np.float64]
     half: NDArray[np.float64]
 
@@ -43,10 +61,11 @@ class Recipe(NamedTuple):
     def of(cls, kernel: Compiled, X: Any) -> Recipe | None:
         """What float64 entries between rows are computed from.
 
-        None where another way is better: for rows that are not narrow, kernels that are neither of
-        products nor of distances, and where products in place of distances would tell.
+        None where another way is better: for rows that are not narrow, kernels that are none of
+        these, and where products in place of distances would tell.
         """
-        if X.shape[1] > NARROW or kernel.pairing not in ("distance", "product"):
+        terms = kernel.terms(np.dtype(np.float64))
+        if X.shape[1] > NARROW or type(terms) not in _KINDS:
             return None
         rows = _dense(X)
         if kernel.pairing == "distance":
@@ -54,13 +73,22 @@ class Recipe(NamedTuple):
         half = 0.5 * np.einsum("ij,ij->i", rows, rows)
         if isinstance(kernel, Rbf) and kernel.coarse(half):
             return None
-        return cls(kernel.terms(np.dtype(np.float64)), np.ascontiguousarray(rows.T), half)
+        own: Any = terms
+        return cls(
+            _KINDS[type(terms)],
+            float(getattr(own, "scale", 0.0)),
+            float(getattr(own, "shift", 0.0)),
+            len(getattr(own, "factors", ())),
+            np.ascontiguousarray(rows.T),
+            half,
+        )
 
     def part(self, rows: Iterable[slice]) -> Recipe:
         """That of some of the rows."""
         rows = list(rows)
         columns = np.concatenate([self.columns[:, each] for each in rows], axis=1)
-        return Recipe(self.terms, columns, np.concatenate([self.half[each] for each in rows]))
+        half = np.concatenate([self.half[each] for each in rows])
+        return self._replace(columns=columns, half=half)
 
 
 class Square:
@@ -207,7 +235,7 @@ def _row_of(K: Any, copies: Any, there: Any, i: Any) -> Any:
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def compute(recipe: Recipe, i: int, out: FloatArray) -> None:
     """out = row i of the matrix, four columns a sweep to save stores."""
-    terms, columns, half = recipe
+    columns = recipe.columns
     d, n = columns.shape
     out[:] = 0.0
     for k in range(0, d - 3, 4):
@@ -219,9 +247,29 @@ def compute(recipe: Recipe, i: int, out: FloatArray) -> None:
         b0, a0 = columns[k], columns[k, i]
         for j in range(n):
             out[j] += a0 * b0[j]
-    own = half[i]
-    for j in range(n):
-        out[j] = entry(terms, out[j], own, half[j])
+    _finish(recipe, recipe.half[i], out)
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _finish(recipe: Recipe, own: float, out: FloatArray) -> None:
+    """Products to kernel entries, in place."""
+    kind, scale, shift, factors, _, half = recipe
+    if kind == _RBF:
+        for j in range(len(out)):
+            out[j] = entry(RbfTerms(scale), out[j], own, half[j])
+    elif kind == _SIGMOID:
+        for j in range(len(out)):
+            out[j] = entry(SigmoidTerms(scale, shift), out[j], own, half[j])
+    elif kind == _POLYNOMIAL and factors == 2:
+        for j in range(len(out)):
+            out[j] = entry(PolynomialTerms(scale, shift, (0, 0)), out[j], own, half[j])
+    elif kind == _POLYNOMIAL:
+        for j in range(len(out)):
+            x = scale * out[j] + shift
+            power = x
+            for _ in range(factors):
+                power *= x
+            out[j] = power
 
 
 @njit(cache=True, nogil=True)

@@ -17,7 +17,7 @@ from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Square, sums
-from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf
+from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.dual_sums import FEW, arrays, covers, measure, multipliers
 from bigscreen.problems.point import Point
@@ -25,14 +25,15 @@ from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Svr
 from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 from bigscreen.train.pairs import ByLabel
 
-KERNELS = [Rbf(0.2), Linear(), Polynomial(0.3, 2, 1.0), Laplacian(0.1)]
+KERNELS = [Rbf(0.2), Linear(), Laplacian(0.1), Sigmoid(0.02, 0.1)]
+KERNELS += [Polynomial(0.3, degree, 1.0) for degree in (1, 2, 3, 5)]
 
 
 def rows(n: int = 60, d: int = 5, seed: int = 0) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32) + 3
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("kernel", KERNELS, ids=str)
 @pytest.mark.parametrize("kind", ["narrow", "wide", "sparse", "double"])
 def test_square(kernel: Any, kind: str) -> None:
     """Entries are the kernel's, however they come about, and computed when they are needed."""
