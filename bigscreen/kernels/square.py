@@ -64,7 +64,7 @@ class Recipe(NamedTuple):
         None where another way is better: for rows that are not narrow, kernels that are none of
         these, and where products in place of distances would tell.
         """
-        terms = kernel.terms(np.dtype(np.float64))
+        terms: Any = kernel.terms(np.dtype(np.float64))
         if X.shape[1] > NARROW or type(terms) not in _KINDS:
             return None
         rows = _dense(X)
@@ -73,12 +73,11 @@ class Recipe(NamedTuple):
         half = 0.5 * np.einsum("ij,ij->i", rows, rows)
         if isinstance(kernel, Rbf) and kernel.coarse(half):
             return None
-        own: Any = terms
         return cls(
             _KINDS[type(terms)],
-            float(getattr(own, "scale", 0.0)),
-            float(getattr(own, "shift", 0.0)),
-            len(getattr(own, "factors", ())),
+            float(getattr(terms, "scale", 0.0)),
+            float(getattr(terms, "shift", 0.0)),
+            len(getattr(terms, "factors", ())),
             np.ascontiguousarray(rows.T),
             half,
         )
@@ -260,10 +259,7 @@ def _finish(recipe: Recipe, own: float, out: FloatArray) -> None:
     elif kind == _SIGMOID:
         for j in range(len(out)):
             out[j] = entry(SigmoidTerms(scale, shift), out[j], own, half[j])
-    elif kind == _POLYNOMIAL and factors == 2:
-        for j in range(len(out)):
-            out[j] = entry(PolynomialTerms(scale, shift, (0, 0)), out[j], own, half[j])
-    elif kind == _POLYNOMIAL:
+    elif kind == _POLYNOMIAL:  # the only one whose function is of a type for every degree
         for j in range(len(out)):
             x = scale * out[j] + shift
             power = x

@@ -14,14 +14,13 @@ INFEASIBLE = {
     "check_class_weight_classifiers": "gives a class so little weight that no nu is feasible"
 }
 SMALL = {"cv": 2, "gammas": [0.1, 1.0]}
-ONE = {"cv": 2, "gammas": [1.0]}
 
 
 @parametrize_with_checks(
     [
         NystroemSVCCV(Cs=[0.1, 1.0], n_components=20, **SMALL),
         SVCCV(Cs=[0.1, 1.0], **SMALL),
-        NuSVCCV(nus=[0.05, 0.1], **ONE),
+        NuSVCCV(nus=[0.05, 0.1], **SMALL),
     ],
     expected_failed_checks=lambda estimator: (
         EXPECTED_FAILURES | (INFEASIBLE if isinstance(estimator, NuSVCCV) else {})
