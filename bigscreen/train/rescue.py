@@ -25,6 +25,13 @@ MANY = 20
 """Looks of a Newton at all that it has come to after which it may be endless (fits that end seldom
 come to 15)."""
 
+OF_LOOK, OF_FEATURE, CUBES = 5e6, 2.0, 10.0
+"""What a look takes whatever there is to look at, and for a feature of a row, in `terms`; its step
+takes one for so many of the features' cube."""
+
+PATIENCE = 0.25
+"""Part of what an interior point takes that looks may take before it goes on."""
+
 MOST_ROWS = 10_000
 """Rows whose kernel matrix is factored at most: of more nobody would wait for the end of it."""
 
@@ -75,6 +82,12 @@ class ExactRescue(_ByInterior):
     def watch(self, check: Check, run: Run) -> _Steps:
         """See ``Successor``."""
         return _Steps(check, run.design)
+
+
+def most_looks(n: int, m: int) -> float:
+    """Looks of a Newton at n rows of m features after which an interior point goes on."""
+    look = OF_LOOK + OF_FEATURE * n * m + m**3 / CUBES
+    return max(MANY, PATIENCE * terms(n, m) / look)
 
 
 def raw_features(design: Design) -> bool:
@@ -161,7 +174,7 @@ class _Looks(_Watch):
         return {"looks": self.before}
 
     def endless(self, stats: dict[str, Any]) -> bool:
-        return self.made > MANY
+        return self.made > most_looks(self.design.data.n_rows, self.design.rank)
 
     def wide(self, run: Run) -> Design:
         """The rows as raw features; those of landmarks are float64."""

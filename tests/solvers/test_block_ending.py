@@ -28,9 +28,9 @@ def ended(monkeypatch):
     """Whether each try has moved alpha; beginning again with float64 columns fails the test."""
     moved = []
 
-    def tried(run):
+    def tried(run, target):
         near = run.point().relative_gap <= run.ending
-        moves = ending.finished(run)
+        moves = ending.finished(run, target)
         moved.extend([moves] if near else [])
         return moves
 
@@ -57,6 +57,17 @@ def test_a_few_passes_to_what_float64_shows(intercept, sparse_rows, rule, fleet,
     assert any(ended)
     assert close(found) <= 6
     ends_right(w, found, TOL)
+
+
+def test_blocks_alone_go_to_a_gap_that_they_soon_meet(fleet, ended):
+    data = contracts.rows(3, 300, 4, 0.5, False, **GRID)
+    w = world(data, "rbf", 30.0, "true", gamma=0.5)
+    for tol, tried in ((2e-4, False), (TOL, True)):
+        ended.clear()
+        found = solved(w, fleet, Block(size=64), tol=tol)
+        assert any(ended) == tried
+        assert (found.certificate.relative_gap > 1e-3 * tol) != tried
+        ends_right(w, found, tol)
 
 
 @pytest.mark.parametrize("name", RECIPES)

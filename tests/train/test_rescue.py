@@ -98,6 +98,12 @@ def test_who_asks_for_newton_has_newton():
     assert "reach" not in history[-1] and len(history) == rescue.MANY + 5
 
 
+def test_looks_that_are_cheap_beside_an_interior_point_may_be_more():
+    """As those at 14,000 rows of 500 features, of which an interior point takes 25 dear steps."""
+    assert rescue.most_looks(1500, 40) == rescue.most_looks(1000, 120) == rescue.MANY
+    assert 60 < rescue.most_looks(14_000, 500) < 200
+
+
 class Stopped(Exception):
     """Stands for a process that ends."""
 

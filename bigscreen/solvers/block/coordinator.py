@@ -66,7 +66,7 @@ SMALLEST = 512
 """Rows of a block at least, if there are so many."""
 
 SAVED = {
-    "": ("alpha", "mu", "offset", "value", "size", "still", "keys", "ending"),
+    "": ("alpha", "mu", "offset", "value", "size", "still", "keys", "ending", "fall", "last"),
     "effort": ("spent", "terms", "full_passes", "partial_passes"),
     "screening": ("counts", "false_removals", "screened"),
     "mending": ("drift", "noise", "times"),
@@ -123,7 +123,7 @@ class BlockRun:
         self.offset = self.value = 0.0
         self.still = False
         self.survey, self.next, self.mending = Survey(), NextBlock(), Mending()
-        self.ending = START
+        self.ending, self.fall, self.last = START, 1.0, 1.0
         self.screening.clear()
 
     def _program(self, fine: bool) -> BlockProgram:
@@ -181,7 +181,7 @@ class BlockRun:
                 self.revive()
             elif verdict.region is not None:
                 self.screen(verdict.region)
-            if not finished(self):
+            if not finished(self, check.target):
                 self.take(*self.solved())
 
     # -- starts --------------------------------------------------------------------------------
