@@ -223,6 +223,7 @@ def compress(
         f"{out}, in place of {store}",
         {
             "rows": f"{report.count(made.n_rows)} for {report.count(record['rows'])}",
+            "size": f"{report.size(made.stored_bytes)} for {report.size(dataset.stored_bytes)}",
             "left out": f"{report.count(record['out'])} proved to be out",
             "merged" if record["features"] != "as they were" or not how["exact"] else "kept": (
                 f"{report.count(record['bound'])} proved to be at their bound"

@@ -31,6 +31,9 @@ INSIDE = 1e-2
 APART = 1e-3
 """Part of the mean product that the smallest may be, or a step is made anew."""
 
+SHORTEST = 1e-3
+"""Part of that way below which a step is made no shorter."""
+
 REFINED = 2
 """Times that a direction is mended by what its system leaves."""
 
@@ -234,7 +237,9 @@ class _Path:
 
         Where all products would vanish first, and from that what is aimed at, and how far products
         are from what their sums promise. Mended by that a step can turn in circles: where products
-        fall too little, or some run ahead of the others, by less of it, and at last not at all.
+        fall too little, or some run ahead of the others, by less of it, and at last not at all. Nor
+        does a whole step lower their mean for certain, as the square of what it moves w by adds to
+        that; a short one does.
         """
         self.steps += 1
         try:
@@ -277,6 +282,11 @@ class _Path:
             most = float(np.mean(products))
             if most <= 0.9 * mean and float(np.min(products, initial=most)) >= APART * most:
                 break
+        part = STEP
+        while most > (1.0 - 0.1 * length) * mean and part > SHORTEST:
+            part *= 0.5
+            length, products = after(step, part)
+            most = float(np.mean(products))
         dx, dlow, dhigh, dmu = step
         moved = (
             x + length * dx,

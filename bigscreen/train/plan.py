@@ -76,6 +76,8 @@ STORED_CUBES = 20.0
 """What a solve over their stored features comes to, in m^3 (measured: 2,500 landmarks)."""
 KEPT_BYTES, ZONE = 2, 0.2
 """An entry that products go over again and again; part of all rows that they are with, at most."""
+DESCENT_BYTES = 2**24
+"""What a thread of coordinate descent has beside the rows (measured: 5 to 20 MiB)."""
 SAMPLE_BYTES = 24
 """A feature of the rows that the closing pass looks at in float64."""
 MOST_COLUMNS = 4000
@@ -277,7 +279,8 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         work = interior_bytes(n, m)
     if solver in STOCHASTIC and not linear:
         work = square  # T in either precision, and the machines that are tried
-    tiles = threads * 2048 * (m + 1) * (4 + 4) if solver == "newton" else threads * 2**25
+    tiles = threads * (2048 * (m + 1) * (4 + 4) if solver == "newton" else 2**25)
+    tiles = threads * DESCENT_BYTES if solver == "cd" else tiles
     # Pair steps keep rows of the matrix of products between the rows.
     cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
     states = n * SOLVER_ROW_BYTES + cache

@@ -114,3 +114,21 @@ def test_a_run_that_is_killed_leaves_nothing_half_written(fitted, tmp_path):
             Model.load(tmp_path / "n.bsm")
     ran(*args, fitted / "bound.csv", "--overwrite")
     assert Model.load(tmp_path / "n.bsm").provenance["rows"] == 495
+
+
+def test_a_compressed_store_says_its_size_and_how_to_fit_it(fitted, tmp_path):
+    small = tmp_path / "small.store"
+    said = ran("compress", fitted / "m", fitted / "s", small)
+    store = Dataset.open(small)
+    assert f"rows {store.n_rows} for 500" in said.replace("│", "").replace("  ", " ")
+    assert " KiB for " in said and "--kernel linear --C 1" in said
+    found = {}
+    for name, rows, how in (
+        ("whole", fitted / "s", ("--landmarks", 40, "--gamma", 0.5)),
+        ("small", small, ("--kernel", "linear", "--C", 1)),
+    ):
+        ran("fit", rows, tmp_path / name, *how, "--tol", 1e-8, "--json", tmp_path / f"{name}.json")
+        found[name] = json.loads((tmp_path / f"{name}.json").read_text())["primal"]
+    assert found["small"] == pytest.approx(found["whole"], rel=3e-8)
+    same = ("compress", fitted / "m", fitted / "s", fitted / "s", "--overwrite")
+    assert "stays as it is" in ran(*same, code=2)

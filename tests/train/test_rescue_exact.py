@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from any_world import INTERCEPTS, KINDS, any_world, is_right
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.datasets import load_breast_cancer
@@ -60,6 +60,8 @@ def rows(n=400, labels=2, scales=SCALES):
     size=st.sampled_from([0.1, 1.0, 100.0]),
     d=st.sampled_from([1, 3, 80]),
 )
+# Whole steps went in circles here, their products now halved and now doubled.
+@example(seed=98, n=4, kind="nu-svc", intercept="none", kernel="linear", size=0.1, d=80)
 def test_the_oracles_optimum(seed, n, kind, intercept, kernel, size, d):
     w = any_world(seed, n, kind, intercept, kernel=kernel, size=size, d=d)
     assume(abs(w.optimum.primal) > 1e-9)  # else the rows' hulls meet, and all is rounding

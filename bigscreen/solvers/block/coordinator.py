@@ -123,7 +123,8 @@ class BlockRun:
         self.offset = self.value = 0.0
         self.still = False
         self.survey, self.next, self.mending = Survey(), NextBlock(), Mending()
-        self.ending, self.fall, self.last = START, 1.0, 1.0
+        self.ending = START
+        self.fall = self.last = 1.0  # by what part the gap falls in a round; the gap before it
         self.screening.clear()
 
     def _program(self, fine: bool) -> BlockProgram:

@@ -52,7 +52,8 @@ def finished(run: BlockRun, target: float) -> bool:
     Not where blocks come to the relative gap ``target`` before that is worth it.
     """
     before = run.point().relative_gap
-    run.fall, run.last = np.sqrt(run.fall * min(before / run.last, 1.0)), before
+    now = before if 0.0 < before < 1.0 else 1.0  # (a P near 0 has any relative gap, or none)
+    run.fall, run.last = float(np.sqrt(run.fall * min(now / run.last, 1.0))), now
     if not before <= run.ending or not run.design.definite:
         return False
     if target > CLOSE and before * run.fall**WORTH <= target:

@@ -163,7 +163,8 @@ class PathSolve(BlockRun):
         self._known, self.open = self.dual, int(stack.sum())
         self.screening.clear()
         # The new problem's alpha is the last one's or a multiple, and so is what is off of scores.
-        self.ending, self.fall, self.last = START, 1.0, 1.0
+        self.ending = START
+        self.fall = self.last = 1.0  # by what part the gap falls in a round; the gap before it
         self.mending = Mending(drift=float(np.abs(self.alpha).sum()))
         self.still, self._whole = False, np.empty(0, np.int64)
         kernel = self.design.kernel
