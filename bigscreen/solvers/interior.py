@@ -25,14 +25,14 @@ PLACE = "interior"
 STEP = 0.995
 """Part of the way to the nearest bound that a step goes at most."""
 
+SHORTEST = 1e-3
+"""Part of that way below which a step is made no shorter."""
+
 INSIDE = 1e-2
 """Part of its box that a variable is from its ends at first."""
 
 APART = 1e-3
 """Part of the mean product that the smallest may be, or a step is made anew."""
-
-SHORTEST = 1e-3
-"""Part of that way below which a step is made no shorter."""
 
 REFINED = 2
 """Times that a direction is mended by what its system leaves."""

@@ -279,8 +279,8 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         work = interior_bytes(n, m)
     if solver in STOCHASTIC and not linear:
         work = square  # T in either precision, and the machines that are tried
-    tiles = threads * (2048 * (m + 1) * (4 + 4) if solver == "newton" else 2**25)
-    tiles = threads * DESCENT_BYTES if solver == "cd" else tiles
+    tile = DESCENT_BYTES if solver == "cd" else 2**25
+    tiles = threads * (2048 * (m + 1) * (4 + 4) if solver == "newton" else tile)
     # Pair steps keep rows of the matrix of products between the rows.
     cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
     states = n * SOLVER_ROW_BYTES + cache

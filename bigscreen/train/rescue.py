@@ -29,7 +29,7 @@ OF_LOOK, OF_FEATURE, CUBES = 5e6, 2.0, 10.0
 """What a look takes whatever there is to look at, and for a feature of a row, in `terms`; its step
 takes one for so many of the features' cube."""
 
-PATIENCE = 0.25
+WAITED = 0.25
 """Part of what an interior point takes that looks may take before it goes on."""
 
 MOST_ROWS = 10_000
@@ -87,7 +87,7 @@ class ExactRescue(_ByInterior):
 def most_looks(n: int, m: int) -> float:
     """Looks of a Newton at n rows of m features after which an interior point goes on."""
     look = OF_LOOK + OF_FEATURE * n * m + m**3 / CUBES
-    return max(MANY, PATIENCE * terms(n, m) / look)
+    return max(MANY, WAITED * terms(n, m) / look)
 
 
 def raw_features(design: Design) -> bool:

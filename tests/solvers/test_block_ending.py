@@ -29,7 +29,7 @@ def ended(monkeypatch):
     moved = []
 
     def tried(run, target):
-        near = run.point().relative_gap <= run.ending
+        near = run.point().relative_gap <= run.ending.start
         moves = ending.finished(run, target)
         moved.extend([moves] if near else [])
         return moves

@@ -21,7 +21,7 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.problems.violation import apart as ends_apart
 from bigscreen.problems.violation import extremes, unit
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.block.ending import START, finished
+from bigscreen.solvers.block.ending import Ending, finished
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import Slots
 from bigscreen.solvers.block.mending import Mending, mend, mendable, rough
@@ -66,7 +66,8 @@ SMALLEST = 512
 """Rows of a block at least, if there are so many."""
 
 SAVED = {
-    "": ("alpha", "mu", "offset", "value", "size", "still", "keys", "ending", "fall", "last"),
+    "": ("alpha", "mu", "offset", "value", "size", "still", "keys"),
+    "ending": ("start", "fall", "last"),
     "effort": ("spent", "terms", "full_passes", "partial_passes"),
     "screening": ("counts", "false_removals", "screened"),
     "mending": ("drift", "noise", "times"),
@@ -123,8 +124,7 @@ class BlockRun:
         self.offset = self.value = 0.0
         self.still = False
         self.survey, self.next, self.mending = Survey(), NextBlock(), Mending()
-        self.ending = START
-        self.fall = self.last = 1.0  # by what part the gap falls in a round; the gap before it
+        self.ending = Ending()
         self.screening.clear()
 
     def _program(self, fine: bool) -> BlockProgram:

@@ -7,6 +7,7 @@ problem, all other rows fixed, is solved exactly (`face`); rows that then violat
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -46,17 +47,35 @@ FEW, MOST, SHARE = 512, 3072, 300
 a factor costs the cube of them, and the blocks that it saves about n times as many entries."""
 
 
+@dataclass
+class Ending:
+    """From which relative gap on the end is tried, and how blocks alone do.
+
+    ``fall``: by what part a round lowers the gap, of late; ``last``: the gap before it.
+    """
+
+    start: float = START
+    fall: float = 1.0
+    last: float = 1.0
+
+    def note(self, gap: float) -> None:
+        """Count a round that has come to this relative gap."""
+        now = gap if 0.0 < gap < 1.0 else 1.0  # (a P near 0 has any, or none)
+        self.fall, self.last = float(np.sqrt(self.fall * min(now / self.last, 1.0))), now
+
+    def worth(self, gap: float, target: float) -> bool:
+        """Whether to try it at this gap: blocks would not soon come to what is asked for."""
+        return gap <= self.start and (target <= CLOSE or gap * self.fall**WORTH > target)
+
+
 def finished(run: BlockRun, target: float) -> bool:
     """Go to the optimum of all rows that could move, if they are few; whether alpha has moved.
 
     Not where blocks come to the relative gap ``target`` before that is worth it.
     """
     before = run.point().relative_gap
-    now = before if 0.0 < before < 1.0 else 1.0  # (a P near 0 has any relative gap, or none)
-    run.fall, run.last = float(np.sqrt(run.fall * min(now / run.last, 1.0))), now
-    if not before <= run.ending or not run.design.definite:
-        return False
-    if target > CLOSE and before * run.fall**WORTH <= target:
+    run.ending.note(before)
+    if not run.ending.worth(before, target) or not run.design.definite:
         return False
     ids = _open(run)
     if ids is None:
@@ -78,13 +97,13 @@ def finished(run: BlockRun, target: float) -> bool:
         faces.solve()
     found = part.sign * faces.c + 0.0
     if np.array_equal(found, alpha):
-        run.ending = LATER * before
+        run.ending.start = LATER * before
         run.look()
         return False
     end = Stretch(found, G, part.sign * faces.g)
     run.take(part, ids, X, end, run.gram.ids[run.next.stay], exact=not fine)
     if not run.point().relative_gap <= 0.5 * before:
-        run.ending = LATER * before
+        run.ending.start = LATER * before
     return True
 
 

@@ -19,7 +19,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.solvers.block.coordinator import LARGEST, START_ROWS, BlockRun
-from bigscreen.solvers.block.ending import START
+from bigscreen.solvers.block.ending import Ending
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import KernelColumns
 from bigscreen.solvers.block.mending import Mending
@@ -163,8 +163,7 @@ class PathSolve(BlockRun):
         self._known, self.open = self.dual, int(stack.sum())
         self.screening.clear()
         # The new problem's alpha is the last one's or a multiple, and so is what is off of scores.
-        self.ending = START
-        self.fall = self.last = 1.0  # by what part the gap falls in a round; the gap before it
+        self.ending = Ending()
         self.mending = Mending(drift=float(np.abs(self.alpha).sum()))
         self.still, self._whole = False, np.empty(0, np.int64)
         kernel = self.design.kernel
