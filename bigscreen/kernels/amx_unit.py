@@ -31,23 +31,19 @@ def is_product(pairing: str) -> bool:
     return pairing != "manhattan"
 
 
-def multiplies(pairing: str) -> bool:
-    """Whether this process has the unit, and values of this kind are products."""
-    return is_product(pairing) and amx.available()
-
-
-def worth_it(pairing: str, d: int, written: bool) -> bool:
-    """Whether the unit is used for rows of d columns whose entries are written down, or summed.
+def worth_it(d: int, written: bool) -> bool:
+    """Whether products of rows of d columns that are written down, or summed, go through the unit.
 
     All that it depends on is the same on every worker with a unit.
     """
-    return multiplies(pairing) and not (written and d < NARROW)
+    return amx.available() and not (written and d < NARROW)
 
 
 def serves(side: Operand, pairing: str, dtype: DTypeLike, written: bool) -> bool:
     """Whether the unit computes entries to this right side."""
-    d = side.X.shape[1]
-    return dtype == np.float32 and worth_it(pairing, d, written) and side.rare is None
+    if dtype != np.float32 or not is_product(pairing):
+        return False
+    return worth_it(side.X.shape[1], written) and side.rare is None
 
 
 def multiply(

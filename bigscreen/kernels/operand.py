@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import amx
+from bigscreen.kernels import amx, vnni
 from bigscreen.numerics.rows import (
     FloatArray,
     RowArrays,
@@ -24,6 +24,9 @@ from bigscreen.numerics.rows import (
 )
 
 PIECE_ENTRIES = 1 << 18  # rows made dense at once, to be packed
+
+MEASURED = "position", "origin", "grid"
+"""What says how products with rows are computed: the same for parts of them, wherever they are."""
 
 # ns an entry, one thread, AVX-512: a column of a dense product; a nonzero two rows share.
 DENSE_COST = 0.02
@@ -77,9 +80,9 @@ class Operand:
     Notes
     -----
     What a kernel needs beyond X on the RIGHT side is made at first use and kept: a copy for the
-    matrix unit, or a centred one (RBF, when the mean carries a quarter of the squared norm or
-    more), a transposed copy (Laplacian), and for CSR the frequent columns as a dense array and an
-    index of the others; of float64 rows one rounded to float32.
+    matrix unit, one as bytes where rows are such, or a centred one (RBF, when the mean carries a
+    quarter of the squared norm or more), a transposed copy (Laplacian), and for CSR the frequent
+    columns as a dense array and an index of the others; of float64 rows one rounded to float32.
     """
 
     def __init__(self, X: Any, ids: NDArray[np.int64] | None = None) -> None:
@@ -94,13 +97,19 @@ class Operand:
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what can be made again, but for where products are measured from."""
-        names = ("X", "ids", "sqnorms", "position", "origin")
+        names = ("X", "ids", "sqnorms", *MEASURED)
         known = {name: vars(self)[name] for name in names if name in vars(self)}
         return {**known, "_packed": {}, "_parts": {}}
 
     def part(self, places: NDArray[np.int64]) -> "Operand":
         """Rows at these places (int64), with their ids."""
         return Operand(self.X[places], None if self.ids is None else self.ids[places])
+
+    def measured_as(self, other: "Operand") -> None:
+        """Measure products as with those rows, all of these among them: entries are the same."""
+        for name in MEASURED:
+            if name != "grid" or vnni.available():
+                setattr(self, name, getattr(other, name))
 
     def shared_part(self, places: NDArray[np.int64]) -> "Operand":
         """The same, made once and kept with these rows: for what every shard asks for."""
@@ -172,11 +181,26 @@ class Operand:
         """
         mean = self.dense.mean(axis=0, dtype=np.float64) if len(self) else np.zeros(1)
         worth = float(mean @ mean) * len(self) > 0.25 * float(self.sqnorms.sum())
-        # What the matrix unit takes as integers stays that.
-        steps = (1.0, amx.LEVELS) if amx.available() else ()
-        if not worth or any(_on_grid(self.dense, k) for k in steps):
+        # What is multiplied as integers stays that.
+        steps = (1.0, amx.LEVELS) if worth and amx.available() else ()
+        whole = worth and vnni.available() and self.grid is not None
+        if not worth or whole or any(_on_grid(self.dense, k) for k in steps):
             return np.zeros(self.dense.shape[1], self.X.dtype)
         return mean.astype(self.X.dtype)
+
+    @cached_property
+    def grid(self) -> vnni.Grid | None:
+        """How rows stand for 8-bit integers; None if they do not."""
+        return vnni.grid_of(self.dense)
+
+    @cached_property
+    def bytes(self) -> vnni.Bytes:
+        """`dense` as those integers, for the right side."""
+        assert self.grid is not None
+        n, d = self.dense.shape
+        into = vnni.packed(vnni.space(n, d, vnni.RIGHT), n)
+        vnni.pack(self.dense, into, 0, self.grid, True)
+        return into
 
     @cached_property
     def single(self) -> NDArray[Any]:

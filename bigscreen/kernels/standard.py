@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import amx_unit
+from bigscreen.kernels import amx_unit, vnni, vnni_entries
 from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, output, product_error
 from bigscreen.kernels.entries import (
     LaplacianTerms,
@@ -93,6 +93,8 @@ class Compiled(Kernel):
     def prepare(self, side: Operand) -> None:
         if amx_unit.serves(side, self.pairing, np.float32, written=True):
             side.packed(self.pairing)
+        elif vnni_entries.serves(side, self.pairing, np.float32):
+            _ = side.bytes
         else:
             _ = side.transposed(np.float32) if self.pairing == "manhattan" else side.centred
 
@@ -104,6 +106,17 @@ class Compiled(Kernel):
         if amx_unit.serves(B, self.pairing, dtype, written=True):
             amx_unit.multiply(terms, A, B, self.pairing, None, out)
             return out
+        if not vnni_entries.serves(B, self.pairing, dtype):
+            return self._tiled(A, B, dtype, out)
+        off = vnni_entries.multiply(terms, A, B, self.pairing, dtype, None, out)
+        if len(off):
+            out[off] = self._tiled(vnni_entries.others(A, off), B, dtype)[: len(off)]
+        return out
+
+    def _tiled(
+        self, A: AnyRows, B: Operand, dtype: np.dtype[Any], out: NDArray[Any] | None = None
+    ) -> NDArray[Any]:
+        out, terms = output(A, B, out, dtype), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype, out):
             _finish(terms, tile)
         return out
@@ -118,6 +131,17 @@ class Compiled(Kernel):
         if amx_unit.serves(B, self.pairing, dtype, written=False):
             amx_unit.multiply(terms, A, B, self.pairing, VT, out)
             return out
+        if not vnni_entries.serves(B, self.pairing, dtype):
+            return self._tiled_dots(A, B, VT, dtype)
+        off = vnni_entries.multiply(terms, A, B, self.pairing, dtype, VT, out)
+        if len(off):
+            out[off] = self._tiled_dots(vnni_entries.others(A, off), B, VT, dtype)[: len(off)]
+        return out
+
+    def _tiled_dots(
+        self, A: AnyRows, B: Operand, VT: FloatArray, dtype: np.dtype[Any]
+    ) -> FloatArray:
+        out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
         for tile in tiles(A, B, self.values(B, dtype), dtype):
             _finish_dots(terms, tile, VT, out)
         return out
@@ -323,15 +347,18 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
     return _KINDS[name](**{key: given[key] for key in given if key in own})
 
 
+def made_of_products(name: str) -> bool:
+    """Whether entries of the kernel of this name are made of inner products of rows."""
+    kind = _KINDS.get(name)
+    return kind is not None and issubclass(kind, Compiled) and amx_unit.is_product(kind.pairing)
+
+
 def on_matrix_unit(name: str, d: int, written: bool = True) -> bool:
     """Whether the matrix unit computes float32 entries between dense rows of so many columns.
 
     Entries that are written down, or those that are multiplied with vectors at once.
     """
-    kind = _KINDS.get(name)
-    if kind is None or not issubclass(kind, Compiled):
-        return False
-    return amx_unit.worth_it(kind.pairing, d, written)
+    return made_of_products(name) and amx_unit.worth_it(d, written)
 
 
 def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
@@ -341,7 +368,7 @@ def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
     if not isinstance(kernel, Compiled) or not amx_unit.is_product(kernel.pairing):
         return "compiled loops"
     if not on_matrix_unit(kernel.name, d, written=False):
-        return "BLAS"
+        return "BLAS, or exact products where rows are bytes" if vnni.available() else "BLAS"
     if is_sparse:
         return "matrix unit, or BLAS where columns are rare"
     if not on_matrix_unit(kernel.name, d):

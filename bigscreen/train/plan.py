@@ -16,8 +16,8 @@ from bigscreen.errors import in_units
 from bigscreen.features.landmarks import choosing_bytes
 from bigscreen.features.nystrom import LARGE
 from bigscreen.fleet.lockstep import MOST
-from bigscreen.kernels import amx
-from bigscreen.kernels.standard import on_matrix_unit
+from bigscreen.kernels import amx, vnni
+from bigscreen.kernels.standard import made_of_products, on_matrix_unit
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
 from bigscreen.solvers.newton.coordinator import ENTRIES, LARGE_ROWS, PART, PRODUCT_ROWS
@@ -465,9 +465,14 @@ def _features(
 
 CACHE_SHARE = 0.3
 """Part of the memory allowed that kernel columns may take where nobody says how much."""
-AGAIN_BYTES, AGAIN_COLUMNS = 2**28, 256
-"""Kept where rows are so narrow that the matrix unit computes kernel columns as fast as memory that
-was never written can be had: of more, nothing is gained (measured: a9a, ijcnn1, covtype)."""
+AGAIN_BYTES = 2**28
+"""Kept where an entry of them is computed about as fast as memory that was never written can be
+had: of more, nothing is gained, or time is lost (measured, with 256 MiB for all: ijcnn1, 22
+columns, .7 of the time; covtype, 54, .87; a9a, 123 flags, .6; mnist, 784 pixels, .88)."""
+AGAIN_COLUMNS, AGAIN_UNIT_COLUMNS, AGAIN_BYTE_COLUMNS = 64, 256, 1024
+"""Columns of dense rows up to which that is so: by BLAS, by the matrix unit, and of bytes."""
+BYTE_ROWS = 64
+"""Rows of some chunks by which data are taken for bytes."""
 EXACT_ROW_BYTES = 320
 """State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
 COPIES = 2
@@ -490,6 +495,19 @@ LOOKED_UP, STEPS_COST = 0.4, 75.0
 steps and scores take for each of those entries (measured: 3 to 180)."""
 
 
+def _computed_again(data: Rows, kernel: str) -> bool:
+    """Whether kernel columns are computed about as fast as memory for them can be had."""
+    d = data.n_features
+    if data.is_sparse or not made_of_products(kernel) or d > AGAIN_BYTE_COLUMNS:
+        return False
+    if d <= AGAIN_COLUMNS or on_matrix_unit(kernel, d):
+        return d <= AGAIN_UNIT_COLUMNS
+    return vnni.available() and all(
+        vnni.grid_of(data.X(start, min(start + BYTE_ROWS, stop))) is not None
+        for start, stop in {data.chunk(k) for k in (0, data.n_chunks // 2, data.n_chunks - 1)}
+    )
+
+
 def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     """Say how many kernel columns can be kept; refuse what cannot fit."""
     n, d = data.n_rows, data.n_features
@@ -502,7 +520,6 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     base = request.base_bytes
     # The closing pass, which writes no entries down, has its rows packed in any case.
     packed = not data.is_sparse and on_matrix_unit(request.kernel, d, written=False)
-    on_unit = packed and on_matrix_unit(request.kernel, d)
     wanted = amx.row_bytes(d) if packed else row_bytes
     rows = int(n * ((COPIES - 1 + pairs) * row_bytes + wanted))
     if request.strategy == "one" and classifiers > 1 and not request.cluster:
@@ -521,7 +538,7 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     fixed = base + rows + states + work + wide
     room = int(request.memory - fixed)
     share = int(CACHE_SHARE * request.memory)
-    if on_unit and d <= AGAIN_COLUMNS and not pairs:
+    if not pairs and _computed_again(data, request.kernel):
         share = min(share, AGAIN_BYTES)
     cache = request.cache or max(min(share, room), min(FEWEST, n) * column)
     cache = min(cache, column * n)

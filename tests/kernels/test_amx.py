@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bigscreen.kernels import amx, amx_unit, operand
+from bigscreen.kernels import amx, amx_unit, operand, vnni
 from bigscreen.kernels.base import product_error
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
@@ -268,14 +268,15 @@ def test_the_unit_serves_products_alone(monkeypatch):
     assert multiplied_by(None, 40, False) == "compiled loops"
     assert multiplied_by(Rbf(0.1), 40, True) == "matrix unit, or BLAS where columns are rare"
     assert multiplied_by(Precomputed(), 40, False) == "the kernel given"
-    monkeypatch.setattr(amx, "available", lambda: False)
+    for units in (amx, vnni):
+        monkeypatch.setattr(units, "available", lambda: False)
     assert multiplied_by(Rbf(0.1), 40, False) == multiplied_by(Rbf(0.1), 2, True) == "BLAS"
 
 
 def test_the_unit_can_be_switched_off():
     told = (
         "from bigscreen.kernels import amx, amx_unit\n"
-        "print(amx.available(), amx_unit.multiplies('product'))"
+        "print(amx.available(), amx_unit.worth_it(40, True))"
     )
     off = {**os.environ, "BIGSCREEN_AMX": "0"}
     shown = subprocess.run([sys.executable, "-c", told], env=off, capture_output=True, text=True)

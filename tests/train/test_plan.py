@@ -12,7 +12,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.kernels import amx
+from bigscreen.kernels import amx, vnni
 from bigscreen.train import speed
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import FEW_ROWS
@@ -92,22 +92,37 @@ def test_what_is_allowed_is_not_refused():
     assert refused.refusal is not None
 
 
-def test_columns_that_are_quickly_computed_again_take_little(monkeypatch):
-    n, options = 20_000, TrainOptions(exact=True, memory=2**33)
-    for unit, most in ((True, 2**28), (False, 4 * n * n)):
-        monkeypatch.setattr(amx, "available", lambda unit=unit: unit)
-        assert plan(rows(n, 40), options).cache_bytes == most
-    monkeypatch.setattr(amx, "available", lambda: True)
+@pytest.mark.parametrize(
+    ("d", "flags", "by", "little"),
+    [
+        (3, False, (), True),
+        (64, False, (), True),
+        (65, False, (), False),
+        (65, True, (), False),
+        (65, False, (amx,), True),
+        (257, True, (amx,), False),
+        (65, False, (vnni,), False),
+        (65, True, (vnni,), True),
+        (1025, True, (vnni,), False),
+    ],
+)
+def test_columns_that_are_quickly_computed_again_take_little(d, flags, by, little, monkeypatch):
+    n, options = 20_000, TrainOptions(exact=True, memory=2**34)
+    for unit in (amx, vnni):
+        monkeypatch.setattr(unit, "available", lambda unit=unit: unit in by)
+    data = rows(n, d)
+    if flags:
+        data = MemoryDataset((data.X(0, n) > 1).astype(np.float32), data.y(0, n), [0, 1])
+    assert plan(data, options).cache_bytes == (2**28 if little else 4 * n * n)
     other = replace(options, kernel="laplacian")
-    assert plan(rows(n, 40), other).cache_bytes == 4 * n * n
-    # So narrow that the unit does not write them.
-    assert plan(rows(n), options).cache_bytes == 4 * n * n
+    assert plan(data, other).cache_bytes == 4 * n * n
 
 
 def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
-    monkeypatch.setattr(amx, "available", lambda: False)
+    for unit in (amx, vnni):
+        monkeypatch.setattr(unit, "available", lambda: False)
     n = 20_000
-    data, column = rows(n), 4 * n
+    data, column = rows(n, 65), 4 * n
     outlines = [plan(data, TrainOptions(exact=True, memory=m)) for m in (2**30, 2**33, 2**40)]
     cached = [outline.cache_bytes for outline in outlines]
     assert all(outline.refusal is None for outline in outlines)

@@ -132,7 +132,7 @@ class KernelColumns:
         self.side, self.rows = self._whole(side), len(side)
         if isinstance(self.kernel, Compiled):
             # Measured from where all rows were: columns computed again are those that are kept.
-            self.side.position, self.side.origin = before.position, before.origin
+            self.side.measured_as(before)
         # In place: fresh memory costs more than the copying.
         squeeze(
             old.reshape(-1), old.shape[1], len(self.side), np.flatnonzero(self.owner >= 0), keep
