@@ -208,5 +208,5 @@ def product_error(sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> 
     second term is what falls below float32's range, or below that of the parts that the matrix unit
     multiplies.
     """
-    lost = d * SMALLEST * (1.0 + np.sqrt(sqnorm_a) + math.sqrt(max_sqnorm_b))
+    lost = d * SMALLEST * (1.0 + np.sqrt(sqnorm_a) + np.sqrt(max_sqnorm_b))
     return U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b) + lost
