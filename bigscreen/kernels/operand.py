@@ -90,6 +90,7 @@ class Operand:
         self.ids = ids
         self.sqnorms = sqnorms(as_rows(self.X))
         self._packed: dict[str, amx.Packed] = {}
+        self._panels: dict[str, vnni.Panels] = {}
         self._parts: dict[bytes, Operand] = {}
 
     def __len__(self) -> int:
@@ -99,7 +100,7 @@ class Operand:
         """Without what can be made again, but for where products are measured from."""
         names = ("X", "ids", "sqnorms", *MEASURED)
         known = {name: vars(self)[name] for name in names if name in vars(self)}
-        return {**known, "_packed": {}, "_parts": {}}
+        return {**known, "_packed": {}, "_panels": {}, "_parts": {}}
 
     def part(self, places: NDArray[np.int64]) -> "Operand":
         """Rows at these places (int64), with their ids."""
@@ -180,27 +181,28 @@ class Operand:
         taken off first, both are no larger than the spread of the data.
         """
         mean = self.dense.mean(axis=0, dtype=np.float64) if len(self) else np.zeros(1)
-        worth = float(mean @ mean) * len(self) > 0.25 * float(self.sqnorms.sum())
+        most = 0.25 * float(self.sqnorms.sum())
         # What is multiplied as integers stays that.
+        if float(mean @ mean) * len(self) > most and vnni.available() and self.grid is not None:
+            mean[self.grid.small] = 0.0
+        worth = float(mean @ mean) * len(self) > most
         steps = (1.0, amx.LEVELS) if worth and amx.available() else ()
-        whole = worth and vnni.available() and self.grid is not None
-        if not worth or whole or any(_on_grid(self.dense, k) for k in steps):
+        if not worth or any(_on_grid(self.dense, k) for k in steps):
             return np.zeros(self.dense.shape[1], self.X.dtype)
         return mean.astype(self.X.dtype)
 
     @cached_property
     def grid(self) -> vnni.Grid | None:
-        """How rows stand for 8-bit integers; None if they do not."""
+        """Which columns stand for 8-bit integers, and how; None if most do not."""
         return vnni.grid_of(self.dense)
 
-    @cached_property
-    def bytes(self) -> vnni.Bytes:
-        """`dense` as those integers, for the right side."""
-        assert self.grid is not None
-        n, d = self.dense.shape
-        into = vnni.packed(vnni.space(n, d, vnni.RIGHT), n)
-        vnni.pack(self.dense, into, 0, self.grid, True)
-        return into
+    def in_panels(self, pairing: str) -> vnni.Panels:
+        """`dense`, for "distance" moved to the origin, for the right side of products of bytes."""
+        if pairing not in self._panels:
+            assert self.grid is not None
+            origin = self.moved(pairing)
+            self._panels[pairing] = vnni.packed(self.dense, self.grid, origin, vnni.RIGHT)
+        return self._panels[pairing]
 
     @cached_property
     def single(self) -> NDArray[Any]:

@@ -94,7 +94,7 @@ class Compiled(Kernel):
         if amx_unit.serves(side, self.pairing, np.float32, written=True):
             side.packed(self.pairing)
         elif vnni_entries.serves(side, self.pairing, np.float32):
-            _ = side.bytes
+            side.in_panels(self.pairing)
         else:
             _ = side.transposed(np.float32) if self.pairing == "manhattan" else side.centred
 
@@ -368,7 +368,7 @@ def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
     if not isinstance(kernel, Compiled) or not amx_unit.is_product(kernel.pairing):
         return "compiled loops"
     if not on_matrix_unit(kernel.name, d, written=False):
-        return "BLAS, or exact products where rows are bytes" if vnni.available() else "BLAS"
+        return "BLAS, or exact products of columns that are bytes" if vnni.available() else "BLAS"
     if is_sparse:
         return "matrix unit, or BLAS where columns are rare"
     if not on_matrix_unit(kernel.name, d):

@@ -1,8 +1,9 @@
-"""Exact products of rows of 8-bit integers (AVX-512 VNNI), where a processor has the instructions.
+"""Exact products of columns of 8-bit integers (AVX-512 VNNI), where a processor has them.
 
-Bytes, flags, one-hot columns, small counts and pixels that were divided by 255 are multiplied as
+Flags, one-hot columns, small counts, bytes, and pixels that were divided by 255 are multiplied as
 the integers they stand for, sixteen sums of four products an instruction: a quarter of what BLAS
-takes for float32 numbers, and nothing is rounded. All other rows go through BLAS as they would.
+takes for float32 numbers, and nothing is rounded. Of rows that are such for the most part the other
+columns are multiplied beside them, in float32.
 
     <a, b> = <a - l, b - r> + r <a, 1> + l <1, b> - d l r
 
@@ -25,19 +26,19 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from bigscreen.kernels import amx
-from bigscreen.numerics.rows import aligned, njit
+from bigscreen.numerics.rows import FloatArray, aligned, njit
 
 LEFT, RIGHT = 8, 32
 """Rows of a panel on either side: their 8 x 32 sums stay in registers."""
 
-QUAD = 4
-"""Columns that are multiplied and added at once."""
+WORD = 4
+"""Bytes of a row that an instruction takes: four small integers, or a float32 number."""
 
 PITCH = 528
 """Distance of two rows of sums: not to fall on the same places of the first-level cache."""
 
 MOST = 2**14
-"""Columns; of more a distance might not fit its 32 bits."""
+"""Columns of bytes; of more a distance might not fit its 32 bits."""
 
 SHIFT = 128
 
@@ -59,71 +60,81 @@ def available() -> bool:
 
 
 class Grid(NamedTuple):
-    """What the rows on the right are multiples of, and how they and others become bytes.
+    """What columns of the right side are multiples of, and how rows become bytes.
 
-    steps: rows times steps are integers. left, right: what is taken off those on either side.
+    Rows times steps are integers in the columns ``small``, int64; ``others`` are all the rest.
+    left, right: what is taken off the integers on either side.
     """
 
     steps: float
     left: int
     right: int
+    small: NDArray[np.int64]
+    others: NDArray[np.int64]
 
     @property
-    def least(self) -> int:
-        """The smallest integer that may stand on the left; the largest is 255 more."""
-        return self.left - SHIFT
+    def exact(self) -> bool:
+        """Whether products of whole rows are those of integers, no number having been rounded."""
+        return self.steps == 1.0 and not len(self.others)
 
 
-class Bytes(NamedTuple):
+class Panels(NamedTuple):
     """Rows as the instructions read them.
 
-    numbers: uint8 (panels, quads, rows of a panel, QUAD). sums, squares: int64 (rows,), of the
+    small: uint8 (panels, words, rows of a panel, WORD). sums, squares: int64 (rows,), of the
     integers and of their squares. fits: bool (rows,), whether a row is on the grid (others are 0).
+    others: float32 (panels, other columns, rows of a panel). halves: float64 (rows,), half of what
+    those add to the squared norm.
     """
 
-    numbers: NDArray[np.uint8]
+    small: NDArray[np.uint8]
     sums: NDArray[np.int64]
     squares: NDArray[np.int64]
     fits: NDArray[np.bool_]
+    others: NDArray[np.float32]
+    halves: FloatArray
+
+
+Space = Callable[[tuple[int, ...], type], NDArray[Any]]
+"""Makes an array of this shape and type that begins where a cache line does."""
 
 
 def grid_of(rows: NDArray[Any]) -> Grid | None:
-    """The grid that all these rows (n, d) are on; None if there is none that bytes can hold."""
-    d = rows.shape[1]
-    if not 1 <= d <= MOST or not len(rows):
+    """The grid of rows (n, d), at least half of whose columns are bytes; None if there is none."""
+    n, d = rows.shape
+    if not (n and d):
         return None
     for steps in (1.0, amx.LEVELS) if d >= amx.FEWEST else (1.0,):
-        low, high = _range(rows, steps)
-        if low >= 0 and high <= 255:
-            return Grid(steps, SHIFT if high >= SHIFT else 0, 0)
-        if low >= -SHIFT and high < SHIFT:
-            return Grid(steps, 0, -SHIFT)
+        low, high = _ranges(rows, steps, d // 2)
+        plain, signed = (low >= 0) & (high <= 255), (low >= -SHIFT) & (high < SHIFT)
+        unsigned = np.sum(plain) >= np.sum(signed)
+        small = np.flatnonzero(plain if unsigned else signed)
+        if d <= 2 * len(small) and len(small) <= MOST:
+            others = np.setdiff1d(np.arange(d), small)
+            if not unsigned:
+                return Grid(steps, 0, -SHIFT, small, others)
+            return Grid(steps, SHIFT if high[small].max() >= SHIFT else 0, 0, small, others)
     return None
 
 
-def space(n_rows: int, d: int, panel: int) -> NDArray[np.uint8]:
-    """Of the numbers of that many rows, beginning where a cache line does."""
-    return aligned((-(-n_rows // panel), -(-d // QUAD), panel, QUAD), np.uint8)
+def packed(
+    rows: NDArray[Any], grid: Grid, origin: NDArray[Any], panel: int, space: Space = aligned
+) -> Panels:
+    """Rows (n, d) where products read them, LEFT or RIGHT in a panel.
 
-
-def packed(numbers: NDArray[np.uint8], n_rows: int) -> Bytes:
-    """Rows yet to be packed, in this space."""
-    sums = np.empty((2, n_rows), np.int64)
-    return Bytes(numbers, sums[0], sums[1], np.empty(n_rows, np.bool_))
-
-
-def pack(rows: NDArray[Any], into: Bytes, first: int, grid: Grid, right: bool) -> None:
-    """Put rows (n, d) where products read them, from row ``first`` on, a multiple of the panel."""
-    end, panel = first + len(rows), into.numbers.shape[2]
-    here = slice(first // panel, -(-end // panel))
-    least, shift = (grid.right, 0) if right else (grid.least, SHIFT)
-    _pack(
-        rows,
-        grid.steps,
-        (least, shift),
-        into.numbers[here],
-        (into.sums[first:end], into.squares[first:end], into.fits[first:end]),
-    )
+    Parameters
+    ----------
+    origin : (d,)
+        What is taken off the other columns; 0 for those of bytes.
+    """
+    n, m = len(rows), -(-len(rows) // panel)
+    small = space((m, -(-len(grid.small) // WORD), panel, WORD), np.uint8)
+    others = space((m, len(grid.others), panel), np.float32)
+    sums, fits, halves = np.empty((2, n), np.int64), np.empty(n, np.bool_), np.empty(n)
+    least, sign = (grid.left - SHIFT, SHIFT) if panel == LEFT else (grid.right, 0)
+    _pack(rows, grid.steps, grid.small, (least, sign), small, (sums[0], sums[1], fits))
+    _pack_others(rows, grid.others, origin, others, halves)
+    return Panels(small, sums[0], sums[1], fits, others, halves)
 
 
 @njit(nogil=True, cache=True)
@@ -138,17 +149,24 @@ def _level(x: Any, steps: float) -> float:
 
 
 @njit(nogil=True, cache=True)
-def _range(rows: NDArray[Any], steps: float) -> tuple[float, float]:
-    """The least and the largest integer that these rows stand for; infinite if not all do."""
-    low, high = 0.0, 0.0
-    for i in range(len(rows)):
+def _ranges(rows: NDArray[Any], steps: float, most: int) -> tuple[FloatArray, FloatArray]:
+    """The least and the largest integer of every column; infinite where not all are integers.
+
+    Where more than so many columns are such, of all.
+    """
+    n, d = rows.shape
+    low, high = np.zeros(d), np.zeros(d)
+    for i in range(n):
         wrong = 0
-        for k in range(rows.shape[1]):
+        for k in range(d):
             level = _level(rows[i, k], steps)
-            wrong += not abs(level) <= 255.0
-            low, high = min(low, level), max(high, level)
-        if wrong:
-            return -np.inf, np.inf
+            there = abs(level) <= 255.0
+            low[k] = min(low[k], level) if there else -np.inf
+            high[k] = max(high[k], level)
+            wrong += low[k] == -np.inf
+        if wrong > most:
+            low[:] = -np.inf
+            break
     return low, high
 
 
@@ -156,15 +174,16 @@ def _range(rows: NDArray[Any], steps: float) -> tuple[float, float]:
 def _pack(
     rows: NDArray[Any],
     steps: float,
+    columns: NDArray[np.int64],
     least: tuple[int, int],
     numbers: NDArray[np.uint8],
     known: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]],
 ) -> None:
-    n, d = rows.shape
-    quads, panel = numbers.shape[1], numbers.shape[2]
+    n, d = len(rows), len(columns)
+    words, panel = numbers.shape[1], numbers.shape[2]
     sums, squares, fits = known
-    row = np.zeros(quads * QUAD, np.uint8)
-    words, to = row.view(np.uint32), numbers.reshape(-1).view(np.uint32)
+    row = np.zeros(words * WORD, np.uint8)
+    here, to = row.view(np.uint32), numbers.reshape(-1).view(np.uint32)
     # A row's bytes are what it is above the least one, the sign of those on the left turned.
     low, sign = least
     for i in range(panel * len(numbers)):
@@ -172,7 +191,7 @@ def _pack(
         row[:] = 0
         if i < n:
             for k in range(d):
-                level = _level(rows[i, k], steps)
+                level = _level(rows[i, columns[k]], steps)
                 there = low <= level <= low + 255
                 wrong += not there
                 x = np.int64(level if there else 0.0)
@@ -183,9 +202,30 @@ def _pack(
                 row[:] = 0
                 total, square = np.int64(0), np.int64(0)
             sums[i], squares[i], fits[i] = total, square, wrong == 0
-        place = (i // panel) * quads * panel + i % panel
-        for q in range(quads):
-            to[place + q * panel] = words[q]
+        place = (i // panel) * words * panel + i % panel
+        for q in range(words):
+            to[place + q * panel] = here[q]
+
+
+@njit(nogil=True, cache=True)
+def _pack_others(
+    rows: NDArray[Any],
+    columns: NDArray[np.int64],
+    origin: NDArray[Any],
+    numbers: NDArray[np.float32],
+    halves: FloatArray,
+) -> None:
+    panel = numbers.shape[2]
+    for i in range(panel * len(numbers)):
+        to, square = numbers[i // panel, :, i % panel], 0.0
+        for k in range(len(columns)):
+            x = np.float32(0)
+            if i < len(rows):
+                x = np.float32(rows[i, columns[k]] - origin[columns[k]])
+            to[k] = x
+            square += np.float64(x) * np.float64(x)
+        if i < len(rows):
+            halves[i] = 0.5 * square
 
 
 def _instruction(function: Callable[..., Any]) -> Callable[..., None]:
@@ -193,25 +233,22 @@ def _instruction(function: Callable[..., Any]) -> Callable[..., None]:
     return cast("Callable[..., None]", intrinsic(function))
 
 
-def _text() -> str:
-    """Of `multiply_panels`: $0 and $1 walk along the panels, $2 counts, $6 is where sums go."""
+def _panels(multiply: str) -> Any:
+    """A function of (left, right, words, sums) whose instruction adds products of words to sums.
+
+    $0 and $1 walk along the panels, $2 counts down, $6 is where the sums go.
+    """
     lines = [f"vpxord %zmm{k}, %zmm{k}, %zmm{k}" for k in range(2 * LEFT)]
     lines += ["1:", "vmovdqu64 ($1), %zmm16", "vmovdqu64 64($1), %zmm17"]
     for r in range(LEFT):
         lines += [
-            f"vpbroadcastd {QUAD * r}($0), %zmm{18 + r % 4}",
-            f"vpdpbusd %zmm{18 + r % 4}, %zmm16, %zmm{2 * r}",
-            f"vpdpbusd %zmm{18 + r % 4}, %zmm17, %zmm{2 * r + 1}",
+            f"vpbroadcastd {WORD * r}($0), %zmm{18 + r % 4}",
+            f"{multiply} %zmm{18 + r % 4}, %zmm16, %zmm{2 * r}",
+            f"{multiply} %zmm{18 + r % 4}, %zmm17, %zmm{2 * r + 1}",
         ]
-    lines += [f"addq $${QUAD * LEFT}, $0", f"addq $${QUAD * RIGHT}, $1", "decq $2", "jnz 1b"]
+    lines += [f"addq $${WORD * LEFT}, $0", f"addq $${WORD * RIGHT}, $1", "decq $2", "jnz 1b"]
     for k in range(2 * LEFT):
         lines.append(f"vmovdqu32 %zmm{k}, {4 * PITCH * (k // 2) + 64 * (k % 2)}($6)")
-    return "\n".join(lines)
-
-
-@_instruction
-def multiply_panels(typing: Any, left: Any, right: Any, quads: Any, sums: Any) -> Any:
-    """The LEFT x RIGHT sums of two panels (addresses, at least one quad), PITCH numbers apart."""
     words = ir.IntType(64)
     registers = [f"~{{zmm{k}}}" for k in range(22)]
     flags = ["~{memory}", "~{dirflag}", "~{fpsr}", "~{flags}"]
@@ -219,7 +256,22 @@ def multiply_panels(typing: Any, left: Any, right: Any, quads: Any, sums: Any) -
     def emit(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         function = ir.FunctionType(ir.LiteralStructType([words] * 3), [words] * 4)
         constraints = ",".join(["=&r"] * 3 + ["0", "1", "2", "r"] + registers + flags)
-        builder.asm(function, _text(), constraints, arguments, side_effect=True)
+        builder.asm(function, "\n".join(lines), constraints, arguments, side_effect=True)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), emit
+
+
+@_instruction
+def multiply_bytes(typing: Any, left: Any, right: Any, words: Any, sums: Any) -> Any:
+    """The LEFT x RIGHT int32 sums of two panels (addresses, some words), PITCH numbers apart.
+
+    Bytes on the left are signed, those on the right are not.
+    """
+    return _panels("vpdpbusd")
+
+
+@_instruction
+def multiply_floats(typing: Any, left: Any, right: Any, words: Any, sums: Any) -> Any:
+    """The same of float32 numbers, in the order of the columns."""
+    return _panels("vfmadd231ps")

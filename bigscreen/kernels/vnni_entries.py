@@ -1,8 +1,9 @@
-"""Kernel entries from exact products of bytes, finished while those are in the cache.
+"""Kernel entries from products of bytes, finished while those are in the cache.
 
-For rows that stand for 8-bit integers (see `vnni`) and have no inverted index. Rows on the left
-that do not are told apart: the bits of an entry depend on its two rows, and on what the right side
-is a grid of, never on what they are computed with.
+For rows whose columns stand for 8-bit integers, most of them (see `vnni`), and that have no
+inverted index. Rows on the left where those are none are told apart: the bits of an entry depend
+on its two rows, and on how those on the right are measured (`operand.MEASURED`), never on what
+they are computed with.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from scipy import sparse
 from bigscreen.kernels import vnni
 from bigscreen.kernels.entries import checked, entry
 from bigscreen.kernels.operand import AnyRows, Operand, load, scratch
-from bigscreen.kernels.vnni import LEFT, PITCH, RIGHT, Bytes, multiply_panels
+from bigscreen.kernels.vnni import LEFT, PITCH, RIGHT, Panels, multiply_bytes, multiply_floats
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload
 
 STRIP = 512
@@ -32,20 +33,23 @@ PAD = 64
 
 
 class Terms(NamedTuple):
-    """What makes values of sums: ``scale (2 sum + left_i + right_j)``, int32 (rows,) each side."""
+    """What makes values of sums: ``scale (2 sum + left_i + right_j)``, int32 (rows,) each side.
+
+    And of the other columns half squared norms, in the type of the entries (as scale is).
+    """
 
     left: NDArray[np.int32]
     right: NDArray[np.int32]
-    scale: Any  # in the type of the entries
+    half_a: NDArray[Any]
+    half_b: NDArray[Any]
+    scale: Any
 
 
 def serves(side: Operand, pairing: str, dtype: DTypeLike) -> bool:
     """Whether entries of this type to this right side are computed here."""
-    if pairing == "manhattan" or not vnni.available():
+    if pairing == "manhattan" or not vnni.available() or side.grid is None:
         return False
-    # (What was divided by the steps was rounded to float32.)
-    exact = dtype == np.float32 or (side.grid is not None and side.grid.steps == 1.0)
-    return side.grid is not None and exact and side.rare is None
+    return (dtype == np.float32 or side.grid.exact) and side.rare is None
 
 
 def multiply(
@@ -65,26 +69,26 @@ def multiply(
     dtype : float32 or float64
     VT : None or float64 (k, len side)
     out : C-contiguous
-        Without VT (len A, len side), of that type; with it float64 (len A, k),
-        zeros, to which ``K VT'`` is added, summed in float64.
+        Without VT (len A, len side), of that type; with it float64 (len A, k), zeros, to which
+        ``K VT'`` is added, summed in float64.
 
     Returns
     -------
     int64, the places of rows of A that are not on the grid: what is there in ``out`` says nothing.
     """
-    grid, right = side.grid, side.bytes
+    grid, right = side.grid, side.in_panels(pairing)
     assert grid is not None
-    d = side.X.shape[1]
-    apart = pairing == "distance"
+    apart, d = pairing == "distance", len(grid.small)
     of_right = 2 * grid.left * right.sums - (right.squares if apart else 0)
+    # (Cut to 32 bits: what they come to with the sum fits.)
+    narrow, half_b = of_right.astype(np.int32), _halves(right, apart, dtype)
     scale, off = dtype.type(0.5 / grid.steps**2), [np.empty(0, np.int64)]
-    for r, left in _lefts(A, side, grid):
-        shift = 2 * grid.right
-        of_left = shift * (left.sums - d * grid.left) - (left.squares if apart else 0)
-        # (Cut to 32 bits: what they come to with the sum fits.)
-        terms = Terms(of_left.astype(np.int32), of_right.astype(np.int32), scale)
+    for r, left in _lefts(A, side, pairing):
+        of_left = 2 * grid.right * (left.sums - d * grid.left) - (left.squares if apart else 0)
+        half_a = _halves(left, apart, dtype)
         if left.fits.any():
-            _run(kernel, left.numbers, right.numbers, terms, VT, out[r : r + len(of_left)])
+            terms = Terms(of_left.astype(np.int32), narrow, half_a, half_b, scale)
+            _run(kernel, left, right, terms, VT, out[r : r + len(half_a)])
         off.append(r + np.flatnonzero(~left.fits))
     return np.concatenate(off)
 
@@ -98,53 +102,81 @@ def others(A: AnyRows, off: NDArray[np.int64]) -> Any:
     return X[np.concatenate([off, np.repeat(off[:1], -len(off) % PAD)])]
 
 
-def _lefts(A: AnyRows, side: Operand, grid: vnni.Grid) -> Iterator[tuple[int, Bytes]]:
-    """Rows of A, some at a time: the number of the first, and their bytes."""
-    X, d = checked(A, side), side.X.shape[1]
-    as_they_are = not (sparse.issparse(X) or sparse.issparse(side.X))
-    step = max(LEFT, LOADED_ENTRIES // d // LEFT * LEFT)
+def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
+    with np.errstate(over="ignore"):  # so far away that no entry is left
+        return rows.halves.astype(dtype) if apart else np.zeros(len(rows.halves), dtype)
+
+
+def _lefts(A: AnyRows, side: Operand, pairing: str) -> Iterator[tuple[int, Panels]]:
+    """Rows of A, some at a time: the number of the first, and their panels."""
+    X, grid, origin = checked(A, side), side.grid, side.moved(pairing)
+    assert grid is not None
+    step = max(LEFT, LOADED_ENTRIES // len(origin) // LEFT * LEFT)
     for r in range(0, X.shape[0], step):
         rows = X[r : r + step]
-        n = rows.shape[0]
-        if not as_they_are:
-            dense = scratch("rows", (n, d), X.dtype)
-            load(as_rows(rows), 0, side.position, np.zeros(d, X.dtype), dense, np.empty(n))
+        if sparse.issparse(rows) or sparse.issparse(side.X):
+            dense = scratch("rows", rows.shape, X.dtype)
+            nowhere, half = np.zeros(len(origin), X.dtype), np.empty(len(dense))
+            load(as_rows(rows), 0, side.position, nowhere, dense, half)
             rows = dense
-        shape = (-(-n // LEFT), -(-d // vnni.QUAD), LEFT, vnni.QUAD)
-        left = vnni.packed(scratch("left", shape, np.uint8), n)
-        vnni.pack(rows, left, 0, grid, False)
-        yield r, left
+        yield r, vnni.packed(rows, grid, origin, LEFT, _space)
+
+
+def _space(shape: tuple[int, ...], dtype: type) -> NDArray[Any]:
+    return scratch(f"left, {np.dtype(dtype).name}", shape, dtype)
 
 
 @njit(nogil=True, cache=True)
 def _run(
     kernel: NamedTuple,
-    left: NDArray[np.uint8],
-    right: NDArray[np.uint8],
+    left: Panels,
+    right: Panels,
     terms: Terms,
     VT: FloatArray | None,
     out: NDArray[Any],
 ) -> None:
-    n, m, quads = len(terms.left), len(terms.right), left.shape[1]
-    size = quads * vnni.QUAD
+    n, m, words, more = len(terms.left), len(terms.right), left.small.shape[1], left.others.shape[1]
     sums, row = np.empty((LEFT, PITCH), np.int32), np.full(STRIP, terms.scale)
+    rest = np.zeros((LEFT, PITCH), np.float32)
     for b in range(0, m, STRIP):
         end = min(b + STRIP, m)
         for a in range(0, n, LEFT):
-            x = left.ctypes.data + a * size
             for c in range(b, end, RIGHT):
-                y = right.ctypes.data + c * size
-                multiply_panels(x, y, quads, sums.ctypes.data + 4 * (c - b))
+                x = left.small.ctypes.data + a * words * vnni.WORD
+                y = right.small.ctypes.data + c * words * vnni.WORD
+                multiply_bytes(x, y, words, sums.ctypes.data + 4 * (c - b))
+                if more:
+                    x = left.others.ctypes.data + a * more * vnni.WORD
+                    y = right.others.ctypes.data + c * more * vnni.WORD
+                    multiply_floats(x, y, more, rest.ctypes.data + 4 * (c - b))
             for i in range(a, min(a + LEFT, n)):
+                other = rest[i - a] if more else rest[0, :0]
                 if VT is None:
-                    _entries(kernel, sums[i - a], terms, i, b, out[i, b:end])
+                    _entries(kernel, sums[i - a], other, terms, i, b, out[i, b:end])
                 else:
-                    _entries(kernel, sums[i - a], terms, i, b, row[: end - b])
+                    _entries(kernel, sums[i - a], other, terms, i, b, row[: end - b])
                     _dots(row, VT, b, end, out[i])
 
 
-@njit(nogil=True, cache=True, fastmath={"contract"})
+@njit(nogil=True, cache=True)
 def _entries(
+    kernel: NamedTuple,
+    sums: NDArray[np.int32],
+    rest: NDArray[np.float32],
+    terms: Terms,
+    i: int,
+    b: int,
+    to: NDArray[Any],
+) -> None:
+    """Kernel entries of a row with those from b on; ``rest``: sums of other columns, if any."""
+    if len(rest):
+        _mixed(kernel, sums, rest, terms, i, b, to)
+    else:
+        _whole(kernel, sums, terms, i, b, to)
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _whole(
     kernel: NamedTuple,
     sums: NDArray[np.int32],
     terms: Terms,
@@ -152,12 +184,30 @@ def _entries(
     b: int,
     to: NDArray[Any],
 ) -> None:
-    """Kernel entries of a row with those from b on."""
+    """The same of integers alone."""
     of_left, scale = terms.left[i], terms.scale
     of_right, zero = terms.right[b : b + len(to)], _as(0, scale)
     for k in range(len(to)):
-        value = _as(np.int32(2 * sums[k] + of_left + of_right[k]), scale) * scale
-        to[k] = entry(kernel, value, zero, zero)
+        whole = _as(np.int32(2 * sums[k] + of_left + of_right[k]), scale)
+        to[k] = entry(kernel, whole * scale, zero, zero)
+
+
+@njit(nogil=True, cache=True, fastmath={"contract"})
+def _mixed(
+    kernel: NamedTuple,
+    sums: NDArray[np.int32],
+    rest: NDArray[np.float32],
+    terms: Terms,
+    i: int,
+    b: int,
+    to: NDArray[Any],
+) -> None:
+    """The same of integers and others."""
+    of_left, half_a, scale = terms.left[i], terms.half_a[i], terms.scale
+    of_right, half_b = terms.right[b : b + len(to)], terms.half_b[b : b + len(to)]
+    for k in range(len(to)):
+        whole = _as(np.int32(2 * sums[k] + of_left + of_right[k]), scale)
+        to[k] = entry(kernel, whole * scale + rest[k], half_a, half_b[k])
 
 
 def _as(x: Any, like: Any) -> Any:

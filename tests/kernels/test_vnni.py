@@ -21,6 +21,7 @@ here = pytest.mark.skipif(
 )
 
 KINDS = ("flags", "counts", "signed", "bytes", "pixels")
+MIXED = ("table", "far")
 KERNELS = [Linear(), Rbf(0.01), Polynomial(0.1, 3, 0.5), Sigmoid(0.01, 0.1)]
 
 
@@ -38,6 +39,9 @@ def rows(kind, n, d, seed):
             X = np.rint(X * 80).clip(0, 255)
         case "pixels":
             X = np.rint(X * 80).clip(0, 255) / 255
+        case "table" | "far":  # columns of numbers among flags
+            X[:, ::3] = X[:, ::3] + 100.0 * (kind == "far")
+            X[:, 1::3], X[:, 2::3] = X[:, 1::3] > 0, X[:, 2::3] > -0.5
     return X.astype(np.float32)
 
 
@@ -73,7 +77,7 @@ def test_products_of_integers_are_exact(kind, seed, n, m, d):
 
 
 @here
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + MIXED)
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
 @pytest.mark.parametrize("shape", [(33, 513, 40), (530, 600, 700), (70, 1100, 17), (9, 3, 785)])
 def test_entries_and_their_sums_are_as_exact_as_the_bound_says(kind, kernel, shape):
@@ -106,21 +110,23 @@ def test_float64_entries_are_those_of_blas(kind, kernel, monkeypatch):
 
 
 @here
-def test_float64_entries_of_pixels_are_those_of_the_very_numbers():
-    """k / 255 was rounded: in float64 that tells, so these go through BLAS."""
-    side = Operand(rows("pixels", 60, 40, 4))
+@pytest.mark.parametrize("kind", ["pixels", *MIXED])
+def test_float64_entries_of_other_numbers_go_through_blas(kind):
+    """k / 255 was rounded, and what is no integer is: in float64 that tells."""
+    side = Operand(rows(kind, 60, 40, 4))
     assert vnni_entries.serves(side, "distance", np.float32)
     assert not vnni_entries.serves(side, "distance", np.float64)
 
 
 @here
 @pytest.mark.parametrize("kernel", [Linear(), Rbf(0.01)], ids=lambda k: k.name)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", KINDS + MIXED)
 def test_bits_do_not_depend_on_the_company(kind, kernel):
     """Nor do those of rows on the left that are no integers, which go through BLAS."""
     A, B = rows(kind, 150, 40, 0), rows(kind, 90, 40, 1)
     off = np.arange(3, 150, 7)
     A[off] += np.float32(0.3)
+    assert vnni_entries.serves(Operand(B), kernel.pairing, np.float32)
     V = np.random.default_rng(2).standard_normal((90, 2))
     side = Operand(B)
     together, sums = kernel.block(A, side), kernel.dots(A, side, V)
@@ -135,12 +141,12 @@ def test_bits_do_not_depend_on_the_company(kind, kernel):
     on = np.setdiff1d(np.arange(150), off)
     np.testing.assert_array_equal(kernel.block(A[on], few), together[on][:, 50:])
     sent = pickle.loads(pickle.dumps(few))
-    assert sent.grid == side.grid
+    assert sent.grid[:3] == side.grid[:3]
     np.testing.assert_array_equal(kernel.block(A[on], sent), together[on][:, 50:])
 
 
 @here
-@pytest.mark.parametrize("kind", ["flags", "bytes"])
+@pytest.mark.parametrize("kind", ["flags", "bytes", "table"])
 def test_sparse_rows_have_the_bits_of_dense_ones(kind):
     A, B = rows(kind, 70, 40, 5), rows(kind, 90, 40, 6)
     kernel, side = Rbf(1e-3), Operand(B)
@@ -170,13 +176,13 @@ def test_columns_computed_again_are_those_that_were_kept(odd):
 
 
 @pytest.mark.parametrize(
-    ("X", "grid"),
+    ("X", "found"),
     [
-        (np.eye(20), vnni.Grid(1.0, 0, 0)),
-        (np.zeros((3, 4)), vnni.Grid(1.0, 0, 0)),
-        (255 * np.eye(20), vnni.Grid(1.0, 128, 0)),
-        (-128 * np.eye(20), vnni.Grid(1.0, 0, -128)),
-        (np.eye(20) / 255, vnni.Grid(255.0, 0, 0)),
+        (np.eye(20), (1.0, 0, 0)),
+        (np.zeros((3, 4)), (1.0, 0, 0)),
+        (255 * np.eye(20), (1.0, 128, 0)),
+        (-128 * np.eye(20), (1.0, 0, -128)),
+        (np.eye(20) / 255, (255.0, 0, 0)),
         (np.eye(20) - 1 / 255, None),  # 254 and -1
         (np.eye(15) / 255, None),  # of so few columns rounding tells
         (256 * np.eye(20), None),
@@ -190,8 +196,38 @@ def test_columns_computed_again_are_those_that_were_kept(odd):
         (np.zeros((2, vnni.MOST + 1)), None),
     ],
 )
-def test_what_stands_for_bytes(X, grid):
-    assert vnni.grid_of(X.astype(np.float32)) == grid
+def test_what_stands_for_bytes(X, found):
+    grid = vnni.grid_of(X.astype(np.float32))
+    if found is None:
+        assert grid is None
+    else:
+        assert grid[:3] == found and len(grid.others) == 0
+        np.testing.assert_array_equal(grid.small, np.arange(X.shape[1]))
+
+
+@pytest.mark.parametrize(
+    ("columns", "small"),
+    [
+        ((0.5, 1, 1), [1, 2]),
+        ((1, 0.5, 1, 0.5), [0, 2]),
+        ((1, 0.5, 0.5), None),  # fewer than half
+        ((300, 1, -1), [1, 2]),
+        ((200, 1, -1), [0, 1]),  # as many with a sign
+        ((200, -1, -1), [1, 2]),
+        ((1, np.nan), [0]),
+        ((1, np.inf), [0]),
+        ((-np.inf, 1), [1]),
+    ],
+)
+def test_which_columns_do(columns, small):
+    X = np.zeros((9, len(columns)), np.float32)
+    X[7] = columns
+    grid = vnni.grid_of(X)
+    if small is None:
+        assert grid is None
+    else:
+        np.testing.assert_array_equal(grid.small, small)
+        np.testing.assert_array_equal(np.union1d(grid.small, grid.others), range(len(columns)))
 
 
 @here
@@ -230,7 +266,7 @@ def test_only_products_of_bytes_are_served(monkeypatch):
     assert not vnni_entries.serves(floats, "product", np.float32)
     assert not vnni_entries.serves(flags, Laplacian(0.1).pairing, np.float32)
     told = multiplied_by(Rbf(0.1), 40, False)
-    assert told == "BLAS, or exact products where rows are bytes"
+    assert told == "BLAS, or exact products of columns that are bytes"
     monkeypatch.setattr(vnni, "available", lambda: False)
     assert not vnni_entries.serves(flags, "product", np.float32)
     assert multiplied_by(Rbf(0.1), 40, False) == "BLAS"
