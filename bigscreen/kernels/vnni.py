@@ -171,6 +171,26 @@ def _ranges(rows: NDArray[Any], steps: float, most: int) -> tuple[FloatArray, Fl
 
 
 @njit(nogil=True, cache=True)
+def _levels(
+    rows: NDArray[Any],
+    i: int,
+    steps: float,
+    columns: NDArray[np.int64],
+    low: int,
+    levels: NDArray[np.int32],
+) -> bool:
+    """Set levels to the integers of a row; returns whether all are within 255 of the least."""
+    d, wrong = len(columns), 0
+    every = d == rows.shape[1]
+    for k in range(d):
+        level = _level(rows[i, k] if every else rows[i, columns[k]], steps)
+        there = low <= level <= low + 255
+        wrong += not there
+        levels[k] = np.int32(level if there else 0.0)
+    return wrong == 0
+
+
+@njit(nogil=True, cache=True)
 def _pack(
     rows: NDArray[Any],
     steps: float,
@@ -182,26 +202,23 @@ def _pack(
     n, d = len(rows), len(columns)
     words, panel = numbers.shape[1], numbers.shape[2]
     sums, squares, fits = known
-    row = np.zeros(words * WORD, np.uint8)
+    row, levels = np.zeros(words * WORD, np.uint8), np.zeros(d, np.int32)
     here, to = row.view(np.uint32), numbers.reshape(-1).view(np.uint32)
     # A row's bytes are what it is above the least one, the sign of those on the left turned.
-    low, sign = least
+    low, sign = np.int32(least[0]), np.int32(least[1])
     for i in range(panel * len(numbers)):
-        total, square, wrong = np.int64(0), np.int64(0), 0
         row[:] = 0
         if i < n:
+            fits[i] = _levels(rows, i, steps, columns, least[0], levels)
+            if not fits[i]:
+                levels[:] = 0
+            total, square = np.int32(0), np.int32(0)  # (MOST squares fit)
             for k in range(d):
-                level = _level(rows[i, columns[k]], steps)
-                there = low <= level <= low + 255
-                wrong += not there
-                x = np.int64(level if there else 0.0)
-                total += x
-                square += x * x
+                x = levels[k]
+                total = np.int32(total + x)
+                square = np.int32(square + x * x)
                 row[k] = np.uint8((x - low) ^ sign)
-            if wrong:
-                row[:] = 0
-                total, square = np.int64(0), np.int64(0)
-            sums[i], squares[i], fits[i] = total, square, wrong == 0
+            sums[i], squares[i] = total, square
         place = (i // panel) * words * panel + i % panel
         for q in range(words):
             to[place + q * panel] = here[q]
