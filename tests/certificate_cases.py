@@ -63,6 +63,7 @@ class Spec:
 
     ``offset``, ``scale``, ``huge``, ``target``: log10 of what all columns are shifted by, of what
     they are multiplied with, of what one column has in addition, and of the targets' size.
+    ``whole``: the part of the columns that are small integers instead.
     ``gamma``: log10, of what suits the rows. ``C``: log10, for a kernel of size 1 if ``suited``.
     ``squared``: the squares of the losses. ``scaling``: log10, of the appended constant.
     """
@@ -90,6 +91,7 @@ class Spec:
     offset: float | None = None
     scale: float = 0.0
     huge: float | None = None
+    whole: float = 0.0
     duplicates: bool = False
     indefinite: bool = False
     weights: str = "none"
@@ -175,6 +177,8 @@ def drawn(seed: int) -> Spec:
         # (Drawn so, the cases of other machines stay what they were.)
         machine = own["machine"] = str(rng.choice(["SVR", "NuSVR"]))
         problem = PROBLEMS[machine]
+    # (Drawn by itself, too.)
+    own["whole"] = float(np.random.default_rng([seed, 2]).choice([0.0, 0.0, 0.0, 0.5, 1.0]))
     unused = {
         "C": problem in ("nu-svc", "one-class"),
         "nu": problem not in ("nu-svc", "nu-svr", "one-class"),
@@ -213,6 +217,8 @@ class Rows:
         if spec.offset is not None:
             X += 10.0**spec.offset * rng.uniform(0.5, 1, d)
         X *= self.unit
+        small = int(np.ceil(spec.whole * d))
+        X[:, :small] = np.rint(2.0 * base[:, :small])
         if spec.kernel == "precomputed":
             X = base @ base.T + (0.1 * np.eye(n) if rng.random() < 0.5 else 0.0)
             if spec.indefinite:

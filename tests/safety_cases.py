@@ -82,12 +82,15 @@ class Spec:
     down: bool = False
     style: str = "mixed"
     accuracy: float = 3.0
+    whole: float = 0.0
 
 
 def drawn(seed: int) -> Spec:
     """The case of this number."""
     rng = np.random.default_rng(seed)
     pick = lambda of: of[rng.integers(len(of))]  # noqa: E731
+    # (Drawn by itself: cases without are what they were.)
+    whole = float(np.random.default_rng([seed, 2]).choice([0.0, 0.0, 0.5, 1.0]))
     return Spec(
         seed,
         pick(RECIPES),
@@ -103,6 +106,7 @@ def drawn(seed: int) -> Spec:
         bool(rng.random() < 0.35),
         pick(STYLES),
         float(rng.uniform(0, 10)),
+        whole,
     )
 
 
@@ -117,6 +121,8 @@ class Case:
         if spec.sparse_rows:
             X[rng.random(X.shape) < 0.5] = 0
             X[-1] = 0
+        small = int(np.ceil(spec.whole * d))
+        X[:, :small] = np.rint(X[:, :small])
         X[1] = X[0]  # ties
         X = X.astype(np.float32)
         self.side = Operand(sparse.csr_array(X) if spec.sparse_rows else X)

@@ -106,12 +106,12 @@ def pack(rows: NDArray[Any], into: Packed, first: int, right: bool) -> bool:
     return bool(_pack(rows, into.tiles[here], into.most[here], scale, right))
 
 
-def _instruction(function: Callable[..., Any]) -> Callable[..., None]:
+def instruction(function: Callable[..., Any]) -> Callable[..., None]:
     """`numba.extending.intrinsic`, typed as compiled code calls it: without the typing context."""
     return cast("Callable[..., None]", intrinsic(function))
 
 
-@_instruction
+@instruction
 def wide(typing: Any) -> Any:
     """Lets the loops of the function that calls it use vectors of 512 bits.
 
@@ -249,31 +249,31 @@ def _assembly(text: str, count: int) -> Any:
     return types.void(*[types.int64] * count), emit
 
 
-@_instruction
+@instruction
 def configure(typing: Any, address: Any) -> Any:
     """Set the shapes of all tiles from the 64 bytes at this address."""
     return _assembly("ldtilecfg ($0)", 1)
 
 
-@_instruction
+@instruction
 def release(typing: Any) -> Any:
     """Give the unit back: its state need not be saved at the next switch of threads."""
     return _assembly("tilerelease", 0)
 
 
-@_instruction
+@instruction
 def clear_sums(typing: Any) -> Any:
     """Zero the four tiles that products are added to."""
     return _assembly("\n".join(f"tilezero %tmm{k}" for k in range(4)), 0)
 
 
-@_instruction
+@instruction
 def load_left(typing: Any, address: Any, stride: Any) -> Any:
     """Load two tiles, one after the other, for the left side of products."""
     return _assembly(_pair(4, 5), 2)
 
 
-@_instruction
+@instruction
 def load_right(typing: Any, address: Any, stride: Any) -> Any:
     """The same for the right side."""
     return _assembly(_pair(6, 7), 2)
@@ -284,7 +284,7 @@ def _pair(first: int, second: int) -> str:
     return "\n".join(loads)
 
 
-@_instruction
+@instruction
 def step(typing: Any) -> Any:
     """Add the four products of two tiles on the left and two on the right to four sums."""
     pairs = ((6, 4), (7, 4), (6, 5), (7, 5))
@@ -292,13 +292,13 @@ def step(typing: Any) -> Any:
     return _assembly("\n".join(lines), 0)
 
 
-@_instruction
+@instruction
 def store_sums(typing: Any, upper: Any, lower: Any, stride: Any) -> Any:
     """The four sums as PANEL rows, the lower half of which begins at ``lower``."""
     return _assembly("\n".join(f"tilestored %tmm{k}, {at}" for k, at in enumerate(_SUMS)), 3)
 
 
-@_instruction
+@instruction
 def load_sums(typing: Any, upper: Any, lower: Any, stride: Any) -> Any:
     """The four sums from where `store_sums` put them."""
     return _assembly("\n".join(f"tileloadd {at}, %tmm{k}" for k, at in enumerate(_SUMS)), 3)

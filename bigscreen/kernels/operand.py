@@ -80,7 +80,7 @@ class Operand:
     Notes
     -----
     What a kernel needs beyond X on the RIGHT side is made at first use and kept: a copy for the
-    matrix unit, one as bytes where rows are such, or a centred one (RBF, when the mean carries a
+    matrix unit, one as bytes where columns are such, or a centred one (RBF, when the mean carries a
     quarter of the squared norm or more), a transposed copy (Laplacian), and for CSR the frequent
     columns as a dense array and an index of the others; of float64 rows one rounded to float32.
     """

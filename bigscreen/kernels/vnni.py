@@ -17,15 +17,15 @@ import os
 import platform
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from bigscreen.kernels import amx
+from bigscreen.kernels.amx import instruction
 from bigscreen.numerics.rows import FloatArray, aligned, njit
 
 LEFT, RIGHT = 8, 32
@@ -245,11 +245,6 @@ def _pack_others(
             halves[i] = 0.5 * square
 
 
-def _instruction(function: Callable[..., Any]) -> Callable[..., None]:
-    """`numba.extending.intrinsic`, typed as compiled code calls it: without the typing context."""
-    return cast("Callable[..., None]", intrinsic(function))
-
-
 def _panels(multiply: str) -> Any:
     """A function of (left, right, words, sums) whose instruction adds products of words to sums.
 
@@ -279,7 +274,7 @@ def _panels(multiply: str) -> Any:
     return types.void(*[types.int64] * 4), emit
 
 
-@_instruction
+@instruction
 def multiply_bytes(typing: Any, left: Any, right: Any, words: Any, sums: Any) -> Any:
     """The LEFT x RIGHT int32 sums of two panels (addresses, some words), PITCH numbers apart.
 
@@ -288,7 +283,7 @@ def multiply_bytes(typing: Any, left: Any, right: Any, words: Any, sums: Any) ->
     return _panels("vpdpbusd")
 
 
-@_instruction
+@instruction
 def multiply_floats(typing: Any, left: Any, right: Any, words: Any, sums: Any) -> Any:
     """The same of float32 numbers, in the order of the columns."""
     return _panels("vfmadd231ps")
