@@ -185,7 +185,7 @@ def drawn(seed: int) -> Spec:
         "epsilon": problem != "svr", "quantile": problem != "quantile",
         "suited": own["kernel"] not in ("linear", "precomputed"),
         "degree": own["kernel"] != "poly", "coef0": own["kernel"] != "poly",
-        "gamma": own["kernel"] in ("linear", "precomputed"),
+        "gamma": own["kernel"] in ("linear", "precomputed"), "whole": own["scale"] != 0,
         "sampling": own.get("components") is None or own["kernel"] == "linear",
     }  # fmt: skip
     return Spec(**{name: value for name, value in own.items() if not unused.get(name)})
