@@ -22,6 +22,16 @@ TILE_ENTRIES = 1024 * 1024
 APART = 16  # rows a power of 2 bytes apart take the same places of a cache: half as long again
 LOADED_ENTRIES = 4 << 20  # left rows made dense at once
 
+PAD = 64
+"""Rows of either side are handed to BLAS in multiples of this where the bits of an entry are not to
+depend on which rows it is computed with. (But where BLAS has AVX2 alone, last bits depend on a
+row's place.)"""
+
+
+def whole(places: NDArray[np.int64]) -> NDArray[np.int64]:
+    """These places, and the first of them again up to a multiple of PAD."""
+    return np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
+
 
 class LinearTerms(NamedTuple):
     """Constants of a linear kernel: none."""

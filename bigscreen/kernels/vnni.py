@@ -7,8 +7,9 @@ columns are multiplied beside them, in float32.
 
     <a, b> = <a - l, b - r> + r <a, 1> + l <1, b> - d l r
 
-with l and r, 0 or 128, so that what stands on the left fits a signed byte and what stands on the
-right an unsigned one. Sums are 32 bits wide and may wrap around on the way: what they come to fits.
+with l, 0 or 128, and r, 0 or -128, so that what stands on the left fits a signed byte and what
+stands on the right an unsigned one. Sums are 32 bits wide and may wrap around on the way: what they
+come to fits.
 """
 
 from __future__ import annotations

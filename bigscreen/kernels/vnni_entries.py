@@ -17,7 +17,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.kernels import vnni
-from bigscreen.kernels.entries import checked, entry
+from bigscreen.kernels.entries import checked, entry, whole
 from bigscreen.kernels.operand import AnyRows, Operand, load, scratch
 from bigscreen.kernels.vnni import LEFT, PITCH, RIGHT, Panels, multiply_bytes, multiply_floats
 from bigscreen.numerics.rows import FloatArray, as_rows, njit, overload
@@ -27,9 +27,6 @@ STRIP = 512
 
 LOADED_ENTRIES = 1 << 18
 """Of the left side at once."""
-
-PAD = 64
-"""See `others`; kernel columns are handed to BLAS in such multiples, too."""
 
 
 class Terms(NamedTuple):
@@ -47,9 +44,9 @@ class Terms(NamedTuple):
 
 def serves(side: Operand, pairing: str, dtype: DTypeLike) -> bool:
     """Whether entries of this type to this right side are computed here."""
-    if pairing == "manhattan" or not vnni.available() or side.grid is None:
+    if pairing == "manhattan" or not vnni.available() or side.rare is not None:
         return False
-    return (dtype == np.float32 or side.grid.exact) and side.rare is None
+    return side.grid is not None and (dtype == np.float32 or side.grid.exact)
 
 
 def multiply(
@@ -94,12 +91,9 @@ def multiply(
 
 
 def others(A: AnyRows, off: NDArray[np.int64]) -> Any:
-    """The rows of A at these places for `entries.tiles`; the first again up to a multiple of PAD.
-
-    (The bits of an entry by BLAS do not depend then on how many they are.)
-    """
+    """The rows of A at these places, and some of them again, for `entries.tiles`."""
     X = A.X if isinstance(A, Operand) else A
-    return X[np.concatenate([off, np.repeat(off[:1], -len(off) % PAD)])]
+    return X[whole(off)]
 
 
 def _halves(rows: Panels, apart: bool, dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -188,8 +182,8 @@ def _whole(
     of_left, scale = terms.left[i], terms.scale
     of_right, zero = terms.right[b : b + len(to)], _as(0, scale)
     for k in range(len(to)):
-        whole = _as(np.int32(2 * sums[k] + of_left + of_right[k]), scale)
-        to[k] = entry(kernel, whole * scale, zero, zero)
+        level = _as(np.int32(2 * sums[k] + of_left + of_right[k]), scale)
+        to[k] = entry(kernel, level * scale, zero, zero)
 
 
 @njit(nogil=True, cache=True, fastmath={"contract"})
@@ -206,8 +200,8 @@ def _mixed(
     of_left, half_a, scale = terms.left[i], terms.half_a[i], terms.scale
     of_right, half_b = terms.right[b : b + len(to)], terms.half_b[b : b + len(to)]
     for k in range(len(to)):
-        whole = _as(np.int32(2 * sums[k] + of_left + of_right[k]), scale)
-        to[k] = entry(kernel, whole * scale + rest[k], half_a, half_b[k])
+        level = _as(np.int32(2 * sums[k] + of_left + of_right[k]), scale)
+        to[k] = entry(kernel, level * scale + rest[k], half_a, half_b[k])
 
 
 def _as(x: Any, like: Any) -> Any:

@@ -8,17 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.kernels.base import Kernel
+from bigscreen.kernels.entries import PAD, whole
 from bigscreen.kernels.operand import Operand, scratch
 from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray, njit
 
 PIECE = 512
 """Columns computed at once; a multiple of PAD."""
-
-PAD = 64
-"""Rows of either side are handed to BLAS in multiples of this: the bits of an entry then do not
-depend on which rows it is computed with, so that columns kept and columns computed again are the
-same. (But where BLAS has AVX2 alone, last bits depend on a row's place.)"""
 
 
 class Slots:
@@ -112,7 +108,8 @@ class KernelColumns:
     def _compute(
         self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
-        padded = np.concatenate([places, np.repeat(places[:1], -len(places) % PAD)])
+        # (The bits of columns kept and of columns computed again are the same.)
+        padded = whole(places)
         if out is None:
             out = scratch("kernel columns", (len(padded), len(self.side)), self.dtype)
         self.entries += len(places) * self.rows
@@ -121,10 +118,9 @@ class KernelColumns:
 
     def _whole(self, side: Operand) -> Operand:
         """The rows and the first of them again, up to a multiple of PAD, if BLAS is to see them."""
-        extra = -len(side) % PAD if len(side) else 0
-        if not extra or not isinstance(self.kernel, Compiled):
+        if len(side) % PAD == 0 or not isinstance(self.kernel, Compiled):
             return side
-        return side.part(np.concatenate([np.arange(len(side)), np.zeros(extra, np.int64)]))
+        return side.part(whole(np.arange(len(side))))
 
     def compact(self, side: Operand, keep: NDArray[np.int64]) -> None:
         """Go on with these of the shard's rows only."""
