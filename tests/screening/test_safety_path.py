@@ -1,5 +1,7 @@
 """Rules of a path are safe at any accuracy of what they are told; the papers' own are not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference
@@ -34,6 +36,7 @@ specs = st.builds(
     down=st.booleans(),
     style=st.sampled_from(STYLES),
     accuracy=st.floats(0, 10),
+    whole=st.sampled_from([0.0, 0.5, 1.0]),
 )
 
 
@@ -42,7 +45,7 @@ def innocent(tally):
 
 
 # A row without any entry that stands at the multiplier itself: told from it by the last bit only.
-@example(safety_cases.drawn(5187))
+@example(replace(safety_cases.drawn(5187), whole=0.0))
 @given(specs)
 @settings(max_examples=300, deadline=None)
 def test_no_rule_removes_wrongly(spec):
@@ -242,9 +245,9 @@ def test_bounds_of_gap_and_linear_minimum():
         gap = gap_bound(point.dual, point.alpha, point.scores)
         true = reference.linear_maximum(q, point.alpha, exact)
         assert gap >= true * (1 - 1e-9)
-        if not case.spec.single:
-            size = np.abs(q.p) @ np.abs(q.hi) + np.abs(point.alpha) @ np.abs(exact) + true
-            assert gap <= true + 1e-9 * size
+        # A gradient off by its slack, counted at a slack more: each row's, once over its box.
+        unsure = point.scores.slack + 2e-15 * (np.max(np.abs(exact)) + np.max(np.abs(q.p)))
+        assert gap <= true + 2 * np.sum((q.hi - q.lo) * unsure)
         if q.tube is None:
             best = reference.vertex(q, q.p - q.s * exact)
             value = (q.s * best) @ exact - q.p @ best
