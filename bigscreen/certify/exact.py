@@ -24,6 +24,7 @@ from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled, Linear
+from bigscreen.numerics.multiples import ULPS, nearest
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.dual_sums import GRADIENT_ERROR
@@ -49,6 +50,22 @@ PART = 1024
 
 CROSSED_ROWS = 2 * PART
 """Support rows from which the entries saved tell."""
+
+FEWER = 2
+"""A change of w is summed where its rows are so many times fewer than the support's: in float64,
+whose entries take twice as long."""
+
+
+class Proved(NamedTuple):
+    """A w whose scores over ALL rows a closing pass has computed, for another near it.
+
+    ``coef``, float64 (n,): ``s alpha``. ``scores``, ``band`` and ``exact`` (n,): see `ExactSums`.
+    """
+
+    coef: FloatArray
+    scores: FloatArray
+    band: FloatArray
+    exact: NDArray[np.bool_]
 
 
 def close_exact(
@@ -97,10 +114,13 @@ def summed(
     fleet: Fleet,
     certify: str = "float32",
     every: bool = False,
+    near: Proved | None = None,
 ) -> tuple[ExactSums, str]:
     """What `close_exact` certifies from, and the precision of the entries behind it.
 
-    ``every``: also the scores of rows whose box holds nothing but 0, which no gap needs.
+    ``every``: also the scores of rows whose box holds nothing but 0, which no gap needs. ``near``,
+    with ``every``: where this w differs from a multiple of that one in few rows, scores are those
+    of the multiple and of the difference.
     """
     data, kernel = design.data, design.kernel
     assert kernel is not None and point.alpha is not None
@@ -118,9 +138,12 @@ def summed(
     longest, size = float(np.max(norms)), float(np.abs(coef) @ norms)
     noise = Noise(spread(coef, alike(support.X)), longest, size)
     program = ScoreProgram(data, kernel, support, coef, noise, np.float64 if wide else np.float32)
-    live = np.arange(data.n_rows) if every else np.flatnonzero(box)
-    # Every score anew: what a solver keeps is what is to be proved.
-    sums.score(program, live, fleet)
+    factor, moved = (0.0, ids) if near is None else nearest(near.coef, dual.sign * alpha)
+    if near is not None and FEWER * len(moved) <= len(ids):
+        sums.carry(near, factor, moved if len(moved) else ids[:1], program, fleet)
+    else:
+        # Every score anew: what a solver keeps is what is to be proved.
+        sums.score(program, np.arange(data.n_rows) if every else np.flatnonzero(box), fleet)
     if not wide:
         exact = replace(program, dtype=np.float64)
         # A gap that grows smaller as its scores are mended leaves less to doubt.
@@ -214,6 +237,38 @@ class ExactSums:
         for part, (scores, band) in zip(parts, fleet.each(program, parts), strict=True):
             self.scores[part], self.band[part] = scores + constant, band + rough
             self.exact[part] = exact
+
+    def carry(
+        self,
+        near: Proved,
+        factor: float,
+        moved: NDArray[np.int64],
+        program: ScoreProgram,
+        fleet: Fleet,
+    ) -> None:
+        """Compute the scores of all rows: a multiple of those near by, and these rows' change.
+
+        The change is summed in float64, so that bands do not grow from one w to the next. What the
+        other coefficients are off of their multiple counts as if more had changed.
+        """
+        change = (self.dual.sign * self.alpha - factor * near.coef)[moved]
+        rows = Operand(program.data.rows(moved), moved)
+        norms = phi_norms(program.kernel, rows)
+        off = 2 * ULPS * program.noise.size / (SCORE_ERROR * float(np.sqrt(len(moved))))
+        size = float(np.abs(change) @ norms) + off
+        noise = Noise(spread(change, alike(rows.X)), float(np.max(norms)), size)
+        added = replace(program, support=rows, coef=change, noise=noise, dtype=np.float64)
+        self.score(added, np.arange(len(self.dual)), fleet)
+        self.scores += factor * near.scores
+        self.band += abs(factor) * near.band
+        if self.problem.intercept == "constant":
+            self.band += 2 * ULPS * float(np.abs(program.coef).sum())
+        self.exact = near.exact.copy()
+
+    @property
+    def proved(self) -> Proved:
+        """What another w near this one can be certified from, if these are all rows' scores."""
+        return Proved(self.dual.sign * self.alpha, self.scores, self.band, self.exact)
 
     def doubtful(self) -> NDArray[np.int64]:
         """The fewest rows without which rounding is a small part of the gap, ascending."""

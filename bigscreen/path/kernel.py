@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.exact import ExactSums, bands, summed
+from bigscreen.certify.exact import ExactSums, Proved, bands, summed
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Limits, Monitor
@@ -60,6 +60,7 @@ class KernelStage:
             raise InputError("a stage of kernel columns needs an exact kernel")
         self.design, self.fleet, self.constant = design, fleet, constant
         self._solve = PathSolve(options or Block(), design, constant, fleet)
+        self._near: Proved | None = None
 
     def afresh(self) -> KernelStage:
         """Forget the points that were solved, but for their kernel columns; returns the stage."""
@@ -68,6 +69,7 @@ class KernelStage:
         else:
             nothing = np.zeros(self.design.data.n_rows)
             self._solve.recall(nothing, nothing)
+        self._near = None
         return self
 
     @property
@@ -93,7 +95,7 @@ class KernelStage:
         entries = solve.kernel_entries
         solve.retarget(task.dual, self._start(task), task.decided)
         intercept = "constant" if self.constant else "none"
-        judge = _Judge(self.design, FixedDual(intercept, task.dual), self.fleet)
+        judge = _Judge(self.design, FixedDual(intercept, task.dual), self.fleet, self._near)
         monitor = Monitor(
             certify=judge,
             limits=Limits(task.tol, MOST_ROUNDS, task.deadline),
@@ -104,6 +106,7 @@ class KernelStage:
         solve.run(monitor)
         assert judge.best is not None and monitor.closings.certificate is not None
         found = judge.solved(monitor.closings.certificate)
+        self._near = judge.best.proved
         found.counts.update(
             rounds=len(monitor.history),
             checks=judge.calls,
@@ -131,13 +134,21 @@ class KernelStage:
     def memory(self) -> dict[str, NDArray[Any]]:
         """See ``stage.Stage``."""
         solve = self._solve
-        return {"coef": solve.coef, "scores": self._kept(), "fine": np.array(solve.fine)}
+        near = {} if self._near is None else self._near._asdict()
+        return {
+            "coef": solve.coef,
+            "scores": self._kept(),
+            "fine": np.array(solve.fine),
+            **{f"near_{name}": part for name, part in near.items()},
+        }
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
         """See ``stage.Stage``."""
         if bool(memory["fine"]) and not self._solve.fine:
             self._solve.begin(fine=True)
         self._solve.recall(memory["coef"], memory["scores"])
+        if "near_coef" in memory:
+            self._near = Proved(*(memory[f"near_{name}"] for name in Proved._fields))
 
     def _start(self, task: PointTask) -> FloatArray | None:
         """The alpha given, or one near the last; None if it says nothing."""
@@ -156,18 +167,25 @@ class KernelStage:
 
 @dataclass
 class _Judge:
-    """Certifies points over all rows, and keeps what the best was certified from."""
+    """Certifies points over all rows, and keeps what the best was certified from.
+
+    ``near``: what the one before was certified from, of this point of the path or the last.
+    """
 
     design: Design
     problem: FixedDual
     fleet: Fleet
+    near: Proved | None
     calls: int = 0
     best: ExactSums | None = None
     left: float = np.inf
 
     def __call__(self, point: Point) -> Certificate:
-        sums, precision = summed(self.design, self.problem, point, self.fleet, every=True)
+        sums, precision = summed(
+            self.design, self.problem, point, self.fleet, every=True, near=self.near
+        )
         certificate = sums.certificate(precision)
+        self.near = sums.proved
         self.calls += 1
         left = certificate.gap if certificate.psd else certificate.violation
         assert left is not None

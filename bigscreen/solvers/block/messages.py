@@ -11,6 +11,7 @@ from scipy import sparse
 
 from bigscreen.data.rows import Rows
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.numerics.multiples import ULPS
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 
@@ -68,9 +69,6 @@ def _decoded(data: Rows, words: NDArray[np.float64], count: int) -> Any:
     return sparse.csr_array((values, columns, indptr), shape=(count, data.n_features))
 
 
-ULPS = 4 * 2.0**-52
-"""Relative difference of coefficients that scaling makes: no move."""
-
 FIELDS = tuple(field.name for field in fields(Dual) if field.name != "total")
 
 BYTE_VALUES = 256
@@ -112,22 +110,6 @@ class FixedDual:
     def factor(self, other: Self) -> float | None:
         """None: not known."""
         return None
-
-
-def nearest(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:
-    """The multiple of ``before`` that differs from ``coef`` in the fewest rows, and these rows."""
-    there = np.flatnonzero(before)
-    factors = [1.0, 0.0]
-    if len(there):
-        factors.insert(0, float(np.median(coef[there] / before[there])))
-    best = None
-    for factor in factors:
-        off = np.abs(coef - factor * before) > ULPS * np.abs(coef)
-        moved = np.flatnonzero(off)
-        if best is None or len(moved) < len(best[1]):
-            best = factor, moved
-    assert best is not None
-    return best
 
 
 def scaled(dual: Dual, coef: FloatArray) -> FloatArray:

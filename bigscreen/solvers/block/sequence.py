@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
+from bigscreen.numerics.multiples import nearest
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.solvers.block.coordinator import LARGEST, START_ROWS, BlockRun
@@ -23,7 +24,7 @@ from bigscreen.solvers.block.ending import Ending
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import KernelColumns
 from bigscreen.solvers.block.mending import Mending
-from bigscreen.solvers.block.messages import FixedDual, nearest, packed, scaled, unpacked
+from bigscreen.solvers.block.messages import FixedDual, packed, scaled, unpacked
 from bigscreen.solvers.block.records import NextBlock
 from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, padded, solid
 

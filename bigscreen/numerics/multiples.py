@@ -1,0 +1,27 @@
+"""Coefficients that are a multiple of others but in a few rows, as those of a path's points are."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.numerics.rows import FloatArray
+
+ULPS = 4 * 2.0**-52
+"""Relative difference of coefficients that scaling makes: no move."""
+
+
+def nearest(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int64]]:
+    """The multiple of ``before`` that differs from ``coef`` in the fewest rows, and these rows."""
+    there = np.flatnonzero(before)
+    factors = [1.0, 0.0]
+    if len(there):
+        factors.insert(0, float(np.median(coef[there] / before[there])))
+    best = None
+    for factor in factors:
+        off = np.abs(coef - factor * before) > ULPS * np.abs(coef)
+        moved = np.flatnonzero(off)
+        if best is None or len(moved) < len(best[1]):
+            best = factor, moved
+    assert best is not None
+    return best

@@ -1,0 +1,133 @@
+"""Scores of a multiple of a w and of what differs from it: as good as from the support anew."""
+
+import numpy as np
+import pytest
+from contracts import rows
+from test_closing_exact import GRID, INTERCEPTS, KERNELS, fleet, oracle, point  # noqa: F401
+
+from bigscreen.certify import exact
+from bigscreen.certify.exact import ExactSums, Proved, close_exact, summed
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.features.design import Design
+from bigscreen.kernels.standard import make_kernel
+from bigscreen.problems.recipes import CSvc
+
+N = 160
+
+
+def steps(problem, given, count, seed):
+    """Alphas of ascending C: pairs of both labels, a few of which change at every value."""
+    rng, (y, _) = np.random.default_rng(seed), given
+    ones, zeros = np.flatnonzero(y == 1), np.flatnonzero(y == 0)
+    pairs = np.stack([ones[: len(zeros)], zeros[: len(ones)]])
+    part, few = rng.choice([0.0, 1.0], pairs.shape[1]), []
+    for _ in range(count):
+        part[few] = rng.choice([0.0, 1.0], len(few))
+        few = rng.permutation(len(part))[:4]
+        part[few] = rng.random(4)
+        alpha, hi = np.zeros(N), problem.dual(*given).hi
+        alpha[pairs] = part * np.min(hi[pairs], axis=0)
+        yield problem, alpha
+        problem = problem.at(problem.C * rng.uniform(1.01, 1.3))
+
+
+def gram(data, kernel, problem):
+    """Entries in long double, the constant's 1 included."""
+    X = data.X(0, N)
+    X = np.asarray(X.toarray() if data.is_sparse else X, dtype=np.longdouble)
+    K = X @ X.T
+    if kernel.name == "rbf":
+        square = np.sum(X**2, axis=1)
+        K = np.exp(-np.longdouble(kernel.gamma) * (square[:, None] + square - 2 * K))
+    return K + (problem.intercept == "constant")
+
+
+@pytest.mark.parametrize("certify", ["float32", "float64"])
+@pytest.mark.parametrize("intercept", INTERCEPTS)
+@pytest.mark.parametrize("sparse_rows", [False, True])
+@pytest.mark.parametrize("kernel", [KERNELS[0], make_kernel("linear")], ids=lambda k: k.name)
+def test_along_a_path(kernel, sparse_rows, intercept, certify, fleet, monkeypatch):  # noqa: F811
+    """No score is farther from the true one than its band says, which grows little."""
+    data = rows(5, n=N, sparse_rows=sparse_rows, **GRID)
+    given, design = (data.y(0, N), data.weights(0, N)), Design(data, kernel)
+    K, near, carried = gram(data, kernel, CSvc(1.0, 1, (), intercept)), None, []
+    carry = ExactSums.carry
+    monkeypatch.setattr(ExactSums, "carry", lambda *of: carried.append(len(of[3])) or carry(*of))
+    for problem, alpha in steps(CSvc(0.1, 1, (1.0, 2.0), intercept), given, 30, 1):
+        sums, precision = summed(design, problem, point(alpha), fleet, certify, True, near)
+        near, found = sums.proved, sums.certificate(precision)
+        anew, _ = summed(design, problem, point(alpha), fleet, certify, True)
+        true = K @ near.coef.astype(np.longdouble)
+        assert np.all(np.abs(near.scores - true) <= near.band)
+        assert np.sum(near.band) <= (1 + len(carried)) * np.sum(anew.band)
+        fresh = close_exact(design, problem, point(alpha), fleet, "float64")
+        size = abs(fresh.primal) + abs(fresh.dual)
+        assert abs(found.gap - fresh.gap) <= found.rounding_bound + 1e-12 * size
+        assert found.rounding_bound <= 0.06 * max(fresh.gap, 0) + 1e-12 * size
+    assert len(carried) == 29 and max(carried) < 30
+
+
+@pytest.mark.parametrize(
+    ("intercept", "scale"), [("none", 1.0), ("constant", 1.0), ("constant", 1e-3)]
+)
+def test_roundings_that_add_up(intercept, scale, fleet):  # noqa: F811
+    """Coefficients that a multiple is off by a last digit, at every step to the same side."""
+    given, problem = rows(6, n=N, **GRID), CSvc(1.0, 1, (), intercept)
+    weights = given.weights(0, N)
+    X = (scale * given.X(0, N)).astype(np.float32)
+    data = MemoryDataset(X, given.y(0, N), [0, 1], weights, **GRID)
+    dual, design = problem.dual(given.y(0, N), weights), Design(data, make_kernel("linear"))
+    K = gram(data, design.kernel, problem)
+    drift = np.where(dual.sign * K[0] > 0, 1 - 2.0**-51, 1.0)
+    alpha, near = dual.hi, None
+    for _ in range(200):
+        sums, _ = summed(design, problem, point(alpha), fleet, "float64", True, near)
+        near, alpha = sums.proved, alpha * drift
+        assert np.all(np.abs(near.scores - K @ near.coef.astype(np.longdouble)) <= near.band)
+    anew, _ = summed(design, problem, point(alpha), fleet, "float64", True)
+    assert np.any(np.abs(near.scores - anew.scores) > 2 * anew.band)
+
+
+def test_another_w_is_computed_anew(fleet, monkeypatch):  # noqa: F811
+    """Where as many rows differ as there are in its support; the bits are those without."""
+    data, problem = rows(7, n=N, **GRID), CSvc(1.0, 1, (), "true")
+    design, rng = Design(data, KERNELS[0]), np.random.default_rng(0)
+    dual = problem.dual(data.y(0, N), data.weights(0, N))
+    one, other = (dual.feasible(dual.hi * rng.random(N)) for _ in range(2))
+    near = summed(design, problem, point(one), fleet, every=True)[0].proved
+    monkeypatch.setattr(ExactSums, "carry", None)
+    found = summed(design, problem, point(other), fleet, every=True, near=near)[0].proved
+    anew = summed(design, problem, point(other), fleet, every=True)[0].proved
+    for name in Proved._fields:
+        np.testing.assert_array_equal(getattr(found, name), getattr(anew, name))
+
+
+def test_a_change_costs_its_own_rows(fleet, monkeypatch):  # noqa: F811
+    data, problem = rows(8, n=N, **GRID), CSvc(1.0, 1, (), "none")
+    design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))
+    seen, score = [], ExactSums.score
+    monkeypatch.setattr(exact, "ROUNDING_PART", np.inf)
+    monkeypatch.setattr(exact, "MOVED_PART", np.inf)
+    monkeypatch.setattr(
+        ExactSums, "score", lambda *of: seen.append((len(of[1].coef), len(of[2]))) or score(*of)
+    )
+    near = summed(design, problem, point(dual.hi), fleet, every=True)[0].proved
+    alpha = dual.hi.copy()
+    alpha[[3, 70, 71]] = 0
+    summed(design, problem, point(alpha), fleet, every=True, near=near)
+    wide = [given for given in seen if given[1]]
+    assert wide == [(np.count_nonzero(dual.hi), N), (np.count_nonzero(dual.hi[[3, 70, 71]]), N)]
+
+
+def test_float32_scores_stay_in_doubt(fleet):  # noqa: F811
+    """A change of float64 entries does not make the scores that it is added to exact."""
+    data, problem = rows(9, n=N, **GRID), CSvc(1.0, 1, (), "none")
+    design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))
+    near = summed(design, problem, point(dual.hi), fleet, every=True)[0].proved
+    near = near._replace(band=np.full(N, 1e3), exact=np.arange(N) < 80)
+    alpha = dual.hi * (np.arange(N) != 5)
+    found = summed(design, problem, point(alpha), fleet, every=True, near=near)[0]
+    again = np.flatnonzero(found.band < 1)
+    assert len(again) > 20 and again.min() >= 80 and found.exact[again].all()
+    anew = summed(design, problem, point(alpha), fleet, "float64", every=True)[0]
+    np.testing.assert_allclose(found.scores[again], anew.scores[again], rtol=0, atol=1e-9)
