@@ -93,13 +93,16 @@ class KernelStage:
         """
         solve = self._solve
         entries = solve.kernel_entries
-        solve.retarget(task.dual, self._start(task), task.decided)
+        start = self._start(task)
+        solve.retarget(task.dual, start, task.decided)
+        # From the point before it is a few blocks, of the rows that move: no row left out saves any.
+        screens = task.dynamic and start is None and self.design.definite
         intercept = "constant" if self.constant else "none"
         judge = _Judge(self.design, FixedDual(intercept, task.dual), self.fleet, self._near)
         monitor = Monitor(
             certify=judge,
             limits=Limits(task.tol, MOST_ROUNDS, task.deadline),
-            rule=ThrottledGapBall() if task.dynamic and self.design.definite else None,
+            rule=ThrottledGapBall() if screens else None,
             report=lambda event: None,
             definite=self.design.definite,
         )

@@ -15,7 +15,8 @@ import threadpoolctl
 
 from pipelines.bench.exact.one_fit import WARM_UP_ROWS, clocks, machine, native, resident_bytes
 
-CACHE = 2 << 30
+CACHE = 256 << 20
+"""Bytes of kernel columns: what a plan gives columns of flags, computed as fast as memory comes."""
 
 
 def walked(
@@ -25,6 +26,7 @@ def walked(
     """The points of a path of ours."""
     from bigscreen.data.memory import MemoryDataset
     from bigscreen.features.design import Design
+    from bigscreen.fleet.blas import blas_threads
     from bigscreen.fleet.inline import Inline
     from bigscreen.kernels.standard import Rbf
     from bigscreen.path.kernel import KernelStage
@@ -39,7 +41,7 @@ def walked(
     manner = PathSettings(tol, rules, dynamic=screening, warm=warm, alone=False)
     design, problem = Design(data, Rbf(gamma)), CSvc(1.0, 1, (), "true")
     steps = []
-    with Inline(threads) as fleet:
+    with blas_threads(1), Inline(threads) as fleet:  # as every fit of ours
         # A cold fit keeps nothing of the one before.
         grids = [values] if warm else [[value] for value in values]
         for grid in grids:
