@@ -95,7 +95,7 @@ class KernelStage:
         entries = solve.kernel_entries
         start = self._start(task)
         solve.retarget(task.dual, start, task.decided)
-        # From the point before it is a few blocks of the rows that move: leaving rows out saves none.
+        # From the point before it is a few blocks of the rows that move: screening saves none.
         screens = task.dynamic and start is None and self.design.definite
         intercept = "constant" if self.constant else "none"
         judge = _Judge(self.design, FixedDual(intercept, task.dual), self.fleet, self._near)
