@@ -16,7 +16,12 @@ def nearest(before: FloatArray, coef: FloatArray) -> tuple[float, NDArray[np.int
     there = np.flatnonzero(before)
     factors = [1.0, 0.0]
     if len(there):
-        factors.insert(0, float(np.median(coef[there] / before[there])))
+        # That of most rows, and of one at a bound, if any is: where a box scales those do.
+        with np.errstate(over="ignore"):
+            ratios = coef[there] / before[there]
+        largest = int(np.argmax(np.abs(before[there])))
+        known = [float(np.median(ratios)), float(ratios[largest])]
+        factors = [*(factor for factor in known if np.isfinite(factor)), *factors]
     best = None
     for factor in factors:
         off = np.abs(coef - factor * before) > ULPS * np.abs(coef)

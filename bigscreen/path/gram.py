@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
+from bigscreen.numerics.multiples import ULPS, nearest
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress, face_steps
 from bigscreen.path.interior import GramInterior
@@ -279,21 +280,14 @@ class CachedScores:
 
         What scaling rounds away is no difference; it is reckoned in as drift.
         """
-        factors = {1.0}
-        k = int(np.argmax(np.abs(self.coef)))
-        if self.coef[k] != 0.0:
-            factors.add(float(coef[k] / self.coef[k]))
-        moved, factor, rest = np.flatnonzero(coef), 0.0, coef
-        for each in factors:
-            change = coef - each * self.coef
-            change[np.abs(change) <= 4 * ENTRY_UNIT * np.abs(coef)] = 0.0
-            rows = np.flatnonzero(change)
-            if len(rows) < len(moved):
-                moved, factor, rest = rows, each, change
+        factor, moved = nearest(self.coef, coef)
         scores, drift = factor * self.scores, abs(factor) * self.drift
         if factor != 1.0:
-            drift += 8 * ENTRY_UNIT * float(np.abs(coef) @ self.gram.norms)
+            drift += 2 * ULPS * float(np.abs(coef) @ self.gram.norms)
+        rest = coef - factor * self.coef
         drift += self.gram.add(scores, moved, rest[moved])
+        rest[moved] = 0.0
+        drift += float(np.abs(rest) @ self.gram.norms)
         self.coef, self.scores, self.drift = coef, scores, drift
 
 
