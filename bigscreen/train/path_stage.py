@@ -27,10 +27,14 @@ from bigscreen.path.stage import Stage
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import FEWEST, process_bytes
+from bigscreen.train.plan import AGAIN_BYTES, FEWEST, computed_again, process_bytes
 
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""
+
+MATRIX_ROWS = 10_000
+"""Rows up to which a path is walked over the whole kernel matrix. (Of more, columns of support rows
+are a part of it that takes less time, and a tenth of the memory; each point moves few of them.)"""
 
 KERNEL_SHARE = 0.5
 """Part of the memory left that kernel columns may take where the whole matrix does not fit."""
@@ -195,14 +199,18 @@ def exact_stage(
     progress: Progress,
     quick: bool = False,
 ) -> tuple[Stage, str]:
-    """The whole matrix where it fits; else its columns, as many as there is room for.
+    """The whole matrix where rows are few and it fits; else columns, as many as there is room for.
 
-    ``quick`` as `GramStage` takes it.
+    ``quick`` as `GramStage` takes it, for many paths: any matrix that fits.
     """
     n, dtype = design.data.n_rows, np.float32 if options.tol >= LEAST_FLOAT32 else np.float64
-    if bytes_needed(n, dtype) <= room:
+    if (quick or n <= MATRIX_ROWS) and bytes_needed(n, dtype) <= room:
         return GramStage(design, constant, int(room), progress, quick), "gram"
-    given, fewest = options.cache or int(KERNEL_SHARE * room), 4.0 * n * min(FEWEST, n)
+    assert design.kernel is not None
+    share, fewest = int(KERNEL_SHARE * room), 4 * n * min(FEWEST, n)
+    if computed_again(design.data, design.kernel.name):
+        share = min(share, max(AGAIN_BYTES, fewest))
+    given = options.cache or share
     if fewest > given:
         raise InputError(
             f"the fewest kernel columns take {in_units(fewest)} and of the memory allowed "

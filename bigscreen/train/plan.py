@@ -495,7 +495,7 @@ LOOKED_UP, STEPS_COST = 0.4, 75.0
 steps and scores take for each of those entries (measured: 3 to 180)."""
 
 
-def _computed_again(data: Rows, kernel: str) -> bool:
+def computed_again(data: Rows, kernel: str) -> bool:
     """Whether kernel columns are computed about as fast as memory for them can be had."""
     d = data.n_features
     if data.is_sparse or not made_of_products(kernel) or d > AGAIN_BYTE_COLUMNS:
@@ -538,7 +538,7 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     fixed = base + rows + states + work + wide
     room = int(request.memory - fixed)
     share = int(CACHE_SHARE * request.memory)
-    if not pairs and _computed_again(data, request.kernel):
+    if not pairs and computed_again(data, request.kernel):
         share = min(share, AGAIN_BYTES)
     cache = request.cache or max(min(share, room), min(FEWEST, n) * column)
     cache = min(cache, column * n)

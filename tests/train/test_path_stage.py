@@ -1,0 +1,72 @@
+"""Which stage walks a path of an exact kernel: the whole matrix of few rows, else its columns."""
+
+import numpy as np
+import pytest
+
+from bigscreen import svm_path
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError
+from bigscreen.features.design import Design
+from bigscreen.fleet.inline import Inline
+from bigscreen.kernels.standard import make_kernel
+from bigscreen.path.gram import GramStage
+from bigscreen.path.kernel import KernelStage
+from bigscreen.train import path_stage
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.path_stage import KERNEL_SHARE, exact_stage
+from bigscreen.train.plan import AGAIN_BYTES, FEWEST
+
+GIB = 2.0**30
+
+
+def stage(n, room=GIB, quick=False, kernel="rbf", **options):
+    """The stage of so many rows, and what it is called."""
+    X = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
+    data = MemoryDataset(X, np.arange(n, dtype=np.int32) % 2, [0, 1])
+    design = Design(data, make_kernel(kernel, 0.1))
+    with Inline(1) as fleet:
+        made = TrainOptions(exact=True, **options)
+        return exact_stage(design, False, room, made, fleet, lambda *_: None, quick)
+
+
+def test_rows_and_memory_choose(monkeypatch):
+    monkeypatch.setattr(path_stage, "MATRIX_ROWS", 200)
+    assert stage(200)[1] == "gram" and stage(201)[1] == "block"
+    assert isinstance(stage(201, quick=True)[0], GramStage)  # of many paths on one matrix
+    assert isinstance(stage(200, room=4.0 * 200 * 100)[0], KernelStage)  # it does not fit
+
+
+def test_columns_that_are_quickly_computed_again_are_not_all_kept():
+    n = 10_001
+    for room, how, size in (
+        (8 * GIB, {}, AGAIN_BYTES),
+        (GIB / 8, {}, int(KERNEL_SHARE * GIB / 8)),
+        (8 * GIB, {"kernel": "laplacian"}, 4 * n * n),
+        (8 * GIB, {"cache": 300 << 20}, 300 << 20),
+    ):
+        made, _ = stage(n, room, **how)
+        assert made._solve.options.cache == size
+
+
+def test_the_fewest_columns_are_asked_for_by_a_sentence(monkeypatch):
+    monkeypatch.setattr(path_stage, "MATRIX_ROWS", 0)
+    monkeypatch.setattr(path_stage, "AGAIN_BYTES", 1)
+    n = 100
+    enough = 4 * n * FEWEST / KERNEL_SHARE
+    assert stage(n, enough)[1] == "block"
+    with pytest.raises(InputError, match="fewest kernel columns"):
+        stage(n, enough - 2)
+
+
+def test_both_ways_have_the_same_optima(monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(300, 4))
+    y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(size=300) > 1).astype(int)
+    how, found = {"gamma": 0.3, "tol": 1e-6, "fit_intercept": True}, []
+    for rows in (300, 299):
+        monkeypatch.setattr(path_stage, "MATRIX_ROWS", rows)
+        found.append(svm_path(X, y, [0.1, 1.0, 10.0], kernel="rbf", **how))
+    assert [path.record["provenance"]["solver"] for path in found] == ["gram", "block"]
+    for one, other in zip(found[0].points, found[1].points, strict=True):
+        gap = one["gap"] + other["gap"] + one["rounding"] + other["rounding"]
+        assert abs(one["dual"] - other["dual"]) <= gap
