@@ -33,8 +33,8 @@ PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""
 
 MATRIX_ROWS = 10_000
-"""Rows up to which a path is walked over the whole kernel matrix. (Of more, columns of support rows
-are a part of it that takes less time, and a tenth of the memory; each point moves few of them.)"""
+"""Rows up to which one path and its folds are walked over the whole kernel matrix. Of more rows the
+columns of those that move take less time, and a tenth of the memory."""
 
 KERNEL_SHARE = 0.5
 """Part of the memory left that kernel columns may take where the whole matrix does not fit."""
@@ -160,11 +160,12 @@ def make_stage(
         report({"event": "progress", "phase": phase, "done": done, "total": total})
 
     matrix = partial(progress, "kernel matrix")
+    given = constant, room, options, fleet, matrix, False, MATRIX_ROWS
     # Where float32 holds what the kernel sees of the rows; models have them where they are.
     near = moved(data, kernel, False)
     own = near.move.kernel(kernel) if isinstance(near, Moved) else kernel
     if options.exact:
-        stage, name = exact_stage(Design(near, own), constant, room, options, fleet, matrix)
+        stage, name = exact_stage(Design(near, own), *given)
         return PreparedPath(stage, name, kernel, data, None, None)
     source = factor = ids = None
     if options.kernel == "linear":
@@ -186,7 +187,7 @@ def make_stage(
         columns = ColumnsStage(X, constant, quick=apart)
         return PreparedPath(columns, "columns", kernel, data, source, X, factor, ids, apart)
     rows = data if source is None else features
-    stage, name = exact_stage(Design(rows, Linear()), constant, room, options, fleet, matrix)
+    stage, name = exact_stage(Design(rows, Linear()), *given)
     return PreparedPath(stage, name, kernel, data, source, X, factor, ids)
 
 
@@ -198,17 +199,19 @@ def exact_stage(
     fleet: Fleet,
     progress: Progress,
     quick: bool = False,
+    matrix_rows: float = np.inf,
 ) -> tuple[Stage, str]:
-    """The whole matrix where rows are few and it fits; else columns, as many as there is room for.
+    """The whole matrix where it fits; else its columns, as many as there is room for.
 
-    ``quick`` as `GramStage` takes it, for many paths: any matrix that fits.
+    ``quick`` as `GramStage` takes it. Of more than ``matrix_rows`` columns in any case, and no more
+    of them than are worth keeping.
     """
     n, dtype = design.data.n_rows, np.float32 if options.tol >= LEAST_FLOAT32 else np.float64
-    if (quick or n <= MATRIX_ROWS) and bytes_needed(n, dtype) <= room:
+    if n <= matrix_rows and bytes_needed(n, dtype) <= room:
         return GramStage(design, constant, int(room), progress, quick), "gram"
     assert design.kernel is not None
     share, fewest = int(KERNEL_SHARE * room), 4 * n * min(FEWEST, n)
-    if computed_again(design.data, design.kernel.name):
+    if n > matrix_rows and computed_again(design.data, design.kernel.name):
         share = min(share, max(AGAIN_BYTES, fewest))
     given = options.cache or share
     if fewest > given:

@@ -19,21 +19,20 @@ from bigscreen.train.plan import AGAIN_BYTES, FEWEST
 GIB = 2.0**30
 
 
-def stage(n, room=GIB, quick=False, kernel="rbf", **options):
+def stage(n, room=GIB, matrix_rows=0, kernel="rbf", **options):
     """The stage of so many rows, and what it is called."""
     X = np.random.default_rng(0).normal(size=(n, 3)).astype(np.float32)
     data = MemoryDataset(X, np.arange(n, dtype=np.int32) % 2, [0, 1])
     design = Design(data, make_kernel(kernel, 0.1))
     with Inline(1) as fleet:
         made = TrainOptions(exact=True, **options)
-        return exact_stage(design, False, room, made, fleet, lambda *_: None, quick)
+        return exact_stage(design, False, room, made, fleet, lambda *_: None, False, matrix_rows)
 
 
-def test_rows_and_memory_choose(monkeypatch):
-    monkeypatch.setattr(path_stage, "MATRIX_ROWS", 200)
-    assert stage(200)[1] == "gram" and stage(201)[1] == "block"
-    assert isinstance(stage(201, quick=True)[0], GramStage)  # of many paths on one matrix
-    assert isinstance(stage(200, room=4.0 * 200 * 100)[0], KernelStage)  # it does not fit
+def test_rows_and_memory_choose():
+    assert stage(200, matrix_rows=200)[1] == "gram" and stage(201, matrix_rows=200)[1] == "block"
+    assert isinstance(stage(201, matrix_rows=np.inf)[0], GramStage)
+    assert isinstance(stage(200, 4.0 * 200 * 100, 200)[0], KernelStage)  # it does not fit
 
 
 def test_columns_that_are_quickly_computed_again_are_not_all_kept():
@@ -49,7 +48,6 @@ def test_columns_that_are_quickly_computed_again_are_not_all_kept():
 
 
 def test_the_fewest_columns_are_asked_for_by_a_sentence(monkeypatch):
-    monkeypatch.setattr(path_stage, "MATRIX_ROWS", 0)
     monkeypatch.setattr(path_stage, "AGAIN_BYTES", 1)
     n = 100
     enough = 4 * n * FEWEST / KERNEL_SHARE
