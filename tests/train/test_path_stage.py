@@ -68,3 +68,13 @@ def test_both_ways_have_the_same_optima(monkeypatch):
     for one, other in zip(found[0].points, found[1].points, strict=True):
         gap = one["gap"] + other["gap"] + one["rounding"] + other["rounding"]
         assert abs(one["dual"] - other["dual"]) <= gap
+
+
+@pytest.mark.parametrize(("folds", "name"), [(None, "block"), (4, "gram")])
+def test_folds_share_a_matrix(folds, name, monkeypatch):
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(140, 3))
+    y = (X[:, 0] + rng.normal(size=140) > 0).astype(int)
+    monkeypatch.setattr(path_stage, "MATRIX_ROWS", 100)  # 149 with five walks
+    path = svm_path(X, y, [0.1, 1.0], kernel="rbf", fit_intercept=True, folds=folds)
+    assert path.record["provenance"]["solver"] == name
