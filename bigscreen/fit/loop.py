@@ -151,7 +151,7 @@ def fit(
         report=report,
         folder=run.folder,
         of=run.of,
-        nothing=_nothing(design, problem),
+        nothing=nothing(design, problem),
         definite=design.definite,
     )
     report({"event": "phase", "phase": "solve"})
@@ -214,7 +214,7 @@ def _passes(monitor: Monitor) -> dict[str, int]:
     return {**known, "closing": monitor.closings.passes}
 
 
-def _nothing(design: Design, problem: Problem) -> float:
+def nothing(design: Design, problem: Problem) -> float:
     """The least ``1/2 ||w*||^2`` that rows of float32 can tell from 0.
 
     0 where w* = 0 needs no proof: without a total to meet alpha = 0 is one, or P is all loss, as a

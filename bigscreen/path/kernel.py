@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from bigscreen.certify.exact import ExactSums, Proved, bands, summed
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
+from bigscreen.fit.loop import nothing
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
@@ -67,8 +68,8 @@ class KernelStage:
         if self._solve.fine:
             self._solve.begin(fine=False)
         else:
-            nothing = np.zeros(self.design.data.n_rows)
-            self._solve.recall(nothing, nothing)
+            zero = np.zeros(self.design.data.n_rows)
+            self._solve.recall(zero, zero)
         self._near = None
         return self
 
@@ -104,6 +105,7 @@ class KernelStage:
             limits=Limits(task.tol, MOST_ROUNDS, task.deadline),
             rule=ThrottledGapBall() if screens else None,
             report=lambda event: None,
+            nothing=nothing(self.design, judge.problem),
             definite=self.design.definite,
         )
         solve.run(monitor)

@@ -161,7 +161,9 @@ def make_stage(
         report({"event": "progress", "phase": phase, "done": done, "total": total})
 
     matrix = partial(progress, "kernel matrix")
-    given = constant, room, options, fleet, matrix, False, MATRIX_ROWS * walks**0.25
+    # (Where w* may be 0, as a nu's, steps over columns come to no end that a matrix has.)
+    most = np.inf if options.problem in ("nu-svc", "one-class") else MATRIX_ROWS * walks**0.25
+    given = constant, room, options, fleet, matrix, False, most
     # Where float32 holds what the kernel sees of the rows; models have them where they are.
     near = moved(data, kernel, False)
     own = near.move.kernel(kernel) if isinstance(near, Moved) else kernel

@@ -18,7 +18,7 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.path.kernel import KernelStage
 from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
-from bigscreen.problems.recipes import CSvc, OneClass
+from bigscreen.problems.recipes import CSvc, NuSvc, OneClass
 from bigscreen.solvers.block import coordinator as block_open
 from bigscreen.solvers.block import sequence as block_path
 from bigscreen.solvers.block.solver import Block
@@ -276,6 +276,17 @@ def test_a_grid_of_nu_does_not_spread_over_all_rows(fleet):
         alpha = found.alpha
         support.append(np.count_nonzero(alpha))
     assert max(support) < 100
+
+
+def test_a_machine_that_is_0_comes_to_an_end(fleet):
+    """Where the classes overlap w* is 0, and no relative gap has a meaning."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(200, 2)).astype(np.float32), rng.integers(0, 2, 200, np.int32)
+    data = MemoryDataset(X, y, [0, 1])
+    dual = NuSvc(0.5, 1, 200.0, (), "true").dual(y, data.weights(0, 200))
+    stage = KernelStage(Design(data, make_kernel("linear")), fleet, options=SMALL)
+    found = stage.solve(PointTask(dual, cold(dual), free(dual), 1e-3))
+    assert abs(found.dual) < 1e-9 and found.counts["rounds"] < 1000
 
 
 def test_designs_it_is_not_made_for(fleet):

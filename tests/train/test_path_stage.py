@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from bigscreen import svm_path
+from bigscreen import nu_path, svm_path
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -70,11 +70,15 @@ def test_both_ways_have_the_same_optima(monkeypatch):
         assert abs(one["dual"] - other["dual"]) <= gap
 
 
-@pytest.mark.parametrize(("folds", "name"), [(None, "block"), (4, "gram")])
-def test_folds_share_a_matrix(folds, name, monkeypatch):
+@pytest.mark.parametrize(
+    ("problem", "folds", "name"),
+    [("c-svc", None, "block"), ("c-svc", 4, "gram"), ("nu-svc", None, "gram")],
+)
+def test_what_else_chooses_the_matrix(problem, folds, name, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(140, 3))
     y = (X[:, 0] + rng.normal(size=140) > 0).astype(int)
     monkeypatch.setattr(path_stage, "MATRIX_ROWS", 100)  # 149 with five walks
-    path = svm_path(X, y, [0.1, 1.0], kernel="rbf", fit_intercept=True, folds=folds)
+    how = {"problem": problem, "kernel": "rbf", "fit_intercept": True, "folds": folds}
+    path = (svm_path if problem == "c-svc" else nu_path)(X, y, [0.1, 0.4], **how)
     assert path.record["provenance"]["solver"] == name
