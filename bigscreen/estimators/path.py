@@ -76,8 +76,8 @@ def svm_path(
         What leaves out rows before a solve; None: those that suit the problem, () none. A kernel
         that is not positive semidefinite suits none: its points have a KKT violation and no gap.
     dynamic, warm : bool, default=True
-        Leave out rows during a solve, too (an exact kernel whose matrix does not fit does so only
-        where a point begins at nothing); start at the point before.
+        Leave out rows during a solve, too (over columns of an exact kernel only where a point
+        begins at nothing); start at the point before.
     folds : int, list of (rows to fit, rows to hold out), or None, default=None
         Hold rows out so many times to judge every value, or these.
     random_state : int, default=0

@@ -282,12 +282,11 @@ class CachedScores:
         """
         factor, moved = nearest(self.coef, coef)
         scores, drift = factor * self.scores, abs(factor) * self.drift
-        if factor != 1.0:
+        change = coef - factor * self.coef
+        drift += self.gram.add(scores, moved, change[moved])
+        change[moved] = 0.0
+        if factor != 1.0 or change.any():
             drift += 2 * ULPS * float(np.abs(coef) @ self.gram.norms)
-        rest = coef - factor * self.coef
-        drift += self.gram.add(scores, moved, rest[moved])
-        rest[moved] = 0.0
-        drift += float(np.abs(rest) @ self.gram.norms)
         self.coef, self.scores, self.drift = coef, scores, drift
 
 

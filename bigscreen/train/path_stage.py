@@ -27,7 +27,7 @@ from bigscreen.path.stage import Stage
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import AGAIN_BYTES, FEWEST, computed_again, process_bytes
+from bigscreen.train.plan import FEWEST, process_bytes, worth_keeping
 
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""
@@ -163,12 +163,15 @@ def make_stage(
     matrix = partial(progress, "kernel matrix")
     # (Where w* may be 0, as a nu's, steps over columns come to no end that a matrix has.)
     most = np.inf if options.problem in ("nu-svc", "one-class") else MATRIX_ROWS * walks**0.25
-    given = constant, room, options, fleet, matrix, False, most
+    exact = partial(
+        exact_stage, constant=constant, room=room, options=options, fleet=fleet, progress=matrix,
+        matrix_rows=most,
+    )  # fmt: skip
     # Where float32 holds what the kernel sees of the rows; models have them where they are.
     near = moved(data, kernel, False)
     own = near.move.kernel(kernel) if isinstance(near, Moved) else kernel
     if options.exact:
-        stage, name = exact_stage(Design(near, own), *given)
+        stage, name = exact(Design(near, own))
         return PreparedPath(stage, name, kernel, data, None, None)
     source = factor = ids = None
     if options.kernel == "linear":
@@ -190,7 +193,7 @@ def make_stage(
         columns = ColumnsStage(X, constant, quick=apart)
         return PreparedPath(columns, "columns", kernel, data, source, X, factor, ids, apart)
     rows = data if source is None else features
-    stage, name = exact_stage(Design(rows, Linear()), *given)
+    stage, name = exact(Design(rows, Linear()))
     return PreparedPath(stage, name, kernel, data, source, X, factor, ids)
 
 
@@ -214,8 +217,8 @@ def exact_stage(
         return GramStage(design, constant, int(room), progress, quick), "gram"
     assert design.kernel is not None
     share, fewest = int(KERNEL_SHARE * room), 4 * n * min(FEWEST, n)
-    if n > matrix_rows and computed_again(design.data, design.kernel.name):
-        share = min(share, max(AGAIN_BYTES, fewest))
+    if n > matrix_rows:
+        share = max(worth_keeping(design.data, design.kernel.name, share), min(share, fewest))
     given = options.cache or share
     if fewest > given:
         raise InputError(

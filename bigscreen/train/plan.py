@@ -495,7 +495,7 @@ LOOKED_UP, STEPS_COST = 0.4, 75.0
 steps and scores take for each of those entries (measured: 3 to 180)."""
 
 
-def computed_again(data: Rows, kernel: str) -> bool:
+def _computed_again(data: Rows, kernel: str) -> bool:
     """Whether kernel columns are computed about as fast as memory for them can be had."""
     d = data.n_features
     if data.is_sparse or not made_of_products(kernel) or d > AGAIN_BYTE_COLUMNS:
@@ -506,6 +506,11 @@ def computed_again(data: Rows, kernel: str) -> bool:
         vnni.grid_of(data.X(start, min(start + BYTE_ROWS, stop))) is not None
         for start, stop in {data.chunk(k) for k in (0, data.n_chunks // 2, data.n_chunks - 1)}
     )
+
+
+def worth_keeping(data: Rows, kernel: str, share: int) -> int:
+    """Of so many bytes for kernel columns those that are worth it."""
+    return min(share, AGAIN_BYTES) if _computed_again(data, kernel) else share
 
 
 def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
@@ -538,8 +543,8 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     fixed = base + rows + states + work + wide
     room = int(request.memory - fixed)
     share = int(CACHE_SHARE * request.memory)
-    if not pairs and computed_again(data, request.kernel):
-        share = min(share, AGAIN_BYTES)
+    if not pairs:
+        share = worth_keeping(data, request.kernel, share)
     cache = request.cache or max(min(share, room), min(FEWEST, n) * column)
     cache = min(cache, column * n)
     refusal = None

@@ -3,16 +3,23 @@
 import numpy as np
 import pytest
 from contracts import rows
-from test_closing_exact import GRID, INTERCEPTS, KERNELS, fleet, oracle, point  # noqa: F401
+from test_closing_exact import GRID, INTERCEPTS, KERNELS, point
 
 from bigscreen.certify import exact
 from bigscreen.certify.exact import ExactSums, Proved, close_exact, summed
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
+from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc
 
 N = 160
+
+
+@pytest.fixture(scope="module")
+def fleet():
+    with Inline(2) as threads:
+        yield threads
 
 
 def steps(problem, given, count, seed):
@@ -46,7 +53,7 @@ def gram(data, kernel, problem):
 @pytest.mark.parametrize("intercept", INTERCEPTS)
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("kernel", [KERNELS[0], make_kernel("linear")], ids=lambda k: k.name)
-def test_along_a_path(kernel, sparse_rows, intercept, certify, fleet, monkeypatch):  # noqa: F811
+def test_along_a_path(kernel, sparse_rows, intercept, certify, fleet, monkeypatch):
     """No score is farther from the true one than its band says, which grows little."""
     data = rows(5, n=N, sparse_rows=sparse_rows, **GRID)
     given, design = (data.y(0, N), data.weights(0, N)), Design(data, kernel)
@@ -70,7 +77,7 @@ def test_along_a_path(kernel, sparse_rows, intercept, certify, fleet, monkeypatc
 @pytest.mark.parametrize(
     ("intercept", "scale"), [("none", 1.0), ("constant", 1.0), ("constant", 1e-3)]
 )
-def test_roundings_that_add_up(intercept, scale, fleet):  # noqa: F811
+def test_roundings_that_add_up(intercept, scale, fleet):
     """Coefficients that a multiple is off by a last digit, at every step to the same side."""
     given, problem = rows(6, n=N, **GRID), CSvc(1.0, 1, (), intercept)
     weights = given.weights(0, N)
@@ -88,7 +95,7 @@ def test_roundings_that_add_up(intercept, scale, fleet):  # noqa: F811
     assert np.any(np.abs(near.scores - anew.scores) > 2 * anew.band)
 
 
-def test_another_w_is_computed_anew(fleet, monkeypatch):  # noqa: F811
+def test_another_w_is_computed_anew(fleet, monkeypatch):
     """Where as many rows differ as there are in its support; the bits are those without."""
     data, problem = rows(7, n=N, **GRID), CSvc(1.0, 1, (), "true")
     design, rng = Design(data, KERNELS[0]), np.random.default_rng(0)
@@ -102,7 +109,7 @@ def test_another_w_is_computed_anew(fleet, monkeypatch):  # noqa: F811
         np.testing.assert_array_equal(getattr(found, name), getattr(anew, name))
 
 
-def test_a_change_costs_its_own_rows(fleet, monkeypatch):  # noqa: F811
+def test_a_change_costs_its_own_rows(fleet, monkeypatch):
     data, problem = rows(8, n=N, **GRID), CSvc(1.0, 1, (), "none")
     design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))
     seen, score = [], ExactSums.score
@@ -119,7 +126,7 @@ def test_a_change_costs_its_own_rows(fleet, monkeypatch):  # noqa: F811
     assert wide == [(np.count_nonzero(dual.hi), N), (np.count_nonzero(dual.hi[[3, 70, 71]]), N)]
 
 
-def test_float32_scores_stay_in_doubt(fleet):  # noqa: F811
+def test_float32_scores_stay_in_doubt(fleet):
     """A change of float64 entries does not make the scores that it is added to exact."""
     data, problem = rows(9, n=N, **GRID), CSvc(1.0, 1, (), "none")
     design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))

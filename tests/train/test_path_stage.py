@@ -11,7 +11,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.path.gram import GramStage
 from bigscreen.path.kernel import KernelStage
-from bigscreen.train import path_stage
+from bigscreen.train import path_stage, plan
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_stage import KERNEL_SHARE, exact_stage
 from bigscreen.train.plan import AGAIN_BYTES, FEWEST
@@ -48,7 +48,7 @@ def test_columns_that_are_quickly_computed_again_are_not_all_kept():
 
 
 def test_the_fewest_columns_are_asked_for_by_a_sentence(monkeypatch):
-    monkeypatch.setattr(path_stage, "AGAIN_BYTES", 1)
+    monkeypatch.setattr(plan, "AGAIN_BYTES", 1)
     n = 100
     enough = 4 * n * FEWEST / KERNEL_SHARE
     assert stage(n, enough)[1] == "block"
