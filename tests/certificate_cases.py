@@ -1,9 +1,9 @@
 """Random fits, judged from the user's own numbers: is what the published models state so?
 
-``python tests/certificate_cases.py --cases 5000`` tries that many and prints what was found. A
-``Spec`` is one case: an estimator, its parameters, and rows that may be shifted, scaled, repeated,
-weighted, sparse or float32. The judge is `published`, which knows the estimators' public attributes
-and has formulas of its own.
+``python tests/certificate_cases.py`` judges 10,000 cases and prints a summary, also when it is
+interrupted; ``KINDS`` lists what is judged. A ``Spec`` is one fit: an estimator, its parameters,
+and rows that may be shifted, scaled, repeated, weighted, sparse or float32. The judge is
+`published`, which knows the estimators' public attributes and has formulas of its own.
 
 A case is untrue where P, D or the gap lies outside of what is stated with its bound of rounding
 (the judge's own error set aside), where the gap is missed without a warning, where scores or
@@ -13,15 +13,10 @@ anything else than a model or one sentence.
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
-import time
 import traceback
 import warnings
-from collections import Counter
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -35,6 +30,7 @@ from bigscreen.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 import published
+from case_runner import Kind, Outcome, run
 
 PROBLEMS = {
     "SVC": "c-svc",
@@ -364,44 +360,14 @@ def _place(error: Exception) -> str:
     return f"{type(error).__name__} in {Path(last.filename).name}, {last.name}"
 
 
-def judged(first: int, count: int, jobs: int) -> Iterator[Verdict]:
-    """Verdicts of so many cases, in their order."""
-    specs = map(drawn, range(first, first + count))
-    if jobs == 1:
-        yield from map(tried, specs)
-        return
-    with ProcessPoolExecutor(jobs) as pool:
-        yield from pool.map(tried, specs, chunksize=8)
+def judge_fit(number: int) -> Outcome:
+    """Judge the fit of this number."""
+    verdict = tried(drawn(number))
+    return Outcome(str(verdict.spec), verdict.outcome, verdict.found, twists=verdict.spec.twists)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=5000)
-    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--verbose", action="store_true", help="every case that is untrue")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
-    given = parser.parse_args(arguments)
-    kinds: dict[str, list[Verdict]] = {}
-    outcomes: Counter = Counter()
-    began, untrue = time.perf_counter(), 0
-    for count, verdict in enumerate(judged(given.seed, given.cases, given.jobs), 1):
-        outcomes[verdict.outcome] += 1
-        untrue += bool(verdict.found)
-        for kind, what in verdict.found.items():
-            kinds.setdefault(kind, []).append(verdict)
-            if given.verbose:
-                print(f"{kind}: {what}\n    {verdict.spec}", flush=True)
-        if count % 500 == 0:
-            print(f"{count} cases, {untrue} untrue", file=sys.stderr, flush=True)
-    seconds = time.perf_counter() - began
-    print(f"{given.cases} cases in {seconds:.0f} s: {dict(outcomes)}; {untrue} untrue")
-    for kind, verdicts in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        least = min(verdicts, key=lambda verdict: verdict.spec.twists)
-        machines = Counter(v.spec.machine for v in verdicts).most_common(3)
-        print(f"{len(verdicts):5d} {kind}: {dict(machines)}")
-        print(f"      {least.found[kind]}\n      {least.spec}")
-    return 1 if untrue else 0
-
+KINDS = {"fits": Kind(judge_fit, 10_000)}
+"""What a run judges, and how many cases of each kind."""
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(KINDS, __doc__))

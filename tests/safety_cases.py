@@ -1,17 +1,17 @@
 """Random cases for the rules of a path: is w* in every region, and is nothing removed wrongly?
 
-``python tests/safety_cases.py --cases 20000`` tries that many and prints what each rule decided;
-``--edits 2000``: so many edits of machines (``edit_cases``), whose bounds no optimum may break.
-A ``Spec`` is one case: a problem at one point of a path, kernel, rows, weights, and points solved
-before to some accuracy. Optima come from ``reference``, alphas from plain loops here: nothing that
-judges a rule is the package's own, but for the recipes that say what the problem is.
+``python tests/safety_cases.py`` judges 10,000 cases and prints a summary, also when it is
+interrupted; ``KINDS`` lists what is judged: the rules of a path, and edits of machines
+(``edit_cases``), whose bounds no optimum may break.
+
+A ``Spec`` is one case of the rules: a problem at one point of a path, kernel, rows, weights, and
+points solved before to some accuracy. Optima come from ``reference``, alphas from plain loops here:
+nothing that judges a rule is the package's own, but for the recipes that say what the problem is.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +53,7 @@ from bigscreen.screening.srbo import Srbo, SrboCut
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 import edit_cases
 import reference
+from case_runner import Kind, Outcome, run
 
 RECIPES = ("c_svc", "nu_svc", "one_class", "lad", "svr", "quantile", "sublinear")
 WEIGHTS = ("none", "some", "zeros")
@@ -472,57 +473,41 @@ def judge_ledger(case: Case, name: str, book: Ledger, tally: Tally) -> None:
     tally.add(name, case, wrong, 0, int(np.count_nonzero((status != OPEN) & live)))
 
 
-def try_edits(numbers: Sequence[int]) -> int:
-    """Edits, and edits of what they led to: how many claims the optimum contradicts.
-
-    Claims are bounds, and the certificates and ledgers of the machines after the edits.
-    """
-    kinds, broken, began = Counter(), 0, time.perf_counter()
-    for number in numbers:
-        case = edit_cases.Case(edit_cases.drawn(number))
-        made = edit_cases.amended(case)
-        said = edit_cases.wrongs(case) + edit_cases.wrongs_after(case, made)
-        again = edit_cases.edited_again(case, made)
-        said += edit_cases.wrongs(again) + edit_cases.wrongs_after(again)
-        kinds[case.spec.machine] += 1
-        broken += bool(said)
-        if said:
-            print("FALSE:", case.spec, *said)
-    seconds = time.perf_counter() - began
-    print(f"{len(numbers)} edits, and as many of what they led to, in {seconds:.0f} s:", end=" ")
-    print(f"{dict(kinds)}, {broken} with a wrong claim")
-    return broken
+# -- the kinds of case ----------------------------------------------------------------------------
+def judge_rules(number: int) -> Outcome:
+    """Judge every rule, the gap ball of a pair, and ledgers of closing passes."""
+    case, tally = Case(drawn(number)), Tally()
+    try_rules(case, safe_rules(case), tally)
+    try_pair(case, tally)
+    try_ledger(case, tally)
+    outcome = Outcome(str(case.spec), case.spec.recipe)
+    for name in tally.cases:
+        counts = {"cases": tally.cases, "rows": tally.rows, "decided": tally.decided}
+        counts |= {"false": tally.false, "w* missed": tally.outside}
+        outcome.figures.update({(name, column): own[name] for column, own in counts.items()})
+    for name, _ in tally.guilty:
+        false, missed = tally.false[name], tally.outside[name]
+        outcome.wrong[name] = f"{false} rows decided wrongly, w* of {missed} rows missed"
+    return outcome
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", type=int, default=20_000)
-    parser.add_argument("--seed", type=int, default=0, help="number of the first case")
-    parser.add_argument("--edits", type=int, default=0, help="edits of machines to try, too")
-    given = parser.parse_args(arguments)
-    broken = try_edits(range(given.seed, given.seed + given.edits)) if given.edits else 0
-    tally, began, kinds, unsolved = Tally(), time.perf_counter(), Counter(), 0
-    for number in range(given.seed, given.seed + given.cases):
-        case = Case(drawn(number))
-        try_rules(case, safe_rules(case), tally)
-        try_pair(case, tally)
-        try_ledger(case, tally)
-        kinds[case.spec.recipe] += 1
-        unsolved += not case.solved
-        if number % 1000 == 999:
-            guilty = f"{len(tally.guilty)} of them wrong"
-            print(f"{sum(kinds.values())} cases, {guilty}", file=sys.stderr, flush=True)
-    print(f"{given.cases} cases in {time.perf_counter() - began:.0f} s:", dict(kinds))
-    print(f"{unsolved} of them with an oracle that is not at 1e-12 (all are judged with its gap)")
-    print(f"{'rule':>18} {'cases':>7} {'rows':>9} {'decided':>8} {'false':>6} {'w* missed':>9}")
-    for name, cases in sorted(tally.cases.items()):
-        rate = tally.decided[name] / max(tally.rows[name], 1)
-        numbers = f"{tally.false[name]:6d} {tally.outside[name]:9d}"
-        print(f"{name:>18} {cases:7d} {tally.rows[name]:9d} {rate:8.1%} {numbers}")
-    for name, spec in tally.guilty[:20]:
-        print("FALSE:", name, spec)
-    return 1 if tally.guilty or broken else 0
+def judge_edit(number: int) -> Outcome:
+    """Judge edits, and edits of the machine that they led to: bounds, certificates and ledgers."""
+    case = edit_cases.Case(edit_cases.drawn(number))
+    made = edit_cases.amended(case)
+    again = edit_cases.edited_again(case, made)
+    said = {
+        "bound": edit_cases.wrongs(case),
+        "machine after edits": edit_cases.wrongs_after(case, made),
+        "bound of further edits": edit_cases.wrongs(again),
+        "machine after further edits": edit_cases.wrongs_after(again),
+    }
+    wrong = {what: "; ".join(claims) for what, claims in said.items() if claims}
+    return Outcome(str(case.spec), case.spec.machine, wrong)
 
+
+KINDS = {"rules": Kind(judge_rules, 7_000), "edits": Kind(judge_edit, 3_000)}
+"""What a run judges, and how many cases of each kind."""
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run(KINDS, __doc__))
