@@ -119,13 +119,16 @@ class Mirrored(MemoryDataset):
     """Rows with targets, every one twice: of problems with two variables a row.
 
     ``y`` has two columns, the target and the side: 1 for the first ``n_rows / 2`` rows, -1 for the
-    same rows again.
+    same rows again. A model of such rows speaks of each row once: its coefficient is the difference
+    of the two variables, and its ledger has what is proved of both (`Ledger.folded`).
 
     Parameters
     ----------
     data : MemoryDataset
         What is taken twice.
     """
+
+    sides = 2
 
     def __init__(self, data: MemoryDataset) -> None:
         X, n = data.X(0, data.n_rows), data.n_rows

@@ -1,7 +1,7 @@
 """What every dataset answers, wherever its rows are."""
 
 from abc import ABC, abstractmethod
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -23,15 +23,24 @@ class Rows(ABC):
         How the source became these features.
     path : Path, RemotePath or None
         Where it is stored; None if in memory.
+    sides : int
+        The number of rows here that stand for one row of the source: 2 of `Mirrored` rows, else 1.
+        Row ``k`` of the source is ``k``, ``n_sources + k``, ... here.
     """
 
     layout: Layout
     preparation: Preparation
     path: Place | None
+    sides: ClassVar[int] = 1
 
     @property
     def n_rows(self) -> int:
         return self.layout.n_rows
+
+    @property
+    def n_sources(self) -> int:
+        """The number of the source's rows."""
+        return self.n_rows // self.sides
 
     @property
     def n_features(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,6 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import Regressor
 from bigscreen.estimators.kernel import KernelMachine
-from bigscreen.model.model import Model
 from bigscreen.train.options import TrainOptions
 
 
@@ -144,16 +143,7 @@ class NuSVR(_KernelRegressor):
             raise InputError(
                 "NuSVR needs rows with targets as arrays in memory; use SVR for a stored data set"
             )
-        n = data.n_rows
-        return Mirrored(data), np.tile(np.arange(n) if numbers is None else numbers, 2)
-
-    def _publish_support(self, model: Model) -> None:
-        """Both sides of a row are one support row."""
-        assert model.support is not None and model.landmarks is not None
-        rows, first, back = np.unique(model.support, return_index=True, return_inverse=True)
-        coef = np.bincount(back, model.coef[0], len(rows))[None].astype(np.float64, copy=False)
-        self.model_ = replace(model, support=rows, landmarks=model.landmarks[first], coef=coef)
-        super()._publish_support(self.model_)
+        return Mirrored(data), numbers
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

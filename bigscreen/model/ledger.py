@@ -149,6 +149,19 @@ class Ledger:
             found.dual = self.dual.at(found.places(numbers))
         return found
 
+    def folded(self, sides: int) -> Ledger:
+        """The ledger of rows each of which has several variables: the row's alpha is their sum.
+
+        Variable ``k`` of ``rows`` belongs to row ``k``, ``rows + k`` to the same row, and so on; at
+        most one of a row's variables is not 0 at the optimum. A row is out if all its variables
+        are, it is at its bound if one variable is and all others are out, and it is no more certain
+        than the least certain of them.
+        """
+        if sides == 1:
+            return self
+        margins = partial(_folded, lambda: self.margins, sides)
+        return Ledger(margins if callable(self._margins) else margins(), self.radius)
+
     def among(self, keep: NDArray[np.bool_]) -> Ledger:
         """That of some of the rows."""
         rows = None if self.rows is None else self.rows[keep]
@@ -189,6 +202,16 @@ def rounded(ratio: FloatArray, used: NDArray[np.bool_]) -> Margins:
 def _taken(margins: Callable[[], Margins], places: NDArray[np.int64]) -> Margins:
     found: Margins = margins()[places]
     return found
+
+
+def _folded(margins: Callable[[], Margins], sides: int) -> Margins:
+    """Margins of rows (rows,) from those of their variables (sides * rows,)."""
+    each = margins().reshape(sides, -1)
+    used = np.count_nonzero(np.signbit(each), axis=0)
+    least: Margins = np.min(np.abs(each), axis=0)
+    # Of two variables that are both not 0 the sum is neither 0 nor an end.
+    least[used > 1] = 0
+    return np.where(used == 1, -least, least)
 
 
 def to_arrays(ledgers: Sequence[Ledger]) -> dict[str, NDArray[Any]]:

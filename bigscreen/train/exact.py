@@ -115,9 +115,10 @@ class ExactJob(Job):
     def _support(
         self, design: Design, binary: Binary, alpha: FloatArray
     ) -> tuple[NDArray[np.int64], FloatArray]:
-        """Support rows and their coefficients."""
+        """Support rows of the source, and their coefficients."""
         dual = design.dual(binary.problem)
         signed = dual.sign * certified_alpha(design, dual, alpha)
+        signed = np.sum(signed.reshape(self.data.sides, -1), axis=0)
         support = np.flatnonzero(signed)
         return support, signed[support]
 

@@ -330,6 +330,8 @@ class Job:
     def _take(self, binary: Binary, attempt: Attempt, fitted: Fitted) -> None:
         """Keep the result of a fit."""
         self._note(fitted, binary)
+        stated = replace(fitted.certificate, rows=fitted.certificate.rows // self.data.sides)
+        fitted = replace(fitted, certificate=stated)
         result = {
             **self._machine(attempt, fitted, binary),
             "ledger": None if binary.fold is not None else self._ledger(attempt, fitted, binary),
@@ -414,7 +416,7 @@ class Job:
             return None
         # Stored features have rows of their own, in the order of the data's.
         data = own if isinstance(own, Slices) else self.data
-        numbers = data.row_ids(0, data.n_rows)
+        found, numbers = found.folded(data.sides), data.row_ids(0, data.n_sources)
         if binary.codes is not None:  # others have no part in the problem
             keep = np.isin(data.y(0, data.n_rows), binary.codes)
             found, numbers = found.among(keep), numbers[keep]

@@ -70,7 +70,7 @@ def provenance(
         "index_base": getattr(data, "manifest", {}).get("extra", {}).get("index_base"),
         "parameters": {**options.record, "kernel": kernel.to_dict()},
         **own,
-        "rows": data.n_rows,
+        "rows": data.n_sources,
         "peak_pss_bytes": fleet.peak_pss,
     }
 
