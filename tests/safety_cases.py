@@ -52,6 +52,7 @@ from bigscreen.screening.srbo import Srbo, SrboCut
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 import edit_cases
+import ledger_cases
 import reference
 from case_runner import Kind, Outcome, run
 
@@ -506,7 +507,11 @@ def judge_edit(number: int) -> Outcome:
     return Outcome(str(case.spec), case.spec.machine, wrong)
 
 
-KINDS = {"rules": Kind(judge_rules, 7_000), "edits": Kind(judge_edit, 3_000)}
+KINDS = {
+    "rules": Kind(judge_rules, 5_000),
+    "ledgers": Kind(ledger_cases.judge_ledgers, 3_000),
+    "edits": Kind(judge_edit, 2_000),
+}
 """What a run judges, and how many cases of each kind."""
 
 if __name__ == "__main__":

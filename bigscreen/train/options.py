@@ -505,6 +505,10 @@ class TrainOptions:
             self._check_squared()
         if self.problem == "nu-svr" and not (self.exact and not self.early):
             raise InputError("nu-svr is for exact machines, not for landmarks or early ends")
+        if self.problem == "nu-svr" and self.start == "divide":
+            raise InputError(
+                "nu-svr cannot start from parts of the rows; use start cold or nystrom"
+            )
         common = self.exact or self.solver == "pairs" or self.problem in ("lad", "quantile")
         if self.intercept_scaling != 1 and self.intercept == "penalized" and common:
             raise InputError(

@@ -428,6 +428,7 @@ def test_nu_svr_of_many_rows_sparse_rows_and_no_offset():
         (NuSVR(C=-1), "C must be a positive"),
         (NuSVR(kernel="precomputed"), "NuSVR takes its rows twice"),
         (NuSVR(scheduler="tcp://HOST:1"), "NuSVR has its rows in memory"),
+        (NuSVR(start="divide"), "nu-svr cannot start from parts of the rows; use start cold or"),
     ],
 )
 def test_what_nu_svr_refuses(machine, words):
