@@ -9,11 +9,13 @@ lists other rows than those that count, or if there is one where nothing is prov
 
 from __future__ import annotations
 
+import tempfile
 import traceback
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import combinations
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +25,7 @@ from certificate_cases import CLASSIFIERS, PROBLEMS, Rows, Spec, drawn, machine,
 from published import entries
 
 import bigscreen
+from bigscreen import fit_many, ingest
 from bigscreen.errors import TimeOver
 
 SEARCHES = {"SVCCV": "SVC", "NuSVCCV": "NuSVC", "NystroemSVCCV": "NystroemSVC"}
@@ -42,12 +45,21 @@ can judge."""
 SECONDS = 10.0
 
 
+TOGETHER = ("NystroemSVC", "LinearSVC", "LinearSVR")
+"""Estimators that `fit_many` fits."""
+
+
 @dataclass(frozen=True)
 class Case:
-    """``name``: the estimator; ``spec``: its parameters and rows, as those of ``spec.machine``."""
+    """``name``: the estimator; ``spec``: its parameters and rows, as those of ``spec.machine``.
+
+    ``way``: how it is fitted: "alone", "store" (on rows in a store, shuffled there), or "many" (by
+    `fit_many`, beside a fit with other weights).
+    """
 
     name: str
     spec: Spec
+    way: str = "alone"
 
 
 def drawn_case(number: int) -> Case:
@@ -76,7 +88,14 @@ def drawn_case(number: int) -> Case:
         own |= {"components": spec.components if plain == "NystroemSVC" else None}
         own |= {"squared": False, "gamma": 0.0 if isinstance(spec.gamma, str) else spec.gamma}
     own |= {"scale": 0.0, "huge": None, "suited": True, "seconds": SECONDS}
-    return Case(name, replace(spec, **own))
+    way = str(rng.choice(["alone", "alone", "store", "many"]))
+    if way == "store" and (name in (*SEARCHES, "NuSVR") or spec.kernel == "precomputed"):
+        way = "alone"
+    if way == "many" and name not in TOGETHER:
+        way = "alone"
+    if way == "store":
+        own["single"] = True  # what a store holds is what the judge sees
+    return Case(name, replace(spec, **own), way)
 
 
 def estimator(case: Case, rows: Rows) -> Any:
@@ -97,7 +116,7 @@ def estimator(case: Case, rows: Rows) -> Any:
 def judge_ledgers(number: int) -> Outcome:
     """Fit the estimator of this number and judge its ledgers."""
     case = drawn_case(number)
-    outcome = Outcome(f"{case.name}: {case.spec}", twists=case.spec.twists)
+    outcome = Outcome(f"{case.name} {case.way}: {case.spec}", twists=case.spec.twists)
     rows = Rows(case.spec)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -129,6 +148,20 @@ def judge_ledgers(number: int) -> Outcome:
 def fit(case: Case, rows: Rows) -> Any:
     """The fitted estimator."""
     made = estimator(case, rows)
+    if case.way == "many":
+        given = np.ones(len(rows.y)) if rows.weights is None else rows.weights
+        other = given * np.random.default_rng(case.spec.seed).integers(0, 3, len(given))
+        other[: 4 * case.spec.classes] = 1
+        return fit_many(made, rows.given, rows.y, np.column_stack([other, given]))[1]
+    if case.way == "store":
+        with tempfile.TemporaryDirectory() as folder:
+            targets = rows.problem not in (*CLASSIFIERS, "one-class")
+            parts = [rows.given, np.ones(case.spec.n) if rows.y is None else rows.y, rows.weights]
+            source = tuple(part for part in parts if part is not None)
+            store = ingest(
+                source, Path(folder) / "rows.store", seed=case.spec.seed, regression=targets
+            )
+            return made.fit(store.store)
     more = {} if rows.weights is None else {"sample_weight": rows.weights}
     return made.fit(rows.given, **more) if rows.y is None else made.fit(rows.given, rows.y, **more)
 
@@ -242,6 +275,11 @@ def dual(
 def judge(name: str, book: Any, own: Binary, q: reference.Problem, outcome: Outcome) -> bool:
     """Whether the reference finds the optimum; what is wrong goes into the outcome."""
     numbers, status = book.numbers(), book.status
+    # Stores and `fit_many` keep the rows without weight, whose variables are 0.
+    kept = np.isin(numbers, own.rows)
+    if np.any(status[~kept] == "bound"):
+        outcome.wrong[f"{name}: weightless"] = f"rows {numbers[~kept].tolist()}"
+    status, margins, numbers = status[kept], book.margins[kept], numbers[kept]
     if not np.array_equal(numbers, own.rows):
         outcome.wrong["rows"] = f"{numbers.tolist()} for {own.rows.tolist()}"
         return True
@@ -268,9 +306,10 @@ def judge(name: str, book: Any, own: Binary, q: reference.Problem, outcome: Outc
             k = false[np.argmax(off[false])]
             outcome.wrong[f"{name}: {claim}"] = (
                 f"{len(false)} rows are not, row {own.rows[k]} by {off[k]:.3g} of its box, "
-                f"margin {float(np.abs(book.margins[k])):.4g}"
+                f"margin {float(np.abs(margins[k])):.4g}"
             )
-    figures = {"rows": n, "out": book.counts["out"], "bound": book.counts["bound"]}
+    figures = {"rows": n, "out": int(np.sum(status == "out"))}
+    figures |= {"bound": int(np.sum(status == "bound"))}
     outcome.figures.update({(name, column): count for column, count in figures.items()})
     return True
 

@@ -195,7 +195,10 @@ class Published:
             else:
                 # Divided by rho, unless w is next to nothing: the offset tells, or what is said.
                 rho, own = -np.mean(certificate["multiplier"]), abs(certificate["intercept"])
-                divided = rho > 1e-9 and "best w is 0" not in str(certificate.get("hindrance"))
+                size = np.max(np.sum(self.X[self.kept] ** 2, axis=1))
+                divided = rho > 1e-9 * min(1, size or 1) and "best w is 0" not in str(
+                    certificate.get("hindrance")
+                )
                 if own:
                     divided = abs(abs(b) * rho - own) < abs(abs(b) - own)
                 scale = 1 / LONG(rho) if rho > 0 and divided else scale
