@@ -20,6 +20,7 @@ from bigscreen.errors import InputError, in_units
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
+from bigscreen.intake.readers.hdf5_parts import check_whole
 
 X_NAMES = ("X", "x", "data", "features")
 Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
@@ -241,6 +242,12 @@ def open_hdf5(
 
     def matrix() -> Matrix:
         file = h5py.File(path, "r", rdcc_nbytes=2 * largest)
+        try:
+            for name in filter(None, (x_name, y_name)):
+                check_whole(path, file[name])
+        except BaseException:
+            file.close()
+            raise
         X = file[x_name]
         y = None if y_name is None else ArrayRows(file[y_name])
         place, y_place = f"{path}:{x_name}", f"{path}:{y_name}"
