@@ -12,8 +12,8 @@ from distributed import Client, LocalCluster, Security
 from distributed.comm.core import CommClosedError
 
 from bigscreen.errors import InputError
+from bigscreen.files.scratch import scratch
 from bigscreen.fleet.cluster import Cluster
-from bigscreen.fleet.scratch import scratch
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 
 STARTS = 3
@@ -68,7 +68,7 @@ def local_cluster(
         log.addFilter(unheard)
         owned.callback(log.removeFilter, unheard)
         # Dask's own place for the files of workers and scheduler outlives them
-        folder = owned.enter_context(scratch("bigscreen-workers-"))
+        folder = str(owned.enter_context(scratch("workers")))
         cluster = _started(workers, memory_limit, folder)
         owned.callback(cluster.close)
         client = Client(cluster, direct_to_workers=True, set_as_default=False)

@@ -28,7 +28,6 @@ from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.fleet.scratch import LOCK, scratch
 from bigscreen.fleet.workers import differing
 
 SHARDS, ROUNDS = 7, 8
@@ -295,26 +294,6 @@ def test_no_worker_within_the_time():
 
 
 # ---------------------------------------------------------------- what dead processes leave
-
-
-def test_folders_of_dead_processes_are_cleared(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = (
-        "import sys, tempfile, time; tempfile.tempdir = sys.argv[1]\n"
-        "from bigscreen.fleet.scratch import scratch\n"
-        "with scratch('bigscreen-test-') as folder: print(folder, flush=True); time.sleep(600)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    (tmp_path / "bigscreen-test-of-somebody").mkdir()  # without a lock: not ours to judge
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        theirs = Path(process.stdout.readline().strip())
-        with scratch("bigscreen-test-") as own:
-            assert theirs.exists() and Path(own, LOCK).exists()
-        process.kill()
-    assert theirs.exists() and not Path(own).exists()
-    with scratch("bigscreen-test-"):
-        assert not theirs.exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["bigscreen-test-of-somebody"]
 
 
 def test_a_killed_fleet_leaves_a_folder_that_the_next_one_clears(tmp_path, monkeypatch):
