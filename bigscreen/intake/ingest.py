@@ -230,9 +230,8 @@ def ingest(
     }
     allowed = most_memory(memory)
     elsewhere = located(path) if is_url(path) else None
-    if isinstance(elsewhere, RemotePath):
-        if (elsewhere / MANIFEST).exists() and not overwrite:
-            raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
+    if isinstance(elsewhere, RemotePath) and (elsewhere / MANIFEST).exists() and not overwrite:
+        raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
     gaps = Missing(tuple(marks), fills or drop_missing)
     inputs = inputs_of(sources, {**options, "missing": gaps})
     choices = {

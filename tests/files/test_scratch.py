@@ -157,7 +157,7 @@ def test_nothing_is_left_of_an_ingest_that_fails(
     assert list(temporary.iterdir()) == []
 
 
-# --------------------------------------------------- work folders where every user may put something
+# ----------------------------------------------- work folders where every user may put something
 
 
 @pytest.fixture
