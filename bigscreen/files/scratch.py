@@ -1,4 +1,4 @@
-"""Temporary folders: of this user alone, and cleared by the next run if their process was killed."""
+"""Temporary folders of this user alone; the next run clears those of killed processes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,18 @@ def _clear(place: Path) -> None:
                 continue
             with open(folder / LOCK, "r+") as file:  # a folder without one is not a scratch folder
                 if lock(file.fileno(), without=False):
-                    shutil.rmtree(folder, ignore_errors=True)
+                    _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Remove a scratch folder, the lock last: what another process still writes goes next time."""
+    for entry in folder.iterdir():
+        if entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+        elif entry.name != LOCK:
+            entry.unlink()
+    (folder / LOCK).unlink()
+    folder.rmdir()
 
 
 def private_folder(name: str) -> Path:

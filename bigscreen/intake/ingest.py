@@ -27,7 +27,7 @@ from bigscreen.data.limits import most_memory
 from bigscreen.data.missing import ABSENT, Missing, as_marks
 from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.data.texts import parse_dates, parse_hashes
-from bigscreen.errors import InputError, TimeOver
+from bigscreen.errors import InputError, TimeOver, reason_of
 from bigscreen.files.remote import RemotePath, is_url, located
 from bigscreen.files.scratch import check_own, private_folder
 from bigscreen.files.sealed import digest
@@ -262,6 +262,7 @@ def ingest(
     if known is not None and known.n_raw is not None:
         options["like"] = with_absent(known) if drop_missing else known
     request = Request(
+        names=[source.name for source in inputs],
         openers=[partial(source.open, options) for source in inputs],
         expected_bytes=sum(source.expected_bytes for source in inputs),
         rows=(first, stop),
@@ -442,9 +443,11 @@ def _explained(work: Path, resumable: bool) -> Iterator[None]:
     except OSError as error:
         if error.errno in _DISK_FULL:
             raise InputError(f"the disk of {work.parent} is full: make room; {kept}") from error
+        if isinstance(error, (ConnectionError, TimeoutError)):  # of what works, not of a place
+            raise type(error)(f"{reason_of(error)}; {kept}") from error
         place = error.filename or work
         raise InputError(
-            f"{place} cannot be read or written: {error.strerror or error}."
+            f"{place} cannot be read or written: {reason_of(error)}; {kept}"
         ) from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped: {kept}") from None

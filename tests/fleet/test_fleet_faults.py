@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -245,6 +246,56 @@ def test_workers_that_do_not_see_the_files_are_left_out(tmp_path, reference):
 def pid_of_worker(_):
     time.sleep(0.02)
     return os.getpid()
+
+
+# ---------------------------------------------------------------- a scheduler that stands still
+
+
+@contextmanager
+def frozen(process):
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+NO_ANSWER = "the Dask scheduler at tcp://.* has not answered for 2 s"
+
+
+def test_a_frozen_scheduler_is_no_wait_for_ever(reference):
+    with processes(ports=(0,)) as outer, ExitStack() as stack:
+        (scheduler, *_), address = outer.processes, outer.address
+        outer.close()
+        fleet = stack.enter_context(connect(address, timeout=2.0))
+        fleet.start(Gradient(), SHARDS)
+        assert same(descend(fleet, ROUNDS)[1], reference)
+        with frozen(scheduler):
+            with pytest.raises(ConnectionError, match=NO_ANSWER):
+                list(fleet.each(slow_square, range(3)))
+            with pytest.raises(ConnectionError, match=NO_ANSWER):
+                fleet.start(Gradient(), SHARDS + 1)
+            fleet.close()
+            with pytest.raises(InputError, match="no Dask scheduler answers at"):
+                connect(address, timeout=2.0)
+        with connect(address) as later:
+            assert list(later.each(slow_square, range(3))) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("step", ["nthreads", "get_versions", "run", "register_plugin"])
+def test_a_scheduler_that_freezes_while_a_fleet_connects(monkeypatch, step):
+    with processes(ports=(0,)) as outer, ExitStack() as stack:
+        (scheduler, *_), address = outer.processes, outer.address
+        outer.close()
+        ask = getattr(Client, step)
+
+        def freezing(client, *args, **kwargs):
+            stack.enter_context(frozen(scheduler))
+            return ask(client, *args, **kwargs)
+
+        monkeypatch.setattr(Client, step, freezing)
+        with pytest.raises(ConnectionError, match=NO_ANSWER):
+            connect(address, timeout=2.0)
 
 
 # ---------------------------------------------------------------- other versions, and nobody

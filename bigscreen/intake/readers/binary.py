@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.limits import check_regular, most_memory, npy_bytes, npy_header, read_values
-from bigscreen.errors import InputError, in_units
+from bigscreen.errors import InputError, in_units, reason_of
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
@@ -139,7 +139,7 @@ def open_npy(
             try:
                 files.append(open(file, "rb"))  # noqa: SIM115 (mapped by the caller)
             except OSError as error:
-                raise InputError(f"{file} cannot be opened: {error.strerror}.") from None
+                raise InputError(f"{file} cannot be opened: {reason_of(error)}.") from None
             return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))
 
         X, y = rows(path), None
@@ -220,7 +220,7 @@ def open_hdf5(
         with h5py.File(path, "r") as file:
             file.visititems(note)
     except OSError as error:
-        raise InputError(f"{path} is not a readable HDF5 file ({error}).") from None
+        raise InputError(f"{path} is not a readable HDF5 file ({reason_of(error)}).") from None
     x_name = _dataset(path, shapes, h5_x, X_NAMES, "X", lambda shape: len(shape) > 1)
     y_name = None
     if label is None:

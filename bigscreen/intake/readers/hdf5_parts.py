@@ -9,7 +9,7 @@ from typing import Any
 
 import h5py
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 
 _SAME_FILE = "."
 """How a virtual dataset names its own file."""
@@ -77,7 +77,7 @@ def _check_parts(
         try:
             file = h5py.File(found, "r")
         except OSError as error:
-            raise InputError(f"{name} cannot be read ({error}).") from None
+            raise InputError(f"{name} cannot be read ({reason_of(error)}).") from None
         with file:
             source = file.get(part.dset_name)
             if not isinstance(source, h5py.Dataset):

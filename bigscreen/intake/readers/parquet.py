@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bigscreen.data.limits import file_size, most_memory
-from bigscreen.errors import InputError, in_units
+from bigscreen.errors import InputError, in_units, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
@@ -68,7 +68,7 @@ class ParquetReader(ArrowReader):
         try:
             yield
         except (self._arrow.ArrowException, OSError, MemoryError, OverflowError) as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = reason_of(error)
             raise InputError(f"{self.path} is not a readable Parquet file ({reason}).") from None
 
     def _check_sizes(self, metadata: Any, most: int) -> None:
