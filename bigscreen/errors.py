@@ -25,6 +25,18 @@ class Paused(KeyboardInterrupt):
     """Ctrl-C was heard within a pass: of several solves at once, the others still end theirs."""
 
 
+def reason_of(error: BaseException) -> str:
+    """Say why something failed, in words of one line that are never empty."""
+    said = " ".join(str(getattr(error, "strerror", None) or error).split())
+    if said:
+        return said
+    if isinstance(error, TimeoutError):
+        return "no answer came in time; the machine may be too busy"
+    if isinstance(error, MemoryError):
+        return "there is not enough memory"
+    return f"an error of the type {type(error).__name__}, which says nothing more"
+
+
 def is_number(value: Any) -> bool:
     """Whether a parameter is one finite number: no text, array or None."""
     return isinstance(value, Real) and math.isfinite(value)

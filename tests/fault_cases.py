@@ -2,16 +2,20 @@
 
     python tests/fault_cases.py --cases 100 --seed 0 [--only ingest,predict] [--victims disk,chunk]
     python tests/fault_cases.py --minutes 30 --seed 7
+    python tests/fault_cases.py --cases 60 --victims start:2,scheduler:1,worker,coordinator,chunk
 
 Each case is a small fit, path, search or prediction on two worker processes (started by the
 command, or those of a scheduler of their own), or an ingest, in which something is killed,
-terminated, interrupted, stopped or made ten times slower at a random moment; or a worker comes
-late, the disk fills, a byte of a chunk is turned over, the client's connection is cut. It must end
-with what an undisturbed run writes, bit for bit; or in one sentence, without a traceback, and then
-come to that with ``--resume`` (or anew, where nothing was kept; an ingest goes on by itself). No
-process of it may be left. Prints the counts, and every case that did not. Disks fill where the user
-may mount one. With ``--minutes`` it is a soak test: one case after the other for so long (inf:
-until Ctrl-C).
+terminated, interrupted, stopped or made ten times slower at a random moment; Ctrl-C comes while
+workers start; the scheduler freezes for good; or a worker comes late, the disk fills, a byte of a
+chunk is turned over, the client's connection is cut. It must end with what an undisturbed run
+writes, bit for bit; or in one sentence, neither empty nor with a traceback, and then come to that
+with ``--resume`` (or anew, where nothing was kept; an ingest goes on by itself). A run that is not
+over after ten times its usual time (at least `HANGS` seconds) hangs. No process of it may
+be left, and no temporary folder once the next command has run. Prints the counts, and every case
+that did not; also when Ctrl-C ends it. Disks fill where the user may mount one. A victim with
+a colon and a number is drawn so many times as often. With ``--minutes`` it is a soak test: one case
+after the other for so long (inf: until Ctrl-C).
 """
 
 from __future__ import annotations
@@ -42,6 +46,7 @@ import psutil
 import pyarrow
 from pyarrow import parquet
 
+from bigscreen.files.scratch import scratch
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
@@ -120,18 +125,22 @@ main(prog_name="bigscreen")
 """
 ENDS = {2, 128 + signal.SIGINT, 128 + signal.SIGTERM}
 FAULTS = {
+    "start": ("INT", "INT INT", "TERM"),
     "worker": ("KILL", "KILL", "TERM", "STOP", "PAUSE", "SLOW"),
     "workers": ("KILL", "TERM", "STOP"),
     "coordinator": ("KILL", "TERM", "INT", "INT INT", "PAUSE"),
     "scheduler": ("KILL", "TERM", "PAUSE"),
+    "frozen": ("STOP",),
     "late": ("JOIN",),
     "connection": ("CUT",),
     "disk": ("FULL",),
     "chunk": ("FLIP",),
 }
-CLUSTERS = ("scheduler", "late", "connection")
+CLUSTERS = ("scheduler", "frozen", "late", "connection")
 ALONE = ("coordinator", "disk", "chunk")
 """What can be done to a cluster of its own only, and to a command without workers."""
+PATIENCE = 5
+"""Seconds that a scheduler that is to be frozen may take to answer, by ``--scheduler-timeout``."""
 
 
 @dataclass
@@ -155,11 +164,14 @@ def main() -> int:
     parser.add_argument("--victims", default=",".join(FAULTS), metavar="VICTIM,VICTIM,...")
     parser.add_argument("--frozen", type=float, default=4.0, help="after how many seconds silent")
     options = parser.parse_args()
-    jobs, victims = options.only.split(","), options.victims.split(",")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # with a summary, as Ctrl-C
+    jobs = options.only.split(",")
+    parts = [victim.partition(":") for victim in options.victims.split(",")]
+    victims = [name for name, _, times in parts for _ in range(int(times or 1))]
     with tempfile.TemporaryDirectory(prefix="bigscreen-faults-") as folder:
         mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", folder]
         if "disk" in victims and subprocess.run(mount).returncode:
-            victims.remove("disk")
+            victims = [victim for victim in victims if victim != "disk"]
         try:
             return tried(World(Path(folder), jobs, options.frozen), options, victims)
         finally:
@@ -193,11 +205,14 @@ def drawn(chance: random.Random, seconds: dict[str, float], victims: list[str]) 
     """A random case."""
     job = chance.choice(sorted(seconds))
     outer = chance.random() < 0.3 and JOBS[job].workers
-    wanted = [*victims, *victims[:1]]
-    fit = [v for v in wanted if JOBS[job].workers or v in ALONE] or ["coordinator"]
+    if not any(victim in ALONE for victim in victims):
+        job = chance.choice([name for name in sorted(seconds) if JOBS[name].workers])
+    fit = [victim for victim in victims if JOBS[job].workers or victim in ALONE]
     victim = chance.choice(fit)
-    outer = outer or victim in CLUSTERS
-    moment = chance.uniform(0.3, 1.1 * seconds[job])
+    outer = (outer or victim in CLUSTERS) and victim != "start"
+    # (Of what a command takes to begin: workers are born after some seconds.)
+    share = 0.5 if victim == "start" else 1.1
+    moment = chance.uniform(0.3, share * seconds[job])
     every = chance.choice((-1.0, 30.0))
     return Case(job, outer, victim, chance.choice(FAULTS[victim]), moment, every)
 
@@ -207,6 +222,9 @@ class World:
 
     def __init__(self, folder: Path, jobs: list[str], frozen: float) -> None:
         self.folder, self.frozen = folder, frozen
+        self.temporary = folder / "temporary"
+        self.temporary.mkdir()
+        tempfile.tempdir = str(self.temporary)
         rng = np.random.default_rng(0)
         X = rng.normal(size=(ROWS, 8))
         y = np.sin(2 * X[:, 0]) + X[:, 1] * X[:, 2] + 0.3 * rng.normal(size=ROWS) > 0
@@ -250,6 +268,8 @@ class World:
                     undo.callback(relay.close)
                     address = relay.address
                 where = f"--scheduler {address}"
+                if case.victim == "frozen":
+                    where += f" --scheduler-timeout {PATIENCE}s"
             command = self._run(case.job, case.every, where)
             time.sleep(case.moment)
             family = below(command.pid)
@@ -263,12 +283,14 @@ class World:
                 undo.callback(self._flip(case))
             else:
                 undo.callback(disturb(case, command, cluster))
-            code, said = self._wait(command)
+            code, said = self._wait(command, max(HANGS, 10 * self.seconds[case.job]))
             undo.close()
             ended = self._judged(case, code, said)
-            _, left = psutil.wait_procs(family, timeout=LINGERS)
-            if left and not ended.startswith("WRONG"):
-                ended = f"WRONG: {len(left)} processes are left"
+            _, alive = psutil.wait_procs(family, timeout=LINGERS)
+            if alive and not ended.startswith("WRONG"):
+                ended = f"WRONG: {len(alive)} processes are left"
+            if not ended.startswith("WRONG") and (left := self._left()):
+                ended = f"WRONG: {', '.join(left)} is left"
             return ended, said
         finally:
             undo.close()
@@ -283,12 +305,17 @@ class World:
             return "WRONG: it hangs"
         if "Traceback" in said:
             return "WRONG: a traceback"
+        if code == 0 and case.victim == "start":
+            return "WRONG: the signal was dropped"
         if code == 0:
             same = self._bits(case.job) == self.expected[case.job]
             return "the same bits" if same else "WRONG: other bits"
         silent = code in (-signal.SIGKILL, -signal.SIGTERM, -signal.SIGINT)  # not to be caught
         known = ("error:", "interrupted", "stopped:")
         lines = [line for line in said.splitlines() if line.startswith(known)]
+        empty = [line for line in lines if not line.partition(":")[2].strip()]
+        if empty and lines[0].startswith(("error:", "stopped:")):
+            return "WRONG: an empty sentence"
         if not silent and (code not in ENDS or len(lines) != 1):
             return f"WRONG: exit {code}, {len(lines)} sentences"
         resumed = (self.folder / job.kept).exists()
@@ -305,6 +332,12 @@ class World:
             return f"WRONG: exit {code} or other bits after {how} ({again[-300:]})"
         end = "killed" if silent else "one sentence"
         return f"{end}, then the same bits " + ("resumed" if resumed else "anew")
+
+    def _left(self) -> list[str]:
+        """Temporary folders that are there after a command that would have cleared them."""
+        with scratch("judge"):
+            pass
+        return sorted(path.name for path in self.temporary.iterdir())
 
     def _fill(self) -> Callable[[], None]:
         """Take all that is free on the disk; what gives it back."""
@@ -356,18 +389,22 @@ class World:
                 *command.split(),
             ],
             cwd=self.folder,
+            env={**os.environ, "TMPDIR": str(self.temporary)},
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
 
-    def _wait(self, command: subprocess.Popen[str]) -> tuple[int | None, str]:
+    def _wait(self, command: subprocess.Popen[str], most: float = HANGS) -> tuple[int | None, str]:
         try:
-            said = command.communicate(timeout=HANGS)[1]
+            said = command.communicate(timeout=most)[1]
         except subprocess.TimeoutExpired:
             end_all(command.pid)
             return None, command.communicate()[1]
+        except KeyboardInterrupt:
+            end_all(command.pid)
+            raise
         return command.returncode, said
 
     def _bits(self, name: str) -> bytes:
@@ -447,9 +484,9 @@ def disturb(
 ) -> Callable[[], None]:
     """Do it; what is to be done in the end, to wake processes that are stopped."""
     victims = [psutil.Process(command.pid)] if command.poll() is None else []
-    if case.victim == "scheduler":
+    if case.victim in ("scheduler", "frozen"):
         victims = [psutil.Process(cluster[0].pid)]
-    elif case.victim != "coordinator":
+    elif case.victim not in ("coordinator", "start"):
         above = [process.pid for process in cluster[1:]] if case.outer else [command.pid]
         victims = [worker for pid in above for worker in workers_below(pid)]
         victims = victims[: 1 if case.victim == "worker" else 2]
@@ -458,11 +495,14 @@ def disturb(
         threading.Thread(target=slowed, args=(victims, over), daemon=True).start()
         return over.set
     for name in case.fault.split():
+        number = signal.SIGSTOP if name == "PAUSE" else getattr(signal, f"SIG{name}")
+        if case.victim == "start" and name == "INT":  # as a terminal sends it
+            with suppress(ProcessLookupError):
+                os.killpg(command.pid, number)
+            victims = []
         for process in victims:
             with suppress(psutil.NoSuchProcess):
-                process.send_signal(
-                    signal.SIGSTOP if name == "PAUSE" else getattr(signal, f"SIG{name}")
-                )
+                process.send_signal(number)
         time.sleep(0.5)
     if case.fault == "PAUSE":
         time.sleep(2.0)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 @click.option(
     "--scheduler", required=True, metavar="ADDRESS", help="The Dask scheduler, as fit has it."
 )
-@fit_options((), [WHERE_IT_RUNS[name] for name in TLS])
+@fit_options((), [WHERE_IT_RUNS[name] for name in ("scheduler_timeout", *TLS)])
 @click.option(
     "--work", metavar="FOLDER", help="The folder for features and checkpoints, as fit has it."
 )
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 def cluster_check(
     store: str | None,
     scheduler: str,
+    scheduler_timeout: float | None,
     work: str | None,
     time_budget: float | None,
     json_file: str | None,
@@ -54,6 +55,7 @@ def cluster_check(
           --scheduler tcp://10.0.0.1:8786 --work /shared/work
     """
     from bigscreen.data.dataset import MANIFEST, Dataset
+    from bigscreen.fleet.connecting import ANSWER_SECONDS
     from bigscreen.fleet.secure import certificates
     from bigscreen.fleet.survey import survey
     from bigscreen.kernels.standard import make_kernel, multiplied_by
@@ -74,6 +76,7 @@ def cluster_check(
         partial(multiplied_by, make_kernel("rbf", 1.0, 3, 0.0), columns, sparse),
         certificates(*given) if given else None,
         deadline_of(time_budget),
+        scheduler_timeout or ANSWER_SECONDS,
     )
     if json_file:
         workers = [dataclasses.asdict(worker) for worker in found]

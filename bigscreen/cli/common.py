@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from bigscreen.cli.signals import INTERRUPTED, closing, exit_code, inherited_ignore, orderly
-from bigscreen.errors import InputError, TimeOver
+from bigscreen.cli.signals import INTERRUPTED, closing, exit_code, held_back, orderly
+from bigscreen.errors import InputError, TimeOver, reason_of
 from bigscreen.files.output import claimed_stdout, destination, held, written_through
 from bigscreen.files.printable import printable
 from bigscreen.files.remote import is_url, located
@@ -76,7 +76,7 @@ class Commands(click.Group):
         except click.ClickException as error:
             _stop(_usage_sentence(error), BAD_INPUT)
         except (InputError, TimeOver) as error:
-            _stop(str(error), BAD_INPUT)
+            _stop(reason_of(error), BAD_INPUT)
         except BrokenPipeError:
             # The reader of our output (`| head`) went away: nobody is left to say anything to.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -121,7 +121,7 @@ def system_sentence(error: OSError) -> str:
     where = f" ({error.filename})" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         return f"the disk is full{where}; free some space and run the command again"
-    return f"{error.strerror or error}{where}"
+    return f"{reason_of(error)}{where}"
 
 
 class Bytes(click.ParamType):  # type: ignore[type-arg] # not generic in click 8.2
@@ -227,7 +227,7 @@ def check_output(path: str, overwrite: bool, folder: bool = False) -> None:
         with tempfile.TemporaryFile(dir=parent):
             pass
     except OSError as error:
-        raise InputError(f"{path} cannot be written: {error.strerror} in {parent}") from error
+        raise InputError(f"{path} cannot be written: {reason_of(error)} in {parent}") from error
 
 
 def check_json(path: str | None, *others: str) -> None:
@@ -399,7 +399,7 @@ def resumable(
         context.exit(INTERRUPTED)
     except (ConnectionError, TimeOver) as error:
         # What the workers have done is in the folder, as after an interruption.
-        raise type(error)(f"{error}; {_how_to_resume(work)}") from error
+        raise type(error)(f"{reason_of(error)}; {_how_to_resume(work)}") from error
     except (InputError, OSError) as error:
         # What can be resumed is kept: a full disk must not cost what was done before.
         kept = any(file for pattern in done for file in Path(work).glob(pattern))
@@ -432,6 +432,8 @@ def check_fleet(values: dict[str, Any]) -> None:
             f"{' and '.join(chosen)} are different ways to run (processes here, a cluster, threads "
             "of one process); give one"
         )
+    if values.get("scheduler_timeout") and not values["scheduler"]:
+        raise InputError("--scheduler-timeout is for a --scheduler; leave it out")
     flags = [f"--{name.replace('_', '-')}" for name in TLS]
     given = [flag for flag, name in zip(flags, TLS, strict=True) if values[name]]
     if given and not (values["scheduler"] or "").startswith("tls://"):
@@ -464,18 +466,17 @@ def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) ->
     if not (values["workers"] or values["scheduler"]):
         return owned.enter_context(Inline(values["threads"]))
     # Dask is slow to import, and threads need none of it.
-    from bigscreen.fleet.connecting import connect
+    from bigscreen.fleet.connecting import ANSWER_SECONDS, connect
     from bigscreen.fleet.local import local_cluster
     from bigscreen.fleet.secure import certificates
 
     if values["scheduler"]:
         files = [values[name] for name in TLS if values.get(name)]
         security = certificates(*files) if files else None
-        fleet = connect(values["scheduler"], security=security, deadline=deadline)
+        timeout = values.get("scheduler_timeout") or ANSWER_SECONDS
+        fleet = connect(values["scheduler"], timeout, security, deadline)
         return owned.enter_context(fleet)
     # The coordinating process needs its share of the memory too.
     share = values["memory"] and values["memory"] // (values["workers"] + 1)
-    # Ctrl-C reaches every process of the terminal: the workers go on until the pass has ended and
-    # its checkpoint is written.
-    with inherited_ignore():  # at whose end a SIGTERM that came meanwhile is raised
+    with held_back():  # at whose end a signal that came meanwhile is raised
         return owned.enter_context(local_cluster(values["workers"], share, deadline=deadline))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -23,6 +22,7 @@ from rich.table import Table
 from bigscreen.cli.common import open_fleet, warnings_told
 from bigscreen.data import synthetic
 from bigscreen.errors import InputError
+from bigscreen.files.scratch import scratch
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.evaluate import evaluate
@@ -220,8 +220,8 @@ class _Demo:
 def _folder(keep: str | Path | None) -> Iterator[Path]:
     """A folder to work in: temporary, or new and kept unless the work fails."""
     if keep is None:
-        with tempfile.TemporaryDirectory(prefix="bigscreen-demo-") as name:
-            yield Path(name)
+        with scratch("demo") as made:
+            yield made
         return
     folder = Path(keep)
     try:

@@ -70,6 +70,13 @@ WHERE_IT_RUNS = {
         help="A running Dask scheduler to work on instead, such as tcp://10.0.0.1:8786, or "
         "tls://... with the three options below.",
     ),
+    "scheduler_timeout": click.option(
+        "--scheduler-timeout",
+        type=Seconds(),
+        metavar="TIME",
+        help="Most time that the scheduler may take to answer, such as 90s or 5m, before the "
+        "command ends.  [default: 30s]",
+    ),
     "tls_ca": click.option(
         "--tls-ca",
         metavar="FILE",

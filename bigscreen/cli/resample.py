@@ -1,8 +1,6 @@
 """`bigscreen resample`: how much a held-out error depends on chance."""
 
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import click
@@ -62,6 +60,7 @@ def resample(
           --way permutation --fits 999
     """
     from bigscreen.data.dataset import Dataset
+    from bigscreen.files.scratch import scratch
     from bigscreen.report import report
     from bigscreen.train.resample import resampled
     from bigscreen.train.run import plan
@@ -71,11 +70,11 @@ def resample(
     data, held = Dataset.open(store), Dataset.open(holdout)
     of_fit = {**values, "problem": "c-svc", "exact": False, "strategy": "rest"}
     with (
-        tempfile.TemporaryDirectory(prefix="bigscreen-") as work,
+        scratch("resample") as work,
         open_fleet(values) as fleet,
         warnings_told(),
     ):
-        options = train_options(context, data, of_fit, Path(work), resume=False)
+        options = train_options(context, data, of_fit, work, resume=False)
         cluster = bool(values["workers"] or values["scheduler"])
         if not plan(data, options, fleet.workers, cluster, fits + 1).disk_bytes:
             options = replace(options, work=None)

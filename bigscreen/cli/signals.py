@@ -35,7 +35,7 @@ class _Signals:
 
     terminated = False
     waits = False
-    held = False
+    held: int | None = None  # the first signal that waits
     closing: float | None = None  # since when
 
 
@@ -54,7 +54,7 @@ def orderly(last: bool) -> Iterator[None]:
     if not main or before not in (end, signal.default_int_handler, signal.SIG_IGN):
         yield  # somebody else's business
         return
-    _signals.terminated, _signals.held, _signals.closing = False, False, None
+    _signals.terminated, _signals.held, _signals.closing = False, None, None
     term = signal.signal(signal.SIGTERM, _terminate)
     alarm = signal.signal(signal.SIGALRM, _again)
     dropped, sys.unraisablehook = sys.unraisablehook, partial(_dropped, sys.unraisablehook)
@@ -78,21 +78,19 @@ def closing() -> None:
 
 
 @contextmanager
-def inherited_ignore() -> Iterator[None]:
-    """Inside, Ctrl-C is ignored, by the processes that are born there for ever.
+def held_back() -> Iterator[None]:
+    """Inside, signals wait: the first of them is raised at the end.
 
-    It reaches every process of a terminal, and is for the first of them alone. A SIGTERM waits.
+    A cluster that is stopped half-way through its start would leave processes behind.
     """
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _signals.waits = True
+    _signals.waits, _signals.held = True, None
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
         _signals.waits = False
-    if _signals.held:
-        _signals.held = False
-        _terminate(signal.SIGTERM, None)
+    if _signals.held is not None:
+        number, _signals.held, _signals.closing = _signals.held, None, None
+        _interrupt(number, None)
 
 
 def exit_code(code: int) -> int:
@@ -101,11 +99,13 @@ def exit_code(code: int) -> int:
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
-    if _signals.closing is None:
+    if _signals.waits and _signals.held is None:
+        _signals.held, _signals.closing = number, time.monotonic()
+    elif _signals.closing is None:
         _signals.closing = time.monotonic()
         signal.setitimer(signal.ITIMER_REAL, LOST_SECONDS)
         raise KeyboardInterrupt
-    if time.monotonic() - _signals.closing > CLOSING_SECONDS:
+    elif time.monotonic() - _signals.closing > CLOSING_SECONDS:
         sys.stderr.write("interrupted\n")
         os._exit(exit_code(INTERRUPTED))  # worker processes end when their parent is gone
 
@@ -131,9 +131,7 @@ def _again(number: int, frame: FrameType | None) -> None:
 def _terminate(number: int, frame: FrameType | None) -> None:
     _signals.terminated = True
     handler = signal.getsignal(signal.SIGINT)
-    if _signals.waits:
-        _signals.held = True
-    elif callable(handler):
+    if callable(handler) and not _signals.waits:
         handler(number, frame)
     else:
         _interrupt(number, frame)

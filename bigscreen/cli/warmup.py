@@ -26,7 +26,6 @@ def warmup(threads: int | None, json_file: str | None) -> None:
     Example:
       bigscreen warmup
     """
-    import tempfile
     import warnings
     from pathlib import Path
 
@@ -35,6 +34,7 @@ def warmup(threads: int | None, json_file: str | None) -> None:
     from sklearn.datasets import dump_svmlight_file
 
     from bigscreen.data.memory import MemoryDataset
+    from bigscreen.files.scratch import scratch
     from bigscreen.fleet.inline import Inline
     from bigscreen.intake.ingest import ingest
     from bigscreen.report import report
@@ -51,7 +51,7 @@ def warmup(threads: int | None, json_file: str | None) -> None:
         "exact, true offset": TrainOptions(exact=True, intercept="true"),
     }
     spent: dict[str, float] = {}
-    with tempfile.TemporaryDirectory() as folder, Inline(threads) as fleet:
+    with scratch("warmup") as folder, Inline(threads) as fleet:
         for n in (300, FEW_ROWS + 1):
             X = np.random.default_rng(0).normal(size=(n, COLUMNS))
             y = np.where(X[:, 0] * X[:, 1] > 0, 1, -1)

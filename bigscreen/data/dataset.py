@@ -22,7 +22,7 @@ from bigscreen.data.zarr_arrays import (
     missing_chunk,
     row_arrays,
 )
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.files.sealed import Damaged, check_seal
 
@@ -303,7 +303,7 @@ def read_manifest(path: Place) -> dict[str, Any]:
     try:
         there = (path / MANIFEST).exists() or path.exists()
     except OSError as error:
-        raise InputError(f"{path} cannot be reached: {error.strerror or error}") from error
+        raise InputError(f"{path} cannot be reached: {reason_of(error)}") from error
     if not (path / MANIFEST).exists() and wip.is_dir():
         raise InputError(
             f"the dataset {wip.with_suffix('')} is unfinished: {wip} is what an interrupted run "
@@ -319,7 +319,7 @@ def read_manifest(path: Place) -> dict[str, Any]:
             "ingesting a file made"
         ) from error
     except OSError as error:
-        raise InputError(f"{path / MANIFEST} cannot be read: {error}") from error
+        raise InputError(f"{path / MANIFEST} cannot be read: {reason_of(error)}") from error
     except ValueError as error:
         raise bad_manifest(path) from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:

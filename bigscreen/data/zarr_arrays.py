@@ -19,7 +19,7 @@ from scipy.sparse import csr_array
 from zarr.codecs import BloscCodec, BytesCodec, Crc32cCodec
 
 from bigscreen.data.layout import Layout
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place, RemotePath
 
 CRC_BYTES = 4
@@ -154,7 +154,7 @@ class StoredArray:
         except FileNotFoundError as error:
             raise missing_chunk(file) from error
         except OSError as error:
-            raise InputError(f"the chunk {file} cannot be read: {error}") from error
+            raise InputError(f"the chunk {file} cannot be read: {reason_of(error)}") from error
         return out
 
     def files(self) -> Iterator[tuple[Place, int | None]]:
@@ -207,7 +207,7 @@ class StoredArray:
         except FileNotFoundError as error:
             raise missing_chunk(file) from error
         except OSError as error:
-            raise InputError(f"the chunk {file} cannot be read: {error}") from error
+            raise InputError(f"the chunk {file} cannot be read: {reason_of(error)}") from error
         if stored != found.to_bytes(CRC_BYTES, "little"):
             raise damaged_chunk(file)
         if self.checksums is not None and found != self.checksums[k]:

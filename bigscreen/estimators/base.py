@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping
@@ -33,6 +32,7 @@ from bigscreen.estimators.inputs import (
     is_store,
     open_store,
 )
+from bigscreen.files.scratch import scratch
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.evaluate import evaluate, scored_blocks
@@ -154,8 +154,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
 
     def _folder(self, owned: ExitStack) -> Path:
         """A folder for what does not fit in memory, gone after the fit."""
-        made = tempfile.TemporaryDirectory(prefix="bigscreen-", dir=self.work)
-        return Path(owned.enter_context(made))
+        return owned.enter_context(scratch("fit", self.work))
 
     def _memory(self) -> float:
         return self.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import numpy as np
@@ -27,6 +26,7 @@ from bigscreen.estimators.base import (
     offset_word,
 )
 from bigscreen.estimators.inputs import Labelled, Targets, is_store, open_store, plain_labels
+from bigscreen.files.scratch import scratch
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.solved_path import SolvedPath
@@ -205,8 +205,8 @@ def solved(data: Rows, options: PathOptions, n_jobs: int | None, verbose: Any) -
     bar = PathBar() if verbose else nullcontext()
     with ExitStack() as owned, Inline(threads) as fleet, blas_threads(fleet.workers), bar as report:
         if options.fit.work is None and beyond_memory(data, options.fit, fleet):
-            made = owned.enter_context(TemporaryDirectory(prefix="bigscreen-"))
-            options = replace(options, fit=replace(options.fit, work=Path(made)))
+            made = owned.enter_context(scratch("path"))
+            options = replace(options, fit=replace(options.fit, work=made))
         return train_path(data, options, fleet, report)
 
 

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.limits import check_regular
 from bigscreen.data.preparation import Preparation
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 from bigscreen.files.output import replacing
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.model.model import Model
@@ -148,7 +148,7 @@ def read_libsvm(path: str | os.PathLike[str]) -> Model:
     except (ValueError, KeyError, IndexError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
         raise InputError(f"{name} is no whole model file of LIBSVM ({reason})") from error
 
 

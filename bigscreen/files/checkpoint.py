@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 from bigscreen.files.output import sync_folder
 from bigscreen.files.sealed import packed, unpacked
 
@@ -263,7 +263,7 @@ def _read_arrays(path: Path, checksum: int) -> dict[str, np.ndarray]:
     try:
         data = path.read_bytes()
     except OSError as error:
-        raise DamagedCheckpoint(f"{path} cannot be read ({error.strerror})") from error
+        raise DamagedCheckpoint(f"{path} cannot be read ({reason_of(error)})") from error
     if zlib.crc32(data) != checksum:
         raise DamagedCheckpoint(f"{path} is damaged: its checksum does not match")
     return unpacked(data)[1]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
-import fcntl
 import itertools
 import os
 import re
@@ -18,7 +16,9 @@ from pathlib import Path
 from typing import IO, TextIO
 
 from bigscreen.errors import InputError
+from bigscreen.files.locks import lock, same
 from bigscreen.files.remote import RemotePath, is_url
+from bigscreen.files.scratch import scratch
 
 STDOUT = "-"
 """The name that stands for standard output."""
@@ -27,7 +27,6 @@ _DESCRIPTOR = re.compile(r"/dev/std(in|out|err)|/(?:dev|proc/self)/fd/(\d+)")
 _STREAMS = {"in": 0, "out": 1, "err": 2}
 _MOST_LINKS = 40
 _claimed: list[TextIO] = []
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 @contextmanager
@@ -51,7 +50,7 @@ def replacing(path: str | os.PathLike[str], durable: bool = True) -> Iterator[IO
         whatever stood at `path` before is untouched.
     """
     if is_url(path):
-        with tempfile.NamedTemporaryFile(prefix="bigscreen-") as there:
+        with scratch("upload") as folder, open(folder / "file", "w+b") as there:
             yield there
             there.flush()
             RemotePath(str(path)).take(there.name)
@@ -162,7 +161,7 @@ def _fresh(final: Path) -> tuple[IO[bytes], Path]:
                 descriptor = os.open(name, flags, 0o666)
             except FileExistsError:
                 continue
-        if _lock(descriptor) and _same(descriptor, name):
+        if lock(descriptor) and same(descriptor, name):
             return open(descriptor, "w+b"), name
         os.close(descriptor)  # somebody took it for a dead one's, just before it was locked
     raise AssertionError
@@ -175,7 +174,7 @@ def _remove_left(name: Path) -> None:
     except OSError:
         return
     try:
-        if _lock(descriptor, without=False) and _same(descriptor, name):
+        if lock(descriptor, without=False) and same(descriptor, name):
             name.unlink(missing_ok=True)
     finally:
         os.close(descriptor)
@@ -212,10 +211,10 @@ def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
     flags = os.O_RDONLY | os.O_DIRECTORY if folder else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
     while True:
         descriptor = os.open(place, flags | os.O_CLOEXEC, 0o666)
-        if not _lock(descriptor):
+        if not lock(descriptor):
             os.close(descriptor)
             raise InputError(busy)
-        if _same(descriptor, place):
+        if same(descriptor, place):
             break
         os.close(descriptor)  # the one before has deleted it, just before it was locked
     try:
@@ -225,24 +224,3 @@ def held(path: str | os.PathLike[str], busy: str) -> Iterator[None]:
             with contextlib.suppress(OSError):
                 place.unlink(missing_ok=True)
         os.close(descriptor)
-
-
-def _lock(descriptor: int, without: bool = True) -> bool:
-    """Lock an open file; False if another process has, ``without`` on a disk without locks."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError as error:
-        if error.errno not in _NO_LOCKS:
-            raise
-        return without
-    return True
-
-
-def _same(descriptor: int, name: Path) -> bool:
-    """Whether an open file is still the one of that name."""
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(name, follow_symlinks=False))
-    except FileNotFoundError:
-        return False

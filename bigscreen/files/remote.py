@@ -10,7 +10,7 @@ from functools import cached_property, wraps
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, ParamSpec, TypeAlias, TypeVar
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 _LIBRARIES = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs"}
@@ -54,7 +54,7 @@ def _said(method: Callable[P, T]) -> Callable[P, T]:
         except (InputError, FileNotFoundError):
             raise
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = reason_of(error)
             place = str(args[0])
             raise OSError(getattr(error, "errno", None) or 5, reason[:300], place) from error
 

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bigscreen.errors import reason_of
 from bigscreen.files.output import replacing
 
 CHECKSUM = "checksum"
@@ -147,7 +148,7 @@ def read_sealed(path: str | os.PathLike[str], of: str) -> tuple[Any, Arrays] | N
     except FileNotFoundError:
         return None
     except OSError as error:
-        warnings.warn(f"{path} cannot be read ({error.strerror}): done again", stacklevel=2)
+        warnings.warn(f"{path} cannot be read ({reason_of(error)}): done again", stacklevel=2)
         return None
     data, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     if not data or zlib.crc32(data).to_bytes(_CRC_BYTES, "little") != crc:

@@ -11,6 +11,7 @@ from typing import Any
 
 from bigscreen.errors import InputError
 from bigscreen.files.output import held, replacing
+from bigscreen.files.scratch import check_own
 from bigscreen.files.sealed import Damaged, sealed, unsealed
 
 PROBLEM = "problem.json"
@@ -36,10 +37,12 @@ def owned(
     Raises
     ------
     InputError
-        If another process is at work there, there is nothing to go on with, or it is another's.
+        If another process is at work there, there is nothing to go on with, it belongs to another
+        problem, or another user may have put it there.
     """
     if resume and not (work / PROBLEM).exists():
         raise InputError(f"there is nothing to resume in {work}; leave out --resume")
+    check_own(work)
     work.mkdir(parents=True, exist_ok=True)
     with held(work, in_use(work)):
         record = work / PROBLEM

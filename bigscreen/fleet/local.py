@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 from contextlib import ExitStack
+from typing import Any
 
 import dask
 from distributed import Client, LocalCluster, Security
 from distributed.comm.core import CommClosedError
+from distributed.utils import LoopRunner
+from tornado.ioloop import IOLoop
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
+from bigscreen.files.scratch import scratch
 from bigscreen.fleet.cluster import Cluster
-from bigscreen.fleet.scratch import scratch
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 
 STARTS = 3
@@ -27,11 +31,13 @@ def local_cluster(
     workers: int,
     memory_limit: int | str | None = None,
     deadline: float | None = None,
+    *,
+    metrics: bool = False,
 ) -> Cluster:
     """Start worker processes on this machine, with one thread each.
 
     What they say to each other is encrypted, with a key that only they have: nobody else, on this
-    machine or another, can give them work. A script that calls this needs the usual
+    machine or another, can give them work, or look at it. A script that calls this needs the usual
     ``if __name__ == "__main__":``.
 
     Parameters
@@ -42,6 +48,9 @@ def local_cluster(
         Bytes (or "4 GiB") for EACH worker; Dask restarts one that takes more. Default: no limit.
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for workers.
+    metrics : bool
+        Serve Dask's pages and the gauges for Prometheus (``/metrics``) on a free port of 127.0.0.1,
+        where every user of this machine can read them.
 
     Returns
     -------
@@ -68,8 +77,8 @@ def local_cluster(
         log.addFilter(unheard)
         owned.callback(log.removeFilter, unheard)
         # Dask's own place for the files of workers and scheduler outlives them
-        folder = owned.enter_context(scratch("bigscreen-workers-"))
-        cluster = _started(workers, memory_limit, folder)
+        folder = str(owned.enter_context(scratch("workers")))
+        cluster = _started(workers, memory_limit, folder, _loop(owned), metrics)
         owned.callback(cluster.close)
         client = Client(cluster, direct_to_workers=True, set_as_default=False)
         owned.callback(client.close)
@@ -90,7 +99,25 @@ class _Unheard(logging.Filter):
         return not (record.exc_info and isinstance(record.exc_info[1], CommClosedError))
 
 
-def _started(workers: int, memory_limit: int | str | None, folder: str) -> LocalCluster:
+def _loop(owned: ExitStack) -> IOLoop:
+    """An event loop in a thread from which processes are born that Ctrl-C does not reach.
+
+    A signal that a thread blocks is blocked in the processes that it starts.
+    """
+    runner = LoopRunner()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        runner.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    owned.callback(runner.stop)
+    loop: IOLoop = runner.loop
+    return loop
+
+
+def _started(
+    workers: int, memory_limit: int | str | None, folder: str, loop: IOLoop, metrics: bool
+) -> LocalCluster:
     """Scheduler and workers; anew if a worker dies while it starts, which Dask takes for an error.
 
     Raises
@@ -102,11 +129,13 @@ def _started(workers: int, memory_limit: int | str | None, folder: str) -> Local
         "distributed.nanny.pre-spawn-environ": WORKER_ENVIRONMENT,
         "temporary-directory": folder,
     }
+    if not metrics:
+        settings |= {f"distributed.{name}.http.routes": [] for name in ("scheduler", "worker")}
     before = set(multiprocessing.active_children())
     for left in reversed(range(STARTS)):
         try:
             with dask.config.set(settings):
-                return LocalCluster(
+                cluster = LocalCluster(
                     n_workers=workers,
                     threads_per_worker=1,
                     memory_limit=memory_limit,
@@ -117,14 +146,22 @@ def _started(workers: int, memory_limit: int | str | None, folder: str) -> Local
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # HTTP, any free port
                     silence_logs=logging.CRITICAL,  # a worker's death is handled, not news
+                    loop=loop,
                 )
-        except Exception as error:  # of many kinds, an AssertionError of Dask's own among them
+            scheduler: Any = cluster.scheduler
+            if not metrics:
+                scheduler.http_server.stop()
+            return cluster
+        except BaseException as error:
             for child in set(multiprocessing.active_children()) - before:
                 child.kill()
+            if not isinstance(error, Exception):  # (an AssertionError of Dask's own is one)
+                raise
             if not left:
+                why = reason_of(error.__cause__ or error)
                 raise InputError(
                     f"{workers} worker processes were started {STARTS} times, and each time one "
-                    f"died ({error.__cause__ or error}): give fewer workers, or more memory"
+                    f"died ({why}): give fewer workers, or more memory"
                 ) from error
     raise AssertionError
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bigscreen.files.checkpoint import Checkpoint, Draft, write_shard
+from bigscreen.files.scratch import scratch
 from bigscreen.fleet.hosts import Seats
-from bigscreen.fleet.scratch import scratch
 from bigscreen.fleet.shards import Arrays
 from bigscreen.fleet.worker import Message
 
@@ -49,7 +49,7 @@ class Recovery:
         checksums: dict[int, int] = {}
         try:
             if self.folder is None:
-                self.folder = Path(self._held.enter_context(scratch("bigscreen-states-")))
+                self.folder = self._held.enter_context(scratch("states"))
             with Draft(self.folder, {}) as draft:
                 for turn in range(max(len(seat.shards) for seat in seats)):
                     calls = [(s, (s.shards[turn],)) for s in seats if turn < len(s.shards)]

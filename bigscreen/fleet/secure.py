@@ -11,7 +11,7 @@ from typing import Any
 
 from distributed import Security
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 
 FLAGS = "--tls-ca, --tls-cert and --tls-key"
 
@@ -42,7 +42,7 @@ def certificates(
         try:
             open(file, "rb").close()
         except OSError as error:
-            raise InputError(f"{file} cannot be read: {error.strerror}") from error
+            raise InputError(f"{file} cannot be read: {reason_of(error)}") from error
     try:
         security.get_connection_args("client")
     except (ssl.SSLError, OSError) as error:

@@ -17,8 +17,9 @@ import psutil
 from distributed import Client, Security
 from distributed.worker import Worker
 
+from bigscreen.errors import reason_of
 from bigscreen.files.remote import RemotePath
-from bigscreen.fleet.connecting import SAME, await_worker, client_of, versions_of
+from bigscreen.fleet.connecting import ANSWER_SECONDS, SAME, await_worker, client_of, versions_of
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT, digests, source_digest
 from bigscreen.fleet.workers import PATIENCE_SECONDS, differing
@@ -56,6 +57,7 @@ def survey(
     computes: Callable[[], str],
     security: Security | None = None,
     deadline: float | None = None,
+    timeout: float = ANSWER_SECONDS,
 ) -> list[Surveyed]:
     """Ask every worker of a cluster; nothing is left behind there.
 
@@ -69,7 +71,7 @@ def survey(
         Where every worker must be able to write.
     computes : callable
         Says what a process computes kernel entries with; workers import it.
-    security, deadline
+    security, deadline, timeout
         As of `bigscreen.fleet.connecting.connect`.
 
     Returns
@@ -81,9 +83,11 @@ def survey(
     ------
     InputError
         If no scheduler answers, or it has no worker.
+    ConnectionError
+        If the scheduler stops answering.
     """
     until = time.monotonic() + PATIENCE_SECONDS if deadline is None else deadline
-    with closing(client_of(address, 10.0, security, until)) as client:
+    with closing(client_of(address, timeout, security, until)) as client:
         await_worker(client, address, until)
         found: Any = client.get_versions(packages=list(SAME))
         own = versions_of(found["client"])
@@ -183,7 +187,7 @@ def _written(folder: str) -> str | None:
             file.flush()
             os.fsync(file.fileno())
     except OSError as error:
-        return error.strerror or str(error)
+        return reason_of(error)
     return None
 
 

@@ -304,10 +304,15 @@ class Leaving(SchedulerPlugin):
 
 
 class Shielded(WorkerPlugin):
-    """Leaves Ctrl-C, which reaches a whole process group, to the process that owns the workers."""
+    """Keeps away what is not for the workers of one process.
+
+    Ctrl-C reaches a whole process group, and is for the process that owns the workers. A worker's
+    HTTP port is open to every user of the machine.
+    """
 
     def setup(self, worker: Worker) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        worker.http_server.stop()
 
 
 def digests(files: Sequence[str]) -> dict[str, str | None]:

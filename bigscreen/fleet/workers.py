@@ -45,6 +45,10 @@ GONE = (OSError, RuntimeError, AttributeError)
 """What a client raises that lost its scheduler; AttributeError once it has closed itself."""
 
 
+class Silent(ConnectionError):
+    """A scheduler that has not answered in the time that it was given."""
+
+
 class Workers:
     """The workers of a cluster that can be used.
 
@@ -141,6 +145,8 @@ class Workers:
             listed: dict[str, int] = self.client.sync(
                 self._scheduler.ncores, callback_timeout=FROZEN_SECONDS
             )
+        except Silent:
+            raise
         except GONE as error:
             raise ConnectionError(
                 "the Dask scheduler is gone: start it and its workers and run again"

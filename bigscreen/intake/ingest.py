@@ -12,10 +12,9 @@ import errno
 import os
 import re
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,9 @@ from bigscreen.data.limits import most_memory
 from bigscreen.data.missing import ABSENT, Missing, as_marks
 from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.data.texts import parse_dates, parse_hashes
-from bigscreen.errors import InputError, TimeOver
+from bigscreen.errors import InputError, TimeOver, reason_of
 from bigscreen.files.remote import RemotePath, is_url, located
+from bigscreen.files.scratch import check_own, private_folder
 from bigscreen.files.sealed import digest
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.protocol import Each, Fleet
@@ -230,10 +230,8 @@ def ingest(
     }
     allowed = most_memory(memory)
     elsewhere = located(path) if is_url(path) else None
-    if isinstance(elsewhere, RemotePath):
-        if (elsewhere / MANIFEST).exists() and not overwrite:
-            raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
-        path = _made_here(elsewhere)
+    if isinstance(elsewhere, RemotePath) and (elsewhere / MANIFEST).exists() and not overwrite:
+        raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
     gaps = Missing(tuple(marks), fills or drop_missing)
     inputs = inputs_of(sources, {**options, "missing": gaps})
     choices = {
@@ -264,6 +262,7 @@ def ingest(
     if known is not None and known.n_raw is not None:
         options["like"] = with_absent(known) if drop_missing else known
     request = Request(
+        names=[source.name for source in inputs],
         openers=[partial(source.open, options) for source in inputs],
         expected_bytes=sum(source.expected_bytes for source in inputs),
         rows=(first, stop),
@@ -278,8 +277,9 @@ def ingest(
         # (Of a file whose rows are not all wanted the others might have kinds of their own.)
         small=[s.elsewhere(options) if s.small and stop is None else None for s in inputs],
     )
+    here = _made_here(elsewhere) if isinstance(elsewhere, RemotePath) else store_path(path)
     wanted = Wanted(
-        path=store_path(path),
+        path=here,
         holdout=holdout,
         seed=seed,
         scale=scale,
@@ -298,11 +298,16 @@ def ingest(
     )
     resumable = all(source.identity is not None for source in inputs)
     sizes = [source.size for source in inputs]
-    with Inline(threads_within(allowed, threads)) as own:
-        ways = _Ways(partial(own.each, in_flight=own.workers + 1), fleet)
-        report = _Reporter(progress, sizes, deadline)
-        made = _run(request, wanted, job, resumable, report, ways)
-    return made if not isinstance(elsewhere, RemotePath) else _copied(made, elsewhere)
+    try:
+        with Inline(threads_within(allowed, threads)) as own:
+            ways = _Ways(partial(own.each, in_flight=own.workers + 1), fleet)
+            report = _Reporter(progress, sizes, deadline)
+            made = _run(request, wanted, job, resumable, report, ways)
+        return made if not isinstance(elsewhere, RemotePath) else _copied(made, elsewhere)
+    finally:
+        if isinstance(elsewhere, RemotePath):
+            with suppress(OSError):  # unless a later run goes on with what is in it
+                here.parent.rmdir()
 
 
 @dataclass(frozen=True)
@@ -322,9 +327,7 @@ class _Ways:
 
 def _made_here(target: RemotePath) -> Path:
     """Where a dataset is made that is to go elsewhere: the same place for the same command."""
-    folder = Path(tempfile.gettempdir()) / f"bigscreen-{digest(str(target))[:16]}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    path = folder / target.name
+    path = private_folder(f"ingest-{os.geteuid()}-{digest(str(target))[:16]}") / target.name
     # What was whole and not copied to its end is made again: its journal is gone.
     if not path.with_name(path.name + ".ingest.wip").exists():
         shutil.rmtree(path, ignore_errors=True)
@@ -335,16 +338,19 @@ def _copied(made: Ingested, target: RemotePath) -> Ingested:
     """Copy datasets to where they belong, the main one last, and remove them here."""
     copies: list[Dataset] = []
     stores = [made.store] if made.holdout is None else [made.holdout, made.store]
-    for store in stores:
-        assert isinstance(store.path, Path)
-        place = target.with_name(store.path.name)
-        if place.exists():
-            place.remove()
-        for file in sorted(store.path.rglob("*"), key=lambda file: file.name == MANIFEST):
-            if file.is_file():
-                place.joinpath(*file.relative_to(store.path).parts).take(file)
-        copies.append(Dataset.open(place))
-    shutil.rmtree(made.store.path.parent)  # type: ignore[arg-type]  # one of this machine
+    try:
+        for store in stores:
+            assert isinstance(store.path, Path)
+            place = target.with_name(store.path.name)
+            if place.exists():
+                place.remove()
+            for file in sorted(store.path.rglob("*"), key=lambda file: file.name == MANIFEST):
+                if file.is_file():
+                    place.joinpath(*file.relative_to(store.path).parts).take(file)
+            copies.append(Dataset.open(place))
+    finally:
+        for store in stores:
+            shutil.rmtree(str(store.path))
     return Ingested(copies[-1], copies[0] if len(copies) > 1 else None, made.notes)
 
 
@@ -359,6 +365,8 @@ def _run(
     work = wanted.path.with_name(wanted.path.name + ".ingest.wip")
     if not (work / JOURNAL).exists():
         _refuse_existing(wanted)
+    for folder in (work, *map(unfinished, wanted.paths)):
+        check_own(folder)
     with _explained(work, resumable):
         journal = Journal(work, job, wanted.overwrite)
         try:
@@ -435,9 +443,11 @@ def _explained(work: Path, resumable: bool) -> Iterator[None]:
     except OSError as error:
         if error.errno in _DISK_FULL:
             raise InputError(f"the disk of {work.parent} is full: make room; {kept}") from error
+        if isinstance(error, (ConnectionError, TimeoutError)):  # of what works, not of a place
+            raise type(error)(f"{reason_of(error)}; {kept}") from error
         place = error.filename or work
         raise InputError(
-            f"{place} cannot be read or written: {error.strerror or error}."
+            f"{place} cannot be read or written: {reason_of(error)}; {kept}"
         ) from error
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"stopped: {kept}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -44,6 +45,8 @@ class Request:
 
     Attributes
     ----------
+    names : sequence of str
+        Of the sources, for messages.
     openers : sequence of callable
         Each opens the reader of one source.
     expected_bytes : int
@@ -66,6 +69,7 @@ class Request:
         The same of sources that are read whole, each as one piece, by whoever it may be.
     """
 
+    names: Sequence[str]
     openers: Sequence[Callable[[], Reader]]
     expected_bytes: int
     rows: tuple[int, int | None]
@@ -181,6 +185,12 @@ class Reading:
 
     def _one(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         """The reader of a source whose turn it is, and its blocks as they are read."""
+        name = self.request.names[k]
+        with _blamed_on(name):
+            reader, blocks = self._begun(k, each, anywhere)
+        return reader, _reading(name, blocks)
+
+    def _begun(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         found, reader = self.found, self.request.openers[k]()
         skip = found.source_rows
         if k == len(self.request.openers) - 1:
@@ -384,6 +394,23 @@ class Reading:
             setattr(known, name, value)
 
 
+@contextmanager
+def _blamed_on(name: str) -> Iterator[None]:
+    """Say of an error of the operating system which source it is of, where it does not say so."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and not isinstance(error, (ConnectionError, TimeoutError)):
+            error.filename = name
+        raise
+
+
+def _reading(name: str, blocks: Iterable[Block]) -> Iterator[Block]:
+    """Yield the blocks of a source."""
+    with _blamed_on(name):
+        yield from blocks
+
+
 def _whole(opened: Callable[[], Reader]) -> _Open | None:
     """The reader of a small source and all its blocks; None where that is not to be had.
 
@@ -402,7 +429,7 @@ def _whole(opened: Callable[[], Reader]) -> _Open | None:
                 return None
     except OtherFile:
         raise
-    except InputError:
+    except (InputError, OSError):
         return None
     return reader, blocks
 

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features
 from bigscreen.data.limits import check_regular, parse_json, read_npy
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 from bigscreen.files.output import replacing
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.files.sealed import CHECKSUM, check_seal, sealed
@@ -193,7 +193,7 @@ def _damage(name: str) -> Iterator[None]:
     try:
         yield
     except _DAMAGE as error:
-        reason = " ".join(str(error).split()) or type(error).__name__
+        reason = reason_of(error)
         raise InputError(f"{name} is damaged ({reason}); copy or fit it again") from error
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from bigscreen.errors import reason_of
 from bigscreen.report.remaining import TimeLeft
 from bigscreen.report.report import plain, warn
 
@@ -76,7 +77,7 @@ class Journal:
         if isinstance(error, KeyboardInterrupt):
             end["outcome"] = "interrupted"
         elif error is not None:
-            end |= {"outcome": "failed", "why": str(error)}
+            end |= {"outcome": "failed", "why": reason_of(error)}
         self._append(end)
         for file in self._files.values():
             file.close()
@@ -99,7 +100,7 @@ class Journal:
             try:
                 self._files[name] = open(name, mode, encoding="utf-8")  # noqa: SIM115
             except OSError as error:
-                warn(f"no journal is kept in {name}: {error.strerror}")
+                warn(f"no journal is kept in {name}: {reason_of(error)}")
 
     def _append(self, event: Mapping[str, Any]) -> None:
         now = datetime.now(UTC).isoformat(timespec="milliseconds")
@@ -109,7 +110,7 @@ class Journal:
                 file.write(line)
                 file.flush()
             except OSError as error:
-                warn(f"the journal {name} ends here: {error.strerror}")
+                warn(f"the journal {name} ends here: {reason_of(error)}")
                 del (self._files or {})[name]
 
 

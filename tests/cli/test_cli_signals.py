@@ -87,16 +87,34 @@ except ValueError:
 """
 
 WHILE_WORKERS_START = """
-import os, signal, sys
+import os, signal, sys, threading, time
 from multiprocessing import active_children
 import bigscreen.fleet.local as local
 from bigscreen.cli.common import open_fleet
 from bigscreen.cli.signals import orderly
 
+number, when = int(sys.argv[1]), sys.argv[2]
+
+def signalled():
+    # Ctrl-C reaches every process of the terminal, SIGTERM the first one alone.
+    (os.killpg if number == signal.SIGINT else os.kill)(os.getpid(), number)
+
 def started(*args, started=local.local_cluster, **kwargs):
+    if when == "begun":
+        signalled()
+    elif when == "born":
+        threading.Thread(target=once_born).start()
     fleet = started(*args, **kwargs)
-    os.kill(os.getpid(), signal.SIGTERM)
+    if when == "there":
+        signalled()
     return fleet
+
+def once_born():
+    while not active_children():
+        time.sleep(0.01)
+    for _ in range(3):
+        signalled()
+        time.sleep(0.3)
 
 if __name__ == "__main__":
     signal.signal(2, signal.default_int_handler)
@@ -161,8 +179,11 @@ def test_an_end_that_takes_its_time_is_not_interrupted() -> None:
     assert (done.stdout, done.stderr) == ("all was closed\ninterrupted\n", "")
 
 
-def test_terminated_while_workers_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["begun", "born", "there"])
+def test_signals_while_workers_start(tmp_path: Path, number: int, when: str) -> None:
     (tmp_path / "script.py").write_text(WHILE_WORKERS_START)
-    words = [sys.executable, tmp_path / "script.py"]
-    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=120)
+    words = [sys.executable, tmp_path / "script.py", str(int(number)), when]
+    how = {"capture_output": True, "text": True, "check": True, "start_new_session": True}
+    done = subprocess.run(words, timeout=120, **how)
     assert (done.stdout, done.stderr) == ("interrupted, and left []\n", "")

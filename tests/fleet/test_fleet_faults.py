@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 import time
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -28,7 +29,6 @@ from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.fleet.scratch import LOCK, scratch
 from bigscreen.fleet.workers import differing
 
 SHARDS, ROUNDS = 7, 8
@@ -248,6 +248,56 @@ def pid_of_worker(_):
     return os.getpid()
 
 
+# ---------------------------------------------------------------- a scheduler that stands still
+
+
+@contextmanager
+def frozen(process):
+    os.kill(process.pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+
+
+NO_ANSWER = "the Dask scheduler at tcp://.* has not answered for 2 s"
+
+
+def test_a_frozen_scheduler_is_no_wait_for_ever(reference):
+    with processes(ports=(0,)) as outer, ExitStack() as stack:
+        (scheduler, *_), address = outer.processes, outer.address
+        outer.close()
+        fleet = stack.enter_context(connect(address, timeout=2.0))
+        fleet.start(Gradient(), SHARDS)
+        assert same(descend(fleet, ROUNDS)[1], reference)
+        with frozen(scheduler):
+            with pytest.raises(ConnectionError, match=NO_ANSWER):
+                list(fleet.each(slow_square, range(3)))
+            with pytest.raises(ConnectionError, match=NO_ANSWER):
+                fleet.start(Gradient(), SHARDS + 1)
+            fleet.close()
+            with pytest.raises(InputError, match="no Dask scheduler answers at"):
+                connect(address, timeout=2.0)
+        with connect(address) as later:
+            assert list(later.each(slow_square, range(3))) == [0, 1, 4]
+
+
+@pytest.mark.parametrize("step", ["nthreads", "get_versions", "run", "register_plugin"])
+def test_a_scheduler_that_freezes_while_a_fleet_connects(monkeypatch, step):
+    with processes(ports=(0,)) as outer, ExitStack() as stack:
+        (scheduler, *_), address = outer.processes, outer.address
+        outer.close()
+        ask = getattr(Client, step)
+
+        def freezing(client, *args, **kwargs):
+            stack.enter_context(frozen(scheduler))
+            return ask(client, *args, **kwargs)
+
+        monkeypatch.setattr(Client, step, freezing)
+        with pytest.raises(ConnectionError, match=NO_ANSWER):
+            connect(address, timeout=2.0)
+
+
 # ---------------------------------------------------------------- other versions, and nobody
 
 
@@ -295,26 +345,6 @@ def test_no_worker_within_the_time():
 
 
 # ---------------------------------------------------------------- what dead processes leave
-
-
-def test_folders_of_dead_processes_are_cleared(tmp_path, monkeypatch):
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    code = (
-        "import sys, tempfile, time; tempfile.tempdir = sys.argv[1]\n"
-        "from bigscreen.fleet.scratch import scratch\n"
-        "with scratch('bigscreen-test-') as folder: print(folder, flush=True); time.sleep(600)"
-    )
-    command = [sys.executable, "-c", code, str(tmp_path)]
-    (tmp_path / "bigscreen-test-of-somebody").mkdir()  # without a lock: not ours to judge
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        theirs = Path(process.stdout.readline().strip())
-        with scratch("bigscreen-test-") as own:
-            assert theirs.exists() and Path(own, LOCK).exists()
-        process.kill()
-    assert theirs.exists() and not Path(own).exists()
-    with scratch("bigscreen-test-"):
-        assert not theirs.exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["bigscreen-test-of-somebody"]
 
 
 def test_a_killed_fleet_leaves_a_folder_that_the_next_one_clears(tmp_path, monkeypatch):

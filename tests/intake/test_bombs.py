@@ -177,6 +177,34 @@ def test_parquet_sizes(tmp_path):
         list(open_source(path).blocks())
 
 
+def _varint(count: int) -> bytes:
+    """A count as the footer of a Parquet file has it."""
+    out, count = b"", 2 * count
+    while count > 127:
+        out, count = out + bytes([count & 127 | 128]), count >> 7
+    return out + bytes([count])
+
+
+@pytest.mark.parametrize("text", [False, True])
+def test_parquet_that_promises_more_rows_than_it_has(tmp_path, text):
+    pyarrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path, n = tmp_path / "a.parquet", 12_345
+    x, names = np.arange(n) / 7, np.array(["a", "b"])[np.arange(n) % 2]
+    table = pyarrow.table({"t": names, "x": x, "y": names} if text else {"x": x, "y": names})
+    parquet.write_table(table, path)
+    content = path.read_bytes()
+    size = int.from_bytes(content[-8:-4], "little")
+    footer = content[-8 - size : -8].replace(_varint(n), _varint(10**9))
+    path.write_bytes(
+        content[: -8 - size] + footer + len(footer).to_bytes(4, "little") + content[-4:]
+    )
+    said = r"a.parquet is damaged: its row group 0 says that it has 1000000000 rows, and it gives"
+    with pytest.raises(InputError, match=said + " 12345"):
+        ingest(path, tmp_path / "a.store", memory=1 << 40)
+    assert not list(tmp_path.glob("a.store*"))
+
+
 @pytest.mark.parametrize("part", ["model_json", "arrays__coef_npy"])
 def test_model_files_that_unpack_to_gigabytes(part, tmp_path):
     path = zeros_npz(tmp_path / "m.bsm", **{part: (b"[", 600 << 20)})

@@ -12,9 +12,9 @@ from bigscreen.fleet.secure import certificates
 
 
 def patiently_connected(address, security=None):
-    for left in reversed(range(20)):
+    for left in reversed(range(3)):
         try:
-            return connect(address, timeout=2, security=security)
+            return connect(address, timeout=20, security=security)
         except InputError:
             if not left:
                 raise

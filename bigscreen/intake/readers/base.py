@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bigscreen.data.limits import check_regular, file_size
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.fleet.protocol import Each
 
@@ -194,7 +194,7 @@ class Source:
         except FileNotFoundError:
             raise InputError(f"{path} does not exist: check the path.") from None
         except OSError as error:
-            raise InputError(f"{path} cannot be opened: {error.strerror}.") from None
+            raise InputError(f"{path} cannot be opened: {reason_of(error)}.") from None
         self.total = file_size(self.path)
         head = self._raw.read(6)
         self._raw.seek(0)
@@ -216,6 +216,8 @@ class Source:
             try:
                 part = self._take(missing)
             except (EOFError, OSError, inflate.error, lzma.LZMAError) as error:
+                if getattr(error, "errno", None) is not None:  # of the disk, not of what is there
+                    raise
                 done = self._read + size - missing
                 what = "ends too early" if isinstance(error, EOFError) else "is damaged"
                 raise InputError(

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.limits import check_regular, most_memory, npy_bytes, npy_header, read_values
-from bigscreen.errors import InputError, in_units
+from bigscreen.errors import InputError, in_units, reason_of
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
+from bigscreen.intake.readers.hdf5_parts import check_whole
 
 X_NAMES = ("X", "x", "data", "features")
 Y_NAMES = ("y", "Y", "label", "labels", "target", "targets")
@@ -138,7 +139,7 @@ def open_npy(
             try:
                 files.append(open(file, "rb"))  # noqa: SIM115 (mapped by the caller)
             except OSError as error:
-                raise InputError(f"{file} cannot be opened: {error.strerror}.") from None
+                raise InputError(f"{file} cannot be opened: {reason_of(error)}.") from None
             return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))
 
         X, y = rows(path), None
@@ -219,7 +220,7 @@ def open_hdf5(
         with h5py.File(path, "r") as file:
             file.visititems(note)
     except OSError as error:
-        raise InputError(f"{path} is not a readable HDF5 file ({error}).") from None
+        raise InputError(f"{path} is not a readable HDF5 file ({reason_of(error)}).") from None
     x_name = _dataset(path, shapes, h5_x, X_NAMES, "X", lambda shape: len(shape) > 1)
     y_name = None
     if label is None:
@@ -241,6 +242,12 @@ def open_hdf5(
 
     def matrix() -> Matrix:
         file = h5py.File(path, "r", rdcc_nbytes=2 * largest)
+        try:
+            for name in filter(None, (x_name, y_name)):
+                check_whole(path, file[name])
+        except BaseException:
+            file.close()
+            raise
         X = file[x_name]
         y = None if y_name is None else ArrayRows(file[y_name])
         place, y_place = f"{path}:{x_name}", f"{path}:{y_name}"

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
 from bigscreen.intake.readers.base import PIECE_BYTES
 
@@ -76,7 +76,7 @@ class FrameReader(ArrowReader):
                 return arrow.Table.from_pandas(frame, preserve_index=False)
             return arrow.table(frame)
         except (arrow.ArrowException, TypeError, ValueError) as error:
-            reason = " ".join(str(error).split())
+            reason = reason_of(error)
             raise InputError(
                 f"the {type(frame).__name__} has a column that is neither of numbers nor of texts "
                 f"({reason}); convert or drop it first."

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bigscreen.data.limits import file_size, most_memory
-from bigscreen.errors import InputError, in_units
+from bigscreen.errors import InputError, in_units, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
@@ -68,7 +68,7 @@ class ParquetReader(ArrowReader):
         try:
             yield
         except (self._arrow.ArrowException, OSError, MemoryError, OverflowError) as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
+            reason = reason_of(error)
             raise InputError(f"{self.path} is not a readable Parquet file ({reason}).") from None
 
     def _check_sizes(self, metadata: Any, most: int) -> None:
@@ -101,7 +101,12 @@ class ParquetReader(ArrowReader):
         """See `ArrowReader.first_rows`."""
         step = max(PIECE_BYTES // (8 * len(self._names)), 1)
         with self._readable(), self._opened(read_dictionary=names) as file:
-            return next(file.iter_batches(step, columns=names))
+            for batch in file.iter_batches(step, columns=names):
+                return batch
+        raise InputError(
+            f"{self.path} is damaged: it says that it has {self.n_rows} rows, and it gives none; "
+            "write or fetch the file again."
+        )
 
     def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
         """See `ArrowReader.batches`: numbers of row groups, and batches of those that are large."""
@@ -123,6 +128,7 @@ class ParquetReader(ArrowReader):
             yield first, batch
             return
         group, skip_rows = batch
+        promised, given = self._metadata.row_group(group).num_rows, 0
         step = max(PIECE_BYTES // (8 * len(self._names)), 1)
         wanted = [f for f in (self._columns.label, self._columns.weight) if f is not None]
         names = [self._names[f] for f in [*wanted, *self._columns.features]]
@@ -133,10 +139,15 @@ class ParquetReader(ArrowReader):
             self._opened(metadata=self._metadata, read_dictionary=self.text_names) as file,
         ):
             for found in file.iter_batches(step, [group], columns=names):
-                skip, skip_rows = min(skip_rows, len(found)), max(skip_rows - len(found), 0)
+                skip = min(max(skip_rows - given, 0), len(found))
                 if skip < len(found):
-                    yield first + skip, found.slice(skip)
-                first += len(found)
+                    yield first + given + skip, found.slice(skip)
+                given += len(found)
+        if given != promised:
+            raise InputError(
+                f"{self.path} is damaged: its row group {group} says that it has {promised} rows, "
+                f"and it gives {given}; write or fetch the file again."
+            )
 
     def _is_piece(self, group: int) -> bool:
         """Whether a row group may be read whole, by anybody."""

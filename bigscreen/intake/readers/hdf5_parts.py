@@ -1,0 +1,126 @@
+"""Where the values of an HDF5 dataset lie: in the file, whole, or in parts that are all there."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import h5py
+
+from bigscreen.errors import InputError, reason_of
+
+_SAME_FILE = "."
+"""How a virtual dataset names its own file."""
+
+
+def check_whole(path: Path, dataset: Any) -> None:
+    """Refuse a dataset some of whose values no file holds, or that reads files elsewhere.
+
+    HDF5 gives the fill value, 0, without a word for what was never written, and for the rows of a
+    virtual dataset whose part is missing.
+
+    Parameters
+    ----------
+    path : Path
+        Of the file that the dataset is in. The parts of virtual datasets lie in its folder, or in
+        folders within it.
+    dataset : h5py.Dataset
+
+    Raises
+    ------
+    InputError
+        If the dataset is in external storage, was not written to its end, or lacks a part.
+    """
+    _check(path, path.resolve().parent, dataset, ())
+
+
+def _check(path: Path, folder: Path, dataset: Any, above: tuple[tuple[Path, str], ...]) -> None:
+    place = f"{path}:{dataset.name.lstrip('/')}"
+    if dataset.external:
+        raise InputError(
+            f"{place} has its values in another file, {dataset.external[0][0]}, as raw bytes that "
+            "could be anything: write them into the HDF5 file itself (h5repack does)."
+        )
+    own = (path.resolve(), dataset.name)
+    if own in above:
+        raise InputError(f"{place} is a virtual dataset that is a part of itself.")
+    if dataset.is_virtual:
+        _check_parts(place, path, folder, dataset, (*above, own))
+        return
+    written, pieces, what = 1, 1, "piece"
+    if dataset.chunks:
+        sizes = zip(dataset.shape, dataset.chunks, strict=True)
+        pieces = math.prod(-(-size // chunk) for size, chunk in sizes)
+        written, what = dataset.id.get_num_chunks(), "chunk"
+    elif dataset.size:
+        written = int(dataset.id.get_storage_size() > 0)
+    if written < pieces:
+        raise InputError(
+            f"{place} was not written to its end: it holds {written} of {pieces} {what}(s), and "
+            f"every other value would be read as {dataset.fillvalue}; write all of it."
+        )
+
+
+def _check_parts(
+    place: str, path: Path, folder: Path, dataset: Any, above: tuple[tuple[Path, str], ...]
+) -> None:
+    covered = h5py.h5s.create_simple(dataset.shape)
+    covered.select_none()
+    for part in dataset.virtual_sources():
+        _cover(covered, part.vspace)
+        name = f"{place} is a virtual dataset, and its part {part.file_name}:{part.dset_name}"
+        found = path if part.file_name == _SAME_FILE else _found(path.parent, part.file_name)
+        if found is None:
+            raise InputError(f"{name} is missing, so its rows would be read as 0: fetch it, too.")
+        try:
+            file = h5py.File(found, "r")
+        except OSError as error:
+            raise InputError(f"{name} cannot be read ({reason_of(error)}).") from None
+        with file:
+            source = file.get(part.dset_name)
+            if not isinstance(source, h5py.Dataset):
+                raise InputError(f"{name} is missing: {found} has no such dataset.")
+            # (A dataset may be a link to one in a further file.)
+            if not Path(source.file.filename).resolve().is_relative_to(folder):
+                raise InputError(
+                    f"{name} lies outside the folder {folder}: put it there, or copy all rows into "
+                    "one file (h5repack does)."
+                )
+            if not _holds(source, part):
+                raise InputError(
+                    f"{name} has the shape {source.shape}, which is too small: the rows that it "
+                    "lacks would be read as 0."
+                )
+            _check(found, folder, source, above)
+    mapped = covered.get_select_npoints()
+    if mapped != dataset.size:
+        raise InputError(
+            f"{place} is a virtual dataset whose parts hold {mapped} of its {dataset.size} values: "
+            "every other value would be read as 0; write all of them into one dataset."
+        )
+
+
+def _cover(covered: Any, space: Any) -> None:
+    """Add the values of one part to those that are covered (overlapping parts count once)."""
+    if space.get_select_type() == h5py.h5s.SEL_ALL:
+        covered.select_all()
+    elif space.is_regular_hyperslab():
+        start, stride, count, block = space.get_regular_hyperslab()
+        covered.select_hyperslab(start, count, stride, block, op=h5py.h5s.SELECT_OR)
+
+
+def _holds(source: Any, part: Any) -> bool:
+    """Whether a dataset has all values that a virtual dataset takes from it."""
+    space = part.src_space
+    if space.get_select_type() == h5py.h5s.SEL_ALL:
+        return bool(source.size == part.vspace.get_select_npoints())
+    last = space.get_select_bounds()[1]
+    return len(last) == source.ndim and all(map(int.__lt__, last, source.shape))
+
+
+def _found(folder: Path, name: str) -> Path | None:
+    """The file that HDF5 opens for the name of a part, of those places where HDF5 looks for it."""
+    places = [folder / name, folder / os.path.basename(name), Path(name)]
+    return next((place for place in places if place.is_file()), None)
