@@ -35,19 +35,17 @@ def watch(out: str, once: bool, json_file: str | None) -> None:
     from bigscreen.report.report import note, write_result
 
     check_json(json_file, out)
-    work = next((p for p in (Path(out), Path(f"{out}.work")) if p.is_dir()), None)
-    if work is None and Path(out).is_file():
-        note(f"{out} is finished: `bigscreen info {out}` says what is in it")
-        return
-    if work is None or not (work / journal.JOURNAL).is_file():
-        raise InputError(
-            f"nothing that can be watched is being made as {out}: give the MODEL or PATH of a fit, "
-            "path or tune that runs, or its work folder"
-        )
+    work = Path(out) if Path(out).is_dir() else Path(f"{out}.work")
     found, reader = Watched(), journal.Reader(work / journal.JOURNAL)
     with closing(reader), ExitStack() as shown:
+        if not reader.open():
+            # A run that ends well has made its output before it removes its folder.
+            _note_finished(out)
+            return
         show: Callable[[dict[str, Any]], None] | None = None
-        while True:
+
+        def follow() -> None:
+            nonlocal show
             for event in reader.new():
                 if event["event"] == "start":
                     shown.close()
@@ -55,10 +53,16 @@ def watch(out: str, once: bool, json_file: str | None) -> None:
                 elif event["event"] != "end" and show is not None:
                     show(event)
                 found.take(event)
-            if once or found.state(work) != "running":
+
+        while True:
+            follow()
+            # The last line is written before the process and the folder go: read it after a look.
+            found.look(work)
+            follow()
+            if once or found.state != "running":
                 break
             time.sleep(SECONDS)
-    state, why = found.state(work), found.end.get("why")
+    state, why = found.state, found.end.get("why")
     if json_file:
         record = {"start": found.start, "state": state, "why": why, "last": found.last}
         write_result(json_file, "watch", record)
@@ -66,32 +70,55 @@ def watch(out: str, once: bool, json_file: str | None) -> None:
     note(f"{what}: {SAID[state]}{'' if why is None else f': {why}'}")
 
 
+def _note_finished(out: str) -> None:
+    """Say that a run without a journal has ended.
+
+    Raises
+    ------
+    InputError
+        If there is no output of a run either.
+    """
+    from bigscreen.report.report import note
+
+    made = next((p for p in (out, out.removesuffix(".work")) if Path(p).is_file()), None)
+    if made is None:
+        raise InputError(
+            f"nothing that can be watched is being made as {out}: give the MODEL or PATH of a fit, "
+            "path or tune that runs, or its work folder"
+        )
+    note(f"{made} is finished: `bigscreen info {made}` says what is in it")
+
+
 @dataclass
 class Watched:
-    """How far a run is: its first line, its last, and the newest of those between."""
+    """How far a run is: its first line, its last, the newest of those between; if it is lost."""
 
     start: dict[str, Any] = field(default_factory=dict)
     last: dict[str, Any] = field(default_factory=dict)
     end: dict[str, Any] = field(default_factory=dict)
+    lost: bool = False
 
     def take(self, event: dict[str, Any]) -> None:
         """Take a line of the journal."""
         if event["event"] == "start":
-            self.start, self.last, self.end = event, {}, {}
+            self.start, self.last, self.end, self.lost = event, {}, {}, False
         elif event["event"] == "end":
             self.end = event
         else:
             self.last = event
 
-    def state(self, work: Path) -> str:
-        """A name of `SAID`."""
+    def look(self, work: Path) -> None:
+        """Find out whether the run's process, or its folder, is gone."""
         from bigscreen.report.journal import alive
 
+        self.lost = not work.is_dir() or bool(self.start and alive(self.start) is False)
+
+    @property
+    def state(self) -> str:
+        """A name of `SAID`."""
         if self.end:
             return str(self.end["outcome"])
-        # A run that ends as it should writes so before its folder goes.
-        gone = not work.is_dir() or (self.start and alive(self.start) is False)
-        return "died" if gone else "running"
+        return "died" if self.lost else "running"
 
 
 SAID = {

@@ -1,18 +1,30 @@
 """Estimators as nodes of the ONNX graphs that skl2onnx makes of scikit-learn pipelines.
 
 After ``register()``, `skl2onnx.to_onnx` converts them wherever they stand. Scores are computed in
-float64. Classifiers and one-class machines give ``label`` and ``scores`` (what `decision_function`
-gives, a column for each), and ``probabilities`` if they have learnt them on all rows; regressors
-give ``variable``, as those of scikit-learn do.
+float64. A classifier or one-class machine at the end of a graph gives ``label`` and ``scores``
+(what `decision_function` gives, a column for each), and ``probabilities`` if it has learnt them on
+all rows; a regressor gives ``variable``, as those of scikit-learn do. Within a meta-estimator a
+classifier gives its label and one number a label, which `_Use` chooses.
 """
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import is_regressor
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.ensemble import (
+    AdaBoostClassifier,
+    BaggingClassifier,
+    StackingClassifier,
+    VotingClassifier,
+)
+from sklearn.model_selection import GridSearchCV, TunedThresholdClassifierCV
+from sklearn.multiclass import OneVsOneClassifier, OneVsRestClassifier
+from sklearn.pipeline import Pipeline
 
 from bigscreen.errors import InputError
 from bigscreen.estimators.classification import SVC, NuSVC
@@ -92,6 +104,97 @@ def _probable(machine: Any) -> bool:
     return model.calibration is not None and hasattr(machine, "predict_proba")
 
 
+class _Use(Enum):
+    """What a meta-estimator computes from the second output of a classifier in its graph."""
+
+    LABEL = "the predicted label as a number, one column"
+    DECISION = "scores in the columns of decision_function"
+    SCORES = "scores, one a label: (-s, s) of a binary machine"
+    VOTES = "1 for the predicted label, 0 for each other one"
+    SHARES = "probabilities, or numbers in (0, 1) that grow with a binary machine's score"
+    PROBABILITIES = "probabilities, or scores of a machine that has none"
+
+
+def _parts(estimator: Any) -> list[Any]:
+    """Fitted estimators that skl2onnx converts as parts of a meta-estimator."""
+    if isinstance(estimator, (Pipeline, GridSearchCV, *ESTIMATORS)):
+        return []
+    if isinstance(estimator, CalibratedClassifierCV):
+        return [each.estimator for each in getattr(estimator, "calibrated_classifiers_", ())]
+    single = (getattr(estimator, name, None) for name in ("estimator_", "final_estimator_"))
+    return [*getattr(estimator, "estimators_", ()), *single]
+
+
+def _last(estimator: Any) -> Any:
+    """The estimator at the end of pipelines and searches, which answers for them."""
+    while isinstance(estimator, (Pipeline, GridSearchCV)):
+        is_pipeline = isinstance(estimator, Pipeline)
+        estimator = estimator.steps[-1][1] if is_pipeline else estimator.best_estimator_
+    return estimator
+
+
+def _meta(scope: Any, machine: Any) -> tuple[Any, Any] | None:
+    """The meta-estimator that a machine is a part of, and the part: the machine or what ends in it.
+
+    None for a machine at the end of the graph, where it can stand in a pipeline or a search.
+    """
+    known = [operator.raw_operator for operator in scope.operators.values()]
+    parts = ((meta, part) for meta in known for part in _parts(meta))
+    return next(((meta, part) for meta, part in parts if _last(part) is machine), None)
+
+
+def _refuse_wrong_graphs(meta: Any, has_values: bool) -> None:
+    """Raise InputError if skl2onnx converts a meta-estimator to a graph with other answers.
+
+    ``has_values``: whether its machines have probabilities, or scores are asked for.
+    """
+    if isinstance(meta, TunedThresholdClassifierCV):
+        raise InputError(
+            "TunedThresholdClassifierCV is not converted: skl2onnx leaves its threshold out"
+        )
+    if isinstance(meta, BaggingClassifier) and not has_values:
+        raise InputError(
+            "BaggingClassifier of machines without probabilities is not converted, because "
+            "skl2onnx miscounts their votes: fit them with probability=True, or convert with "
+            "options={id(bagging): {'raw_scores': True}}"
+        )
+    if isinstance(meta, OneVsOneClassifier):
+        positions = np.arange(len(meta.classes_)).tolist()
+        if meta.classes_.tolist() != positions:
+            raise InputError(
+                f"OneVsOneClassifier with labels other than 0 to {positions[-1]} is not converted, "
+                "because skl2onnx gives the label's position: encode the labels (LabelEncoder)"
+            )
+
+
+def _use(scope: Any, container: Any, machine: Any) -> _Use | None:
+    """What the second output is used for; None at the end of a graph.
+
+    Raises
+    ------
+    InputError
+        If skl2onnx converts the meta-estimator to a graph with other answers.
+    """
+    found = _meta(scope, machine)
+    if found is None:
+        return None
+    meta, part = found
+    raw = (container.get_options(meta, {}, fail=False) or {}).get("raw_scores", False)
+    _refuse_wrong_graphs(meta, raw or _probable(machine))
+    if isinstance(meta, StackingClassifier) and part is not meta.final_estimator_:
+        first = [each is part for each in meta.estimators_].index(True)
+        methods = {"decision_function": _Use.DECISION, "predict": _Use.LABEL}
+        return methods.get(meta.stack_method_[first], _Use.PROBABILITIES)
+    if isinstance(meta, CalibratedClassifierCV):
+        return _Use.SCORES if len(machine.model_.labels) == 2 else _Use.DECISION
+    if isinstance(meta, OneVsOneClassifier) or raw:
+        return _Use.SCORES
+    hard = isinstance(meta, VotingClassifier) and meta.voting == "hard"
+    if hard or isinstance(meta, AdaBoostClassifier):
+        return _Use.VOTES
+    return _Use.SHARES if isinstance(meta, OneVsRestClassifier) else _Use.PROBABILITIES
+
+
 def _types(machine: Any, given: Any) -> list[tuple[str, Any]]:
     """The outputs by their names, and their types; scores are as wide as the input."""
     from skl2onnx.common import data_types
@@ -126,14 +229,19 @@ def _declare_outputs(scope: Any, machine: Any, inputs: Any, custom_parsers: Any 
     """What skl2onnx calls a parser."""
     operator = scope.declare_local_operator(f"Bigscreen{type(machine).__name__}", machine)
     operator.inputs.extend(inputs)
-    for name, kind in _types(machine, inputs[0].type):
+    types = _types(machine, inputs[0].type)
+    for name, kind in types if _meta(scope, machine) is None else types[:2]:
         operator.outputs.append(scope.declare_local_variable(name, kind))
     return operator.outputs
 
 
 def _settle_shapes(operator: Any) -> None:
     """What skl2onnx calls a shape calculator."""
-    found = _types(operator.raw_operator, operator.inputs[0].type)
+    machine = operator.raw_operator
+    found = _types(machine, operator.inputs[0].type)
+    if not is_regressor(machine) and _meta(operator.scope_inst, machine) is not None:
+        label, (name, values) = found[:2]
+        found = [label, (name, type(values)([None, None]))]
     for output, (_, kind) in zip(operator.outputs, found, strict=True):
         output.type = kind
 
@@ -161,6 +269,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     X = graph.add("Cast", operator.inputs[0].full_name, to=types.DOUBLE)
     scores = add_scores(graph, model, add_features(graph, model, X))
     first, *others = (output.full_name for output in operator.outputs)
+    use = _use(scope, container, machine)
     narrow = operator.outputs[-1].type.__class__.__name__.startswith("Float")
     number = types.FLOAT if narrow else types.DOUBLE
     if is_regressor(machine):
@@ -168,10 +277,38 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         return
     names = _labels(machine)
     labels = graph.constant(names, names.dtype.type)
-    graph.add("Gather", labels, add_codes(graph, model, scores), out=first)
+    codes = add_codes(graph, model, scores)
+    graph.add("Gather", labels, codes, out=first)
+    if use is not None:
+        if use is _Use.LABEL:
+            values = graph.add("Unsqueeze", first, graph.constant([1], np.int64))
+        else:
+            values = _values_in_meta(graph, machine, scores, codes, use)
+        graph.add("Cast", values, to=number, out=others[0])
+        return
     graph.add("Cast", _values(graph, machine, scores), to=number, out=others[0])
     if _probable(machine):
         graph.add("Cast", add_probabilities(graph, model, scores), to=number, out=others[1])
+
+
+def _values_in_meta(graph: Graph, machine: Any, scores: str, codes: str, use: _Use) -> str:
+    """What a meta-estimator is handed of a classifier (rows, one column a label)."""
+    model: Model = machine.model_
+    if use is _Use.VOTES:
+        return graph.add("Gather", graph.constant(np.eye(len(model.labels))), codes)
+    if use in (_Use.SHARES, _Use.PROBABILITIES) and _probable(machine):
+        return add_probabilities(graph, model, scores)
+    if use is _Use.DECISION:
+        return _values(graph, machine, scores)
+    if len(model.labels) > 2:
+        return add_votes(graph, model, scores) if model.strategy == "one" else scores
+    low, high = graph.add("Neg", scores), scores
+    if use is _Use.SHARES:  # (1 + s / (1 + |s|)) / 2
+        room = graph.add("Add", graph.add("Abs", scores), graph.constant(1.0))
+        half = graph.add("Div", scores, graph.add("Mul", room, graph.constant(2.0)))
+        high = graph.add("Add", half, graph.constant(0.5))
+        low = graph.add("Sub", graph.constant(1.0), high)
+    return graph.add("Concat", low, high, axis=1)
 
 
 def _values(graph: Graph, machine: Any, scores: str) -> str:

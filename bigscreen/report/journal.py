@@ -128,13 +128,18 @@ class Reader:
         self._file: IO[bytes] | None = None
         self._rest = b""
 
+    def open(self) -> bool:
+        """Open the journal; False if there is none (yet, or any more)."""
+        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            self._file = open(self.path, "rb")  # noqa: SIM115
+        return self._file is not None
+
     def new(self) -> list[dict[str, Any]]:
         """The events written since the last call; a line that is not whole waits for its end."""
         found = self._read()
         if self._replaced():
             self.close()
-            with contextlib.suppress(FileNotFoundError):
-                self._file = open(self.path, "rb")  # noqa: SIM115
+            self.open()
             found += self._read()
         return found
 

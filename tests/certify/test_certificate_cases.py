@@ -49,11 +49,17 @@ LIES = {
 }
 
 
-@pytest.mark.parametrize("kind", LIES)
-@pytest.mark.parametrize("name", ["SVC", "NuSVC", "SVR", "QuantileRegressor"])
+LIARS = [
+    (name, kind)
+    for name in ("SVC", "NuSVC", "SVR", "QuantileRegressor")
+    for kind in LIES
+    # (The scale of a NuSVC's alpha is that of the published coefficients.)
+    if (name, kind) != ("NuSVC", "infeasible alpha")
+]
+
+
+@pytest.mark.parametrize(("name", "kind"), LIARS)
 def test_the_judge_convicts_a_lie(kind, name):
-    if kind == "infeasible alpha" and name == "NuSVC":
-        pytest.skip("its scale is that of the published coefficients")
     spec = Spec(5, name, single=True, tol=1e-4)
     rows, one = fitted(spec)
     assert kind not in faults(spec, rows, one)

@@ -1,10 +1,16 @@
 """`bigscreen watch`: a fit that runs, was killed, goes on, ends."""
 
 import json
+import os
+import shutil
 import signal
+import socket
+from pathlib import Path
 
 import pytest
 from cli_world import bigscreen, process, succeed, write_csv
+
+from bigscreen.report import journal
 
 OPTIONS = [
     "--landmarks",
@@ -81,3 +87,50 @@ def test_a_finished_model_and_nothing_at_all(store, tmp_path):
     taken = bigscreen("fit", store, tmp_path / "b.bsm", "--log", tmp_path / "b.bsm")
     assert taken.exit_code == 2 and "would replace another file" in taken.output
     assert not (tmp_path / "b.bsm").exists()
+
+
+@pytest.mark.parametrize("moment", ["before its journal is opened", "after it is read"])
+@pytest.mark.parametrize("named", ["model", "work folder"])
+def test_a_fit_that_ends_while_it_is_looked_at_has_ended_well(moment, named, tmp_path, monkeypatch):
+    model, work = tmp_path / "m.bsm", tmp_path / "m.bsm.work"
+    work.mkdir()
+    run = journal.Journal(lambda event: None, "fit", os.fspath(model), work, False, None)
+    run({"event": "phase", "phase": "the first pass"})
+
+    def end():
+        """What a fit does at its end: the last line, the model, the folder's removal."""
+        run.__exit__(None, None, None)
+        model.write_bytes(b"a model")
+        shutil.rmtree(work)
+
+    if moment == "after it is read":
+        read = journal.Reader.new
+
+        def read_then_end(reader):
+            found = read(reader)
+            if work.is_dir():
+                end()
+            return found
+
+        monkeypatch.setattr(journal.Reader, "new", read_then_end)
+    else:
+        opened = journal.Reader.__init__
+
+        def end_then_open(reader, path):
+            end()
+            opened(reader, path)
+
+        monkeypatch.setattr(journal.Reader, "__init__", end_then_open)
+    said = " ".join(succeed("watch", model if named == "model" else work, "--once").split())
+    assert ("done" if moment == "after it is read" else "is finished") in said
+
+
+def test_what_was_left_by_a_death_is_no_end(tmp_path):
+    model, work = tmp_path / "m.bsm", tmp_path / "m.bsm.work"
+    model.write_bytes(b"a model of an earlier fit")
+    work.mkdir()
+    start = {"event": "start", "command": "fit", "out": str(model), "pid": 2**22 + 1}
+    line = json.dumps(start | {"host": socket.gethostname()}) + "\n"
+    (work / journal.JOURNAL).write_text(line)
+    assert "gone without a word" in succeed("watch", model, "--once")
+    assert Path(model).is_file()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from cli_world import World, succeed, world
 from places import ROOT
+from site_pages import SPHINX_PAGES, faults, sources
 
 import bigscreen
 from bigscreen.cli.commands import group
@@ -113,3 +114,24 @@ def test_help_examples_name_what_ingest_makes() -> None:
         with click.Context(command) as context:
             shown = command.get_help(context)
         assert ".store-holdout" not in shown
+
+
+def test_no_page_has_a_name_that_sphinx_writes_itself() -> None:
+    names = {source.stem for source in sources(ROOT / "docs")}
+    assert "searches" in names and not names & SPHINX_PAGES
+
+
+def test_a_lost_page_and_a_dead_link_of_a_built_site_are_found(tmp_path: Path) -> None:
+    docs, site = tmp_path / "docs", tmp_path / "site"
+    docs.mkdir()
+    site.mkdir()
+    (docs / "tour.md").write_text("(top)=\n# A tour of `fit` & more\n")
+    (docs / "api.rst").write_text("Interface\n=========\n")
+    link = '<a href="#x">#</a>'
+    tour = f"<h1>A tour of <code>fit</code> &amp; more{link}</h1>"
+    (site / "tour.html").write_text(tour + '<a href="api.html?a#b"> <a href="mailto:a@b">')
+    (site / "api.html").write_text(f"<h1>Interface{link}</h1>")
+    assert faults(docs, site) == []
+    (site / "api.html").write_text('<h1>Search</h1><a href="gone.html#x">')
+    lost, dead = faults(docs, site)
+    assert "api.html does not show" in lost and "gone.html#x" in dead

@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
+from onnx_graphs import run_graph
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -11,29 +12,7 @@ from sklearn.preprocessing import StandardScaler
 import bigscreen
 from bigscreen.errors import InputError
 from bigscreen.estimators import onnx as converters
-from bigscreen.estimators.onnx import ESTIMATORS, register
-
-REASON = "skl2onnx is of the extra export"
-
-
-@pytest.fixture(scope="module")
-def convert():
-    """A function that converts a fitted pipeline, and one that runs what came out."""
-    skl2onnx = pytest.importorskip("skl2onnx", reason=REASON)
-    runtime = pytest.importorskip("onnxruntime", reason="onnxruntime is of the extra export")
-    register()
-    register()
-
-    def run(pipeline, X, **options):
-        given = {"options": {id(pipeline[-1]): options}} if options else {}
-        made = skl2onnx.to_onnx(pipeline, X[:1], **given)
-        session = runtime.InferenceSession(
-            made.SerializeToString(), providers=["CPUExecutionProvider"]
-        )
-        names = [output.name for output in session.get_outputs()]
-        return dict(zip(names, session.run(None, {"X": X}), strict=True))
-
-    return run
+from bigscreen.estimators.onnx import ESTIMATORS
 
 
 def fitted(machine, X, y):
@@ -57,7 +36,7 @@ CLASSIFIERS = {
 @pytest.mark.parametrize("labels", ["two", "three", "words", "truth"])
 @pytest.mark.parametrize("name", CLASSIFIERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_a_pipeline_answers_as_its_graph(convert, name, labels, dtype):
+def test_a_pipeline_answers_as_its_graph(name, labels, dtype):
     X, y = load_iris(return_X_y=True)
     X = X.astype(dtype)
     if labels in ("two", "truth"):
@@ -66,7 +45,7 @@ def test_a_pipeline_answers_as_its_graph(convert, name, labels, dtype):
     if labels == "words":
         y = np.array(["setosa", "versicolor", "virginica"])[y]
     pipeline = fitted(CLASSIFIERS[name](), X, y)
-    found = convert(pipeline, X, zipmap=False)
+    found = run_graph(pipeline, X, {id(pipeline[-1]): {"zipmap": False}})
     narrow = {np.float32: 2e-4, np.float64: 1e-5}[dtype]
     scores = pipeline.decision_function(X).reshape(len(X), -1)
     np.testing.assert_allclose(found["scores"], scores, atol=narrow)
@@ -91,18 +70,18 @@ REGRESSORS = {
 
 
 @pytest.mark.parametrize("name", REGRESSORS)
-def test_regressions_answer_as_their_graphs(convert, name):
+def test_regressions_answer_as_their_graphs(name):
     X, y = load_diabetes(return_X_y=True)
     pipeline = fitted(REGRESSORS[name](), X[:150], y[:150])
-    found = convert(pipeline, X)
+    found = run_graph(pipeline, X)
     expected = pipeline.predict(X)[:, None]
     np.testing.assert_allclose(found["variable"], expected, atol=1e-6 * np.abs(y).max())
 
 
-def test_a_one_class_machine_answers_as_its_graph(convert):
+def test_a_one_class_machine_answers_as_its_graph():
     X, _ = load_iris(return_X_y=True)
     pipeline = fitted(bigscreen.OneClassSVM(nu=0.2), X, None)
-    found = convert(pipeline, X)
+    found = run_graph(pipeline, X)
     assert found["label"].tolist() == pipeline.predict(X).tolist()
     np.testing.assert_allclose(found["scores"][:, 0], pipeline.decision_function(X), atol=1e-6)
 
@@ -113,12 +92,12 @@ def test_every_estimator_with_a_model_has_a_converter():
     assert machines - names == {"L1SVC"}
 
 
-def test_what_is_not_converted_is_said(convert, tmp_path):
+def test_what_is_not_converted_is_said():
     X, y = load_iris(return_X_y=True)
     with pytest.raises(InputError, match="break_ties=True is not converted"):
-        convert(fitted(bigscreen.SVC(break_ties=True), X, y), X)
+        run_graph(fitted(bigscreen.SVC(break_ties=True), X, y), X)
     with pytest.raises(InputError, match="no formula"):
-        convert(make_pipeline(bigscreen.SVC(kernel=lambda a, b: a @ b.T).fit(X, y)), X)
+        run_graph(make_pipeline(bigscreen.SVC(kernel=lambda a, b: a @ b.T).fit(X, y)), X)
 
 
 def test_without_skl2onnx_it_says_what_to_install(monkeypatch):

@@ -1,0 +1,44 @@
+"""Open every page of the built documentation: `python tests/support/site_pages.py docs SITE`."""
+
+import re
+import sys
+from html import unescape
+from pathlib import Path
+
+SPHINX_PAGES = {"genindex", "modindex", "py-modindex", "search"}
+"""Pages that Sphinx writes itself, over a source of the same name."""
+
+
+def sources(docs):
+    """Files of pages, each of which becomes a page of its own name."""
+    return sorted([*docs.glob("*.md"), *docs.glob("*.rst")])
+
+
+def title(source):
+    """The first heading of a page's source, as text; None of a page that includes another file."""
+    lines = source.read_text().splitlines()
+    marked = [line for line in lines if line.startswith("# ")]
+    heading = lines[0] if source.suffix == ".rst" else next(iter(marked), None)
+    return heading and re.sub(r"[`*]", "", heading.removeprefix("# ")).strip()
+
+
+def faults(docs, site):
+    """What is wrong with a built site: a sentence for each lost page and each dead link."""
+    found = []
+    for source in sources(docs):
+        page = site / f"{source.stem}.html"
+        headings = re.findall(r"<h1>(.*?)<a ", page.read_text()) if page.is_file() else []
+        shown = [unescape(re.sub(r"<.*?>", "", heading)).strip() for heading in headings]
+        expected = title(source)
+        if not shown or (expected and expected not in shown):
+            found.append(f"{page} does not show {source}, but {shown or 'no page'}")
+    for page in site.rglob("*.html"):
+        for link in re.findall(r'href="([^"]+)"', page.read_text()):
+            target = re.split("[#?]", link)[0]
+            if not re.match(r"[\w+.-]+:", link) and target and not (page.parent / target).exists():
+                found.append(f"{page} links {link}, which is not there")
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit("\n".join(faults(*map(Path, sys.argv[1:]))) or None)
