@@ -26,6 +26,7 @@ from bigscreen.export.onnx import (
     Graph,
     add_codes,
     add_features,
+    add_fold_scores,
     add_probabilities,
     add_scores,
     add_votes,
@@ -73,6 +74,7 @@ class _Added(Graph):
         import onnx
 
         self.onnx, self._scope, self._container = onnx, scope, container
+        self.entries: dict[int, str] = {}
 
     def constant(self, value: Any, dtype: type = np.float64) -> str:
         name: str = self._scope.get_unique_variable_name("bigscreen")
@@ -159,7 +161,8 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     graph = _Added(scope, container)
     types = graph.onnx.TensorProto
     X = graph.add("Cast", operator.inputs[0].full_name, to=types.DOUBLE)
-    scores = add_scores(graph, model, add_features(graph, model, X))
+    features = add_features(graph, model, X)
+    scores = add_scores(graph, model, features)
     first, *others = (output.full_name for output in operator.outputs)
     narrow = operator.outputs[-1].type.__class__.__name__.startswith("Float")
     number = types.FLOAT if narrow else types.DOUBLE
@@ -171,7 +174,9 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     graph.add("Gather", labels, add_codes(graph, model, scores), out=first)
     graph.add("Cast", _values(graph, machine, scores), to=number, out=others[0])
     if _probable(machine):
-        graph.add("Cast", add_probabilities(graph, model, scores), to=number, out=others[1])
+        held = add_fold_scores(graph, model, features, scores)
+        found = add_probabilities(graph, model, scores, held)
+        graph.add("Cast", found, to=number, out=others[1])
 
 
 def _values(graph: Graph, machine: Any, scores: str) -> str:

@@ -164,7 +164,7 @@ def train(
         learnt = calibration(job) if options.probability else None
         model = job.model()
     if learnt is not None:
-        model = replace(model, calibration=learnt)
+        model = replace(model, calibration=learnt[0], fold_machines=learnt[1])
     data.check_unchanged()
     return model
 
