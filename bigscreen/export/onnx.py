@@ -380,7 +380,7 @@ def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
 
 
 def run_onnx(path: str | os.PathLike[str], model: Model, rows: Tried) -> dict[str, NDArray[Any]]:
-    """What a file answers for rows, by the names of its outputs; `FOLD_SCORES`, too, if it has any."""
+    """What a file answers for rows, by the names of its outputs, and its `FOLD_SCORES`."""
     onnx, runtime = needs()
     bundle = onnx.load(os.fspath(path))
     if any(FOLD_SCORES in node.output for node in bundle.graph.node):
