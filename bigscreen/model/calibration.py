@@ -83,6 +83,10 @@ class Calibration:
     margins : list of list of float64 (kept,)
         For every machine and label the `label_margins` of the label's held-out rows, ascending;
         each stands for equally many rows.
+    paired : float64 (2, rows) or None
+        With two labels: scores of rows that both a fold's machine and the published machine were
+        fitted on, by the fold's (first) and by the published one, each ascending. None: in files
+        of before.
     """
 
     strategy: str
@@ -91,6 +95,7 @@ class Calibration:
     priors: FloatArray
     rows: NDArray[np.int64]
     margins: list[list[FloatArray]]
+    paired: FloatArray | None = None
 
     def __post_init__(self) -> None:
         self.priors = np.asarray(self.priors, np.float64)
@@ -104,6 +109,7 @@ class Calibration:
             raise ValueError("the calibration is not of this model")
         margins = [known for each in self.margins for known in each]
         numbers = [self.priors, *margins, *(part for c in self.curves for part in (c.x, c.p))]
+        numbers += [] if self.paired is None else [self.paired]
         if not all(np.isfinite(each).all() for each in numbers):
             raise ValueError("the numbers of the calibration are not all finite")
 
@@ -218,8 +224,24 @@ class Calibration:
                 out[own, c] = (below + part[own]) / (total + 1.0) > alpha
         return out
 
+    def published(self, score: float) -> float:
+        """The published machine's score that stands where a fold machine's score does.
+
+        As many rows that both were fitted on score below it: where a machine collapses, the
+        scores of two machines differ by more than the scores of one machine do.
+        """
+        if self.paired is None:
+            return score
+        folds, own = self.paired
+        if not folds[0] < score < folds[-1]:
+            end = 0 if score <= folds[0] else -1
+            return float(score + own[end] - folds[end])
+        return float(
+            np.interp(np.interp(score, folds, np.arange(len(folds))), np.arange(len(own)), own)
+        )
+
     def threshold(self, rule: str) -> float:
-        """The score above which a row is to have the second label.
+        """The score by a fold's machine above which a row is to have the second label.
 
         Parameters
         ----------
@@ -278,6 +300,8 @@ class Calibration:
             "calibration_p": np.concatenate([curve.p for curve in self.curves]),
             "calibration_margins": np.concatenate([m for each in self.margins for m in each]),
         }
+        if self.paired is not None:
+            record["paired"], arrays["calibration_paired"] = True, self.paired
         return record, arrays
 
     @classmethod
@@ -299,6 +323,7 @@ class Calibration:
             record["priors"],
             np.atleast_2d(record["rows"]),
             [margins[start : start + width] for start in range(0, kept.size, width)],
+            array("calibration_paired") if record.get("paired") else None,
         )
 
 

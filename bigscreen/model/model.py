@@ -413,7 +413,8 @@ class Model:
         ----------
         rule : str
             "f1", "precision:.9", "recall:.95" (of the second label), or "cost:1:10": what a false
-            alarm and a miss cost. Looked up among cross-fitted scores.
+            alarm and a miss cost. Looked up among cross-fitted scores, and carried over to the
+            scores of the published machine by the rows that both have fitted.
 
         Raises
         ------
@@ -421,7 +422,8 @@ class Model:
             If the model was fitted without probabilities, has more than two labels, or no
             threshold does it.
         """
-        return replace(self, threshold=self.calibrated.threshold(rule))
+        known = self.calibrated
+        return replace(self, threshold=known.published(known.threshold(rule)))
 
     @property
     def calibrated(self) -> Calibration:

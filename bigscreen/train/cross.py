@@ -8,6 +8,7 @@ folds: they answer for new rows, so that a new row's score is comparable with th
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +30,10 @@ FOLDS = 5
 
 MOST = 1 << 26
 """Cross-fitted scores that are held, at most; of more rows those of some are."""
+
+
+PAIRED_ROWS = 4000
+"""Rows whose scores by two machines carry a threshold from one to the other, at most."""
 
 
 def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
@@ -78,6 +83,29 @@ def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
     own_weights = np.asarray(class_weights(options.class_weight, data) or np.ones(data.n_labels))
     given = scores, y[numbers], fold[numbers], weights[numbers], own_weights
     return Calibration.learnt(*given, options.strategy), FoldMachines.joined(machines)
+
+
+def with_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) -> Model:
+    """The model of a run that probabilities, label sets and thresholds can be asked of."""
+    model = replace(model, calibration=known, fold_machines=folds)
+    if len(model.labels) != 2:
+        return model
+    return replace(model, calibration=replace(known, paired=_paired(job, model)))
+
+
+def _paired(job: Job, model: Model) -> FloatArray:
+    """Scores of rows by a fold's machine that fitted them, and by the model's: (2, rows)."""
+    data, fold = job.data, job.fold
+    assert fold is not None and model.fold_machines is not None
+    rows = np.flatnonzero(np.asarray(data.weights(0, data.n_rows)) > 0)
+    if len(rows) > PAIRED_ROWS:
+        rng = np.random.default_rng([job.options.seed, 0x70616972])
+        rows = np.sort(rng.choice(rows, PAIRED_ROWS, replace=False))
+    evidence = model.evidence(data.rows(rows), prepared=True)
+    # Another fold's machine than the one that held the row out.
+    other = (fold[rows] + 1) % evidence.held.shape[1]
+    by_fold = evidence.held[np.arange(len(rows)), other, 0]
+    return np.sort(np.stack([by_fold, evidence.scores[:, 0]]), axis=1)
 
 
 def _without(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:

@@ -106,6 +106,9 @@ def test_a_collapsed_machine_keeps_the_coverage_of_its_sets():
         sets = machine.predict_set(new, alpha)
         assert abs(np.mean(sets[np.arange(2500), truth]) - (1 - alpha)) < 0.03
     assert abs(machine.predict_proba(new)[:, 1].mean() - truth.mean()) < 0.02
+    for recall in (0.9, 0.5):
+        found = machine.model_.thresholded(f"recall:{recall}").predict(new)
+        assert abs(np.mean(found[truth == 1]) - recall) < 0.08
 
 
 def test_a_fold_does_not_see_its_rows():
