@@ -101,7 +101,8 @@ def predict(
     number in the source, from 0), label and score (how sure: for two labels, above 0 means the
     second one); of a regression row and prediction. The labels of a one-class machine are -1
     (outlier) and 1. --probability adds a column probability_LABEL for every label, --set one
-    in_LABEL (1 or 0). Rows come in the source's order. STORE needs no labels, but must have been
+    in_LABEL (1 or 0); with three labels or more the most probable label can differ from the
+    predicted one. Rows come in the source's order. STORE needs no labels, but must have been
     ingested like the training data (`bigscreen ingest --like MODEL`).
 
     \b

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -35,7 +35,8 @@ from bigscreen.estimators.inputs import (
 from bigscreen.files.scratch import scratch
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
-from bigscreen.model.evaluate import evaluate, scored_blocks
+from bigscreen.model.calibration import Evidence
+from bigscreen.model.evaluate import evaluate, evidence_blocks, scored_blocks
 from bigscreen.model.model import Model, check_match
 from bigscreen.report.report import FitReport
 from bigscreen.train.options import OPTIONS, TrainOptions
@@ -215,6 +216,20 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             with self._each(data.n_rows) as each:
                 scores = [part for _, _, part in scored_blocks(self.model_, data, each)]
             return np.concatenate(scores)[np.argsort(data.row_ids(0, data.n_rows))]
+        return np.concatenate(self._of_blocks(_score, X))
+
+    def _evidence(self, X: Any) -> Evidence:
+        """What probabilities and label sets of rows are read off; X as `_scores` takes it."""
+        check_is_fitted(self)
+        if is_store(X):
+            data = self._matching(X)
+            with self._each(data.n_rows) as each:
+                found = [part for *_, part in evidence_blocks(self.model_, data, each) if part]
+            return Evidence.joined(found).among(np.argsort(data.row_ids(0, data.n_rows)))
+        return Evidence.joined(self._of_blocks(_evidence, X))
+
+    def _of_blocks(self, function: Callable[[Model, Any], Any], X: Any) -> list[Any]:
+        """What a function of the model makes of every block of rows that are not in a store."""
         if not is_chunked(X):
             X = validate_data(self, X, accept_sparse="csr", reset=False)
         elif X.shape[1] != self.n_features_in_:
@@ -223,7 +238,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
                 f"{self.n_features_in_}"
             )
         with self._each(X.shape[0]) as each:
-            return np.concatenate(list(each(partial(_score, self.model_), blocks(X))))
+            return list(each(partial(function, self.model_), blocks(X)))
 
     # -- parameters ------------------------------------------------------------------------------
     def _options(self) -> TrainOptions:
@@ -303,10 +318,19 @@ def checked_components(given: Any) -> int:
 
 def _score(model: Model, X: Any) -> NDArray[np.float64]:
     """Scores of source rows, prepared as the rows were that the model was fitted on."""
+    return model.scores(_features(model, X), prepared=True)
+
+
+def _evidence(model: Model, X: Any) -> Evidence:
+    """What probabilities and label sets of source rows are read off."""
+    return model.evidence(_features(model, X), prepared=True)
+
+
+def _features(model: Model, X: Any) -> Any:
+    """Source rows, prepared as the rows were that the model was fitted on."""
     known = model.preparation
     rows = known.scale(known.expand(X))
-    features = as_features(rows, lambda row: f"row {row}", wide=True)
-    return model.scores(features, prepared=True)
+    return as_features(rows, lambda row: f"row {row}", wide=True)
 
 
 class Classifier(ClassifierMixin, Machine):  # type: ignore[misc]  # scikit-learn has no types

@@ -52,7 +52,10 @@ class _Voting(Probable, Classifier, KernelMachine):
         return self.model_.decision_values(scores)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``."""
+        """Labels of rows: array of shape (n_samples,); X as in ``decision_function``.
+
+        With ``probability=True`` the most probable class can differ from the label.
+        """
         check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
             raise InputError("break_ties must be False when decision_function_shape is 'ovo'")
@@ -140,7 +143,7 @@ class SVC(_Voting):
         Taken because scikit-learn takes it: ``screening`` is what leaves rows out here.
     probability : bool, default=False
         Deprecated, as scikit-learn has deprecated it: adds ``predict_proba``, at the price of five
-        more fits.
+        more fits. The most probable class can differ from the one that ``predict`` gives.
     class_weight : None, "balanced" or dict, default=None
         Multiplies C by class.
     fit_intercept : {True, "penalized", False}, default=True

@@ -17,6 +17,7 @@ from sklearn.utils.metaestimators import available_if
 
 from bigscreen.estimators.base import Classifier, checked_components
 from bigscreen.estimators.linear import HINGES, problem_of
+from bigscreen.model.calibration import check_alpha
 from bigscreen.model.model import Model
 from bigscreen.train.options import TrainOptions
 
@@ -70,6 +71,8 @@ class NystroemSVC(Classifier):
     probability : bool, default=False
         Whether to learn what scores mean, from machines that are each fitted without a fifth of the
         rows, over the same features: `predict_proba`, `predict_set`, and ``model_.thresholded``.
+        With three classes or more the most probable class can differ from the one that `predict`
+        gives.
     max_iter : int, default=1000
         Passes over the rows.
     time_budget : float or None, default=None
@@ -161,21 +164,34 @@ class NystroemSVC(Classifier):
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
         """Probabilities of classes, float64 (n_samples, n_classes); X as in ``decision_function``.
 
-        With ``probability=True``. Of two classes they rise with the decision function, and the more
-        probable one is the one predicted, unless ``class_weight`` says otherwise.
+        With ``probability=True``. They come from machines that were each fitted without a part of
+        the rows, and are what these machines' scores meant on the rows held out. Of two classes the
+        more probable one is the one that `predict` gives, unless ``class_weight`` says otherwise.
+        With three classes or more the most probable class can differ from the one that `predict`
+        gives.
         """
-        scores = self._scores(X)
-        return self.model_.calibrated.probabilities(scores)
+        return self.model_.calibrated.probabilities(self._evidence(X))
 
     @available_if(_calibrated)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_set(self, X: Any, alpha: float = 0.1) -> NDArray[np.bool_]:
         """Which classes rows may have, bool (n_samples, n_classes); X as in ``decision_function``.
 
         With ``probability=True``. Of the rows of every class a part of 1 - alpha has it in its set
-        (Mondrian conformal sets), as far as they come from where the rows did that were fitted.
+        (Mondrian conformal sets), however good the machine is, if they come from where the rows did
+        that were fitted; more have it where many rows have equal scores.
+
+        Parameters
+        ----------
+        alpha : float
+            Strictly between 0 and 1.
+
+        Raises
+        ------
+        InputError
+            If alpha is out of range.
         """
-        values = self.model_.decision_values(self._scores(X))
-        return self.model_.calibrated.sets(values, alpha)
+        check_alpha(alpha)
+        return self.model_.calibrated.sets(self._evidence(X), alpha)
 
     def _options(self) -> TrainOptions:
         options = self._shared_options(

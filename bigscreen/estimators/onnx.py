@@ -38,6 +38,7 @@ from bigscreen.export.onnx import (
     Graph,
     add_codes,
     add_features,
+    add_fold_scores,
     add_probabilities,
     add_scores,
     add_votes,
@@ -85,6 +86,7 @@ class _Added(Graph):
         import onnx
 
         self.onnx, self._scope, self._container = onnx, scope, container
+        self.entries: dict[int, str] = {}
 
     def constant(self, value: Any, dtype: type = np.float64) -> str:
         name: str = self._scope.get_unique_variable_name("bigscreen")
@@ -267,7 +269,8 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
     graph = _Added(scope, container)
     types = graph.onnx.TensorProto
     X = graph.add("Cast", operator.inputs[0].full_name, to=types.DOUBLE)
-    scores = add_scores(graph, model, add_features(graph, model, X))
+    features = add_features(graph, model, X)
+    scores = add_scores(graph, model, features)
     first, *others = (output.full_name for output in operator.outputs)
     use = _use(scope, container, machine)
     narrow = operator.outputs[-1].type.__class__.__name__.startswith("Float")
@@ -288,7 +291,9 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         return
     graph.add("Cast", _values(graph, machine, scores), to=number, out=others[0])
     if _probable(machine):
-        graph.add("Cast", add_probabilities(graph, model, scores), to=number, out=others[1])
+        held = add_fold_scores(graph, model, features, scores)
+        found = add_probabilities(graph, model, scores, held)
+        graph.add("Cast", found, to=number, out=others[1])
 
 
 def _values_in_meta(graph: Graph, machine: Any, scores: str, codes: str, use: _Use) -> str:

@@ -69,7 +69,8 @@ class Probable:
         """Probabilities of classes, float64 array of shape (n_samples, n_classes).
 
         With ``probability=True`` only: from the scores of rows that the machine was not fitted on,
-        in five folds, so that the most probable class is not always the one predicted.
+        in five folds, as LIBSVM and scikit-learn have it. The most probable class can differ from
+        the one that `predict` gives, with two classes, too.
         """
         check_is_fitted(self)
         if not self._probA.size:

@@ -28,6 +28,12 @@ from bigscreen.numerics.rows import FloatArray
 OPSET = 17
 IR = 8
 
+FOLD_SCORES = "fold_scores"
+"""The scores that probabilities come from: inside the graph, and no output of it."""
+
+RESERVED = ("label", "scores", "probabilities", FOLD_SCORES)
+"""Names inside the graph that no input may have."""
+
 DENSE = 1 << 31
 """Bytes that landmarks may take as a dense matrix: the largest file that ONNX has."""
 
@@ -52,6 +58,8 @@ class Graph:
         self.onnx, _ = needs()
         self.nodes: list[Any] = []
         self.constants: list[Any] = []
+        self.entries: dict[int, str] = {}
+        """Kernel entries by the identity of the landmarks that they are with."""
 
     def constant(self, value: Any, dtype: type = np.float64) -> str:
         """A tensor that the graph brings along."""
@@ -110,7 +118,10 @@ def write_onnx(model: Model, out: str | os.PathLike[str]) -> list[str]:
         if model.strategy == "one" and len(model.labels) > 2:
             notes.append("the probabilities of pairs of labels are not in the graph, only scores")
         else:
-            graph.add("Identity", add_probabilities(graph, model, scores), out="probabilities")
+            held = add_fold_scores(graph, model, features, scores)
+            found = add_probabilities(graph, model, scores, held)
+            graph.add("Identity", held, out=FOLD_SCORES)
+            graph.add("Identity", found, out="probabilities")
             shape = [None, len(model.labels)]
             outputs.append(helper.make_tensor_value_info("probabilities", types.DOUBLE, shape))
     made = helper.make_graph(graph.nodes, "bigscreen", inputs, outputs, graph.constants)
@@ -176,9 +187,7 @@ def input_names(model: Model) -> list[str]:
     """What the inputs are called where there is one a column: the source's names."""
     known = model.preparation.names
     names = [f"column {j + 1}" for j in range(model.n_features_in_)] if known is None else known
-    return [
-        f"in: {name}" if name in ("label", "scores", "probabilities") else name for name in names
-    ]
+    return [f"in: {name}" if name in RESERVED else name for name in names]
 
 
 def add_features(graph: Graph, model: Model, X: str) -> str:
@@ -210,15 +219,37 @@ def _scaled(graph: Graph, model: Model, values: str) -> str:
 
 def add_scores(graph: Graph, model: Model, X: str) -> str:
     """Scores (rows, k)."""
-    offset = graph.constant(model.intercept)
-    if model.landmarks is None:
-        return graph.add("Add", graph.add("MatMul", X, graph.constant(model.coef.T)), offset)
-    kernel: Any = model.kernel
     if model.gate is not None:
         raise InputError("machines of parts (an early divide and conquer) are not exported to onnx")
+    return _add_sums(graph, model, model.landmarks, X, model.coef, model.intercept)
+
+
+def add_fold_scores(graph: Graph, model: Model, X: str, scores: str) -> str:
+    """Scores by the machines that probabilities come from, (rows, machines k)."""
+    folds = model.fold_machines
+    if folds is None:
+        return scores
+    rows = model.landmarks if folds.landmarks is None else folds.landmarks
+    coef = folds.coef.reshape(-1, folds.coef.shape[2])
+    return _add_sums(graph, model, rows, X, coef, folds.intercept.ravel())
+
+
+def _add_sums(
+    graph: Graph, model: Model, rows: Any, X: str, coef: FloatArray, intercept: FloatArray
+) -> str:
+    """Sums of kernel entries with rows, or of features, and offsets: (rows, len(coef))."""
+    if rows is not None:
+        X = _kernel_entries(graph, model.kernel, rows, X)
+    sums = graph.add("MatMul", X, graph.constant(coef.T))
+    return graph.add("Add", sums, graph.constant(intercept))
+
+
+def _kernel_entries(graph: Graph, kernel: Any, rows: Any, X: str) -> str:
+    """Kernel entries (rows of X, landmarks), made once for all sums over the same landmarks."""
+    if id(rows) in graph.entries:
+        return graph.entries[id(rows)]
     if kernel.name not in ("linear", "rbf", "polynomial", "sigmoid", "laplacian"):
         raise InputError(f"a {kernel.name} kernel is not exported to onnx: it has no formula")
-    rows: Any = model.landmarks
     if 8 * rows.shape[0] * rows.shape[1] >= DENSE:
         raise InputError(
             f"{rows.shape[0]} rows of {rows.shape[1]} columns take more than the 2 GiB that an "
@@ -228,8 +259,8 @@ def add_scores(graph: Graph, model: Model, X: str) -> str:
     if kernel.invariant:  # near 0 differences of squares keep their digits
         middle = Z.mean(axis=0)
         X, Z = graph.add("Sub", X, graph.constant(middle)), Z - middle
-    entries = _entries(graph, kernel, X, Z)
-    return graph.add("Add", graph.add("MatMul", entries, graph.constant(model.coef.T)), offset)
+    graph.entries[id(rows)] = _entries(graph, kernel, X, Z)
+    return graph.entries[id(rows)]
 
 
 def _entries(graph: Graph, kernel: Any, X: str, Z: FloatArray) -> str:
@@ -297,18 +328,29 @@ def add_votes(graph: Graph, model: Model, scores: str) -> str:
     return graph.add("Add", votes, part)
 
 
-def add_probabilities(graph: Graph, model: Model, scores: str) -> str:
-    """Probabilities of labels (rows, k), one against the rest."""
-    parts = []
-    for c, curve in enumerate(model.calibrated.curves):
-        column = graph.add("Gather", scores, graph.constant([c], np.int64), axis=1)
-        parts.append(_curve(graph, curve, column))
-    if len(model.labels) == 2:
-        other = graph.add("Sub", graph.constant(1.0), parts[0])
-        return graph.add("Concat", other, parts[0], axis=1)
-    found = graph.add("Concat", *parts, axis=1)
-    total = graph.add("ReduceSum", found, graph.constant([1], np.int64))
-    return graph.add("Div", found, total)
+def add_probabilities(graph: Graph, model: Model, scores: str, held: str) -> str:
+    """Probabilities of labels (rows, k), one against the rest, as `Calibration.probabilities`."""
+    known, k = model.calibrated, len(model.coef)
+    machines = []
+    for f in range(known.machines):
+        parts = []
+        for c, curve in enumerate(known.curves):
+            place = graph.constant([f * k + c], np.int64)
+            parts.append(_curve(graph, curve, graph.add("Gather", held, place, axis=1)))
+        found = parts[0]
+        if len(parts) > 1:
+            found = graph.add("Concat", *parts, axis=1)
+            total = graph.add("ReduceSum", found, graph.constant([1], np.int64))
+            found = graph.add("Div", found, total)
+        machines.append(found)
+    mean = machines[0]
+    for found in machines[1:]:
+        mean = graph.add("Add", mean, found)
+    mean = graph.add("Mul", mean, graph.constant(1.0 / known.machines))
+    if len(model.labels) > 2:
+        return mean
+    second = _on_side(graph, known.curves[0].even, mean, scores)
+    return graph.add("Concat", graph.add("Sub", graph.constant(1.0), second), second, axis=1)
 
 
 def _curve(graph: Graph, curve: Curve, score: str) -> str:
@@ -325,17 +367,27 @@ def _curve(graph: Graph, curve: Curve, score: str) -> str:
         along = graph.add("Min", along, graph.constant(1.0))
         found = graph.add("MatMul", along, graph.constant(np.diff(curve.p)[:, None]))
         found = graph.add("Add", found, graph.constant(curve.p[0]))
-    if curve.even is None:
+    return _on_side(graph, curve.even, found, score)
+
+
+def _on_side(graph: Graph, even: float | None, found: str, score: str) -> str:
+    """Probabilities on the side of ``even`` that the scores decide for (`Curve.on_side`)."""
+    if even is None:
         return found
-    above = graph.add("Max", found, graph.constant(np.nextafter(curve.even, 1.0)))
-    below = graph.add("Min", found, graph.constant(curve.even))
+    above = graph.add("Max", found, graph.constant(np.nextafter(even, 1.0)))
+    below = graph.add("Min", found, graph.constant(even))
     return graph.add("Where", graph.add("Greater", score, graph.constant(0.0)), above, below)
 
 
 def run_onnx(path: str | os.PathLike[str], model: Model, rows: Tried) -> dict[str, NDArray[Any]]:
-    """What a file answers for rows, by the names of its outputs."""
-    _, runtime = needs()
-    session = runtime.InferenceSession(os.fspath(path), providers=["CPUExecutionProvider"])
+    """What a file answers for rows, by the names of its outputs, and its `FOLD_SCORES`."""
+    onnx, runtime = needs()
+    bundle = onnx.load(os.fspath(path))
+    if any(FOLD_SCORES in node.output for node in bundle.graph.node):
+        kind = onnx.helper.make_tensor_value_info(FOLD_SCORES, onnx.TensorProto.DOUBLE, None)
+        bundle.graph.output.append(kind)
+    made = bundle.SerializeToString()
+    session = runtime.InferenceSession(made, providers=["CPUExecutionProvider"])
     if model.preparation.categories:
         names = input_names(model)
         parts = zip(names, rows.columns, strict=True)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.export.source import Tried, tried
+from bigscreen.model.calibration import Evidence
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 
@@ -119,12 +120,13 @@ def _compared(model: Model, rows: Tried, out: Any, to: str, notes: list[str]) ->
     probability = None
     theirs: FloatArray | None
     if to == "onnx":
-        from bigscreen.export.onnx import run_onnx
+        from bigscreen.export.onnx import FOLD_SCORES, run_onnx
 
         found = run_onnx(out, model, rows)
         theirs, labels = found["scores"], found.get("label")
         if "probabilities" in found:
-            own = model.calibrated.probabilities(theirs)
+            held = found[FOLD_SCORES].reshape(len(theirs), -1, theirs.shape[1])
+            own = model.calibrated.probabilities(Evidence(theirs, held, np.zeros(len(theirs))))
             probability = float(np.max(np.abs(found["probabilities"] - own)))
     elif to == "libsvm":
         from bigscreen.export.libsvm import decision, read_libsvm

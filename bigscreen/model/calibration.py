@@ -1,7 +1,8 @@
 """Scores as probabilities, as sets of labels and as a threshold: learnt from cross-fitted scores.
 
-A cross-fitted score of a row comes from a machine that was not fitted on it. maths.md 5.7 has the
-formulas.
+A cross-fitted score of a row comes from a fold's machine, which was not fitted on the row. New rows
+are scored by the same machines, so that their scores are comparable whatever the machine is like.
+maths.md 5.7 has the formulas.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from scipy.special import expit
 
 from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
+from bigscreen.model.scores import vote_values
 from bigscreen.numerics.rows import FloatArray
 
 LEAST = 1e-7
@@ -26,10 +28,39 @@ SIDE = 1000
 """Rows of the rarer side from which a curve through the shares is drawn, not a sigmoid."""
 
 KEPT = 10_000
-"""Scores of a label's rows that are kept, at most, evenly spaced among them."""
+"""Scores of a label's rows that are kept, at most, over all folds, evenly spaced among them."""
 
 RULES = "f1, precision:P, recall:R or cost:A:M (of a false alarm and of a miss)"
 """How a threshold can be asked for."""
+
+
+class Evidence(NamedTuple):
+    """What the probabilities and the label sets of some rows are read off.
+
+    Parameters
+    ----------
+    scores : float64 (rows, k)
+        Scores by the published machine, which decides the label.
+    held : float64 (rows, machines, k)
+        Scores by the machines whose scores were calibrated: those of the folds; in models of
+        before the published machine alone.
+    draw : float64 (rows,)
+        A number in [0, 1) for each row, which follows from the row's features alone
+        (`numerics.draws.row_draws`).
+    """
+
+    scores: FloatArray
+    held: FloatArray
+    draw: FloatArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Evidence]) -> Evidence:
+        """The evidence of the rows of several parts, one after the other."""
+        return cls(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+
+    def among(self, rows: NDArray[Any]) -> Evidence:
+        """The evidence of some of the rows, by their places or a mask."""
+        return Evidence(*(part[rows] for part in self))
 
 
 @dataclass(eq=False)
@@ -46,10 +77,16 @@ class Calibration:
         apart.
     priors : float64 (labels,)
         Every label's part of the weight of the rows fitted.
-    rows : int64 (labels,)
-        How many cross-fitted scores were there of each label.
-    margins : list of float64 (k,)
-        Of every label ``label_margins`` of its own rows, ascending; each stands for as many rows.
+    rows : int64 (machines, labels)
+        How many cross-fitted scores of every label each fold's machine gave. One machine: a model
+        of before, whose published machine is taken for those of the folds.
+    margins : list of list of float64 (kept,)
+        For every machine and label the `label_margins` of the label's held-out rows, ascending;
+        each stands for equally many rows.
+    paired : float64 (2, rows) or None
+        With two labels: scores of rows that both a fold's machine and the published machine were
+        fitted on, by the fold's (first) and by the published one, each ascending. None: in files
+        of before.
     """
 
     strategy: str
@@ -57,48 +94,56 @@ class Calibration:
     curves: list[Curve]
     priors: FloatArray
     rows: NDArray[np.int64]
-    margins: list[FloatArray]
+    margins: list[list[FloatArray]]
+    paired: FloatArray | None = None
 
     def __post_init__(self) -> None:
         self.priors = np.asarray(self.priors, np.float64)
         self.rows = np.asarray(self.rows, np.int64)
         k = len(self.priors)
         scorers = 1 if k == 2 else k if self.strategy == "rest" else k * (k - 1) // 2
-        if not (len(self.rows) == len(self.margins) == k and len(self.curves) == scorers):
+        sizes = [len(each) for each in self.margins]
+        if self.rows.shape != (len(sizes), k) or sizes != [k] * len(sizes) or not sizes:
             raise ValueError("the calibration is not of this model")
-        numbers = [self.priors, *self.margins, *(part for c in self.curves for part in (c.x, c.p))]
-        if not all(np.isfinite(each).all() for each in numbers) or min(map(len, self.margins)) < 1:
+        if len(self.curves) != scorers:
+            raise ValueError("the calibration is not of this model")
+        margins = [known for each in self.margins for known in each]
+        numbers = [self.priors, *margins, *(part for c in self.curves for part in (c.x, c.p))]
+        numbers += [] if self.paired is None else [self.paired]
+        if not all(np.isfinite(each).all() for each in numbers):
             raise ValueError("the numbers of the calibration are not all finite")
+
+    @property
+    def machines(self) -> int:
+        """How many machines give the scores that are calibrated."""
+        return len(self.margins)
 
     @classmethod
     def learnt(
         cls,
         scores: FloatArray,
-        values: FloatArray,
         codes: NDArray[Any],
+        fold: NDArray[Any],
         weights: FloatArray,
         class_weight: FloatArray,
         strategy: str,
-        folds: int,
     ) -> Self:
         """Learn what scores mean.
 
         Parameters
         ----------
         scores : float64 (rows, k)
-            Cross-fitted.
-        values : float64 (rows, labels) or (rows, 1)
-            ``Model.decision_values`` of them.
-        codes : int (rows,)
+            Cross-fitted: by the machine of the row's fold.
+        codes, fold : int (rows,)
+            Label codes, and the folds that hold the rows out, from 0.
         weights : float64 (rows,)
-            Of the rows; those without are left out.
+            Weights of the rows; rows without any are left out.
         class_weight : float64 (labels,)
             By which the machine counted the rows of every label.
         strategy : {"rest", "one"}
-        folds : int
         """
-        there = np.flatnonzero(weights > 0)
-        scores, values, codes, weights = scores[there], values[there], codes[there], weights[there]
+        there, folds = np.flatnonzero(weights > 0), int(np.max(fold)) + 1
+        scores, codes, fold, weights = scores[there], codes[there], fold[there], weights[there]
         k = len(class_weight)
         totals = np.bincount(codes, weights, k)
         if k > 2 and strategy == "rest":
@@ -111,17 +156,39 @@ class Calibration:
                 own = (codes == i) | (codes == j)
                 even = float(class_weight[i] / (class_weight[i] + class_weight[j]))
                 curves.append(Curve.through(column[own], codes[own] == j, weights[own], even))
-        own_margins = label_margins(values)[np.arange(len(codes)), codes]
-        margins = [_thinned(own_margins[codes == c], weights[codes == c]) for c in range(k)]
-        rows = np.bincount(codes, minlength=k)
+        own_margins = label_margins(_decision_values(scores, k, strategy))
+        own_margins = own_margins[np.arange(len(codes)), codes]
+        margins, rows = [], np.zeros((folds, k), np.int64)
+        for f in range(folds):
+            places = [np.flatnonzero((fold == f) & (codes == c)) for c in range(k)]
+            rows[f] = [len(own) for own in places]
+            most = max(1, KEPT // folds)
+            margins.append([_thinned(own_margins[own], weights[own], most) for own in places])
         return cls(strategy, folds, curves, totals / np.sum(totals), rows, margins)
 
-    def probabilities(self, scores: FloatArray, prior: FloatArray | None = None) -> FloatArray:
-        """Probabilities of labels, (rows, labels), of scores (rows, k).
+    def probabilities(self, evidence: Evidence, prior: FloatArray | None = None) -> FloatArray:
+        """Probabilities of labels, float64 (rows, labels).
 
-        ``prior``: the labels' shares among the rows that are asked about, (labels,); None: as among
-        those that were fitted.
+        They are the mean of what the calibrated scores of every machine say. With two labels the
+        mean is kept on the side of the published machine's decision.
+
+        Parameters
+        ----------
+        evidence : Evidence
+        prior : float64 (labels,) or None
+            The labels' shares among the rows that are asked about; None: as among those fitted.
         """
+        found = np.mean([self._by_one(held) for held in evidence.held.swapaxes(0, 1)], axis=0)
+        if len(self.priors) == 2:
+            second = self.curves[0].on_side(found[:, 1], evidence.scores[:, 0])
+            found = np.stack([1.0 - second, second], axis=1)
+        if prior is not None:
+            found = found * (prior / self.priors)
+        out: FloatArray = found / np.sum(found, axis=1, keepdims=True)
+        return out
+
+    def _by_one(self, scores: FloatArray) -> FloatArray:
+        """Probabilities of labels by the calibrated scores (rows, k) of one machine."""
         parts = [curve(column) for curve, column in zip(self.curves, scores.T, strict=True)]
         found = np.stack(parts, axis=1)
         k = len(self.priors)
@@ -129,27 +196,52 @@ class Calibration:
             found = np.concatenate([1.0 - found, found], axis=1)
         elif self.strategy == "one":
             found = coupled((1.0 - found).clip(LEAST, 1 - LEAST), k)
-        if prior is not None:
-            found = found * (prior / self.priors)
         out: FloatArray = found / np.sum(found, axis=1, keepdims=True)
         return out
 
-    def sets(self, values: FloatArray, alpha: float) -> NDArray[np.bool_]:
-        """Which labels a row may have, (rows, labels), of its decision values.
+    def sets(self, evidence: Evidence, alpha: float) -> NDArray[np.bool_]:
+        """Which labels a row may have, bool (rows, labels).
 
-        Mondrian: of the rows of every label a part of at least 1 - alpha has that label in its set,
-        as far as a row to come scores as a cross-fitted one does.
+        The row's draw chooses one machine. A label is in the set if its p-value, the share of the
+        label's rows held out from that machine that score as low or lower, exceeds alpha
+        (split conformal prediction for each label). The rest of the draw is the row's own part
+        in that share, so that 1 - alpha is met exactly with few rows, too; equal scores count in
+        full, so that coverage is higher, never lower, where scores are equal.
         """
-        found = label_margins(values)
-        out = np.empty(found.shape, np.bool_)
-        for c, (known, rows) in enumerate(zip(self.margins, self.rows.tolist(), strict=True)):
-            # Of scores that were thinned each stands for as many rows.
-            below = np.searchsorted(known, found[:, c], side="right") * (rows / len(known))
-            out[:, c] = (1.0 + below) / (rows + 1.0) > alpha
+        out = np.empty((len(evidence.scores), len(self.priors)), np.bool_)
+        place = evidence.draw * self.machines
+        chosen = place.astype(np.int64)
+        # Models of before have no machines of folds, and nothing to draw.
+        part = place - chosen if self.machines > 1 else np.ones(len(place))
+        for f, (rows, margins) in enumerate(zip(self.rows, self.margins, strict=True)):
+            own = np.flatnonzero(chosen == f)
+            values = _decision_values(evidence.held[own, f], len(self.priors), self.strategy)
+            found = label_margins(values)
+            for c, (known, total) in enumerate(zip(margins, rows.tolist(), strict=True)):
+                # Each of the kept margins stands for as many rows.
+                each = total / max(1, len(known))
+                below = np.searchsorted(known, found[:, c], side="right") * each
+                out[own, c] = (below + part[own]) / (total + 1.0) > alpha
         return out
 
+    def published(self, score: float) -> float:
+        """The published machine's score that stands where a fold machine's score does.
+
+        As many rows that both were fitted on score below it: where a machine collapses, the
+        scores of two machines differ by more than the scores of one machine do.
+        """
+        if self.paired is None:
+            return score
+        folds, own = self.paired
+        if not folds[0] < score < folds[-1]:
+            end = 0 if score <= folds[0] else -1
+            return float(score + own[end] - folds[end])
+        return float(
+            np.interp(np.interp(score, folds, np.arange(len(folds))), np.arange(len(own)), own)
+        )
+
     def threshold(self, rule: str) -> float:
-        """The score above which a row is to have the second label.
+        """The score by a fold's machine above which a row is to have the second label.
 
         Parameters
         ----------
@@ -166,7 +258,8 @@ class Calibration:
         if len(self.priors) != 2:
             raise InputError(f"a threshold is for two labels, and there are {len(self.priors)}")
         name, numbers = _parsed(rule)
-        first, second = -self.margins[0][::-1], self.margins[1]
+        pooled = [np.sort(np.concatenate(known)) for known in zip(*self.margins, strict=True)]
+        first, second = -pooled[0][::-1], pooled[1]
         edges = np.unique(np.concatenate([first, second]))
         middles = 0.5 * (edges[1:] + edges[:-1])
         at = np.concatenate([[np.nextafter(edges[0], -np.inf)], middles, [edges[-1]]])
@@ -200,19 +293,23 @@ class Calibration:
             "rows": self.rows.tolist(),
             "even": [curve.even for curve in self.curves],
             "knots": [len(curve.x) for curve in self.curves],
-            "kept": [len(each) for each in self.margins],
+            "kept": [[len(known) for known in each] for each in self.margins],
         }
         arrays = {
             "calibration_x": np.concatenate([curve.x for curve in self.curves]),
             "calibration_p": np.concatenate([curve.p for curve in self.curves]),
-            "calibration_margins": np.concatenate(self.margins),
+            "calibration_margins": np.concatenate([m for each in self.margins for m in each]),
         }
+        if self.paired is not None:
+            record["paired"], arrays["calibration_paired"] = True, self.paired
         return record, arrays
 
     @classmethod
     def from_arrays(cls, record: Mapping[str, Any], array: Callable[[str], NDArray[Any]]) -> Self:
         """What `to_arrays` took apart."""
-        ends, kept = np.cumsum(record["knots"])[:-1], np.cumsum(record["kept"])[:-1]
+        ends, kept = np.cumsum(record["knots"])[:-1], np.atleast_2d(record["kept"])
+        width = kept.shape[1]
+        margins = np.split(array("calibration_margins"), np.cumsum(kept)[:-1])
         parts = zip(
             np.split(array("calibration_x"), ends),
             np.split(array("calibration_p"), ends),
@@ -224,8 +321,9 @@ class Calibration:
             int(record["folds"]),
             [Curve(*part) for part in parts],
             record["priors"],
-            record["rows"],
-            list(np.split(array("calibration_margins"), kept)),
+            np.atleast_2d(record["rows"]),
+            [margins[start : start + width] for start in range(0, kept.size, width)],
+            array("calibration_paired") if record.get("paired") else None,
         )
 
 
@@ -254,10 +352,14 @@ class Curve:
             found = expit(-(self.x[0] * scores + self.p[0])).clip(LEAST, 1 - LEAST)
         else:
             found = np.interp(scores, self.x, self.p)
-        if self.even is not None:
-            above = np.maximum(found, np.nextafter(self.even, 1.0))
-            found = np.where(scores > 0, above, np.minimum(found, self.even))
-        return found
+        return self.on_side(found, scores)
+
+    def on_side(self, found: FloatArray, scores: FloatArray) -> FloatArray:
+        """Probabilities, (rows,), kept on the side of `even` that the decision of scores is on."""
+        if self.even is None:
+            return found
+        above = np.maximum(found, np.nextafter(self.even, 1.0))
+        return np.where(scores > 0, above, np.minimum(found, self.even))
 
     @classmethod
     def through(
@@ -307,17 +409,22 @@ def label_margins(values: FloatArray) -> FloatArray:
     return ahead
 
 
-def _thinned(values: FloatArray, weights: FloatArray) -> FloatArray:
+def _decision_values(scores: FloatArray, labels: int, strategy: str) -> FloatArray:
+    """One value for every label, (rows, labels), of scores (rows, k); (rows, 1) of two labels."""
+    return vote_values(scores, labels) if strategy == "one" and labels > 2 else scores
+
+
+def _thinned(values: FloatArray, weights: FloatArray, most: int) -> FloatArray:
     """The values, ascending; of many, or of different weights, those at even parts of the weight.
 
     What is kept of many stands a little lower than the rows it stands for: sets grow by that.
     """
     order = np.argsort(values, kind="stable")
     values, weights = np.asarray(values[order], np.float64), weights[order]
-    alike = len(weights) > 0 and bool(np.all(weights == weights[0]))
-    if alike and len(values) <= KEPT:
+    alike = bool(np.all(weights == weights[:1]))
+    if alike and len(values) <= most:
         return values
-    count = min(KEPT, len(values))
+    count = min(most, len(values))
     reached = np.cumsum(weights)
     places = np.searchsorted(reached, (np.arange(count) + 0.5) / count * reached[-1])
     kept: FloatArray = values[np.minimum(places, len(values) - 1)]
@@ -336,6 +443,12 @@ def _parsed(rule: str) -> tuple[str, list[float]]:
     if not (shares or costs or (name == "f1" and not numbers)):
         raise InputError(f"a threshold is one of {RULES}, got {rule!r}")
     return name, numbers
+
+
+def check_alpha(alpha: float) -> None:
+    """Refuse a share of rows whose sets may lack their label that is not between 0 and 1."""
+    if not 0 < alpha < 1:
+        raise InputError(f"alpha must lie strictly between 0 and 1, got {alpha!r}")
 
 
 def given_prior(given: Mapping[Any, float], labels: Sequence[Any]) -> FloatArray:

@@ -13,6 +13,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
+from bigscreen.model.calibration import Evidence
 from bigscreen.model.curves import curve, histogram
 from bigscreen.model.model import Model
 from bigscreen.model.reliability import ALPHA, Reliability
@@ -39,6 +40,35 @@ def scored_blocks(
 
 def _score(model: Model, dataset: Rows, block: tuple[int, int]) -> np.ndarray:
     return model.scores(dataset.X(*block), prepared=True)
+
+
+def evidence_blocks(
+    model: Model, dataset: Rows, each: Each = map, wanted: bool = True
+) -> Iterator[tuple[int, int, np.ndarray, Evidence | None]]:
+    """Score a store block by block, by the machines that probabilities come from, too.
+
+    Parameters
+    ----------
+    wanted : bool
+        Whether there is to be evidence; without, None comes in its place.
+
+    Yields
+    ------
+    start, stop, scores, evidence
+        As `scored_blocks`, and what probabilities and label sets are read off.
+    """
+    if not wanted:
+        for start, stop, scores in scored_blocks(model, dataset, each):
+            yield start, stop, scores, None
+        return
+    blocks = [dataset.chunk(k) for k in range(dataset.n_chunks)]
+    found = each(partial(_evidence, model, dataset), blocks)
+    for (start, stop), evidence in zip(blocks, found, strict=True):
+        yield start, stop, evidence.scores, evidence
+
+
+def _evidence(model: Model, dataset: Rows, block: tuple[int, int]) -> Evidence:
+    return model.evidence(dataset.X(*block), prepared=True)
 
 
 def evaluate(
@@ -135,15 +165,16 @@ def _classifier(model: Model, dataset: Rows, each: Each, curves: bool) -> dict[s
     known = model.calibration
     reliability = None if known is None else Reliability(model.labels)
     with tempfile.TemporaryFile() as positive, tempfile.TemporaryFile() as negative:
-        for start, stop, scores in scored_blocks(model, dataset, each):
+        blocks = evidence_blocks(model, dataset, each, known is not None)
+        for start, stop, scores, evidence in blocks:
             codes = dataset.y(start, stop)
             labelled = codes >= 0
             truth, scores = code_of[codes[labelled]], scores[labelled]
             pairs = truth * n_labels + model.decide(scores)
             counts += np.bincount(pairs, minlength=counts.size).reshape(counts.shape)
-            if known is not None and reliability is not None:
-                sets = known.sets(model.decision_values(scores), ALPHA)
-                reliability.add(known.probabilities(scores), sets, truth)
+            if known is not None and evidence is not None and reliability is not None:
+                own = evidence.among(labelled)
+                reliability.add(known.probabilities(own), known.sets(own, ALPHA), truth)
             if n_labels == 2:
                 _append(positive, scores[truth == 1, 0])
                 _append(negative, scores[truth != 1, 0])

@@ -20,8 +20,9 @@ from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.files.sealed import CHECKSUM, check_seal, sealed
 
 FORMAT = "bigscreen model"
-SCHEMA = 4
-"""1 had neither strategy, support nor gate, 2 no kind, 3 no checksums in the record."""
+SCHEMA = 5
+"""1 had neither strategy, support nor gate, 2 no kind, 3 no checksums in the record, 4 no machines
+of folds beside a calibration."""
 
 ABOUT_FILE = ("format", "schema", "crc32", CHECKSUM)
 """What of a file's record is about the file, not about what it holds."""

@@ -10,21 +10,22 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.layout import Features, sqnorms
+from bigscreen.data.layout import Features
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.source_rows import is_matrix, prepared_rows
 from bigscreen.errors import InputError
-from bigscreen.kernels.base import FEW, Kernel
-from bigscreen.kernels.moved import move_for
+from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import geometry, kernel_from_dict
-from bigscreen.model.calibration import Calibration, given_prior
+from bigscreen.model.calibration import Calibration, Evidence, check_alpha, given_prior
 from bigscreen.model.file import opened, packed, unpacked, write
+from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.gate import Gate, row_numbers
 from bigscreen.model.ledger import LEDGER_ARRAYS, Ledger, from_arrays, to_arrays
-from bigscreen.model.scores import Scorer, vote_values, votes
+from bigscreen.model.scores import Scorer, scorer_of, vote_values, votes
 from bigscreen.model.shown import certificate_html
+from bigscreen.numerics.draws import row_draws
 from bigscreen.numerics.rows import FloatArray
 
 NO_CERTIFICATE = (
@@ -32,7 +33,7 @@ NO_CERTIFICATE = (
 )
 """What the provenance of a gated model says as ``no_certificate``; its ``certificates`` is None."""
 
-OPTIONAL = {"support", "gate_ids", *LEDGER_ARRAYS}
+OPTIONAL = {"support", "gate_ids", "fold_support", *LEDGER_ARRAYS}
 """Arrays that a file may have or not."""
 
 KINDS = ("classifier", "regressor", "one-class")
@@ -83,6 +84,9 @@ class Model:
         models of before.
     calibration : Calibration or None
         What the scores mean, of classifiers that were fitted with probabilities.
+    fold_machines : FoldMachines or None
+        The machines whose scores `calibration` is of: they answer for probabilities and sets. None
+        with a calibration: a file of before, whose published machine answers itself.
     threshold : float
         The score above which a row has the second of two labels (`thresholded`).
     factor : (float64 (m, r), float) or None
@@ -104,6 +108,7 @@ class Model:
     kind: str = "classifier"
     ledger: list[Ledger] | None = None
     calibration: Calibration | None = None
+    fold_machines: FoldMachines | None = None
     threshold: float = 0.0
     factor: tuple[FloatArray, float] | None = field(default=None, repr=False)
 
@@ -143,6 +148,11 @@ class Model:
             raise ValueError(f"{len(self.coef)} score functions for {labels} labels")
         if self.calibration is not None and len(self.calibration.curves) != scorers:
             raise ValueError("the calibration is of another number of score functions")
+        machines = 0 if self.calibration is None else self.calibration.machines
+        if self.fold_machines is None and machines > 1:
+            raise ValueError("the machines of the folds are missing")
+        if self.fold_machines is not None:
+            self.fold_machines.check_match(machines, self.coef, self.n_features)
         if not np.isfinite(self.threshold) or (self.threshold and len(self.labels) != 2):
             raise ValueError("a threshold is a finite score, of two labels")
 
@@ -184,18 +194,9 @@ class Model:
     def _scorers(self) -> list[Scorer]:
         """One for every part, of which there is one without a gate; made once for all blocks."""
         if self.part is None:
-            rows, kernel = self.landmarks, self.kernel
-            assert rows is not None
-            longest = float(sqnorms(rows).max(initial=0.0))
-            move = move_for(kernel, rows, longest, False)
-            if move is not None:
-                rows, kernel = move(rows), move.kernel(kernel)
-            # Coefficients of small directions would amplify what float32 entries are rounded by.
-            fine = (self.provenance.get("nystrom") or {}).get("entries") == "float64"
-            # Of an exact machine of few support rows float64 entries cost nothing.
-            fine = fine or self.support is not None and rows.shape[0] <= FEW
-            side = Operand(rows, self.support)
-            return [Scorer(kernel, side, self.coef, self.intercept, move, not fine)]
+            assert self.landmarks is not None
+            given = self.landmarks, self.support, self.coef, self.intercept
+            return [scorer_of(self.kernel, *given, self._fine)]
         assert self.gate is not None and self.landmarks is not None
         scorers = []
         for p in range(self.gate.n_parts):
@@ -204,6 +205,22 @@ class Model:
             side = Operand(self.landmarks[own], ids)
             scorers.append(Scorer(self.kernel, side, self.coef[:, own], self.intercept[:, p]))
         return scorers
+
+    @property
+    def _fine(self) -> bool:
+        """Whether coefficients of small directions would amplify errors of float32 entries."""
+        return (self.provenance.get("nystrom") or {}).get("entries") == "float64"
+
+    @cached_property
+    def _fold_scorer(self) -> Scorer:
+        """Scores by the machines of all folds, of a machine with a kernel."""
+        folds, support = self.fold_machines, self.support
+        assert folds is not None and self.landmarks is not None
+        rows = self.landmarks
+        if folds.landmarks is not None:
+            rows, support = folds.landmarks, folds.support
+        coef = folds.coef.reshape(-1, rows.shape[0])
+        return scorer_of(self.kernel, rows, support, coef, folds.intercept.ravel(), self._fine)
 
     @property
     def n_features_in_(self) -> int:
@@ -246,9 +263,38 @@ class Model:
             check_match(self, X, "the model")
             scores = [self._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
+        return self._scores(self._features(X, prepared))
+
+    def evidence(self, X: Any, *, prepared: bool = False) -> Evidence:
+        """What probabilities and label sets are read off; X as `scores` takes it.
+
+        Raises
+        ------
+        InputError
+            As `scores` does, and if the model was fitted without probabilities.
+        """
+        _ = self.calibrated
+        if isinstance(X, Rows):
+            check_match(self, X, "the model")
+            parts = [self._evidence(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
+            return Evidence.joined(parts).among(np.argsort(X.row_ids(0, X.n_rows)))
+        return self._evidence(self._features(X, prepared))
+
+    def _features(self, X: Any, prepared: bool) -> Features:
+        """Features of rows that are not a data set."""
         if not prepared and (self.preparation.changes or not is_matrix(X)):
             X = prepared_rows(self.preparation, X)
-        return self._scores(csr_array(X) if issparse(X) else X)
+        return csr_array(X) if issparse(X) else X
+
+    def _evidence(self, X: Features) -> Evidence:
+        scores, folds = self._scores(X), self.fold_machines
+        held = scores
+        if folds is not None and self.landmarks is None:
+            coef = folds.coef.reshape(-1, self.n_features)
+            held = np.asarray(X @ coef.T, np.float64) + folds.intercept.ravel()
+        elif folds is not None:
+            held = self._fold_scorer.scores(X)
+        return Evidence(scores, held.reshape(len(scores), -1, scores.shape[1]), row_draws(X))
 
     def _scores(self, X: Features) -> FloatArray:
         if X.shape[1] != self.n_features:
@@ -297,7 +343,8 @@ class Model:
     def predict(self, X: Any, *, prepared: bool = False) -> NDArray[Any]:
         """Labels, or a regressor's float64 predictions, (rows,); X as `scores` takes it.
 
-        The labels of a one-class machine are -1, an outlier, and 1.
+        The labels of a one-class machine are -1, an outlier, and 1. With three labels or more the
+        label can differ from the most probable one of `predict_proba`.
         """
         found = self.decide(self.scores(X, prepared=prepared))
         return found if self.kind == "regressor" else np.asarray(self.labels)[found]
@@ -307,8 +354,11 @@ class Model:
     ) -> FloatArray:
         """Probabilities of labels; X as `scores` takes it.
 
-        Of two labels they rise with the score, and the more probable one is the one that is
-        predicted, unless class weights, a prior or a threshold say otherwise.
+        They come from machines that were each fitted without a part of the rows, and are what
+        these machines' scores meant on the rows held out. With two labels the more probable one is
+        the one that `predict` gives, unless class weights, a prior or a threshold say otherwise.
+        With three labels or more the most probable label can differ from the one that `predict`
+        gives, which the published machine decides alone.
 
         Parameters
         ----------
@@ -326,7 +376,7 @@ class Model:
             If the model was fitted without probabilities, or the prior is none.
         """
         shares = None if prior is None else given_prior(prior, self.labels)
-        return self.calibrated.probabilities(self.scores(X, prepared=prepared), shares)
+        return self.calibrated.probabilities(self.evidence(X, prepared=prepared), shares)
 
     def predict_set(
         self, X: Any, alpha: float = 0.1, *, prepared: bool = False
@@ -334,8 +384,10 @@ class Model:
         """Which labels a row may have; X as `scores` takes it.
 
         Of the rows of every label a part of 1 - alpha has it in the set, however good the machine
-        is: as far as they come from where the rows did that it was fitted on. A set may be empty
-        (a row unlike those of any label) or hold several labels.
+        is, if they come from where the rows did that it was fitted on; more have it where many rows
+        have equal scores. A set may be empty (a row unlike those of any label) or hold several
+        labels. It follows from the row and the model alone: the row's values choose which of the
+        machines of the folds answers for it.
 
         Parameters
         ----------
@@ -351,10 +403,8 @@ class Model:
         InputError
             If the model was fitted without probabilities, or alpha is out of range.
         """
-        if not 0 < alpha < 1:
-            raise InputError(f"alpha must lie strictly between 0 and 1, got {alpha!r}")
-        values = self.decision_values(self.scores(X, prepared=prepared))
-        return self.calibrated.sets(values, alpha)
+        check_alpha(alpha)
+        return self.calibrated.sets(self.evidence(X, prepared=prepared), alpha)
 
     def thresholded(self, rule: str) -> Self:
         """The model that decides between its two labels at another score than 0.
@@ -363,7 +413,8 @@ class Model:
         ----------
         rule : str
             "f1", "precision:.9", "recall:.95" (of the second label), or "cost:1:10": what a false
-            alarm and a miss cost. Looked up among cross-fitted scores.
+            alarm and a miss cost. Looked up among cross-fitted scores, and carried over to the
+            scores of the published machine by the rows that both have fitted.
 
         Raises
         ------
@@ -371,7 +422,8 @@ class Model:
             If the model was fitted without probabilities, has more than two labels, or no
             threshold does it.
         """
-        return replace(self, threshold=self.calibrated.threshold(rule))
+        known = self.calibrated
+        return replace(self, threshold=known.published(known.threshold(rule)))
 
     @property
     def calibrated(self) -> Calibration:
@@ -412,6 +464,9 @@ class Model:
         own: dict[str, Any] = {} if not self.threshold else {"threshold": self.threshold}
         if self.calibration is not None:
             own["calibration"], more = self.calibration.to_arrays()
+            arrays |= more
+        if self.fold_machines is not None:
+            own["fold_landmarks"], more = self.fold_machines.to_arrays()
             arrays |= more
         record = {
             "kernel": self.kernel.to_dict(),
@@ -489,6 +544,9 @@ def _fields(record: dict[str, Any], array: Callable[[str], np.ndarray]) -> dict[
     }
     if "calibration" in record:
         model["calibration"] = Calibration.from_arrays(record["calibration"], array)
+    if "fold_landmarks" in record:
+        known = record["fold_landmarks"], width, "fold_support" in optional
+        model["fold_machines"] = FoldMachines.from_arrays(*known, array)
     if "ledger_margins" in optional:
         names = [name for name in optional if name.startswith("ledger_")]
         model["ledger"] = from_arrays({name: array(name) for name in names})

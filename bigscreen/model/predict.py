@@ -16,7 +16,7 @@ from bigscreen.errors import InputError, TimeOver
 from bigscreen.files.output import replacing, written_through
 from bigscreen.fleet.protocol import Each
 from bigscreen.model.calibration import given_prior
-from bigscreen.model.evaluate import scored_blocks
+from bigscreen.model.evaluate import evidence_blocks
 from bigscreen.model.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}
@@ -172,7 +172,8 @@ def _fill(
     labels = np.asarray(model.labels)
     counts = np.zeros(len(labels), dtype=np.int64)
     prior = None if meaning.prior is None else given_prior(meaning.prior, model.labels)
-    for start, stop, scores in scored_blocks(model, dataset, each):
+    wanted = meaning.probabilities or meaning.alpha is not None
+    for start, stop, scores, evidence in evidence_blocks(model, dataset, each, wanted):
         if deadline is not None and time.monotonic() > deadline:
             raise TimeOver(
                 f"the time budget ended with {start:,} of {dataset.n_rows:,} rows predicted, and "
@@ -184,11 +185,11 @@ def _fill(
         if model.kind == "regressor":
             table["prediction"][place] = model.decide(scores)
             continue
-        if meaning.probabilities:
-            table["probability"][place] = model.calibrated.probabilities(scores, prior)
+        if meaning.probabilities and evidence is not None:
+            table["probability"][place] = model.calibrated.probabilities(evidence, prior)
+        if meaning.alpha is not None and evidence is not None:
+            table["in"][place] = model.calibrated.sets(evidence, meaning.alpha)
         codes, scores = model.decide(scores), model.decision_values(scores)
-        if meaning.alpha is not None:
-            table["in"][place] = model.calibrated.sets(scores, meaning.alpha)
         counts += np.bincount(codes, minlength=len(labels))
         table["label"][place] = labels[codes]
         if table["score"].ndim == 2:

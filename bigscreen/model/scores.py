@@ -4,8 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.layout import Features, sqnorms
-from bigscreen.kernels.base import SMALLEST, Kernel
-from bigscreen.kernels.moved import Move
+from bigscreen.kernels.base import FEW, SMALLEST, Kernel
+from bigscreen.kernels.moved import Move, move_for
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled
@@ -68,6 +68,27 @@ class Scorer:
 
     def _dots(self, X: Features, columns: FloatArray, entries: type) -> FloatArray:
         return self.kernel.dots(X, self.side, columns, entries)
+
+
+def scorer_of(
+    kernel: Kernel,
+    landmarks: Features,
+    support: NDArray[np.int64] | None,
+    coef: FloatArray,
+    intercept: FloatArray,
+    fine: bool,
+) -> Scorer:
+    """A scorer over landmarks, moved to where float32 entries are accurate.
+
+    ``fine``: entries are float64 in any case.
+    """
+    longest = float(sqnorms(landmarks).max(initial=0.0))
+    move = move_for(kernel, landmarks, longest, False)
+    if move is not None:
+        landmarks, kernel = move(landmarks), move.kernel(kernel)
+    # With few support rows of an exact machine float64 entries cost nothing.
+    fine = fine or (support is not None and landmarks.shape[0] <= FEW)
+    return Scorer(kernel, Operand(landmarks, support), coef, intercept, move, not fine)
 
 
 def votes(seconds: NDArray[np.bool_], n_labels: int) -> NDArray[np.int64]:

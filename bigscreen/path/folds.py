@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,40 @@ def judged(
     centred = y - float(weights @ y) / total
     spread = float(weights @ centred**2)
     return 1.0 - float(weights @ rest**2) / spread if spread > 0 else 0.0
+
+
+def best_of(scores: Sequence[float]) -> int:
+    """The place of the highest score, of equals the first; one that is not a number is the lowest.
+
+    Raises
+    ------
+    InputError
+        If no score is a finite number: none is the best then.
+    """
+    found = np.asarray(scores, np.float64)
+    if not np.isfinite(found).any():
+        raise InputError(
+            "no candidate has a finite score on the rows held out, so none is the best; look at "
+            "the size of the targets and at the grid"
+        )
+    return int(np.argmax(np.where(np.isnan(found), -np.inf, found)))
+
+
+def check_spread(y: NDArray[Any], what: str) -> None:
+    """Refuse targets whose squares float64 does not hold: R2 divides by a sum of them.
+
+    Raises
+    ------
+    InputError
+        Which begins with ``what``.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = float(np.sum(np.square(y - np.mean(y))))
+    if not np.isfinite(spread):
+        raise InputError(
+            f"{what} holds out targets of up to {np.max(np.abs(y)):.2g}, whose squares are beyond "
+            "float64, so that R2 does not judge it; divide the targets by their size"
+        )
 
 
 def _auc(positive: NDArray[np.bool_], scores: FloatArray, weights: FloatArray) -> float:

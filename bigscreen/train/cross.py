@@ -1,12 +1,14 @@
 """Cross-fitted scores: of every row that of a machine that was not fitted on it.
 
 A fold's machine has the landmarks, the features and the kernel of the one that is fitted to all
-rows, and solves the same problem with the fold's rows left out.
+rows, and solves the same problem with the fold's rows left out. The model keeps the machines of all
+folds: they answer for new rows, so that a new row's score is comparable with those held out.
 """
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -15,6 +17,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.calibration import Calibration
+from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.folds import assign
@@ -27,6 +30,10 @@ FOLDS = 5
 
 MOST = 1 << 26
 """Cross-fitted scores that are held, at most; of more rows those of some are."""
+
+
+PAIRED_ROWS = 4000
+"""Rows whose scores by two machines carry a threshold from one to the other, at most."""
 
 
 def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
@@ -48,8 +55,8 @@ def folds_of(data: Rows, options: TrainOptions) -> NDArray[np.int16]:
     return assign(y, weights, min(FOLDS, int(counts[least])), options.seed, list(data.labels))
 
 
-def calibration(job: Job) -> Calibration:
-    """What the scores of a run's machine mean; its problems have been solved."""
+def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
+    """The machines of the folds, and what their scores mean; the run's problems were solved."""
     data, options, fold = job.data, job.options, job.fold
     assert fold is not None
     began, spent = time.monotonic(), dict(job.seconds)
@@ -60,7 +67,7 @@ def calibration(job: Job) -> Calibration:
         rng = np.random.default_rng([options.seed, 0x63726F73])
         numbers = np.sort(rng.choice(data.n_rows, MOST // len(job.problems), replace=False))
     scores = np.empty((len(numbers), len(job.problems)))
-    values = None
+    machines = []
     for f in range(folds):
         if job.deadline is not None:
             now = time.monotonic()
@@ -70,16 +77,35 @@ def calibration(job: Job) -> Calibration:
             job.solve(own[place : place + job.plan.together])
         machine = job.machine([job.results.pop(binary.folder) for binary in own])
         places = np.flatnonzero(fold[numbers] == f)
-        found = _scores(job, machine, numbers[places])
-        scores[places] = found
-        decided = machine.decision_values(found)
-        values = np.empty((len(numbers), decided.shape[1])) if values is None else values
-        values[places] = decided
+        scores[places] = _scores(job, machine, numbers[places])
+        machines.append(machine)
     job.seconds = {**spent, "probability": time.monotonic() - began}
-    assert values is not None
     own_weights = np.asarray(class_weights(options.class_weight, data) or np.ones(data.n_labels))
-    given = scores, values, y[numbers], weights[numbers], own_weights
-    return Calibration.learnt(*given, options.strategy, folds)
+    given = scores, y[numbers], fold[numbers], weights[numbers], own_weights
+    return Calibration.learnt(*given, options.strategy), FoldMachines.joined(machines)
+
+
+def with_folds(job: Job, model: Model, known: Calibration, folds: FoldMachines) -> Model:
+    """The model of a run that probabilities, label sets and thresholds can be asked of."""
+    model = replace(model, calibration=known, fold_machines=folds)
+    if len(model.labels) != 2:
+        return model
+    return replace(model, calibration=replace(known, paired=_paired(job, model)))
+
+
+def _paired(job: Job, model: Model) -> FloatArray:
+    """Scores of rows by a fold's machine that fitted them, and by the model's: (2, rows)."""
+    data, fold = job.data, job.fold
+    assert fold is not None and model.fold_machines is not None
+    rows = np.flatnonzero(np.asarray(data.weights(0, data.n_rows)) > 0)
+    if len(rows) > PAIRED_ROWS:
+        rng = np.random.default_rng([job.options.seed, 0x70616972])
+        rows = np.sort(rng.choice(rows, PAIRED_ROWS, replace=False))
+    evidence = model.evidence(data.rows(rows), prepared=True)
+    # Another fold's machine than the one that held the row out.
+    other = (fold[rows] + 1) % evidence.held.shape[1]
+    by_fold = evidence.held[np.arange(len(rows)), other, 0]
+    return np.sort(np.stack([by_fold, evidence.scores[:, 0]]), axis=1)
 
 
 def _without(binary: Binary, f: int, y: NDArray[np.int32], weights: FloatArray) -> Binary:

@@ -26,7 +26,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.model.file import packed
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.path.folds import SCORINGS, checked_grid, judged
+from bigscreen.path.folds import SCORINGS, best_of, checked_grid, judged
 from bigscreen.path.resume import PathFolder, state, take
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
@@ -158,7 +158,7 @@ class PathJob:
             "folds": folds,
             "scores": scores,
             "scoring": self.scoring,
-            "best": None if means is None else int(np.argmax(means)),
+            "best": None if means is None else best_of(means),
             "seconds": seconds,
         }
         path = self._path(solved, known, shared)

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.folds import assign
+from bigscreen.path.folds import SCORINGS, assign, check_spread
 from bigscreen.problems.recipes import (
     NuSvc,
     OneClass,
@@ -186,13 +186,15 @@ def make_folds(
                 "apart; hold out rows of both"
             )
         if not fit.classifies:
+            if SCORINGS[fit.problem] == "R2":
+                check_spread(y[held], f"fold {f + 1}")
             continue
         there = np.unique(y[own > 0])
         if len(there) < len(data.labels):
             lacking = next(c for c in range(len(data.labels)) if c not in there)
             raise InputError(
-                f"fold {f + 1} fits no row of label {data.labels[lacking]!r}; a fold with one "
-                "class only tells nothing"
+                f"fold {f + 1} fits no row of label {data.labels[lacking]!r}, and its machines "
+                "would not know the label; give every fold rows of each label to fit"
             )
         if fit.problem == "nu-svc":
             for binary in binaries:

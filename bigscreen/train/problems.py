@@ -132,7 +132,14 @@ def _penalty(data: Rows, options: TrainOptions) -> float:
 def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[float, ...]:
     """One weight per label code; "balanced" is ``total / (labels * total of the label)``.
 
-    The totals are sums of row weights, of ones where rows have none.
+    The totals are sums of row weights, of ones where rows have none. A mapping may name labels
+    that no row has, as those that a fold lacks, if it has a weight for every label.
+
+    Raises
+    ------
+    InputError
+        If a weight is not a positive number, or a mapping names an unknown label and lacks a known
+        one, so that a name is probably wrong.
     """
     labels = data.labels
     if given is None:
@@ -144,8 +151,12 @@ def class_weights(given: str | Mapping[Any, float] | None, data: Rows) -> tuple[
         balanced = totals.sum() / (len(totals) * np.where(totals > 0, totals, 1.0))
         return tuple(balanced.tolist())
     unknown = [label for label in given if label not in labels]
-    if unknown:
-        raise InputError(f"class_weight names {unknown[0]!r}, which is not one of {labels}")
+    without = [label for label in labels if label not in given]
+    if unknown and without:
+        raise InputError(
+            f"class_weight names {np.asarray(unknown[0]).item()!r}, which is not one of {labels}, "
+            f"and has no weight for {without[0]!r}"
+        )
     weights = [given.get(label, 1.0) for label in labels]
     if not all(is_number(w) and w > 0 for w in weights):
         raise InputError(f"class weights must be positive numbers, got {weights}")

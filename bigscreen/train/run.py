@@ -14,7 +14,7 @@ from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.model.model import Model
-from bigscreen.train.cross import calibration, folds_of
+from bigscreen.train.cross import calibration, folds_of, with_folds
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.many import ManyJob, Outcomes
@@ -163,8 +163,8 @@ def train(
             job.solve(some)
         learnt = calibration(job) if options.probability else None
         model = job.model()
-    if learnt is not None:
-        model = replace(model, calibration=learnt)
+        if learnt is not None:
+            model = with_folds(job, model, *learnt)
     data.check_unchanged()
     return model
 

@@ -17,6 +17,7 @@ from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
+from bigscreen.path.folds import best_of
 from bigscreen.train.path_options import PathOptions, make_folds
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
@@ -178,7 +179,7 @@ class Search:
         most = max(found.rows for found in self.outcomes.values())
         left = [c for c in self.candidates if c in self.outcomes and c not in self.dropped]
         left = [c for c in left if self.outcomes[c].rows == most]
-        return max(left, key=lambda c: self.outcomes[c].mean)
+        return left[best_of([self.outcomes[c].mean for c in left])]
 
     # -- rules of elimination ----------------------------------------------------------------------
     @property
@@ -197,7 +198,8 @@ class Search:
             if last:
                 break
             place = {c: k for k, c in enumerate(alive)}
-            order = sorted(alive, key=lambda c: (-self.outcomes[c].mean, place[c]))
+            means = {c: np.nan_to_num(self.outcomes[c].mean, nan=-np.inf) for c in alive}
+            order = sorted(alive, key=lambda c: (-means[c], place[c]))
             keep = set(order[: plan[r + 1].candidates])
             self._drop(r, [c for c in alive if c not in keep], "halving")
             alive = [c for c in alive if c in keep]
@@ -257,7 +259,7 @@ class Search:
             if not r:
                 self.outcomes |= outcomes  # better than nothing, if the time ends
         self.outcomes |= found
-        best = max(found.values(), key=lambda one: one.mean)
-        stage |= {"best": best.mean, "seconds": time.monotonic() - began}
+        means = [one.mean for one in found.values()]
+        stage |= {"best": means[best_of(means)], "seconds": time.monotonic() - began}
         self.stages.append(stage)
         self.report({"event": "rung done", "rung": r, **stage})

@@ -1,5 +1,7 @@
 """Scores as probabilities, sets and thresholds: against scikit-learn, and what they promise."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,17 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.kernels.standard import make_kernel
-from bigscreen.model.calibration import KEPT, SIDE, Calibration, Curve, label_margins, sigmoid
+from bigscreen.model.calibration import (
+    KEPT,
+    SIDE,
+    Calibration,
+    Curve,
+    Evidence,
+    label_margins,
+    sigmoid,
+)
 from bigscreen.model.evaluate import evaluate
+from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
 
 
@@ -24,11 +35,21 @@ def two_labels(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return scores, (rng.random(n) < expit(2 * scores - 0.5)).astype(int)
 
 
+FOLDS = 5
+
+
 def learnt(scores, codes, weights=None, class_weight=(1.0, 1.0), strategy="rest"):
     scores = scores.reshape(len(codes), -1)
     weights = np.ones(len(codes)) if weights is None else weights
-    given_ = scores, scores, codes, weights, np.asarray(class_weight, float)
-    return Calibration.learnt(*given_, strategy, 5)
+    fold = np.random.default_rng(9).permutation(len(codes)) % FOLDS
+    given_ = scores, codes, fold, weights, np.asarray(class_weight, float)
+    return Calibration.learnt(*given_, strategy)
+
+
+def evidence(scores: np.ndarray, seed: int = 5) -> Evidence:
+    """What machines say of rows that all give the same scores, (rows, k)."""
+    held = np.repeat(scores[:, None], FOLDS, axis=1)
+    return Evidence(scores, held, np.random.default_rng(seed).random(len(scores)))
 
 
 def model_of(calibration: Calibration, labels: list) -> Model:
@@ -42,6 +63,7 @@ def model_of(calibration: Calibration, labels: list) -> Model:
         labels=labels,
         preparation=Preparation.none(),
         calibration=calibration,
+        fold_machines=FoldMachines(np.stack([np.eye(k)] * FOLDS), np.zeros((FOLDS, k))),
     )
 
 
@@ -51,7 +73,7 @@ def test_probabilities_rise_and_agree_with_the_decision(n, class_weight):
     scores, codes = two_labels(n)
     known = learnt(scores, codes, class_weight=class_weight)
     at = np.linspace(-6, 6, 2001)
-    p = known.probabilities(at[:, None])
+    p = known.probabilities(evidence(at[:, None]))
     np.testing.assert_allclose(p.sum(axis=1), 1)
     assert np.all(np.diff(p[:, 1]) >= 0) and 0 < p.min()
     even = class_weight[0] / sum(class_weight)
@@ -79,7 +101,7 @@ def test_a_weight_is_the_row_so_many_times():
 
 def test_scores_worse_than_chance_are_worth_the_share():
     scores, codes = two_labels(400)
-    p = learnt(-scores, codes).probabilities(np.array([[-1.0], [-3.0]]))[:, 1]
+    p = learnt(-scores, codes).probabilities(evidence(np.array([[-1.0], [-3.0]])))[:, 1]
     np.testing.assert_allclose(p, np.mean(codes), atol=1e-12)
 
 
@@ -103,7 +125,7 @@ def test_sets_cover_each_label(seed, alpha, labels, weighted):
     weights = rng.integers(1, 3, n).astype(float) if weighted else None
     known = learnt(scores, codes, weights, np.ones(labels))
     fresh, truth = draw()
-    sets = known.sets(fresh, alpha)
+    sets = known.sets(evidence(fresh), alpha)
     for c in range(labels):
         own = truth == c
         room = 5 * np.sqrt(0.25 / own.sum() + 0.25 / (codes == c).sum())
@@ -116,10 +138,11 @@ def test_sets_cover_each_label(seed, alpha, labels, weighted):
 def test_of_many_rows_some_scores_are_kept_and_say_the_same():
     scores, codes = two_labels(60_000)
     known = learnt(scores, codes)
-    assert max(map(len, known.margins)) == KEPT and known.rows.sum() == 60_000
+    kept = [sum(len(each[c]) for each in known.margins) for c in range(2)]
+    assert max(kept) == KEPT and known.rows.sum() == 60_000
     fresh, truth = two_labels(60_000, 1)
     for c in range(2):
-        assert abs(known.sets(fresh[:, None], 0.1)[truth == c, c].mean() - 0.9) < 0.01
+        assert abs(known.sets(evidence(fresh[:, None]), 0.1)[truth == c, c].mean() - 0.9) < 0.01
 
 
 def test_thresholds_do_what_they_are_asked_for():
@@ -175,9 +198,37 @@ def test_a_model_keeps_it_in_its_file(tmp_path):
         again.predict_set(X, 1)
 
 
+def test_a_file_of_before_answers_as_it_did(tmp_path):
+    """Schema 4 had one list of margins a label, and the published machine's scores."""
+    scores, codes = two_labels(500)
+    model = model_of(learnt(scores, codes), ["no", "yes"])
+    known = model.calibration
+    pooled = [np.sort(np.concatenate(each)) for each in zip(*known.margins, strict=True)]
+    rows = known.rows.sum(axis=0)
+    record, arrays = known.to_arrays()
+    record |= {"rows": rows.tolist(), "kept": [len(each) for each in pooled]}
+    arrays["calibration_margins"] = np.concatenate(pooled)
+    old = Calibration.from_arrays(record, arrays.__getitem__)
+    replace(model, calibration=old, fold_machines=None).save(tmp_path / "m")
+    back = Model.load(tmp_path / "m")
+    assert back.fold_machines is None and back.calibration.machines == 1
+    X = np.linspace(-3, 3, 40, dtype=np.float32)[:, None]
+    np.testing.assert_allclose(back.predict_proba(X), model.predict_proba(X), rtol=1e-12)
+    margins = label_margins(X.astype(float))
+    below = [np.searchsorted(pooled[c], margins[:, c], side="right") for c in range(2)]
+    expected = [(1 + below[c]) / (rows[c] + 1) > 0.2 for c in range(2)]
+    np.testing.assert_array_equal(back.predict_set(X, 0.2), np.stack(expected, axis=1))
+
+
+def test_equal_scores_are_in_doubt_together():
+    codes = np.arange(400) % 2
+    known = learnt(np.zeros(400), codes)
+    assert known.sets(evidence(np.zeros((50, 1))), 0.2).all()
+
+
 def test_a_model_without_says_how_to_have_them():
     plain = model_of(learnt(*two_labels(50)), ["no", "yes"])
-    plain.calibration = None
+    plain.calibration = plain.fold_machines = None
     for ask in (plain.predict_proba, plain.predict_set):
         with pytest.raises(InputError, match="fitted with `--probability`"):
             ask(np.zeros((1, 1), np.float32))

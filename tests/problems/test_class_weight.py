@@ -3,10 +3,13 @@
 import numpy as np
 import pytest
 from cli_world import succeed
+from sklearn import svm
+from sklearn.model_selection import GridSearchCV, PredefinedSplit
 
-from bigscreen import LinearSVC
+from bigscreen import SVC, LinearSVC, NuSVC, NystroemSVC
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError
 from bigscreen.model.model import Model
 from bigscreen.train.problems import class_weights
 
@@ -54,3 +57,42 @@ def test_the_command_line_and_python_agree(tmp_path):
         data.X(0, 300), data.y(0, 300), data.weights(0, 300)
     )
     np.testing.assert_allclose(unpacked.model_.coef, fitted.coef, rtol=1e-6)
+
+
+@pytest.mark.parametrize("machine", [SVC, NuSVC, NystroemSVC, LinearSVC])
+@pytest.mark.parametrize("names", [(0, 1, 2), ("a", "b", "c"), (10, 1, 0)])
+def test_labels_that_no_row_has_may_have_a_weight(machine, names):
+    """As in scikit-learn: a fold may lack a label whose weight is known."""
+    X, y, _ = rows(80)
+    how = {NystroemSVC: {"n_components": 20, "random_state": 0}, NuSVC: {"nu": 0.2}}
+    how = how.get(machine, {})
+    labels = np.array(names)[y]
+    weights = {names[0]: 1.0, names[1]: 3.0}
+    plain = machine(class_weight=weights, **how).fit(X, labels)
+    more = machine(class_weight={**weights, names[2]: 20.0}, **how).fit(X, labels)
+    np.testing.assert_array_equal(more.decision_function(X), plain.decision_function(X))
+
+
+@pytest.mark.parametrize("weights", [{0: 1.0, 9: 3.0}, {7: 1.0}, {"0": 1.0, "1": 2.0}])
+def test_a_weight_of_an_unknown_label_is_refused_where_a_known_one_has_none(weights):
+    X, y, _ = rows(80)
+    with pytest.raises(ValueError, match="not in class_weight"):
+        svm.SVC(class_weight=weights).fit(X, y)
+    wrong = next(label for label in weights if label not in (0, 1))
+    with pytest.raises(InputError, match=f"names {wrong!r}, which is not one of .* no weight for"):
+        SVC(class_weight=weights).fit(X, y)
+
+
+def test_a_search_whose_folds_lack_a_label_chooses_as_scikit_learn_does():
+    X, y, _ = rows(90)
+    y[:3] = 2
+    X[:3] += 3
+    fold = np.r_[np.zeros(30, int), np.ones(30, int), np.full(30, 2)]
+    weights = {0: 1, 1: 1, 2: 20}
+    found = []
+    for machine in (svm.SVC, SVC):
+        cv = PredefinedSplit(fold)
+        search = GridSearchCV(machine(class_weight=weights), {"C": [1e-3, 1.0, 10.0]}, cv=cv)
+        found.append(search.fit(X, y))
+    np.testing.assert_allclose(*(search.cv_results_["mean_test_score"] for search in found))
+    assert found[0].best_params_ == found[1].best_params_ != {"C": 1e-3}

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.exceptions import ConvergenceWarning
 
@@ -11,6 +12,7 @@ import bigscreen
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
+from bigscreen.model.model import Model
 from bigscreen.train.cross import folds_of
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
@@ -57,6 +59,58 @@ def test_the_machine_is_the_one_without(how, labels):
     assert np.mean(sets[np.arange(240), data.y(0, 240)]) > 0.8
 
 
+@pytest.mark.parametrize("how", ["landmarks", "linear", "exact"])
+@pytest.mark.parametrize("labels", [2, 3])
+def test_a_file_keeps_the_machines_of_the_folds(how, labels, tmp_path):
+    data = rows(labels=labels)
+    strategy = {"strategy": "one"} if how == "exact" else {}
+    with Inline(2) as fleet:
+        model = train(data, TrainOptions(**HOW[how], **strategy, probability=True), fleet)
+    model.save(tmp_path / "m")
+    again = Model.load(tmp_path / "m")
+    X = data.X(0, 240)
+    for one, other in zip(model.evidence(X), again.evidence(X), strict=True):
+        np.testing.assert_array_equal(one, other)
+    assert model.evidence(X).held.shape == (240, 5, 1 if labels == 2 else 3)
+    np.testing.assert_array_equal(again.predict_set(X, 0.2), model.predict_set(X, 0.2))
+    # A row has its set alone, too, in any order and sparse.
+    alone = np.concatenate([again.predict_set(X[i : i + 1], 0.2) for i in range(20)])
+    np.testing.assert_array_equal(alone, model.predict_set(sparse.csr_array(X), 0.2)[:20])
+    np.testing.assert_array_equal(again.predict_set(data, 0.2), model.predict_set(X, 0.2))
+
+
+def test_scores_of_the_folds_are_those_held_out():
+    """The machine of a fold, asked again, gives the scores that were calibrated."""
+    data = rows(600)
+    with Inline(1) as fleet:
+        model = train(data, TrainOptions(landmarks=40, gamma=0.3, probability=True), fleet)
+    fold, held = folds_of(data, TrainOptions(probability=True)), model.evidence(data).held
+    own = held[np.arange(600), fold][:, 0]
+    for f in range(5):
+        for code, sign in ((0, -1.0), (1, 1.0)):
+            known = np.sort(sign * own[(fold == f) & (data.y(0, 600) == code)])
+            np.testing.assert_allclose(model.calibration.margins[f][code], known, atol=1e-4)
+
+
+def test_a_collapsed_machine_keeps_the_coverage_of_its_sets():
+    """Scores are nearly all -1: among them ranks of another machine's scores mean nothing."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(5000, 5))
+    p = 1 / (1 + np.exp(2.3 - 0.7 * (X[:, 0] + np.sin(2 * X[:, 1]))))
+    y = (rng.random(5000) < p).astype(int)
+    machine = bigscreen.NystroemSVC(n_components=100, gamma=0.1, probability=True)
+    machine.fit(X[:2500], y[:2500])
+    new, truth = X[2500:], y[2500:]
+    assert np.ptp(np.quantile(machine.decision_function(new), [0.05, 0.9])) < 0.1
+    for alpha in (0.1, 0.2):
+        sets = machine.predict_set(new, alpha)
+        assert abs(np.mean(sets[np.arange(2500), truth]) - (1 - alpha)) < 0.03
+    assert abs(machine.predict_proba(new)[:, 1].mean() - truth.mean()) < 0.02
+    for recall in (0.9, 0.5):
+        found = machine.model_.thresholded(f"recall:{recall}").predict(new)
+        assert abs(np.mean(found[truth == 1]) - recall) < 0.08
+
+
 def test_a_fold_does_not_see_its_rows():
     """Labels that are noise: a machine that had seen a row would know its label."""
     rng = np.random.default_rng(0)
@@ -81,7 +135,7 @@ def test_the_same_bits_anywhere_and_again(tmp_path):
     for other in found[1:]:
         np.testing.assert_array_equal(other.curves[0].x, found[0].curves[0].x)
         for one, same in zip(other.margins, found[0].margins, strict=True):
-            np.testing.assert_array_equal(one, same)
+            np.testing.assert_array_equal(np.concatenate(one), np.concatenate(same))
 
 
 def test_a_time_that_is_short_still_ends_with_a_model():

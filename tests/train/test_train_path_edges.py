@@ -208,3 +208,11 @@ def test_a_grid_of_one_value_and_a_row_of_each_label(kind):
     how = {**KINDS[kind], **({"n_components": 2} if kind == "nystrom" else {})}
     path = svm_path(X[pair], y[pair], [0.01, 1.0, 100.0], **how)
     assert path.missed is None and path.model(2).predict(X[pair]).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("problem", ["svr", "lad"])
+def test_targets_that_no_fold_can_be_judged_by_are_refused(problem):
+    X, _ = rows(n=60)
+    y = 1e160 * X[:, 0].astype(float)
+    with pytest.raises(InputError, match="fold 1 holds out targets of up to .*divide the targets"):
+        svm_path(X, y, GRID, problem=problem, folds=3)

@@ -11,8 +11,10 @@ from sklearn.svm import SVR
 from test_tune import small_room
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
+from bigscreen.path.folds import best_of
 from bigscreen.train.options import TrainOptions
 from bigscreen.tune.judge import score, told
 from bigscreen.tune.options import TuneOptions
@@ -116,3 +118,14 @@ def test_targets_are_searched_from_the_command_line(tmp_path):
     assert nu.exit_code == 2 and "--nu is of labels" in nu.stderr
     weights = bigscreen("tune", store, tmp_path / "n", "--class-weight", "balanced")
     assert weights.exit_code == 2 and "--class-weight has no meaning" in weights.stderr
+
+
+def test_scores_that_are_no_numbers_make_nothing_the_best():
+    """Squares of such targets are beyond float64: R2 would be nan, and argmax its place."""
+    X, y = rows(60)
+    with pytest.raises(InputError, match="squares are beyond float64, so that R2 does not judge"):
+        searched(X, 1e160 * y)
+    assert best_of([np.nan, 0.2, 0.5, 0.5]) == 2
+    assert best_of([np.nan, -np.inf, -1.0]) == 2
+    with pytest.raises(InputError, match="no candidate has a finite score"):
+        best_of([np.nan, -np.inf])

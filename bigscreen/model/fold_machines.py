@@ -1,0 +1,94 @@
+"""The machines of folds: each was fitted without a part of the rows, and they answer together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from bigscreen.data.layout import Features
+from bigscreen.model.file import packed, unpacked
+from bigscreen.numerics.rows import FloatArray
+
+if TYPE_CHECKING:
+    from bigscreen.model.model import Model
+
+
+@dataclass(eq=False)
+class FoldMachines:
+    """Score functions of the machines of folds, over the same kernel as the published machine.
+
+    Attributes
+    ----------
+    coef : float64 (machines, k, m) or (machines, k, d)
+    intercept : float64 (machines, k)
+    landmarks : (m, d) ndarray or csr_array, or None
+        What the coefficients are of; None: the landmarks, or the features, of the published one.
+    support : int64 (m,) or None
+        Numbers of the landmarks' rows in the training data, of an exact machine.
+    """
+
+    coef: FloatArray
+    intercept: FloatArray
+    landmarks: Features | None = None
+    support: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        self.coef = np.ascontiguousarray(self.coef, np.float64)
+        self.intercept = np.ascontiguousarray(self.intercept, np.float64)
+        if self.coef.ndim != 3 or self.intercept.shape != self.coef.shape[:2]:
+            raise ValueError("the coefficients and offsets of the folds' machines do not match")
+        if self.landmarks is not None and self.landmarks.shape[0] != self.coef.shape[2]:
+            raise ValueError("the folds' machines have another number of landmarks")
+        if not (np.isfinite(self.coef).all() and np.isfinite(self.intercept).all()):
+            raise ValueError("the coefficients of the folds' machines are not all finite")
+
+    @classmethod
+    def joined(cls, machines: Sequence[Model]) -> FoldMachines:
+        """The machines of folds as one; exact ones over the rows that support any of them."""
+        intercept = np.stack([machine.intercept for machine in machines])
+        own = [machine.support for machine in machines if machine.support is not None]
+        if not own:
+            return cls(np.stack([machine.coef for machine in machines]), intercept)
+        support, first = np.unique(np.concatenate(own), return_index=True)
+        coef = np.zeros((*intercept.shape, len(support)))
+        for machine, ids, out in zip(machines, own, coef, strict=True):
+            out[:, np.searchsorted(support, ids)] = machine.coef
+        rows: list[Any] = [machine.landmarks for machine in machines]
+        whole = sparse.vstack(rows, "csr") if sparse.issparse(rows[0]) else np.concatenate(rows)
+        return cls(coef, intercept, whole[first], support)
+
+    def check_match(self, machines: int, coef: FloatArray, width: int) -> None:
+        """Raise a ValueError unless these are so many machines over a model's coef and width."""
+        own, scorers, columns = self.coef.shape
+        if own != machines or scorers != len(coef):
+            raise ValueError("the calibration is not of the folds' machines")
+        same = (
+            columns == coef.shape[1] if self.landmarks is None else width == self.landmarks.shape[1]
+        )
+        if not same:
+            raise ValueError("the machines of the folds have another number of columns")
+
+    def to_arrays(self) -> tuple[str, dict[str, NDArray[Any]]]:
+        """How the landmarks are stored ("shared": with the model's), and arrays."""
+        arrays: dict[str, NDArray[Any]] = {"fold_coef": self.coef, "fold_intercept": self.intercept}
+        kind = "shared"
+        if self.landmarks is not None:
+            kind, rows = packed("fold_landmarks", self.landmarks)
+            arrays |= rows
+        if self.support is not None:
+            arrays["fold_support"] = self.support
+        return kind, arrays
+
+    @classmethod
+    def from_arrays(
+        cls, kind: str, width: int, supported: bool, array: Callable[[str], NDArray[Any]]
+    ) -> FoldMachines:
+        """The machines that `to_arrays` took apart; ``supported``: there is a ``fold_support``."""
+        rows = None if kind == "shared" else unpacked("fold_landmarks", kind, width, array)
+        support = array("fold_support") if supported else None
+        return cls(array("fold_coef"), array("fold_intercept"), rows, support)

@@ -1,0 +1,43 @@
+"""Numbers that look random and follow from rows alone: the same for a row wherever it is scored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.numerics.rows import FloatArray
+
+_SEED = 0x64726177
+_MIX = np.uint64(0xFF51AFD7ED558CCD)
+
+
+def row_draws(X: Any) -> FloatArray:
+    """One number in [0, 1) for each row, float64 (rows,), a hash of the row's float32 values.
+
+    Equal rows have equal numbers, dense or sparse, alone or among others; the numbers of different
+    rows are as good as independent and uniform.
+
+    Parameters
+    ----------
+    X : array or csr_array (rows, d)
+    """
+    multipliers = np.random.PCG64(_SEED).random_raw(X.shape[1])  # a stream that NumPy guarantees
+    if issparse(X):
+        bits = csr_array((_bits(X.data), X.indices, X.indptr), shape=X.shape)
+    else:
+        bits = _bits(X)
+    # Multilinear hashing: sums of products modulo 2^64, of which zeros are no part.
+    sums = np.asarray(bits @ multipliers, np.uint64)
+    mixed = (sums ^ (sums >> np.uint64(33))) * _MIX
+    mixed ^= mixed >> np.uint64(33)
+    draws: FloatArray = (mixed >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    return draws
+
+
+def _bits(values: Any) -> Any:
+    """The bits of values as float32, uint64; those of -0 are those of 0."""
+    with np.errstate(over="ignore"):
+        single = np.ascontiguousarray(values, np.float32) + np.float32(0)
+    return single.view(np.uint32).astype(np.uint64)

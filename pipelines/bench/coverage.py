@@ -1,0 +1,153 @@
+"""Whether sets of labels hold the label as often as they promise, for machines good and bad.
+
+    python -m pipelines.bench.coverage [--only collapsed tiny ...] [--repeats 8] [--out DIR]
+
+Twelve settings of made rows: 1 to 50 % of the second label, machines that give nearly every row one
+score, separable rows, few rows, balanced weights, three labels. Coverage of the sets at alpha .05,
+.1 and .2 over 10,000 new rows, and the mean probability of the last label beside its share. What is
+promised speaks of rows drawn anew, those fitted included: figures are means over several draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen import NystroemSVC
+from pipelines.bench import common
+
+ALPHAS = (0.05, 0.1, 0.2)
+
+NEW_ROWS = 10_000
+
+OVERALL, BY_LABEL = 0.02, 0.05
+"""The goals: how far coverage may be from 1 - alpha over all rows, and over those of a label."""
+
+LEAST_ROWS = 100
+"""Rows of a label among those fitted, on average, from which the goal by label counts."""
+
+Rows = tuple[NDArray[np.float64], NDArray[np.int64]]
+
+
+class Setting(NamedTuple):
+    """Rows that are drawn, and the machine that is fitted to them."""
+
+    draw: Callable[[int, np.random.Generator], Rows]
+    machine: dict[str, Any]
+    fitted: int = 6000
+    times: int = 1
+    """Draws of these rows for each one that is asked for: few rows tell little."""
+
+
+def logistic(share: float, strength: float) -> Callable[[int, np.random.Generator], Rows]:
+    """Five normal columns; the second label by a logistic of x0 and sin(2 x1), with this share."""
+
+    def sums(X: NDArray[np.float64]) -> NDArray[np.float64]:
+        return strength * (X[:, 0] + np.sin(2 * X[:, 1]))
+
+    many = sums(np.random.default_rng(0).normal(size=(100_000, 5)))
+    low, high = -30.0, 30.0
+    for _ in range(60):
+        offset = 0.5 * (low + high)
+        above = np.mean(1 / (1 + np.exp(-many - offset))) > share
+        low, high = (low, offset) if above else (offset, high)
+
+    def draw(n: int, rng: np.random.Generator) -> Rows:
+        X = rng.normal(size=(n, 5))
+        p = 1 / (1 + np.exp(-sums(X) - offset))
+        return X, (rng.random(n) < p).astype(np.int64)
+
+    return draw
+
+
+def separable(n: int, rng: np.random.Generator) -> Rows:
+    """Two labels with a wide margin between them."""
+    y = np.arange(n) % 2
+    return rng.normal(size=(n, 5)) + 8.0 * y[:, None], y
+
+
+def three(n: int, rng: np.random.Generator) -> Rows:
+    """Three labels of 70, 20 and 10 %, which overlap."""
+    y = rng.choice(3, n, p=(0.7, 0.2, 0.1))
+    return rng.normal(size=(n, 5)) + 1.2 * np.eye(3, 5)[y], y
+
+
+PLAIN: dict[str, Any] = {"n_components": 200, "C": 1.0, "gamma": 0.1}
+BALANCED = {**PLAIN, "class_weight": "balanced"}
+
+SETTINGS = {
+    "1 %": Setting(logistic(0.01, 1.5), PLAIN),
+    "5 %": Setting(logistic(0.05, 1.5), PLAIN),
+    "12 %": Setting(logistic(0.12, 1.5), PLAIN),
+    "30 %": Setting(logistic(0.30, 1.5), PLAIN),
+    "50 %": Setting(logistic(0.50, 1.5), PLAIN),
+    "collapsed": Setting(logistic(0.12, 1.0), PLAIN),
+    "collapsed, tol 1e-5": Setting(logistic(0.12, 0.5), {**PLAIN, "tol": 1e-5}),
+    "balanced": Setting(logistic(0.12, 1.0), BALANCED),
+    "1 %, balanced": Setting(logistic(0.01, 1.5), BALANCED),
+    "separable": Setting(separable, PLAIN),
+    "tiny": Setting(logistic(0.30, 1.5), {**PLAIN, "n_components": 40}, 60, 25),
+    "three labels": Setting(three, PLAIN),
+}
+
+
+def judged(name: str, repeats: int) -> dict[str, Any]:
+    """Coverage of one setting, over all rows and by label, as means over draws of its rows."""
+    setting = SETTINGS[name]
+    covered: list[Any] = []
+    counts, size, said, share = [], [], [], []
+    for repeat in range(repeats * setting.times):
+        rng = np.random.default_rng([repeat, *name.encode()])
+        (X, y), (new, truth) = setting.draw(setting.fitted, rng), setting.draw(NEW_ROWS, rng)
+        machine = NystroemSVC(probability=True, random_state=repeat, **setting.machine).fit(X, y)
+        sets = np.stack([machine.predict_set(new, alpha) for alpha in ALPHAS])
+        hit = sets[:, np.arange(NEW_ROWS), truth]
+        labels = range(len(machine.classes_))
+        covered.append([hit.mean(axis=1), *(hit[:, truth == c].mean(axis=1) for c in labels)])
+        counts.append(np.bincount(y, minlength=len(labels)))
+        size.append(sets.sum(axis=2).mean(axis=1))
+        said.append(machine.predict_proba(new)[:, -1].mean())
+        share.append(np.mean(truth == labels[-1]))
+    means = np.mean(covered, axis=0)
+    return {
+        "fitted": np.mean(counts, axis=0).tolist(),
+        "coverage": means[0].tolist(),
+        "by_label": means[1:].tolist(),
+        "size": np.mean(size, axis=0).tolist(),
+        "probability": float(np.mean(said)),
+        "share": float(np.mean(share)),
+    }
+
+
+def off(found: dict[str, Any]) -> tuple[float, float]:
+    """How far coverage is from 1 - alpha at most: over all rows, and by label with many rows."""
+    goal = 1 - np.array(ALPHAS)
+    large = [k for k, rows in enumerate(found["fitted"]) if rows >= LEAST_ROWS]
+    labels = [float(np.max(np.abs(np.array(found["by_label"][k]) - goal))) for k in large]
+    return float(np.max(np.abs(np.array(found["coverage"]) - goal))), max(labels, default=0.0)
+
+
+def main() -> None:
+    """Run, print, and write the record."""
+    parser = common.arguments(__doc__.splitlines()[0], tuple(SETTINGS))
+    parser.add_argument("--repeats", type=int, default=8, help="draws of each setting's rows [8]")
+    options = parser.parse_args()
+    record = {name: judged(name, options.repeats) for name in options.only}
+    lines = []
+    for name, found in record.items():
+        overall, by_label = off(found)
+        coverage = (f"{share:.3f}" for share in found["coverage"])
+        labels = " | ".join(" ".join(f"{s:.3f}" for s in each) for each in found["by_label"])
+        says = f"{found['probability']:.3f} / {found['share']:.3f}"
+        met = common.verdict(overall <= OVERALL and by_label <= BY_LABEL)
+        lines.append([name, *coverage, labels, says, f"{overall:.3f} {by_label:.3f}", met])
+    heads = ("setting", *(f"at {alpha:g}" for alpha in ALPHAS), "by label", "mean P / share")
+    common.show("coverage of label sets", (*heads, "worst off", "goal"), lines)
+    common.save(options.out, "coverage", record)
+
+
+if __name__ == "__main__":
+    main()
