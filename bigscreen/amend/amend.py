@@ -22,10 +22,11 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.ledger import Ledger
 from bigscreen.model.model import Model
+from bigscreen.problems.point import EACH
 from bigscreen.train.problems import Binary, problems
 from bigscreen.train.run import train
 
-PROVED = ("label", "primal", "gap", "relative_gap", "rounding_bound", "rows")
+PROVED = ("label", "primal", "dual", "gap", "relative_gap", "rounding_bound", *EACH, "rows")
 """What the record of an edit keeps of a certificate."""
 
 

@@ -22,7 +22,7 @@ from bigscreen.model.ledger import OUT, Ledger
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.point import relative
+from bigscreen.problems.point import EACH, relative
 from bigscreen.problems.recipes import Problem
 from bigscreen.train.problems import Binary
 
@@ -90,6 +90,13 @@ class Machine:
         coefs, ends = np.stack([own, other], axis=1), np.array([offset, at])
         return cls(model.kernel, side, coefs, ends, constant, apart, proof, book, exact)
 
+    @property
+    def roundings(self) -> tuple[float, float, float]:
+        """How far rounding can have moved the proof's gap, P and D; infinite if it is not said."""
+        each = (self.proof.get(name) for name in EACH)
+        own, other = (np.inf if number is None else float(number) for number in each)
+        return float(self.proof["rounding_bound"]), own, other
+
     def scores(self, X: Features) -> tuple[FloatArray, float]:
         """Those of rows under w and w(alpha), (rows, 2), and how far any of them may be off."""
         if not X.shape[0]:
@@ -140,8 +147,12 @@ class Bound:
     Parameters
     ----------
     machine : Machine
-    primal, gap, rounding : float
-        P' of the old w, its gap in the edited problem, and how far rounding can have moved it.
+    primal, dual : float
+        P' of the old w, and at most D' of the moved alpha, in the edited problem.
+    rounding : float
+        How far rounding can have moved their gap.
+    primal_rounding, dual_rounding : float
+        How far it can have moved each of them; infinite of models that do not state theirs.
     radius : float
         How far the new optimal w can be from the old one.
     way : (Operand, float64 (rows,))
@@ -158,14 +169,21 @@ class Bound:
 
     machine: Machine
     primal: float
-    gap: float
+    dual: float
     rounding: float
+    primal_rounding: float
+    dual_rounding: float
     radius: float
     way: tuple[Operand, FloatArray]
     spread: float
     alpha: FloatArray
     mended: tuple[NDArray[np.int64], FloatArray] | None = None
     still: bool = False
+
+    @property
+    def gap(self) -> float:
+        """P' - D', not below 0."""
+        return max(self.primal - self.dual, 0.0)
 
     @property
     def relative_gap(self) -> float:
@@ -202,9 +220,12 @@ class Bound:
         """JSON-able; what is not known is None."""
         numbers = {
             "primal": self.primal,
+            "dual": self.dual,
             "gap": self.gap,
             "relative_gap": self.relative_gap,
             "rounding_bound": self.rounding,
+            "primal_rounding": self.primal_rounding,
+            "dual_rounding": self.dual_rounding,
             "radius": self.radius,
         }
         known = {k: v if np.isfinite(v) else None for k, v in numbers.items()}
@@ -220,16 +241,20 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     duals = [problem.dual(edited.codes[e], edited.weights[e]) for e in (0, 1)]
     alpha = _alpha(machine, model, k, edited, duals[0].hi)
     P, D = machine.proof["primal"], machine.proof["dual"]
-    doubt = machine.proof["rounding_bound"]
+    doubt, primal_doubt, dual_doubt = machine.roundings
     if _out(machine, edited, duals, alpha):
         nothing = Operand(edited.X[:0]), np.empty(0)
-        gap, r = P - D, machine.ledger.radius
+        r = machine.ledger.radius
         spread = np.inf if duals[0].coupling is not None else r
-        return Bound(machine, P, gap, doubt, r, nothing, spread, alpha, still=True)
+        as_it_was = P, D, doubt, primal_doubt, dual_doubt
+        return Bound(machine, *as_it_was, r, nothing, spread, alpha, still=True)
     scores, slack = machine.scores(edited.X)
     u, u_alpha = scores.T  # with the offset: G = p - s (u + mu) where there is a multiplier
     lost, met = duals[0].losses(u), duals[1].losses(u)
     primal = P - float(np.sum(lost)) + float(np.sum(met))
+    losses = float(np.sum(lost) + np.sum(met))
+    primal_doubt += slack * float(np.sum(duals[0].reach + duals[1].reach))
+    primal_doubt += SUMMED * (losses + abs(P) + abs(primal))
     new = np.where(duals[1].gradient(u) > 0, duals[1].hi, duals[1].lo)
     before = -duals[0].sign * alpha
     rows, coef, moved = Operand(edited.X), before + duals[1].sign * new, u_alpha
@@ -238,7 +263,8 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     if coupled:
         mended = _mended(machine, model, k, problem, data, edited, float(np.sum(coef)))
         if mended is None:
-            return Bound(machine, primal, np.inf, doubt, np.inf, (rows, coef), np.inf, new)
+            unbounded = primal, -np.inf, doubt, primal_doubt, np.inf
+            return Bound(machine, *unbounded, np.inf, (rows, coef), np.inf, new)
         places, sign, step = mended
         others = data.rows(places)
         own, more = machine.scores(others)
@@ -253,14 +279,15 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     cross = float(coef @ moved)
     square, off = machine.quadratic(rows, coef)
     dual = D + linear - cross - 0.5 * square
-    size = float(np.sum(lost) + np.sum(met) + np.abs(coef) @ (1.0 + np.abs(moved)))
+    size = losses + float(np.abs(coef) @ (1.0 + np.abs(moved)))
     size += abs(primal) + abs(dual) + square + machine.apart**2
     reach = float(np.sum(duals[0].reach + duals[1].reach) + np.abs(coef).sum())
     # What rounding can have moved w(alpha) by: half of its square is in D.
     astray = 0.0 if machine.exact else float(np.sqrt(2.0 * doubt))
     rounding = doubt + slack * reach + 0.5 * off + SUMMED * size + astray * np.sqrt(square)
-    gap = max(primal - dual, 0.0)
-    total = gap + rounding
+    dual_doubt += slack * float(np.abs(coef).sum()) + 0.5 * off + SUMMED * size
+    dual_doubt += astray * float(np.sqrt(square))
+    total = max(primal - dual, 0.0) + rounding
     towards = 0.0 if machine.exact else float(coef @ (u - u_alpha))
     apart = machine.apart**2 - 2.0 * towards + square
     known = 2.0 * slack * float(np.abs(coef).sum()) + off + SUMMED * size
@@ -272,8 +299,10 @@ def bound(model: Model, k: int, binary: Binary, data: Rows, edited: Changes) -> 
     return Bound(
         machine,
         primal,
-        gap,
+        dual,
         rounding,
+        primal_doubt,
+        dual_doubt,
         radius,
         (rows, coef),
         np.inf if coupled else spread,

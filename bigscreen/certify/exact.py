@@ -26,7 +26,7 @@ from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled, Linear
 from bigscreen.numerics.multiples import ULPS, nearest
 from bigscreen.numerics.rows import FloatArray, njit
-from bigscreen.problems.dual import Dual, Mu
+from bigscreen.problems.dual import Dual, Mu, moves
 from bigscreen.problems.dual_sums import GRADIENT_ERROR
 from bigscreen.problems.point import Certificate, Point, relative
 from bigscreen.problems.recipes import Problem
@@ -331,16 +331,10 @@ class ExactSums:
         w_sq = float(signed @ scores)
         primal = dual.primal(scores, w_sq, mu)
         value = dual.value(alpha, w_sq)
-        # A row certainly at its bound moves P and D alike; any other moves the gap by its slack.
-        gradient = dual.gradient(scores, mu)
         at = np.abs(dual.spread_mu(mu))
         band = self.band + GRADIENT_ERROR * (np.abs(dual.lin) + np.abs(scores) + at)
-        ends = (_at(dual, gradient - band) - alpha, _at(dual, gradient + band) - alpha)
-        doubt = np.maximum(*np.abs(ends)) * band
-        # dP / du = alpha / 2 less what is best, dD / du = alpha / 2.
-        own = np.maximum(*np.abs([end + 0.5 * alpha for end in ends])), 0.5 * np.abs(alpha)
-        terms = np.abs(dual.losses(scores, mu)) + np.abs(dual.lin * alpha)
-        terms += np.abs(signed * scores) + np.abs(alpha) * at
+        moved = moves(dual, alpha, scores, mu, band)
+        summed = SUM_ERROR * moved.terms
         gap = primal - value
         constant = self.problem.intercept == "constant"
         certificate = Certificate(
@@ -348,23 +342,16 @@ class ExactSums:
             dual=value,
             gap=gap,
             relative_gap=relative(gap, primal),
-            rounding_bound=float(np.sum(doubt)) + SUM_ERROR * float(np.sum(terms)),
-            primal_rounding=float(np.sum(own[0] * band)) + SUM_ERROR * float(np.sum(terms)),
-            dual_rounding=float(np.sum(own[1] * band)) + SUM_ERROR * float(np.sum(terms)),
+            rounding_bound=float(np.sum(moved.gap)) + summed,
+            primal_rounding=moved.primal + summed,
+            dual_rounding=moved.dual + summed,
             certified_in="",
             rows=len(dual),
             support=int(np.count_nonzero(alpha)),
             intercept=float(signed.sum()) if constant else self.problem.offset(mu),
             multiplier=() if dual.coupling is None else tuple(np.atleast_1d(mu).tolist()),
         )
-        return certificate, doubt
-
-
-def _at(dual: Dual, gradient: FloatArray) -> FloatArray:
-    """Where alpha is best at these gradients."""
-    tube = 0.0 if dual.tube is None else dual.tube
-    inside = dual.hi if dual.tube is None else np.zeros(len(dual))
-    return np.where(gradient > tube, dual.hi, np.where(gradient < -tube, dual.lo, inside))
+        return certificate, moved.gap
 
 
 class Noise(NamedTuple):

@@ -15,7 +15,7 @@ from bigscreen.errors import InputError
 from bigscreen.kernels.standard import kernel_from_dict
 from bigscreen.model.file import ABOUT_FILE, PATH, array_of, opened, packed, unpacked, write
 from bigscreen.model.model import Model, in_present_words
-from bigscreen.problems.point import met, reached, relative
+from bigscreen.problems.point import EACH, met, reached, relative
 
 CERTIFIED = ("primal", "dual", "gap", "relative_gap")
 
@@ -170,6 +170,8 @@ class SolvedPath:
                 "label": name,
                 **{key: part[key] for key in CERTIFIED},
                 "rounding_bound": part["rounding"],
+                # (Paths of before say none of them.)
+                **{key: part.get(key) for key in EACH},
                 "proved": part["gap"] is not None,
                 "psd": part.get("violation") is None,
                 "violation": part.get("violation"),

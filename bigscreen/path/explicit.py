@@ -16,6 +16,7 @@ from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit_newton import ProxNewton
 from bigscreen.path.explicit_rows import (
+    SUM_UNIT,
     ExplicitRows,
     Goal,
     RowSum,
@@ -197,11 +198,26 @@ class ColumnsStage:
         """The point at alpha with its scores and gap over all rows; and its w."""
         total = self.columns.sum(dual.sign * alpha)
         scores, w_sq = self._scores(total), float(total.w @ total.w)
-        gap, rounding, linear = certificate(
+        gap, rounding, linear, summed = certificate(
             dual, alpha, scores.values, float(scores.slack)
         ).tolist()
         value = linear - 0.5 * w_sq
-        return PathPoint(alpha, scores, w_sq, value + gap, value, 0.0, gap, rounding), total
+        # 1/2 ||w||^2 is in both: w is off by the sum's error, and its square by what it is rounded.
+        length = float(np.sqrt(w_sq)) * total.error + 0.5 * total.error**2
+        other = length + summed + (self.columns.width + 4) * SUM_UNIT * w_sq
+        point = PathPoint(
+            alpha,
+            scores,
+            w_sq,
+            value + gap,
+            value,
+            0.0,
+            gap,
+            rounding,
+            primal_rounding=rounding + other,
+            dual_rounding=other,
+        )
+        return point, total
 
     def _scores(self, total: RowSum) -> Scores:
         """Scores of all rows of a w."""

@@ -140,14 +140,16 @@ def certificate(dual: Dual, alpha: FloatArray, scores: FloatArray, error: float)
 
     Returns
     -------
-    float64 (3,)
-        The Frank-Wolfe gap; a bound on what rounding has put into it; p . alpha - e . |alpha|.
+    float64 (4,)
+        The Frank-Wolfe gap; a bound on what rounding has put into it; p . alpha - e . |alpha|; a
+        bound on what rounding has put into that sum.
     """
     tube = np.zeros(len(alpha)) if dual.tube is None else dual.tube
     problem = tuple(map(np.ascontiguousarray, (dual.sign, dual.lin, dual.lo, dual.hi, tube)))
-    out = np.zeros(3)
+    out = np.zeros(4)
     _certificate(problem, alpha, scores, error, out)
     out[1] += (len(alpha) + 8) * SUM_UNIT * out[0]
+    out[3] *= (len(alpha) + 8) * SUM_UNIT
     return out
 
 
@@ -174,6 +176,7 @@ def _certificate(
         G = lin[i] - sign[i] * scores[i]
         out[0] += slack(G, lo[i], hi[i], tube[i], alpha[i])
         out[2] += lin[i] * alpha[i] - tube[i] * abs(alpha[i])
+        out[3] += (abs(lin[i]) + tube[i]) * abs(alpha[i])
         # A row that is where its gradient certainly wants it moves P and D alike.
         off = error + 4 * SUM_UNIT * (abs(lin[i]) + abs(scores[i]) + tube[i])
         if G > tube[i] + off:

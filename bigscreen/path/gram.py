@@ -19,7 +19,7 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress, face_steps
 from bigscreen.path.interior import GramInterior
 from bigscreen.path.stage import PathPoint, PointTask
-from bigscreen.problems.dual import FREE, Dual, sensitivity
+from bigscreen.problems.dual import FREE, Dual, Mu, moves, sensitivity
 from bigscreen.problems.point import enough
 from bigscreen.problems.violation import unit, violation
 from bigscreen.screening.bounds import greedy
@@ -155,7 +155,7 @@ class GramStage:
                 counts["screened"] += rows - len(live)
         self._slow = counts["newton"] > int(self._slow)
         best.counts.update(counts)
-        return best
+        return stated(dual, best)
 
     def products(self, coef: FloatArray) -> Scores:
         """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
@@ -299,7 +299,7 @@ def certified(dual: Dual, alpha: FloatArray, kept: CachedScores) -> PathPoint:
     w_sq = float(coef @ scores)
     w_sq = max(w_sq, 0.0) if kept.gram.psd else w_sq
     value = dual.value(alpha, w_sq)
-    band = slack + 2 * ENTRY_UNIT * (np.abs(dual.lin) + np.abs(scores) + np.abs(dual.spread_mu(mu)))
+    band = gradient_errors(dual, scores, slack, mu)
     room = sensitivity(dual, alpha, dual.gradient(scores, mu), band)
     rounding = float(room @ band) + 64 * ENTRY_UNIT * gap
     if dual.coupling is not None:
@@ -309,6 +309,26 @@ def certified(dual: Dual, alpha: FloatArray, kept: CachedScores) -> PathPoint:
         return found
     off = 2.0 * unit(dual) * float(np.max(slack, initial=0.0))
     return found.stationary(violation(dual, alpha, scores), off)
+
+
+def gradient_errors(
+    dual: Dual, scores: FloatArray, slack: FloatArray | float, mu: Mu
+) -> FloatArray:
+    """Bound how far each row's gradient is off (n,), given how far its score is."""
+    sizes = np.abs(dual.lin) + np.abs(scores) + np.abs(dual.spread_mu(mu))
+    return slack + 2 * ENTRY_UNIT * sizes
+
+
+def stated(dual: Dual, point: PathPoint) -> PathPoint:
+    """The point, with what rounding can have moved its P and D by."""
+    (scores, slack), alpha, mu = point.scores, point.alpha, point.mu
+    moved = moves(dual, alpha, scores, mu, gradient_errors(dual, scores, slack, mu))
+    # (What a matrix that is rounded may have below 0 was taken as 0.)
+    raised = point.w_sq - float((dual.sign * alpha) @ scores)
+    summed = 64 * ENTRY_UNIT * moved.terms + 0.5 * abs(raised)
+    if dual.coupling is not None:
+        summed += float(np.sum(np.abs(mu * missing(dual, alpha))))
+    return replace(point, primal_rounding=moved.primal + summed, dual_rounding=moved.dual + summed)
 
 
 def missing(dual: Dual, alpha: FloatArray) -> Any:

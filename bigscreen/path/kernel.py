@@ -19,6 +19,7 @@ from bigscreen.features.design import Design
 from bigscreen.fit.loop import nothing
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram import near_last
 from bigscreen.path.stage import PathPoint, PointTask
@@ -81,7 +82,8 @@ class KernelStage:
         sizes = data.sqnorms(0, data.n_rows)
         if kernel.psd:
             parts = (data.shard(s) for s in range(data.n_shards))
-            squares = np.concatenate([kernel.diag(data.X(*part)) for part in parts])
+            sides = (Operand(data.X(*part), np.arange(*part)) for part in parts)
+            squares = np.concatenate([kernel.diag(side) for side in sides])
         else:
             squares = np.array([kernel.bound(size, size) for size in sizes])
         norms: FloatArray = np.sqrt(np.maximum(squares, 0.0) + self.constant) * (1 + 1e-12)
@@ -209,7 +211,17 @@ class _Judge:
         w_sq = float((best.dual.sign * best.alpha) @ best.scores)
         scores = Scores(best.scores, best.band)
         sums = proof.primal, proof.dual, mu, proof.gap, proof.rounding_bound
-        return PathPoint(best.alpha, scores, w_sq, *sums, violation=proof.violation)
+        own, other = proof.primal_rounding, proof.dual_rounding
+        assert own is not None and other is not None
+        return PathPoint(
+            best.alpha,
+            scores,
+            w_sq,
+            *sums,
+            violation=proof.violation,
+            primal_rounding=own,
+            dual_rounding=other,
+        )
 
 
 @dataclass

@@ -16,7 +16,7 @@ from bigscreen.path.stage import PathPoint
 from bigscreen.path.walk import Step, Walk
 from bigscreen.screening.regions import Scores
 
-_NUMBERS = ("w_sq", "primal", "dual", "gap", "rounding")
+_NUMBERS = ("w_sq", "primal", "dual", "gap", "rounding", "primal_rounding", "dual_rounding")
 
 
 def state(walks: list[Walk]) -> Arrays:
@@ -68,7 +68,8 @@ def _parts(solved: PathPoint) -> Arrays:
 
 def _solved(parts: Arrays, counts: dict[str, int]) -> PathPoint:
     scores = Scores(parts["scores"], _plain(parts["slack"]))
-    numbers = dict(zip(_NUMBERS, parts["numbers"].tolist(), strict=True))
+    # (Folders of before have the first five.)
+    numbers = dict(zip(_NUMBERS, parts["numbers"].tolist(), strict=False))
     return PathPoint(parts["alpha"], scores, mu=_plain(parts["mu"]), counts=counts, **numbers)
 
 

@@ -37,13 +37,14 @@ class PathPoint:
     gap : float
         ``P - D``, the Frank-Wolfe gap over all rows; nan, and P too, of a kernel that is not
         positive semidefinite.
-    rounding : float
-        Bound on what rounding can have put into ``gap``.
+    rounding, primal_rounding, dual_rounding : float
+        Bounds on what rounding can have moved ``gap``, ``primal`` and ``dual`` by; infinite where
+        it is not known.
     counts : dict
         What the solve counted: steps or epochs, kernel entries, checks.
     violation : float or None
         Of such a kernel: how far the KKT conditions are from holding (``dual_violation``), which
-        ``rounding`` is of, too.
+        ``rounding`` is of.
     """
 
     alpha: FloatArray
@@ -56,6 +57,8 @@ class PathPoint:
     rounding: float
     counts: dict[str, int] = field(default_factory=dict)
     violation: float | None = None
+    primal_rounding: float = np.inf
+    dual_rounding: float = np.inf
 
     @property
     def relative_gap(self) -> float:

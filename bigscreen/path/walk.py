@@ -21,11 +21,16 @@ from bigscreen.fit.loop import BEYOND, arithmetic, check_box
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.stage import PathPoint, PointTask, Stage
 from bigscreen.problems.dual import FREE, Dual
+from bigscreen.problems.point import EACH
 from bigscreen.problems.recipes import Problem, refuse_uncommon
 from bigscreen.screening.regions import Past
 from bigscreen.screening.sequential import PathRule, Screened, screen
 
 Start = Callable[[Dual, float], tuple[FloatArray, FloatArray | None] | None]
+Published = Callable[[Stage, Dual, PathPoint], PathPoint]
+
+LEFT = 0.05
+"""Part of a gap that is left to the rounding of stored features."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +51,10 @@ class PathSettings:
         Record also what each rule decides alone: a few passes over the rows for each.
     deadline : float or None
         Value of ``time.monotonic()`` after which solves return their best point.
+    published : callable or None
+        ``published(stage, dual, solved)``: the point with the roundings that are stated, where the
+        models have other features than the stage (see `path.feature_errors`). A part of the gap is
+        left to them then.
     """
 
     tol: float = 1e-3
@@ -54,6 +63,12 @@ class PathSettings:
     warm: bool = True
     alone: bool = True
     deadline: float | None = None
+    published: Published | None = None
+
+    @property
+    def aim(self) -> float:
+        """The relative gap that a stage is asked for."""
+        return self.tol if self.published is None else (1 - LEFT) * self.tol
 
     @property
     def late(self) -> bool:
@@ -72,11 +87,13 @@ class Step:
         Of all rows.
     solved : PathPoint
     record : dict
-        JSON-able: value, primal, dual, gap, relative_gap, rounding, rows (whose box is more than a
-        point), left (of them, those the rules left to the solver), screened (for each rule, and
-        for all together, rows at lo, hi and zero), support, seconds of rules and solver, counts of
-        the stage, and init: whether the point was solved from nothing. Of a kernel that is not
-        positive semidefinite primal and the gaps are None, and there is a violation.
+        JSON-able: value, primal, dual, gap, relative_gap, rounding (how far it can have moved the
+        gap), primal_rounding, dual_rounding (P and D), rows (whose box is more than a point), left
+        (of them, those the rules left to the solver), screened (for each rule, and for all
+        together, rows at lo, hi and zero), support, seconds of rules and solver, counts of the
+        stage, and init: whether the point was solved from nothing. Of a kernel that is not
+        positive semidefinite primal, primal_rounding and the gaps are None, and there is a
+        violation.
     """
 
     problem: Problem
@@ -181,16 +198,19 @@ class Walk:
         else:
             alpha = dual.feasible(alpha)
         ruled = time.perf_counter()
-        of_walk = settings.tol, settings.deadline, settings.dynamic
+        of_walk = settings.aim, settings.deadline, settings.dynamic
         task = PointTask(dual, alpha, decided, *of_walk, point)
         with arithmetic():
             solved = self.stage.solve(task)
+            said = solved
+            if settings.published is not None:
+                said = settings.published(self.stage, dual, solved)
         ended = time.perf_counter()
         rows = int(np.count_nonzero(dual.hi > dual.lo))
         known = sum(screened["all"].values()) if screened else 0
         record = {
             "value": value,
-            **_proof(solved, value),
+            **_proof(said, value),
             "rows": rows,
             "left": rows - known,
             "screened": screened,
@@ -209,10 +229,11 @@ class Walk:
 
 def _proof(solved: PathPoint, value: float) -> dict[str, Any]:
     """What is proved of a point; without a gap None stands for it, and the violation is there."""
-    proof = {name: getattr(solved, name) for name in ("primal", "dual", "gap", "relative_gap")}
-    proof["rounding"] = solved.rounding
+    names = ("primal", "dual", "gap", "relative_gap", "rounding", *EACH)
+    proof: dict[str, Any] = {name: getattr(solved, name) for name in names}
     if solved.violation is not None:
-        proof |= {"primal": None, "gap": None, "relative_gap": None, "violation": solved.violation}
+        without = ("primal", "gap", "relative_gap", "primal_rounding")
+        proof |= {**dict.fromkeys(without), "violation": solved.violation}
     if not np.isfinite([number for number in proof.values() if number is not None]).all():
         raise InputError(f"at {value:g} of the grid {BEYOND}")
     return proof

@@ -20,6 +20,9 @@ HOPELESS = 0.9
 NUMBERS = ("primal", "dual", "gap", "relative_gap", "rounding_bound")
 """Fields of a certificate without which it proves nothing."""
 
+EACH = ("primal_rounding", "dual_rounding")
+"""Fields that say how far rounding can have moved P and D, each by itself."""
+
 MET = 1e-13
 """A total missed by less than this part of it is met: the sums' own rounding."""
 

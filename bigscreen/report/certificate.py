@@ -6,12 +6,11 @@ from typing import Any
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.model.ledger import described
 from bigscreen.model.model import Model
-from bigscreen.problems.point import met, reached
+from bigscreen.problems.point import EACH, met, reached
 from bigscreen.report import report
 
 _SUMS = ("primal", "dual", "gap", "rounding_bound")
 _STATUS = {"out": "not needed", "bound": "at their bound", "open": "open"}
-_EACH = ("primal_rounding", "dual_rounding")
 
 
 def fit_record(model: Model) -> dict[str, Any]:
@@ -42,11 +41,11 @@ def fit_record(model: Model) -> dict[str, Any]:
     certificates = known["certificates"]
     alive = {event["class"]: event["rows_alive"] for event in known["history"]}
     proved: dict[str, Any] = dict.fromkeys(
-        (*_SUMS, *_EACH, "relative_gap", "certified_in", "violation")
+        (*_SUMS, *EACH, "relative_gap", "certified_in", "violation")
     )
     if certificates is not None:
         parts = {name: [part.get(name) for part in certificates] for name in proved}
-        proved = {name: _all(sum, parts[name]) for name in (*_SUMS, *_EACH)}
+        proved = {name: _all(sum, parts[name]) for name in (*_SUMS, *EACH)}
         proved |= {name: _all(max, parts[name]) for name in ("relative_gap", "violation")}
         proved["certified_in"] = parts["certified_in"][0]
         proved["proved"] = all(part.get("proved", True) for part in certificates)
@@ -229,7 +228,7 @@ def _rank(known: Mapping[str, Any] | None) -> dict[str, str]:
 
 def _moved(record: Mapping[str, Any]) -> str:
     """How far rounding can have moved what was proved."""
-    gap, own, other = (record.get(name) for name in ("rounding_bound", *_EACH))
+    gap, own, other = (record.get(name) for name in ("rounding_bound", *EACH))
     each = "" if own is None or other is None else f", P by {own:.2g}, D by {other:.2g}"
     return f"can have moved the gap by {gap:.2g}{each}"
 

@@ -30,7 +30,7 @@ from bigscreen.path.folds import SCORINGS, best_of, checked_grid, judged
 from bigscreen.path.resume import PathFolder, state, take
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
-from bigscreen.problems.point import settled, worst
+from bigscreen.problems.point import EACH, settled, worst
 from bigscreen.screening.sequential import make_path_rule
 from bigscreen.train.folds import FoldsJob
 from bigscreen.train.job import Result, rely_on
@@ -216,6 +216,7 @@ class PathJob:
             self.options.warm,
             self.options.alone and fold is None,
             self._deadline(fold),
+            self.prepared.published,
         )
         stage = self.prepared.for_walk()
         walks = [
@@ -434,7 +435,7 @@ def _of_certificate(result: Result, value: float, rows: int, seconds: float) -> 
     proof = result["certificate"]
     if not proof["proved"]:
         raise InputError(f"at {value:g} of the grid {BEYOND}")
-    names = ("primal", "dual", "gap", "relative_gap")
+    names = ("primal", "dual", "gap", "relative_gap", *EACH)
     return {
         "value": value,
         **{name: proof[name] for name in names},

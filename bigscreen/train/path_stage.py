@@ -20,10 +20,13 @@ from bigscreen.kernels.moved import Moved, moved
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit import ColumnsStage
+from bigscreen.path.feature_errors import FeatureErrors
 from bigscreen.path.gram import GramStage
 from bigscreen.path.gram_matrix import Progress, bytes_needed
 from bigscreen.path.kernel import KernelStage
-from bigscreen.path.stage import Stage
+from bigscreen.path.stage import PathPoint, Stage
+from bigscreen.path.walk import Published
+from bigscreen.problems.dual import Dual
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
@@ -74,6 +77,8 @@ class PreparedPath:
     apart : bool
         Whether every walk has a stage of its own, ``stage.beside()``, so that they can go on side
         by side.
+    errors : FeatureErrors or None
+        What stored features have put into P and D.
     """
 
     stage: Stage
@@ -85,6 +90,17 @@ class PreparedPath:
     factor: nystrom.Factor | None = None
     ids: Any = None
     apart: bool = False
+    errors: FeatureErrors | None = None
+
+    @property
+    def published(self) -> Published | None:
+        """What adds to a point's roundings those of stored features; None: there are none."""
+        return None if self.errors is None else self._published
+
+    def _published(self, stage: Stage, dual: Dual, solved: PathPoint) -> PathPoint:
+        assert self.errors is not None
+        machine = stage.machine(dual, solved)
+        return self.errors.added(dual, solved, self._features(machine), machine["constant"])
 
     def for_walk(self) -> Stage:
         """The stage of one walk."""
@@ -105,11 +121,16 @@ class PreparedPath:
 
     def coef(self, machine: dict[str, Any]) -> FloatArray:
         """Coefficients of the models' columns, (m,) or (d,)."""
+        coef = self._features(machine)
+        # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
+        return coef if self.source is None else self.source.coef(coef)
+
+    def _features(self, machine: dict[str, Any]) -> FloatArray:
+        """The w (r,) of a machine over the stage's rows or features."""
         coef = np.asarray(machine["coef"])
         if "support" in machine:
             coef = np.asarray(coef @ self.features[machine["support"]], dtype=np.float64)
-        # Stored features are phi = T' k(x, Z): the model goes back to coefficients of k(x, Z).
-        return coef if self.source is None else self.source.coef(coef)
+        return coef
 
 
 def room_for(data: Rows, options: TrainOptions, fleet: Fleet, walks: int = 1) -> float:
@@ -173,7 +194,7 @@ def make_stage(
     if options.exact:
         stage, name = exact(Design(near, own))
         return PreparedPath(stage, name, kernel, data, None, None)
-    source = factor = ids = None
+    source = factor = ids = errors = None
     if options.kernel == "linear":
         X = data.X(0, data.n_rows)
     else:
@@ -184,17 +205,22 @@ def make_stage(
         factor = nystrom.factored(own, side, cutoff)
         source = factor.of(Design(near, own), side)
         report({"event": "phase", "phase": "features"})
-        features = nystrom.stored_features(source, fleet, None, partial(progress, "features")).data
+        size = data.n_rows * source.rank
+        # (Few numbers take no time in either; closer gaps are not proved of float32 ones.)
+        wide = size < SIDE_BY_SIDE or options.tol < LEAST_FLOAT32
+        dtype = np.float64 if wide and 8 * size <= room else np.float32
+        stored = nystrom.stored_features(source, fleet, None, partial(progress, "features"), dtype)
+        errors, features = FeatureErrors(source, stored), stored.data
         X = features.X(0, data.n_rows)
     if not options.coupled:
         # Of few numbers a walk is over before threads have met.
         kept = 4.0 * X.size + walks * data.n_rows * WALK_ROW_BYTES
         apart = X.size >= SIDE_BY_SIDE and kept <= room
         columns = ColumnsStage(X, constant, quick=apart)
-        return PreparedPath(columns, "columns", kernel, data, source, X, factor, ids, apart)
+        return PreparedPath(columns, "columns", kernel, data, source, X, factor, ids, apart, errors)
     rows = data if source is None else features
     stage, name = exact(Design(rows, Linear()))
-    return PreparedPath(stage, name, kernel, data, source, X, factor, ids)
+    return PreparedPath(stage, name, kernel, data, source, X, factor, ids, errors=errors)
 
 
 def exact_stage(

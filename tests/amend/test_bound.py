@@ -27,7 +27,8 @@ def test_a_radius_that_is_too_small_would_be_caught(monkeypatch):
     thin = lambda *args, **known: thinned(whole(*args, **known))  # noqa: E731
 
     def thinned(found):
-        for name in ("gap", "radius", "spread"):
+        object.__setattr__(found, "dual", found.primal - 0.3 * found.gap)
+        for name in ("radius", "spread"):
             object.__setattr__(found, name, 0.3 * getattr(found, name))
         return found
 

@@ -193,8 +193,10 @@ def wrongs(case: Case) -> list[str]:
     P, room = objective(q, w, mu), 1e-6 * (1 + abs(best.primal))
     gap, said = found.gap + found.rounding, []
     # (What rounding can have moved the gap by is less: it moves P and D alike.)
-    if abs(P - found.primal) > found.rounding + found.machine.proof["primal_rounding"] + room:
+    if abs(P - found.primal) > found.primal_rounding + room:
         said.append(f"P' {found.primal} is {P}")
+    if found.dual - found.dual_rounding > best.primal + room:
+        said.append(f"D' {found.dual} is above P'* {best.primal}")
     if P - best.primal > gap + room:
         said.append(f"P' - P'* is {P - best.primal}, bound {gap}")
     moved = float(np.linalg.norm(best.w - w))

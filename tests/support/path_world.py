@@ -62,7 +62,7 @@ class NaiveStage:
         error = 1e-14 * (1 + np.abs(alpha).sum()) * float(np.max(self.norms)) ** 2
         return PathPoint(
             alpha, Scores(scores, error), w_sq, P, D, mu, max(P - D, 0.0), 1e-13 * size,
-            {"solves": 1},
+            {"solves": 1}, None, 1e-13 * size, 1e-13 * size,
         )  # fmt: skip
 
     def products(self, coef):
