@@ -17,7 +17,7 @@ from bigscreen.amend.bound import Bound, bound
 from bigscreen.amend.edits import Changes, Edits, changes
 from bigscreen.amend.refit import begun, refitted
 from bigscreen.amend.request import check_amendable, options_of
-from bigscreen.amend.store import amended_rows
+from bigscreen.amend.store import amended_rows, of_source
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.ledger import Ledger
@@ -115,7 +115,8 @@ def amend(
     if not (strict or still):
         for k, (binary, each) in enumerate(zip(own, found, strict=True)):
             onward[binary.folder] = begun(model, k, binary, data, edited, each)
-    rows = amended_rows(data, edited, path, overwrite, {"amended_from": before})
+    extra = {**of_source(data, edits.add), "amended_from": before}
+    rows = amended_rows(data, edited, path, overwrite, extra)
     if still:
         made, how = _kept(model, data, edited, rows), "carried over"
     elif strict:

@@ -30,6 +30,8 @@ def amended_rows(
 ) -> Rows:
     """The rows after edits, in the old order, those that enter last.
 
+    No number is rounded: rows that enter as float64 make the edited rows float64.
+
     Parameters
     ----------
     path : path or None
@@ -49,7 +51,7 @@ def amended_rows(
         sparse=data.is_sparse,
         labels=data.layout.labels,
         weights=weighted,
-        wide=data.layout.wide,
+        wide=edited.X.dtype == np.float64,
     )
     blocks = _blocks(data, edited, gone)
     if path is None:
@@ -61,6 +63,26 @@ def amended_rows(
         )
     writer = DatasetWriter(path, layout, data.preparation, extra=extra, overwrite=overwrite)
     return written(writer, blocks)
+
+
+def of_source(data: Rows, more: Rows | None) -> dict[str, Any]:
+    """What a store's manifest says of its source and later rows have to know.
+
+    Parameters
+    ----------
+    data, more : Rows, Rows or None
+        The rows before an edit, and those that enter. Rows in memory have no manifest.
+
+    Returns
+    -------
+    dict
+        JSON-able: "index_base", and "rounded" if it is known of all rows.
+    """
+    both = [part.manifest["extra"] for part in (data, more) if isinstance(part, Dataset)]
+    known = {"index_base": both[0].get("index_base")} if isinstance(data, Dataset) else {}
+    if both and all("rounded" in extra for extra in both):
+        known["rounded"] = any(extra["rounded"] for extra in both)
+    return known
 
 
 def written(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:

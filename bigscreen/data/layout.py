@@ -229,13 +229,11 @@ def csr_stack(
 
 
 def joined(is_sparse: bool, parts: Sequence[Features]) -> Features:
-    """Rows below each other, as CSR or dense, of the type of the first."""
-    dtype = parts[0].dtype
+    """Put rows below each other, as CSR or dense; one float64 part makes all of them float64."""
     if is_sparse:
         rows = [part if isinstance(part, csr_array) else csr_array(part) for part in parts]
-        return csr_stack(rows, parts[0].shape[1], dtype.type)
-    dense = [part if isinstance(part, np.ndarray) else part.toarray() for part in parts]
-    return np.concatenate([part.astype(dtype, copy=False) for part in dense])
+        return csr_stack(rows, parts[0].shape[1])
+    return np.concatenate([p if isinstance(p, np.ndarray) else p.toarray() for p in parts])
 
 
 def take(X: Features, rows: NDArray[np.int64]) -> Features:

@@ -14,6 +14,7 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.layout import Features, Label, csr
 from bigscreen.data.missing import Missing
+from bigscreen.data.targets import may_need_float64
 from bigscreen.data.texts import by_column
 from bigscreen.errors import InputError
 
@@ -138,7 +139,8 @@ class Preparation:
 
         Returns
         -------
-        ndarray or csr_array of shape (rows, n_features), float64 if X is, else float32
+        ndarray or csr_array of shape (rows, n_features)
+            float32 where it holds all numbers of the type of X, else float64.
 
         Raises
         ------
@@ -152,15 +154,16 @@ class Preparation:
             raise InputError(f"expected rows of {self.n_raw} columns, got shape {X.shape}")
         X = self.filled(X)
         if not self.categories:
-            return _floats(X, _is_wide(X))
+            return _floats(X, may_need_float64(X.dtype))
         out = np.zeros(
-            (X.shape[0], self.n_features or 0), np.float64 if _is_wide(X) else np.float32
+            (X.shape[0], self.n_features or 0),
+            np.float64 if may_need_float64(X.dtype) else np.float32,
         )
         at = 0
         for column in range(X.shape[1]):
             values = self.categories.get(column)
             if values is None:
-                out[:, at] = _floats(X[:, column], _is_wide(X))
+                out[:, at] = _floats(X[:, column], may_need_float64(X.dtype))
                 at += 1
                 continue
             codes = X[:, column]
@@ -187,7 +190,7 @@ class Preparation:
         d = X.shape[1] if self.n_raw is None else self.n_raw
         if X.shape[1] > d:
             raise InputError(f"expected rows of at most {d} columns, got {X.shape[1]}")
-        return csr(_floats(X.data, _is_wide(X.data)), X.indices, X.indptr, d)
+        return csr(_floats(X.data, may_need_float64(X.data.dtype)), X.indices, X.indptr, d)
 
     def scale(self, X: Features) -> Features:
         """(X - offset) * factor, computed in float64 and returned in the type of X.
@@ -211,15 +214,17 @@ class Preparation:
                     "rows; give dense rows or a scaling without one"
                 )
             data = X.data if self.factor is None else X.data * self.factor[X.indices]
-            return csr(_floats(data, _is_wide(X.data)), X.indices, X.indptr, X.shape[1])
+            return csr(
+                _floats(data, may_need_float64(X.data.dtype)), X.indices, X.indptr, X.shape[1]
+            )
         if self.offset is None and self.factor is None:
-            return _floats(X, _is_wide(X))
+            return _floats(X, may_need_float64(X.dtype))
         wide = X.astype(np.float64)
         if self.offset is not None:
             wide -= self.offset
         if self.factor is not None:
             wide *= self.factor
-        return _floats(wide, _is_wide(X))
+        return _floats(wide, may_need_float64(X.dtype))
 
     def thin(self, X: NDArray[np.floating[Any]]) -> csr_array:
         """Dense rows of the source, expanded and scaled, as CSR: the same features as dense ones.
@@ -250,7 +255,7 @@ class Preparation:
             values -= self.offset[columns]
         if self.factor is not None:
             values *= self.factor[columns]
-        narrow = _floats(values, _is_wide(X))
+        narrow = _floats(values, may_need_float64(X.dtype))
         kept &= narrow != 0
         ends = np.cumsum(np.count_nonzero(kept, axis=1))
         d = X.shape[1] if self.n_features is None else self.n_features
@@ -324,10 +329,6 @@ def _floats(values: NDArray[Any], wide: bool) -> NDArray[np.floating[Any]]:
     # A value beyond float32 becomes inf here and is refused, with its row, where rows are stored.
     with np.errstate(over="ignore"):
         return np.ascontiguousarray(values, dtype=np.float64 if wide else np.float32)
-
-
-def _is_wide(values: NDArray[Any]) -> bool:
-    return values.dtype == np.float64
 
 
 def divisor(scale: str) -> float | None:

@@ -183,7 +183,7 @@ def as_features(
         if not own.has_canonical_format:
             own = own.copy()
             own.sum_duplicates()
-        kind = np.float64 if _is_wide(own.data.dtype) else np.float32
+        kind = np.float64 if may_need_float64(own.data.dtype) else np.float32
         given = own.data.astype(kind, copy=False)
         bad = _beyond(given, most)
         if bad is not None:
@@ -193,7 +193,7 @@ def as_features(
         return csr(data, own.indices, own.indptr, own.shape[1])
     try:
         array = np.asarray(X)
-        kind = np.float64 if _is_wide(array.dtype) else np.float32
+        kind = np.float64 if may_need_float64(array.dtype) else np.float32
         with np.errstate(over="ignore"):
             dense = np.ascontiguousarray(array, dtype=kind)
     except (TypeError, ValueError) as error:
@@ -208,8 +208,8 @@ def as_features(
     return dense if wide and not fits(flat) else dense.astype(np.float32, copy=False)
 
 
-def _is_wide(dtype: np.dtype) -> bool:
-    """Whether values of this type may be no float32 numbers, and are taken as float64."""
+def may_need_float64(dtype: np.dtype) -> bool:
+    """Whether float32 may not hold numbers of this type, so that they are taken as float64."""
     return dtype.kind in "fiu" and dtype.itemsize >= 4 and dtype != np.float32
 
 
@@ -226,7 +226,7 @@ def _beyond(values: NDArray[Any], most: float) -> int | None:
 def fits(X: Any) -> bool:
     """Whether float32 holds all values of an array or sparse array."""
     values = X.data if issparse(X) else np.asarray(X).reshape(-1)
-    if not _is_wide(values.dtype):
+    if not may_need_float64(values.dtype):
         return True
     parts = (values[start : start + PART] for start in range(0, len(values), PART))
     with np.errstate(over="ignore"):

@@ -99,14 +99,21 @@ class Given:
         if not is_chunked(self.X) and most > 0:
             X = self.X if self.keep is None else self._kept(self.X, self.keep)
             return MemoryDataset(X, self.y, self.labels, self.weights)
-        parts = self._blocks()
+        try:
+            return self._gathered(most, folder, wide=False)
+        except _NotHeldError:
+            return self._gathered(most, folder, wide=True)
+
+    def _gathered(self, most: float, folder: Callable[[], Path], wide: bool) -> Rows:
+        """Read all blocks, as float64 if ``wide``; _NotHeldError if float32 is not enough."""
+        parts = self._blocks(wide)
         first = next(parts)
         parts, n = chain([first], parts), self.n_kept
         size = first.dtype.itemsize
         entry = (4 + size) * first.nnz if sparse.issparse(first) else size * first.size
         if entry * n / first.shape[0] > most:
-            wide = first.dtype == np.float64
-            return self._stored(folder() / "rows", parts, sparse.issparse(first), wide)
+            is_wide = first.dtype == np.float64
+            return self._stored(folder() / "rows", parts, sparse.issparse(first), is_wide)
         if sparse.issparse(first):
             return MemoryDataset(_stack(list(parts)), self.y, self.labels, self.weights)
         X, at = np.empty((n, first.shape[1]), first.dtype), 0
@@ -138,19 +145,30 @@ class Given:
             writer.write(k, X, y, weights)
         return writer.finish()
 
-    def _blocks(self) -> Iterator[Any]:
-        """The rows that are kept, block by block: float64 if float32 does not hold the first."""
-        dtype: type | None = None
+    def _blocks(self, wide: bool) -> Iterator[Any]:
+        """Yield the rows that are kept, block by block, all of one type of floats.
+
+        Raises
+        ------
+        _NotHeldError
+            If float32 holds the first block and not a later one. Never if ``wide``.
+        """
+        dtype: type | None = np.float64 if wide else None
         for block in python_reader(self.X).blocks():
             a, X = block.first_row, block.X
-            if dtype is None:
-                dtype = np.float32 if fits(X) else np.float64
             if self.keep is not None:
                 X = self._kept(X, self.keep[a : a + X.shape[0]])
-            if X.shape[0]:
-                # What is beyond float32 becomes infinite, and is refused where rows are stored.
-                with np.errstate(over="ignore"):
-                    yield X.astype(dtype, copy=False)
+            if not X.shape[0]:
+                continue
+            if dtype is None:
+                dtype = np.float32 if fits(X) else np.float64
+            elif dtype is np.float32 and not fits(X):
+                raise _NotHeldError
+            yield X.astype(dtype, copy=False)
+
+
+class _NotHeldError(Exception):
+    """A block has numbers that float32 does not hold, and those before it were read as float32."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,9 @@ class Move:
     exponent: int
 
     def __call__(self, X: Any) -> Any:
-        """Rows, moved: float64 where an origin is taken off, else of their own type."""
+        """Rows, moved: dense float64 where an origin is taken off, else of their own type."""
+        if issparse(X) and self.origin is not None:
+            X = X.toarray()  # sparse rows that dense landmarks score
         if issparse(X):
             X = csr_array(X)
             return csr(np.ldexp(X.data, self.exponent), X.indices, X.indptr, X.shape[1])

@@ -149,6 +149,16 @@ def test_sparse_rows_keep_their_numbers():
     agrees(machine, tiny.toarray(), tol=1e-3)
 
 
+@pytest.mark.parametrize("kind", [np.int64, np.float64, np.uint32])
+def test_sparse_rows_are_scored_as_the_same_dense_ones_are(kind):
+    X = (1e8 + np.random.default_rng(0).integers(0, 100, (N, D))).astype(kind)
+    machine = quiet(SVC(gamma=1e-3, C=C), X.astype(float))
+    assert machine.model_.landmarks.dtype == np.float64
+    expected = machine.decision_function(X.astype(float))
+    np.testing.assert_array_equal(machine.decision_function(sparse.csr_array(X)), expected)
+    np.testing.assert_array_equal(machine.decision_function(X), expected)
+
+
 def test_rows_that_float32_holds_are_solved_as_float32():
     X = PLAIN.astype(np.float32)
     narrow, wide = (quiet(SVC(C=C, gamma=0.2), rows) for rows in (X, X.astype(np.float64)))

@@ -231,6 +231,27 @@ def test_dask_beyond_memory_goes_to_disk(thin, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("share", [0.5, 1e-12])
+@pytest.mark.parametrize("thin", [False, True])
+def test_dask_chunks_with_fractions_after_whole_ones_keep_them(thin, share, monkeypatch):
+    X, y = rows(3, n=400)
+    X = np.rint(3 * X).astype(float)
+    X[200:] += np.random.default_rng(0).random((200, X.shape[1]))
+    lazy = da.concatenate(  # float32 chunks, then float64 ones
+        [
+            da.from_array(X[:200].astype(np.float32), chunks=(90, -1)),
+            da.from_array(X[200:], chunks=(90, -1)),
+        ],
+        allow_unknown_chunksizes=True,
+    )
+    if thin:
+        lazy = lazy.map_blocks(sparse.csr_array, dtype=float, meta=sparse.csr_array((0, 0)))
+    monkeypatch.setattr("bigscreen.estimators.base.DASK_SHARE", share)
+    machine = SVC(gamma=0.1, C=1.0, tol=1e-6)
+    found = clone(machine).fit(lazy, y).certificate_[0]["primal"]
+    assert found == clone(machine).fit(X, y).certificate_[0]["primal"]
+
+
 def test_rows_are_stored_on_their_grid(tmp_path):
     X, y = rows(n=1000)
     lazy = da.from_array(X, chunks=(90, 8))

@@ -1,7 +1,9 @@
 """Random edits of small machines, judged by the oracle on features that the tests make themselves.
 
 A ``Spec`` is drawn from its number: rows, kernel, weights, offset, how loosely the machine was
-solved, and which rows leave, enter, change their label or weight.
+solved, and which rows leave, enter, change their label or weight. The first rows may be whole
+numbers, which float32 holds, where rows that enter have fractions, which it does not; P, D and the
+gap are judged by `published` on the numbers that were given.
 """
 
 from __future__ import annotations
@@ -10,9 +12,11 @@ import warnings
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import published
 import reference
 
 from bigscreen.amend.amend import Amended, amend
@@ -26,11 +30,16 @@ from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 MACHINES = ("nystrom", "linear", "exact")
+GRAINS = (0.0, 1.0, 1e3, 1e5)
+"""Where the first rows' numbers lie: 0, or whole numbers around this one."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A case: ``tol`` of the machine that is edited, ``share`` of its rows that are."""
+    """A case: ``tol`` of the machine that is edited, ``share`` of its rows that are.
+
+    ``whole``: 0, or the first rows are whole numbers around this one, and rows that enter are not.
+    """
 
     seed: int
     machine: str
@@ -42,6 +51,7 @@ class Spec:
     gamma: float
     tol: float
     share: float
+    whole: float = 0.0
 
 
 def drawn(seed: int) -> Spec:
@@ -49,6 +59,8 @@ def drawn(seed: int) -> Spec:
     rng = np.random.default_rng(seed)
     machine = MACHINES[rng.integers(3)]
     offsets = ("none", "penalized", "true") if machine == "exact" else ("none", "penalized")
+    # (Drawn by itself: cases of float32 rows are what they were.)
+    whole = float(np.random.default_rng([seed, 3]).choice(GRAINS))
     return Spec(
         seed,
         machine,
@@ -60,6 +72,7 @@ def drawn(seed: int) -> Spec:
         float(10 ** rng.uniform(-1.5, 0.5)),
         float(10 ** rng.uniform(-8, -0.5)),
         float(rng.choice([0.02, 0.1, 0.3])),
+        min(whole, 1.0) if machine == "linear" else whole,
     )
 
 
@@ -70,12 +83,15 @@ class Case:
         self.spec = spec
         rng = np.random.default_rng([spec.seed, 1])
         n, d = spec.n, spec.d
-        X = rng.normal(size=(n, d)).astype(np.float32)
+        X = self.numbers(rng.normal(size=(n, d)))
+        if spec.whole:
+            X = np.rint(X)
         X[1] = X[0]
         y = (X[:, 0] + rng.uniform(0.1, 1.5) * rng.normal(size=n) > 0).astype(np.int32)
         y[:4] = [0, 1, 0, 1]
         weights = rng.uniform(0.2, 3.0, n) if spec.weights else None
         self.data = MemoryDataset(X, y, [0, 1], weights)
+        self.given = X, y, np.ones(n) if weights is None else weights
         how: dict[str, Any] = {"C": spec.C, "tol": spec.tol, "intercept": spec.intercept}
         if spec.machine == "linear":
             how["kernel"] = "linear"
@@ -108,12 +124,31 @@ class Case:
             return Edits(relabel=(some, (1 - codes).tolist()))
         if kind == 3 and spec.weights:
             return Edits(reweight=(some, rng.uniform(0, 4, len(some))))
-        fresh = rng.normal(size=(len(some), spec.d)).astype(np.float32)
+        fresh = self.numbers(rng.normal(size=(len(some), spec.d)))
         codes = rng.integers(0, 2, len(some))
         weights = np.ones(len(some)) if spec.weights else None
+        self.fresh = fresh
         return Edits(
             remove=some[: len(some) // 2], add=MemoryDataset(fresh, codes, [0, 1], weights)
         )
+
+    def numbers(self, X: np.ndarray) -> np.ndarray:
+        """Rows where the case's first rows are, which float32 holds or not."""
+        return 2.0 * X + self.spec.whole if self.spec.whole else X.astype(np.float32)
+
+    def given_after(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """X, codes and weights that the user has after the edits, numbered as the new data are."""
+        (X, y, weights), edits = self.given, self.edits
+        y, weights = y.copy(), weights.copy()
+        y[edits.relabel[0]] = edits.relabel[1]
+        weights[edits.reweight[0]] = edits.reweight[1]
+        keep = ~np.isin(np.arange(len(X)), edits.remove)
+        parts = [(X[keep], y[keep], weights[keep])]
+        if edits.add is not None:
+            m = edits.add.n_rows
+            parts.append((self.fresh, edits.add.y(0, m), edits.add.weights(0, m)))
+        X, y, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+        return X, y, weights
 
     @cached_property
     def changes(self) -> Changes:
@@ -203,7 +238,7 @@ def wrongs(case: Case) -> list[str]:
     slack = 1e-5 * (1 + moved)  # the oracle's own w* is as good as the root of its gap
     if moved > found.radius + slack:
         said.append(f"w moves {moved}, bound {found.radius}")
-    fresh = np.random.default_rng(case.spec.seed).normal(size=(20, case.spec.d)).astype(np.float32)
+    fresh = case.numbers(np.random.default_rng(case.spec.seed).normal(size=(20, case.spec.d)))
     old, low, high = found.intervals(fresh)
     phi = case.phi(fresh)
     if case.spec.machine == "exact":
@@ -236,7 +271,7 @@ def edited_again(case: Case, made: Amended) -> Case:
     again = copy(case)
     for known in ("changes", "_basis", "oracle", "optimum"):
         vars(again).pop(known, None)
-    again.model, again.data = made.model, made.data
+    again.model, again.data, again.given = made.model, made.data, case.given_after()
     again.spec = replace(case.spec, n=made.data.n_rows)
     again.edits = again._edits(np.random.default_rng([case.spec.seed, 2]))
     return again
@@ -254,6 +289,7 @@ def wrongs_after(case: Case, made: Amended | None = None) -> list[str]:
         said.append(f"P {proof['primal']} is {P}")
     if P - best.primal > proof["gap"] + proof["rounding_bound"] + room:
         said.append(f"P - P* is {P - best.primal}, gap {proof['gap']}")
+    said += stated(case, made)
     n = made.data.n_rows
     alpha, most = np.zeros(n), made.data.weights(0, n) * case.spec.C
     alpha[most > 0] = best.alpha
@@ -264,3 +300,26 @@ def wrongs_after(case: Case, made: Amended | None = None) -> list[str]:
     if np.any(alpha[numbers][bound_rows] < (1 - 1e-4) * most[numbers][bound_rows]):
         said.append("a row is not at its bound")
     return said
+
+
+def stated(case: Case, made: Amended) -> list[str]:
+    """What the certificate says and the user's own numbers contradict, by `published`."""
+    spec, model, (X, y, weights) = case.spec, made.model, case.given_after()
+    offset = {"none": False, "penalized": "penalized", "true": True}[spec.intercept]
+    of_kernel = model.kernel.to_dict()
+    given = SimpleNamespace(X=X, y=y, weights=weights, problem="c-svc")
+    asked = SimpleNamespace(
+        n=len(X), kernel=of_kernel["name"], gamma=of_kernel.get("gamma"), degree=0, coef0=0.0,
+        intercept=offset, squared=False, indefinite=False, tol=spec.tol, quantile=0.5,
+    )  # fmt: skip
+    fitted = SimpleNamespace(
+        model_=model, intercept_=model.intercept, components_=model.landmarks, C=spec.C,
+        certificate_=model.provenance["certificates"], gamma=of_kernel.get("gamma"),
+        classes_=np.array([0, 1]), class_weight=None,
+    )  # fmt: skip
+    if model.support is not None:
+        fitted.support_, fitted.dual_coef_ = model.support, model.coef
+    judge = published.Published(asked, given, fitted)
+    with np.errstate(all="ignore"):
+        found = judge._certificate(judge.machines[0], done=False)
+    return [f"{kind}: {what}" for kind, what in found.items()]
