@@ -29,6 +29,7 @@ import bigscreen
 from bigscreen.errors import InputError
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
+import edit_cases
 import published
 from case_runner import Kind, Outcome, run
 
@@ -62,6 +63,7 @@ class Spec:
     ``whole``: the part of the columns that are small integers instead.
     ``gamma``: log10, of what suits the rows. ``C``: log10, for a kernel of size 1 if ``suited``.
     ``squared``: the squares of the losses. ``scaling``: log10, of the appended constant.
+    ``edited``: the machine is amended by rows with fractions, whatever the first rows are.
     """
 
     seed: int = 0
@@ -99,6 +101,7 @@ class Spec:
     screening: str = "auto"
     start: str = "auto"
     seconds: float = SECONDS
+    edited: bool = False
 
     @property
     def twists(self) -> int:
@@ -173,7 +176,8 @@ def drawn(seed: int) -> Spec:
         # (Drawn so, the cases of other machines stay what they were.)
         machine = own["machine"] = str(rng.choice(["SVR", "NuSVR"]))
         problem = PROBLEMS[machine]
-    # (Drawn by itself, too.)
+    # (Drawn by themselves, too.)
+    own["edited"] = bool(np.random.default_rng([seed, 3]).random() < 0.4)
     own["whole"] = float(np.random.default_rng([seed, 2]).choice([0.0, 0.0, 0.0, 0.5, 1.0]))
     unused = {
         "C": problem in ("nu-svc", "one-class"),
@@ -183,6 +187,7 @@ def drawn(seed: int) -> Spec:
         "degree": own["kernel"] != "poly", "coef0": own["kernel"] != "poly",
         "gamma": own["kernel"] in ("linear", "precomputed"), "whole": own["scale"] != 0,
         "sampling": own.get("components") is None or own["kernel"] == "linear",
+        "edited": problem != "c-svc" or own["kernel"] == "precomputed" or own.get("squared"),
     }  # fmt: skip
     return Spec(**{name: value for name, value in own.items() if not unused.get(name)})
 
@@ -321,6 +326,8 @@ def tried(spec: Spec) -> Verdict:
                 fitted.fit(rows.given, sample_weight=rows.weights)
             else:
                 fitted.fit(rows.given, rows.y, sample_weight=rows.weights)
+            if spec.edited:
+                spec, rows = edit_cases.edited(spec, rows, fitted)
             decided, predicted = _outputs(fitted, rows)
         except Exception as error:  # what it is decides
             verdict.outcome = "refused"

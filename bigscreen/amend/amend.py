@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +18,8 @@ from bigscreen.amend.bound import Bound, bound
 from bigscreen.amend.edits import Changes, Edits, changes
 from bigscreen.amend.refit import begun, refitted
 from bigscreen.amend.request import check_amendable, options_of
-from bigscreen.amend.store import amended_rows, of_source
+from bigscreen.amend.store import FROM, Place, amended_rows, of_source
+from bigscreen.data.dataset import Dataset
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.ledger import Ledger
@@ -90,7 +92,11 @@ def amend(
     data : Rows
         What the model was fitted on; it stays as it is.
     path : path or None
-        The new store of the edited rows; None, for rows in memory, keeps them there.
+        The new store of the edited rows, which appears once the machine is fitted; None, for rows
+        in memory, keeps them there.
+    overwrite : bool
+        Replace a store that stands there. Without it one is refused, but for a store of the very
+        same edited rows: a run that was killed may have left it.
     strict : bool
         Fit anew: landmarks are drawn, and a gamma in words is computed, from the edited rows.
     work : path or None
@@ -99,38 +105,44 @@ def amend(
     Raises
     ------
     InputError
-        For a model that cannot be amended, edits that do not fit the data, or where strict asks
-        for a scaling that only the source can give.
+        For a model that cannot be amended, edits that do not fit the data, another store at the
+        path, or where strict asks for a scaling that only the source can give.
     """
     began = time.monotonic()
     if path is None and data.path is not None:
         raise InputError("the edited rows of a store are a store again; say where it goes")
+    before = model.provenance.get("fingerprint")
+    place = None if path is None else Place(path, overwrite, before)
     own = check_amendable(model, data)
     found, edited = _bounds(model, data, edits, own)
     notes = _notes(model, data, edited, strict)
-    before = model.provenance.get("fingerprint")
     # (Of rows whose fingerprint nobody took, nothing but another look is a proof.)
     still = all(each.still for each in found) and before is not None and not strict
     onward = {}
     if not (strict or still):
         for k, (binary, each) in enumerate(zip(own, found, strict=True)):
             onward[binary.folder] = begun(model, k, binary, data, edited, each)
-    extra = {**of_source(data, edits.add), "amended_from": before}
-    rows = amended_rows(data, edited, path, overwrite, extra)
-    if still:
-        made, how = _kept(model, data, edited, rows), "carried over"
-    elif strict:
-        options = options_of(model, gamma=model.provenance["parameters"]["gamma"], work=work)
-        made, how = train(rows, options, fleet, report), "fitted anew"
-    else:
-        options = options_of(model, work=work)
-        problems(rows, options)  # each label still needs rows, before anything is made
-        made, how = refitted(model, rows, options, fleet, onward, report), "fitted on"
-        _take_back(model, made, data, edited, found)
-        made.provenance["parameters"] = {
-            **made.provenance["parameters"],
-            "gamma": model.provenance["parameters"]["gamma"],
-        }
+    extra = {**of_source(data, edits.add), FROM: before}
+    with nullcontext() if place is None else place.temporary() as temporary:
+        rows = amended_rows(data, edited, temporary, extra)
+        if place is not None:
+            place.check(rows)
+        if still:
+            made, how = _kept(model, data, edited, rows), "carried over"
+        elif strict:
+            options = options_of(model, gamma=model.provenance["parameters"]["gamma"], work=work)
+            made, how = train(rows, options, fleet, report), "fitted anew"
+        else:
+            options = options_of(model, work=work)
+            problems(rows, options)  # each label still needs rows
+            made, how = refitted(model, rows, options, fleet, onward, report), "fitted on"
+            _take_back(model, made, data, edited, found)
+            made.provenance["parameters"] = {
+                **made.provenance["parameters"],
+                "gamma": model.provenance["parameters"]["gamma"],
+            }
+        if place is not None and isinstance(rows, Dataset):
+            rows = place.taken(rows)
     record = {
         "when": datetime.now(UTC).isoformat(timespec="seconds"),
         "what": edits.counts,

@@ -13,11 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.layout import Features, joined
+from bigscreen.data.limits import check_regular, machine_memory
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 
 NONE = np.empty(0, np.int64)
+
+MAX_DIGITS = 19
+"""Row numbers of this many digits or more are refused: int64 does not hold all of them."""
+
+TEXT_GROWTH = 64
+"""Bytes of memory that a byte of a file of row numbers takes: a line "1" is a list with a text.
+A file that would take more than the machine has is refused."""
 
 
 @dataclass(frozen=True)
@@ -195,7 +203,7 @@ def _codes(data: Rows, relabel: tuple[NDArray[np.int64], Sequence[Any]]) -> NDAr
             code = numeric.get(float(label))
         if code is None:
             raise InputError(
-                f"row {row} is to have the label {label!r}, which is none of {data.labels}"
+                f"row {row} is to have the label {_short(label)}, which is none of {data.labels}"
             )
         codes.append(code)
     return np.array(codes, np.int32)
@@ -237,40 +245,73 @@ def read_weights(path: str | os.PathLike[str]) -> tuple[NDArray[np.int64], Float
     rows, weights = _table(path, 2)
     numbers = _numbers(path, rows)
     for number, text in zip(numbers, weights, strict=True):
-        if not _is_number(text):
-            raise InputError(f"{os.fspath(path)}: row {number} has the weight {text!r}, no number")
+        if not (text.isascii() and "_" not in text and _is_number(text)):
+            raise InputError(
+                f"{os.fspath(path)}: row {number} has the weight {_short(text)}, no number"
+            )
     return numbers, np.array([float(text) for text in weights])
 
 
 def _table(path: str | os.PathLike[str], width: int) -> list[list[str]]:
     """The first columns of a file of text, or those that its header names."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{os.fspath(path)} cannot be read as text: {error}") from error
+    name, text = os.fspath(path), _text(path)
     delimiter = "\t" if Path(path).suffix.lower() == ".tsv" else ","
-    lines = [line for line in csv.reader(text.splitlines(), delimiter=delimiter) if line]
-    first, columns = 0, list(range(width))
-    if lines and not lines[0][0].strip().lstrip("+-").isdigit():
-        names, first = [name.strip().lower() for name in lines[0]], 1
-        if "row" not in names:
-            raise InputError(
-                f"{os.fspath(path)} begins with {lines[0][0]!r}: give row numbers, or a header "
-                "with a column row"
-            )
-        rest = [k for k in range(len(names)) if k != names.index("row")]
-        columns = [names.index("row"), *rest][:width]
+    reader = csv.reader(text.splitlines(), delimiter=delimiter)
+    columns: list[int] | None = None
     found: list[list[str]] = [[] for _ in range(width)]
-    for number, line in enumerate(lines[first:], first + 1):
-        if len(columns) < width or len(line) <= max(columns):
-            raise InputError(f"{os.fspath(path)}, line {number}: {width} columns are needed")
-        for k, column in enumerate(columns):
-            found[k].append(line[column].strip())
+    try:
+        for line in filter(None, reader):
+            if columns is None:
+                columns = list(range(width))
+                if not line[0].strip().lstrip("+-").isdigit():
+                    columns = _named_columns(name, line, width)
+                    continue
+            if len(columns) < width or len(line) <= max(columns):
+                raise InputError(f"{name}, line {reader.line_num}: {width} columns are needed")
+            for k, column in enumerate(columns):
+                found[k].append(line[column].strip())
+    except csv.Error as error:
+        raise InputError(f"{name}, line {reader.line_num}: {error}") from error
     return found
+
+
+def _named_columns(path: str, header: list[str], width: int) -> list[int]:
+    """Positions of the column ``row`` and of the first others, by a file's header."""
+    names = [name.strip().lower() for name in header]
+    if "row" not in names:
+        raise InputError(
+            f"{path} begins with {_short(header[0])}: give row numbers, or a header with a column "
+            "row"
+        )
+    row = names.index("row")
+    return [row, *(k for k in range(len(names)) if k != row)][:width]
+
+
+def _text(path: str | os.PathLike[str]) -> str:
+    """The text of a file that memory can hold; a byte order mark is left out."""
+    name = os.fspath(path)
+    check_regular(path)
+    try:
+        if TEXT_GROWTH * Path(path).stat().st_size > machine_memory():
+            raise InputError(
+                f"{name} is too large for a file that names rows: each row is named once at most"
+            )
+        return Path(path).read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{name} cannot be read as text: {error}") from error
 
 
 def _numbers(path: str | os.PathLike[str], texts: list[str]) -> NDArray[np.int64]:
     for text in texts:
-        if not text.isdigit():
-            raise InputError(f"{os.fspath(path)}: {text!r} is no row number, a whole number from 0")
+        # (Other digits than these, and numbers of any length, are digits to Python as well.)
+        digits = text.isascii() and text.isdigit() and len(text.lstrip("0")) < MAX_DIGITS
+        if not digits:
+            raise InputError(
+                f"{os.fspath(path)}: {_short(text)} is no row number, a whole number from 0"
+            )
     return np.array(list(map(int, texts)), np.int64)
+
+
+def _short(text: str) -> str:
+    """What a file says, quoted, and cut if it is long."""
+    return repr(text if len(text) <= 60 else f"{text[:57]}...")

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +14,17 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from bigscreen.amend.edits import Changes
-from bigscreen.data.dataset import Dataset
+from bigscreen.data.dataset import MANIFEST, Dataset
+from bigscreen.data.folder import store_path, take_name, unfinished
 from bigscreen.data.layout import Features, Layout, joined, take
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.data.writer import DatasetWriter
+from bigscreen.errors import InputError
+from bigscreen.files.scratch import scratch
+
+FROM = "amended_from"
+"""What the manifest of an edited store calls the fingerprint of the rows before."""
 
 Block = tuple[Features, NDArray[np.int32], NDArray[np.float64], NDArray[np.int64]]
 """Features, codes, weights and numbers of some rows."""
@@ -25,7 +34,6 @@ def amended_rows(
     data: Rows,
     edited: Changes,
     path: str | os.PathLike[str] | None,
-    overwrite: bool = False,
     extra: dict[str, Any] | None = None,
 ) -> Rows:
     """The rows after edits, in the old order, those that enter last.
@@ -35,8 +43,8 @@ def amended_rows(
     Parameters
     ----------
     path : path or None
-        The new store, whole or not at all; a run that was killed is gone on with. None: rows in
-        memory, which are numbered anew, as those of arrays are.
+        The new store, whole or not at all. None: rows in memory, which are numbered anew, as those
+        of arrays are.
     extra : dict, optional
         What its manifest keeps.
     """
@@ -61,8 +69,66 @@ def amended_rows(
         return MemoryDataset(
             X, y, data.layout.labels, weights if weighted else None, preparation=data.preparation
         )
-    writer = DatasetWriter(path, layout, data.preparation, extra=extra, overwrite=overwrite)
+    writer = DatasetWriter(path, layout, data.preparation, extra=extra)
     return written(writer, blocks)
+
+
+class Place:
+    """Where an edited store goes, and where it is until its machine is fitted.
+
+    Until then it lies in a temporary folder beside its place, so that a run that fails or is killed
+    leaves no store behind.
+
+    Parameters
+    ----------
+    path : path
+    overwrite : bool
+        Whether a store that stands there may be replaced.
+    before : str or None
+        Fingerprint of the rows before the edit. A store that was made of these may stand there: a
+        run that was killed just before it wrote the model has left it, and it stays if it has the
+        edited rows.
+
+    Raises
+    ------
+    InputError
+        If something else stands there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], overwrite: bool, before: str | None) -> None:
+        self.path, self.overwrite = store_path(path), overwrite
+        if not self.path.exists():
+            return
+        if not (self.path / MANIFEST).exists():
+            raise InputError(f"{self.path} is not a bigscreen dataset, so it is not overwritten")
+        if not overwrite:
+            extra = Dataset.open(self.path).manifest["extra"]
+            if before is None or extra.get(FROM) != before:
+                raise self._exists()
+
+    @contextmanager
+    def temporary(self) -> Iterator[Path]:
+        """Where the store is made."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with scratch("amend", self.path.parent) as folder:
+            yield folder / self.path.name
+
+    def check(self, made: Rows) -> None:
+        """Raise InputError if a store that must not be replaced has other rows than this one."""
+        if self.overwrite or not self.path.exists():
+            return
+        if Dataset.open(self.path).fingerprint != made.fingerprint:
+            raise self._exists()
+
+    def taken(self, made: Dataset) -> Dataset:
+        """The store under its name."""
+        self.check(made)
+        assert isinstance(made.path, Path)
+        take_name(made.path, self.path)
+        return Dataset(self.path)
+
+    def _exists(self) -> InputError:
+        return InputError(f"{self.path} exists already; choose another path or overwrite it")
 
 
 def of_source(data: Rows, more: Rows | None) -> dict[str, Any]:
@@ -86,7 +152,16 @@ def of_source(data: Rows, more: Rows | None) -> dict[str, Any]:
 
 
 def written(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
-    """Blocks of rows as the chunks of a store."""
+    """Write blocks of rows as the chunks of a store; after an error nothing is left of it."""
+    try:
+        _write(writer, blocks)
+        return writer.finish()
+    except BaseException:
+        shutil.rmtree(unfinished(writer.path), ignore_errors=True)
+        raise
+
+
+def _write(writer: DatasetWriter, blocks: Iterator[Block]) -> None:
     held: Block | None = None
     for k in range(writer.n_chunks):
         start, stop = writer.chunk(k)
@@ -98,7 +173,6 @@ def written(writer: DatasetWriter, blocks: Iterator[Block]) -> Dataset:
         writer.write(k, X, y, weights if writer.layout.has_weights else None, ids)
         rest = slice(stop - start, len(held[1]))
         held = (_part(held[0], rest), held[1][rest], held[2][rest], held[3][rest])
-    return writer.finish()
 
 
 def _blocks(data: Rows, edited: Changes, gone: NDArray[np.bool_]) -> Iterator[Block]:

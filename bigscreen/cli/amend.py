@@ -1,6 +1,5 @@
 """`bigscreen amend`: rows leave, enter or change, and what is proved of the machine then."""
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.options import fit_options
 from bigscreen.errors import InputError
+from bigscreen.files.scratch import scratch
 
 if TYPE_CHECKING:
     from bigscreen.amend.bound import Bound
@@ -121,7 +121,8 @@ def amend(
     if out is not None:
         folder = new_store or str(Path(out).with_suffix(".store"))
         check_output(out, overwrite)
-        check_output(folder, overwrite, folder=True)
+        # (What may stand there `edit` knows: a run that was killed has perhaps left it.)
+        check_output(folder, overwrite=True, folder=True)
         if Path(folder).resolve() == Path(store).resolve():
             raise InputError(f"{store} stays as it is: choose another --store for the edited rows")
         context.with_resource(being_made(out))
@@ -139,7 +140,7 @@ def amend(
             return
         assert out is not None
         with (
-            tempfile.TemporaryDirectory(dir=Path(out).absolute().parent, prefix=".work-") as work,
+            scratch("amend", Path(folder).absolute().parent) as work,
             open_fleet({**values, "memory": None}) as fleet,
             report.FitReport() as show,
         ):
@@ -151,7 +152,7 @@ def amend(
                 path=folder,
                 overwrite=overwrite,
                 strict=strict,
-                work=Path(work),
+                work=work,
                 report=show,
             )
     made.model.save(out)
@@ -255,8 +256,8 @@ def _edits(values: dict[str, Any], dataset: "Dataset") -> Iterator["Edits"]:
         yield Edits(**known)
         return
     columns = {name: values[name] for name in ("label", "weight") if values[name] is not None}
-    with tempfile.TemporaryDirectory() as folder:
-        made = ingest(add, f"{folder}/add.store", like=dataset, shuffle=False, **columns)
+    with scratch("amend") as folder:
+        made = ingest(add, folder / "add.store", like=dataset, shuffle=False, **columns)
         yield Edits(**known, add=made.store)
 
 

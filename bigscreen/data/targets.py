@@ -240,10 +240,16 @@ TINY = 2.0**-100
 """Columns of smaller values lose them where float32 multiplies."""
 
 
-def coarse(X: Any) -> int | None:
+def coarse(X: Any, spread: NDArray[np.float64] | None = None) -> int | None:
     """The first column that float32 would make coarse; None where it holds them well enough.
 
     That is one far from 0 beside its spread, or of values near the ends of float32's range.
+
+    Parameters
+    ----------
+    X : array or sparse array (rows, d)
+    spread : float64 (d,), optional
+        Of the columns in other rows, by `spreads`: a column's spread is at least that.
     """
     values = X.data if issparse(X) else np.asarray(X)
     if values.dtype != np.float64 or not values.size:
@@ -255,14 +261,21 @@ def coarse(X: Any) -> int | None:
             np.maximum.at(most, X.indices, np.abs(values))
             np.maximum.at(lost, X.indices, off)
             # Zeros beside its values are spread enough.
-            spread = most
+            own = most
         else:
             lost, most = off.max(axis=0), np.abs(values).max(axis=0)
-            spread = values.std(axis=0)
-            spread = np.where(spread > 2.0**-40 * most, spread, most)
-        wrong = (lost > COARSE * spread) | (most > 1 / TINY) | ((0 < most) & (most < TINY))
+            own = spreads(values)
+        own = own if spread is None else np.maximum(own, spread)
+        wrong = (lost > COARSE * own) | (most > 1 / TINY) | ((0 < most) & (most < TINY))
     found = np.flatnonzero(wrong & np.isfinite(most) & (lost > 0))
     return int(found[0]) if len(found) else None
+
+
+def spreads(X: NDArray[Any]) -> NDArray[np.float64]:
+    """Standard deviations of dense columns (d,); of constant ones the largest absolute value."""
+    most = np.abs(X).max(axis=0).astype(np.float64)
+    spread = X.std(axis=0, dtype=np.float64)
+    return np.asarray(np.where(spread > 2.0**-40 * most, spread, most))
 
 
 def _not_held(row: str, column: int, value: Any) -> InputError:

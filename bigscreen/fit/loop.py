@@ -251,6 +251,8 @@ def _check_boxes(run: Run) -> None:
 class GracefulInterrupt:
     """Ctrl-C lets the pass end and a checkpoint be written; a second one stops at once.
 
+    One that comes in the last pass of a solve is raised at its end, when nobody looks any more.
+
     Parameters
     ----------
     folder : Path or None
@@ -272,9 +274,12 @@ class GracefulInterrupt:
             self.before = signal.signal(signal.SIGINT, self._interrupt)
         return self
 
-    def __exit__(self, *_: object) -> None:
-        if self.usable:
-            signal.signal(signal.SIGINT, self.before)
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        if not self.usable:
+            return
+        signal.signal(signal.SIGINT, self.before)
+        if self._pressed and error is None and callable(self.before):
+            self.before(signal.SIGINT, None)
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if not self._pressed:

@@ -20,6 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.data.folder import store_path, unfinished
 from bigscreen.data.layout import Label
@@ -276,6 +278,8 @@ def ingest(
         drop_missing=drop_missing,
         # (Of a file whose rows are not all wanted the others might have kinds of their own.)
         small=[s.elsewhere(options) if s.small and stop is None else None for s in inputs],
+        exact=pattern is not None and pattern.exact,
+        repeatable=all(source.identity is not None for source in inputs),
     )
     here = _made_here(elsewhere) if isinstance(elsewhere, RemotePath) else store_path(path)
     wanted = Wanted(
@@ -296,7 +300,7 @@ def ingest(
         memory=allowed,
         max_kinds=max_kinds,
     )
-    resumable = all(source.identity is not None for source in inputs)
+    resumable = request.repeatable
     sizes = [source.size for source in inputs]
     try:
         with Inline(threads_within(allowed, threads)) as own:
@@ -493,11 +497,14 @@ class Pattern:
     sparse : bool or None
     index_base : int or None
         Number of the first column in the svmlight files it came from.
+    exact : bool
+        Whether its features are known to be the source's own numbers, none rounded to float32.
     """
 
     preparation: Preparation
     sparse: bool | None = None
     index_base: int | None = None
+    exact: bool = False
 
 
 def pattern_of(like: str | os.PathLike[str] | Dataset | Model | Preparation) -> Pattern:
@@ -516,8 +523,11 @@ def pattern_of(like: str | os.PathLike[str] | Dataset | Model | Preparation) -> 
         preparation = like.preparation
         if like.kind == "regressor":  # fitted to arrays it need not say so
             preparation = replace(preparation, labels=None)
-        return Pattern(preparation, None, like.provenance.get("index_base"))
-    return Pattern(like.preparation, like.is_sparse, like.manifest["extra"].get("index_base"))
+        exact = like.landmarks is not None and like.landmarks.dtype == np.float64
+        return Pattern(preparation, None, like.provenance.get("index_base"), exact)
+    extra = like.manifest["extra"]
+    exact = like.layout.wide or extra.get("rounded") is False
+    return Pattern(like.preparation, like.is_sparse, extra.get("index_base"), exact)
 
 
 def with_absent(known: Preparation) -> Preparation:

@@ -19,7 +19,7 @@ from bigscreen.data.layout import Features, take
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.order import Order
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.targets import as_features, coarse, plain_label
+from bigscreen.data.targets import as_features, coarse, fits, plain_label, spreads
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.needs import check_source
@@ -67,6 +67,11 @@ class Request:
         Whether rows that lack something are left out.
     small : sequence of callable or None
         The same of sources that are read whole, each as one piece, by whoever it may be.
+    exact : bool
+        Keep every number that float32 does not hold, not only those of columns that it makes
+        coarse: the store to be like has rounded none.
+    repeatable : bool
+        Whether the sources can be read a second time.
     """
 
     names: Sequence[str]
@@ -82,6 +87,12 @@ class Request:
     missing: Missing
     drop_missing: bool = False
     small: Sequence[Callable[[], Reader] | None] = ()
+    exact: bool = False
+    repeatable: bool = True
+
+
+class _NeedsFloat64Error(Exception):
+    """A block needs float64, and those before it were read as float32."""
 
 
 class Reading:
@@ -97,12 +108,12 @@ class Reading:
 
     def __init__(self, request: Request, folder: Path, journal: Journal) -> None:
         self.request, self.folder, self.journal = request, folder, journal
-        self.found = Found(first=request.rows[0])
-        self.shape: Shape | None = None
-        if request.like is not None:
-            self.found.categories = {c: list(v) for c, v in request.like.categories.items()}
-        lengths: dict[int, list[int]] = {}
+        self.shape: Shape | None
+        self.spill: Spill | None
+        lengths = self._start(wide=False)
         for line in journal.lines:
+            if "wide" in line:
+                lengths = self._start(wide=True)
             if "shape" in line:
                 self.shape = Shape(**line["shape"])
             if "found" in line:
@@ -110,9 +121,24 @@ class Reading:
                 lengths.update({int(b): of_bucket for b, of_bucket in line["lengths"].items()})
         self._written = len(self.found.labels), self._sizes()
         self._listed = len(self.found.dropped_rows)
-        self.spill: Spill | None = None
         if self.shape is not None:
             self._prepare(self.shape, lengths)
+
+    def _start(self, wide: bool) -> dict[int, list[int]]:
+        """Begin with no row read and no bucket; ``wide``: features are float64 whatever they are.
+
+        Returns
+        -------
+        dict
+            Lengths of the buckets: none.
+        """
+        self.wide = wide
+        self.found = Found(first=self.request.rows[0])
+        if self.request.like is not None:
+            self.found.categories = {c: list(v) for c, v in self.request.like.categories.items()}
+        self.shape = self.spill = None
+        self._written, self._listed = (0, self._sizes()), 0
+        return {}
 
     def run(self, report: Report, each: Each = map, anywhere: Each | None = None) -> None:
         """Read until all rows are in the spill.
@@ -126,10 +152,19 @@ class Reading:
         anywhere : callable, optional
             The same for sources whose pieces can be read anywhere, such as by other processes.
         """
-        found = self.found
-        if found.finished:
+        if self.found.finished:
             return
-        stop = self.request.rows[1]
+        try:
+            self._read(report, each, anywhere)
+        except _NeedsFloat64Error:
+            # What was read before is rounded, so all of it is read again.
+            self._start(wide=True)
+            self.journal.write({"wide": True})
+            self._read(report, each, anywhere)
+
+    def _read(self, report: Report, each: Each, anywhere: Each | None) -> None:
+        """Read from where the spill ends until all rows are in it."""
+        found, stop = self.found, self.request.rows[1]
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
         for reader, blocks in self._opened(each, anywhere):
@@ -229,12 +264,14 @@ class Reading:
                 block, numbers = _rows_of(block, kept), numbers[kept]
         block, holes = self._without_holes(block)
         wide = self._wide(block)
+        if not (wide or self.found.rounded):
+            self.found.rounded = not fits(block.X)
         X = as_features(block.X, block.where, wide)
         if holes is not None:
             X[holes] = np.nan
         y, weight, where = block.y, block.weight, block.where
         if self.spill is None:
-            self._begin(X, weight is not None, reader, wide)
+            self._begin(X, block, reader, wide)
         assert self.spill is not None
         X, y = self._intake.admit(X, y, weight, reader, where)
         record = np.zeros(X.shape[0], RECORD)
@@ -305,14 +342,29 @@ class Reading:
         return replace(block, X=np.where(holes, 0, block.X)), holes
 
     def _wide(self, block: Block) -> bool:
-        """Whether features are kept in float64: the first block's decide for all."""
-        if self.shape is not None:
-            if not self.shape.wide and self.found.narrowed is None:
-                self.found.narrowed = coarse(block.X)
-            return self.shape.wide
-        return coarse(block.X) is not None
+        """Whether features are kept in float64.
 
-    def _begin(self, X: Features, weighted: bool, reader: Reader, wide: bool) -> None:
+        Raises
+        ------
+        _NeedsFloat64Error
+            If this block needs float64, others were read as float32, and they can be read again.
+        """
+        if self.wide or (self.shape is not None and self.shape.wide):
+            return True
+        known = [] if self.shape is None else self.shape.spread or []
+        # (Rows of another width are refused when they are admitted.)
+        alike = len(known) == block.X.shape[1]
+        column = coarse(block.X, np.array(known) if alike else None)
+        needed = column is not None or (self.request.exact and not fits(block.X))
+        if self.shape is None or not needed:
+            return needed
+        if self.request.repeatable:
+            raise _NeedsFloat64Error
+        if self.found.narrowed is None:
+            self.found.narrowed = column
+        return False
+
+    def _begin(self, X: Features, block: Block, reader: Reader, wide: bool) -> None:
         sparse = isinstance(X, csr_array)
         size = 8 if wide else 4
         row_bytes = size * X.shape[1]
@@ -321,7 +373,7 @@ class Reading:
         shape = Shape(
             sparse=sparse,
             width=None if sparse else X.shape[1],
-            weighted=weighted,
+            weighted=block.weight is not None,
             names=reader.names,
             categorical=sorted(reader.categories),
             dates={str(c): form for c, form in getattr(reader, "dates", {}).items()},
@@ -330,6 +382,7 @@ class Reading:
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
             left_out=getattr(reader, "left_out", []),
+            spread=None if sparse or wide else spreads(block.X).tolist(),
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})

@@ -426,6 +426,7 @@ class Build:
             extra={
                 **self.wanted.extra,
                 "index_base": self.found.index_base,
+                "rounded": self._rounded(transform.preparation),
                 "bytes_planned": {
                     name: size * rows // self.found.rows for name, size in self.planned.items()
                 },
@@ -437,6 +438,11 @@ class Build:
         # Scaled features are near 0 and of size 1: float32 holds them as well as any.
         name = preparation.scaling if preparation.scaling != "none" else self.wanted.scale
         return self.shape.wide and (name == "none" or name.startswith("divide"))
+
+    def _rounded(self, preparation: Preparation) -> bool:
+        """Whether float32 may have rounded a number of the source, or what was made of one."""
+        made = (preparation.fill, preparation.offset, preparation.factor)
+        return self.found.rounded or any(values is not None for values in made)
 
     def _finish(
         self, side: int, rows: int, transform: Transform, profile: dict[str, Any] | None

@@ -50,7 +50,10 @@ class Found:
     width : int
         Columns; of sparse rows, the largest index so far and one, as written in the file.
     narrowed : int or None
-        A column that float32 makes coarse and that was rounded to it all the same.
+        A column that float32 makes coarse and that was rounded to it all the same: the sources
+        could not be read again.
+    rounded : bool
+        Whether any number was rounded to float32.
     index_base : int or None
         Number of the first column as written in svmlight files; None if there are none.
     unseen : dict of int to int
@@ -76,6 +79,7 @@ class Found:
     unlabelled: int = 0
     width: int = 0
     narrowed: int | None = None
+    rounded: bool = False
     index_base: int | None = None
     finished: bool = False
     unseen: dict[int, int] = field(default_factory=dict)
@@ -88,7 +92,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the first block settles for all the others."""
+    """What the first block settles for all the others.
+
+    `spread`: of its columns, if they are dense and float32; later blocks are judged by it, too.
+    """
 
     sparse: bool
     width: int | None
@@ -101,6 +108,7 @@ class Shape:
     dates: dict[str, str] = field(default_factory=dict)
     hashed: dict[str, int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
+    spread: list[float] | None = None
 
 
 class Intake:

@@ -2,10 +2,12 @@
 
 import json
 import signal
+import subprocess
+import sys
 
 import numpy as np
 import pytest
-from cli_world import bigscreen, process, write_csv
+from cli_world import bigscreen, write_csv
 
 from bigscreen.data.dataset import Dataset
 from bigscreen.model.model import Model
@@ -99,21 +101,130 @@ def test_what_it_cannot_do_it_says(fitted, tmp_path):
     assert "one-class cannot" in ran("amend", tmp_path / "o", s, "--remove", out, "--bound", code=2)
 
 
-def test_a_run_that_is_killed_leaves_nothing_half_written(fitted, tmp_path):
-    args = ("amend", fitted / "m", fitted / "s", tmp_path / "n.bsm", "--remove")
-    for delay in (0.9, 1.6):
-        run = process(*args, fitted / "bound.csv")
-        try:
-            run.wait(delay)
-        except Exception:
-            run.send_signal(signal.SIGKILL)
-        run.wait()
-        if (tmp_path / "n.store").exists():
-            Dataset.open(tmp_path / "n.store").verify()
-        if (tmp_path / "n.bsm").exists():
-            Model.load(tmp_path / "n.bsm")
-    ran(*args, fitted / "bound.csv", "--overwrite")
-    assert Model.load(tmp_path / "n.bsm").provenance["rows"] == 495
+def dying(where, how, *args):
+    """Run a command that comes to an end of some kind where it first calls a function."""
+    module, name = where.rsplit(".", 1)
+    code = f"""
+import errno, importlib, os, signal, sys
+from bigscreen.cli import main
+of, *rest = {module!r}.split(":")
+owner = importlib.import_module(of)
+for part in rest:
+    owner = getattr(owner, part)
+before = getattr(owner, {name!r})
+def dies(*args, **more):
+    {how}
+    return before(*args, **more)
+setattr(owner, {name!r}, dies)
+main(prog_name="bigscreen")
+"""
+    command = [sys.executable, "-c", code, *map(str, args)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+KILL = "os.kill(os.getpid(), signal.SIGKILL)"
+
+
+@pytest.mark.parametrize(
+    ("where", "placed"),
+    [
+        ("bigscreen.data.writer:DatasetWriter.finish", False),
+        ("bigscreen.amend.amend.refitted", False),
+        ("bigscreen.model.model:Model.save", True),
+    ],
+)
+def test_a_run_that_is_killed_is_repeated_by_the_same_command(fitted, tmp_path, where, placed):
+    new, store = tmp_path / "n.bsm", tmp_path / "n.store"
+    args = ("amend", fitted / "m", fitted / "s", new, "--remove", fitted / "bound.csv")
+    ended = dying(where, KILL, *args)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert store.exists() == placed and not new.exists()
+    if placed:
+        Dataset.open(store).verify()
+        # Other edits do not go there.
+        said = ran(*args[:-2], "--remove", fitted / "out.csv", code=2)
+        assert "n.store exists already" in said
+    ran(*args)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["n.bsm", "n.store"]
+    assert Model.load(new).provenance["rows"] == Dataset.open(store).n_rows == 495
+    assert "n.bsm exists" in ran(*args, code=2)
+    new.unlink()
+    (store / "manifest.json").unlink()
+    assert "not a bigscreen dataset" in ran(*args, code=2)
+
+
+LATE = """found = before(*args, **more)
+    if found is None:
+        os.kill(os.getpid(), signal.SIGINT)
+    return found
+"""
+
+
+@pytest.mark.parametrize("command", ["amend", "fit"])
+def test_ctrl_c_in_the_last_pass_of_a_solve_is_not_dropped(fitted, tmp_path, command):
+    new = tmp_path / "n.bsm"
+    args = {
+        "amend": (fitted / "m", fitted / "s", new, "--remove", fitted / "bound.csv"),
+        "fit": (fitted / "s", new, "--landmarks", 40, "--gamma", 0.5),
+    }[command]
+    ended = dying("bigscreen.fit.monitor:Monitor.__call__", LATE, command, *args)
+    assert ended.returncode == 128 + signal.SIGINT, ended.stderr
+    assert "interrupted" in ended.stderr.splitlines()[-1] and "Traceback" not in ended.stderr
+    assert not new.exists()
+    if command == "amend":
+        assert not list(tmp_path.iterdir())
+    ran(command, *args, *(["--resume"] if command == "fit" else []))
+    assert Model.load(new).provenance["certificates"]
+
+
+@pytest.mark.parametrize(
+    ("command", "more"),
+    [("amend", ("--remove", "bound.csv")), ("amend", ("--add", "rows.csv")), ("compress", ())],
+)
+def test_a_full_disk_is_one_sentence_and_leaves_nothing(fitted, tmp_path, command, more):
+    full = f"raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), {str(tmp_path / 'X')!r})"
+    more = [option if option.startswith("--") else fitted / option for option in more]
+    for where in (
+        "bigscreen.data.zarr_arrays:StoredArray.write",
+        "bigscreen.data.writer.take_name",
+    ):
+        ended = dying(where, full, command, fitted / "m", fitted / "s", tmp_path / "n", *more)
+        assert ended.returncode in (1, 2)
+        assert ended.stderr.splitlines()[-1].startswith("error: ") and "full" in ended.stderr
+        assert "Traceback" not in ended.stderr
+        assert not list(tmp_path.iterdir())
+
+
+def test_rows_like_a_store_that_was_edited_keep_what_the_source_had(fitted, tmp_path):
+    """Where columns count from, and whether numbers are rounded, is known after an edit, too."""
+    rng = np.random.default_rng(0)
+
+    def svmlight(name, X):
+        lines = [f"{int(x[0] > 2)} " + " ".join(f"{j}:{v:g}" for j, v in enumerate(x)) for x in X]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+        return tmp_path / name
+
+    X = rng.integers(0, 5, (200, 3))
+    ran("ingest", svmlight("a.svm", X), tmp_path / "s", "--zero-based")
+    ran("fit", tmp_path / "s", tmp_path / "m", "--exact", "--gamma", 0.5)
+    (tmp_path / "ids.txt").write_text("3\n")
+    ran(
+        "amend",
+        tmp_path / "m",
+        tmp_path / "s",
+        tmp_path / "n.bsm",
+        "--remove",
+        tmp_path / "ids.txt",
+    )
+    fresh = tmp_path / "b.svm"
+    fresh.write_text("1 1:0.1 2:0.3\n")  # no index 0: who knows nothing takes 1 for the first
+    args = ("amend", tmp_path / "n.bsm", tmp_path / "n.store", tmp_path / "o.bsm", "--add", fresh)
+    ran(*args)
+    store = Dataset.open(tmp_path / "o.store")
+    (place,) = np.flatnonzero(store.row_ids(0, 200) == 200)
+    row = store.rows([place])
+    row = row if isinstance(row, np.ndarray) else row.toarray()
+    np.testing.assert_array_equal(row, [[0, 0.1, 0.3]])
 
 
 def test_a_compressed_store_says_its_size_and_how_to_fit_it(fitted, tmp_path):

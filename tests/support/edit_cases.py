@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import published
 import reference
+from scipy import sparse
 
 from bigscreen.amend.amend import Amended, amend
 from bigscreen.amend.bound import Bound, bound
@@ -323,3 +324,29 @@ def stated(case: Case, made: Amended) -> list[str]:
     with np.errstate(all="ignore"):
         found = judge._certificate(judge.machines[0], done=False)
     return [f"{kind}: {what}" for kind, what in found.items()]
+
+
+def edited(spec: Any, rows: Any, fitted: Any) -> tuple[Any, Any]:
+    """Amend an estimator of `certificate_cases` by rows near its own that float32 does not hold.
+
+    Returns
+    -------
+    Spec, Rows
+        What the estimator is fitted to from then on; a gamma in words stays what it was.
+    """
+    rng, m = np.random.default_rng([spec.seed, 4]), 1 + spec.n // 8
+    near, gone = rng.integers(0, spec.n, m), rng.permutation(spec.n)[: m // 2]
+    X = rows.X[near].astype(np.float64)
+    X += 0.3 * rng.normal(size=X.shape) * rows.X.std(axis=0, dtype=np.float64)
+    given = sparse.csr_array(X) if spec.sparse else X
+    fitted.amend(rows.given, rows.y, rows.weights, remove=gone, add=(given, rows.y[near]))
+    after, keep = copy(rows), ~np.isin(np.arange(spec.n), gone)
+    after.X = np.concatenate([rows.X[keep].astype(np.float64), X])
+    after.given = sparse.csr_array(after.X) if spec.sparse else after.X
+    after.y = np.concatenate([rows.y[keep], rows.y[near]])
+    if rows.weights is not None:
+        after.weights = np.concatenate([rows.weights[keep], np.ones(m)])
+    if isinstance(spec.gamma, str) and spec.kernel != "linear":
+        fitted.gamma, spec = fitted.model_.kernel.gamma, replace(spec, gamma=0.0)
+    after.spec = spec = replace(spec, n=len(after.X))
+    return spec, after
