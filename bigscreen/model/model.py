@@ -1,6 +1,7 @@
 """A fitted model: what it scores and decides, and how it goes to a file and comes back."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.layout import Features, sqnorms
+from bigscreen.data.layout import Features, csr, sqnorms
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.source_rows import is_matrix, prepared_rows
@@ -206,6 +207,33 @@ class Model:
         return scorers
 
     @property
+    def _of_svmlight(self) -> bool:
+        """Whether the fit's rows had columns by number, of which only the largest tells a width."""
+        return self.provenance.get("index_base") is not None and not self.preparation.categories
+
+    def widened(self, n_features: int) -> Self:
+        """Return the model for rows with more columns, which are 0 in every row of the fit.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of the rows, at least as many as the model has. Those that are added count in
+            distances, and in inner products not at all.
+        """
+        coef, gate = self.coef, self.gate
+        if self.landmarks is None:
+            coef = np.pad(coef, ((0, 0), (0, n_features - coef.shape[1])))
+        if gate is not None:
+            gate = replace(gate, landmarks=_padded(gate.landmarks, n_features))
+        return replace(
+            self,
+            landmarks=None if self.landmarks is None else _padded(self.landmarks, n_features),
+            coef=coef,
+            gate=gate,
+            preparation=self.preparation.widened(n_features),
+        )
+
+    @property
     def n_features_in_(self) -> int:
         """Columns of the source."""
         width = self.preparation.n_raw
@@ -243,9 +271,21 @@ class Model:
             If a column or a value is missing, or is no number where the source had numbers.
         """
         if isinstance(X, Rows):
-            check_match(self, X, "the model")
-            scores = [self._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
+            model = matched(self, X, "the model")
+            scores = [model._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
+        if issparse(X) and self._of_svmlight and X.shape[1] != self.n_features:
+            X = csr_array(X)
+            width = max(X.shape[1], self.n_features)
+            X = csr(X.data, X.indices, X.indptr, width)
+            if width > self.n_features:
+                warnings.warn(
+                    f"the rows have {width} columns and the model {self.n_features}: those beyond "
+                    "count as columns that are 0 in every row of the fit, as LIBSVM has it",
+                    UserWarning,
+                    stacklevel=2,
+                )
+                return self.widened(width).scores(X, prepared=prepared)
         if not prepared and (self.preparation.changes or not is_matrix(X)):
             X = prepared_rows(self.preparation, X)
         return self._scores(csr_array(X) if issparse(X) else X)
@@ -440,6 +480,30 @@ class Model:
         """
         with opened(path) as (record, array):
             return cls(**_fields(record, array))
+
+
+def _padded(rows: Features, width: int) -> Features:
+    """Return the rows with columns of zeros added up to a width."""
+    if isinstance(rows, csr_array):
+        return csr(rows.data, rows.indices, rows.indptr, width)
+    return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
+
+
+def matched(model: Model, dataset: Rows, name: str) -> Model:
+    """Return the model that scores a store: itself, or one for more columns of svmlight files.
+
+    LIBSVM takes a column that no support vector has as one that is 0 in all of them.
+
+    Raises
+    ------
+    InputError
+        If the store does not match: see `check_match`.
+    """
+    base = getattr(dataset, "manifest", {}).get("extra", {}).get("index_base")
+    if base is not None and model._of_svmlight and dataset.n_features > model.n_features:
+        model = model.widened(dataset.n_features)
+    check_match(model, dataset, name)
+    return model
 
 
 def check_match(model: Model, dataset: Rows, name: str) -> None:
