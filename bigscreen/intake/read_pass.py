@@ -19,7 +19,7 @@ from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.order import Order
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features, coarse, plain_label
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, NoRows
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.needs import check_source
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, Block, OtherFile, Reader
@@ -128,20 +128,19 @@ class Reading:
         stop = self.request.rows[1]
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
+        last_read: Reader | None = None
         for reader, blocks in self._opened(each, anywhere):
             if self.spill is not None:
                 self._intake.next_source()
-            for block in blocks:
-                for part in _storable(block, reader):
-                    self._take(part, reader)
-                found.source_rows = block.first_row + block.X.shape[0]
-                self._note_base(reader)
-                done, total = reader.progress()
-                report({"source": found.source, "bytes": done, "total": total, "rows": found.rows})
-                self._save_if_due()
-                if stop is not None and found.offset + found.source_rows >= stop:
-                    break
-            self._note_base(reader)
+            try:
+                self._read(reader, blocks, report)
+                last_read = reader
+            except NoRows as error:
+                if not last:
+                    raise
+                found.empty.append(found.source)
+                if len(found.empty) > last:
+                    raise InputError(f"none of {last + 1} sources holds a row: {error}") from None
             ended = stop is not None and found.offset + found.source_rows >= stop
             if ended or found.source == last:
                 found.finished = True
@@ -159,8 +158,30 @@ class Reading:
                 f"there is no row in the range {first}:{'' if stop is None else stop} of the "
                 "source; give a range within it."
             )
-        self._intake.finish(reader)
+        if last_read is not None:
+            self._intake.finish(last_read)
         self._save()
+
+    def _read(self, reader: Reader, blocks: Iterable[Block], report: Report) -> None:
+        """Take the blocks of one source, as far as the range of rows that was requested goes.
+
+        Raises
+        ------
+        NoRows
+            If it holds no row.
+        """
+        found, stop = self.found, self.request.rows[1]
+        for block in blocks:
+            for part in _storable(block, reader):
+                self._take(part, reader)
+            found.source_rows = block.first_row + block.X.shape[0]
+            self._note_base(reader)
+            done, total = reader.progress()
+            report({"source": found.source, "bytes": done, "total": total, "rows": found.rows})
+            self._save_if_due()
+            if stop is not None and found.offset + found.source_rows >= stop:
+                break
+        self._note_base(reader)
 
     def _opened(
         self, each: Each, anywhere: Each | None
@@ -181,8 +202,12 @@ class Reading:
 
     def _one(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         """The reader of a source whose turn it is, and its blocks as they are read."""
-        found, reader = self.found, self.request.openers[k]()
-        skip = found.source_rows
+        found, skip = self.found, self.found.source_rows
+        try:
+            reader = self.request.openers[k]()
+        except NoRows as error:
+            empty = _Empty(error)
+            return empty, empty.blocks()
         if k == len(self.request.openers) - 1:
             # Only here: of any other source all rows must be counted.
             skip = max(skip, self.request.rows[0] - found.offset)
@@ -320,6 +345,7 @@ class Reading:
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
             left_out=getattr(reader, "left_out", []),
+            index_names=getattr(reader, "index_names", []),
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})
@@ -382,6 +408,34 @@ class Reading:
         known.unknown = {int(c): count for c, count in new.pop("unknown", {}).items()}
         for name, value in new.items():
             setattr(known, name, value)
+
+
+class _Empty:
+    """A source that was found to hold no row when it was opened.
+
+    Parameters
+    ----------
+    error : NoRows
+        What `blocks` raises.
+    """
+
+    names: list[str] | None = None
+    n_features: int | None = None
+    sparse = False
+
+    def __init__(self, error: NoRows) -> None:
+        self._error = error
+        self.categories: dict[int, list[str]] = {}
+        self.unseen: dict[int, int] = {}
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes read and bytes in all: none."""
+        return 0, 0
+
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
+        """Raise NoRows when the first block is asked for."""
+        yield from ()
+        raise self._error
 
 
 def _whole(opened: Callable[[], Reader]) -> _Open | None:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
+from bigscreen.data.texts import same_truth
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, OtherFile
@@ -24,6 +25,7 @@ from bigscreen.intake.readers.categories import (
     Typed,
     date_format,
 )
+from bigscreen.intake.readers.columns import index_columns
 from bigscreen.intake.readers.delimited import TableColumns
 from bigscreen.intake.readers.table import asked_kinds
 from bigscreen.intake.readers.text import missing_value
@@ -101,16 +103,22 @@ class ArrowReader:
         twice = [column for column, times in Counter(names).items() if times > 1]
         if twice:
             raise InputError(f"{name}: two columns are named {twice[0]!r}; rename one.")
-        chosen = TableColumns.choose(name, len(names), names, label, weight, drop, columns, like)
-        self._columns, self._names, self.left_out = chosen, names, chosen.left_out
-        self.names: list[str] | None = [names[f] for f in chosen.features]
-        self.n_features: int | None = len(chosen.features)
         types = [schema.field(f).type for f in range(len(names))]
-        self.text_names = [names[f] for f in range(len(names)) if self._is_text(types[f])]
-        """Columns whose batches may come as dictionaries."""
         asked = asked_kinds(
             name, names, len(names), categorical, dict(dates or {}), dict(hashed or {})
         )
+        metadata = (schema.metadata or {}).get(b"pandas")
+        index = index_columns(names, metadata, lambda f: self._arrow.types.is_integer(types[f]))
+        index = [f for f in index if f not in asked]
+        chosen = TableColumns.choose(
+            name, len(names), names, label, weight, drop, columns, like, index
+        )
+        self._columns, self._names = chosen, names
+        self.left_out, self.index_names = chosen.left_out, chosen.index_names
+        self.names: list[str] | None = [names[f] for f in chosen.features]
+        self.n_features: int | None = len(chosen.features)
+        self.text_names = [names[f] for f in range(len(names)) if self._is_text(types[f])]
+        """Columns whose batches may come as dictionaries."""
         kinds = {j: asked.get(f) or self._kind(types[f]) for j, f in enumerate(chosen.features)}
         coded = self._arrow.types.is_dictionary  # what is said to be kinds is no dates
         texts = {j: names[f] for j, f in enumerate(chosen.features) if f not in asked}
@@ -327,7 +335,9 @@ class ArrowReader:
         table = {name: code for code, name in enumerate(names)}
         codes = []
         for text in texts:
-            if text not in table and self._typed.categories[j] is None:
+            if text not in table and (alike := same_truth(text, names)) is not None:
+                table[text] = table[alike]
+            elif text not in table and self._typed.categories[j] is None:
                 table[text] = len(names)
                 names.append(text)
             codes.append(table.get(text, -1))

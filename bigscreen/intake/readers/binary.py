@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.limits import check_regular, most_memory, npy_bytes, npy_header, read_values
-from bigscreen.errors import InputError, in_units
+from bigscreen.errors import InputError, NoRows, in_units
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
@@ -403,7 +403,8 @@ class MatrixReader:
         shape = opened.X.shape
         place = opened.name or "the array"
         if len(shape) < 2 or shape[0] < 1:
-            raise InputError(f"{place}: X has the shape {shape}; it needs rows and columns.")
+            kind = NoRows if shape[:1] == (0,) else InputError
+            raise kind(f"{place}: X has the shape {shape}; it needs rows and columns.")
         self.sparse = opened.sparse
         self.categories: dict[int, list[str]] = {}
         self.unseen: dict[int, int] = {}
