@@ -33,7 +33,7 @@ _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "ARFF": (ArffReader, _TABLE),
     "HDF5": (open_hdf5, (*_COLUMNS, "h5_x", "h5_y", "memory")),
     "NPY": (open_npy, (*_COLUMNS, "labels_file", "memory")),
-    "NPZ": (open_npz, (*_COLUMNS, "memory")),
+    "NPZ": (open_npz, (*_COLUMNS, "labels_file", "memory")),
     "IDX": (open_idx, ("label", "labels_file")),
     "Parquet": (ParquetReader, (*_FRAME, "memory")),
 }
