@@ -333,13 +333,14 @@ class Reading:
         row_bytes = size * X.shape[1]
         if isinstance(X, csr_array):
             row_bytes = (4 + size) * len(X.data) // X.shape[0]
+        kinds, dates = self._kinds_elsewhere(reader)
         shape = Shape(
             sparse=sparse,
             width=None if sparse else X.shape[1],
             weighted=weighted,
             names=reader.names,
-            categorical=sorted(reader.categories),
-            dates={str(c): form for c, form in getattr(reader, "dates", {}).items()},
+            categorical=sorted({*reader.categories, *kinds}),
+            dates={str(c): form for c, form in {**getattr(reader, "dates", {}), **dates}.items()},
             hashed={str(c): bits for c, bits in getattr(reader, "hashed", {}).items()},
             bits=bucket_bits(self.request.expected_bytes),
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
@@ -349,6 +350,29 @@ class Reading:
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})
+
+    def _kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str]]:
+        """Return the columns that are blank in the first source and of texts, or dates, in another.
+
+        Later sources are opened, but not read, until each blank column is known.
+        """
+        categorical: list[int] = []
+        dates: dict[int, str] = {}
+        blank = set() if self.request.like is not None else {*getattr(reader, "blank", ())}
+        for opened in self.request.openers[self.found.source + 1 :]:
+            if not blank:
+                break
+            try:
+                other = opened()
+            except InputError:
+                continue  # it is reported when it is read
+            if other.names != reader.names:
+                continue
+            known = blank - {*getattr(other, "blank", ())}
+            blank -= known
+            categorical += [c for c in known if c in other.categories]
+            dates |= {c: form for c, form in getattr(other, "dates", {}).items() if c in known}
+        return categorical, dates
 
     def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
         order = Order(self.request.seed, self.request.shuffle, shape.bits, shape.rows_per_bucket)

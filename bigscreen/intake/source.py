@@ -169,6 +169,7 @@ class Intake:
         InputError
             Naming the row, if it does not fit the ones before or `like`.
         """
+        X = self._adopted(X, reader)
         self._check(X, weight, reader, where)
         if reader.categories:
             X = self._categories(X, reader)
@@ -176,6 +177,21 @@ class Intake:
         if not self.unlabelled:
             self._check_missing(missing, where)
         return X, y
+
+    def _adopted(self, X: Features, reader: Reader) -> Features:
+        """Take a column that is blank in a source as categorical if it is so in another source.
+
+        Every value is the category of what is missing then.
+        """
+        blank: set[int] = getattr(reader, "blank", set()) & {*self.shape.categorical}
+        if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
+            return X
+        columns = [c for c in sorted(blank) if np.isnan(X[:, c]).all()]
+        X = X.copy()
+        X[:, columns] = 0
+        for c in columns:
+            reader.categories[c] = [ABSENT]
+        return X
 
     def _check(
         self, X: Features, weight: NDArray[Any] | None, reader: Reader, where: Where

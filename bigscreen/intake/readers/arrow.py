@@ -25,7 +25,7 @@ from bigscreen.intake.readers.categories import (
     Typed,
     date_format,
 )
-from bigscreen.intake.readers.columns import index_columns
+from bigscreen.intake.readers.columns import check_amounts, index_columns
 from bigscreen.intake.readers.delimited import TableColumns
 from bigscreen.intake.readers.table import asked_kinds
 from bigscreen.intake.readers.text import missing_value
@@ -80,6 +80,8 @@ class ArrowReader:
 
     sparse = False
     _done = 0
+    blank: set[int]
+    """Columns of X that hold nothing but missing values, so that nothing says what they are of."""
 
     def __init__(
         self,
@@ -131,12 +133,19 @@ class ArrowReader:
         self._typed = learnt if like is None else Typed.of(like)
         typed = {**self._typed.categories, **self._typed.hashed, **self._typed.dates}
         for j, f in enumerate(chosen.features):
+            if self._arrow.types.is_null(types[f]) and not missing.allowed:
+                raise InputError(
+                    f"{name}: every value of the column {names[f]!r} is missing; say what stands "
+                    "for such values (`impute='median'`), or `drop` the column."
+                )
             if j not in typed and not self._is_number(types[f]):
                 raise InputError(
                     f"{name}: column {names[f]!r} holds {types[f]}, neither numbers nor texts that "
                     "are known as categories; drop it."
                 )
         self.dates, self.hashed = self._typed.dates, self._typed.hashed
+        null = self._arrow.types.is_null
+        self.blank = {j for j, f in enumerate(chosen.features) if j not in typed and null(types[f])}
         self._restart()
 
     def first_rows(self, names: list[str]) -> Any:
@@ -183,7 +192,9 @@ class ArrowReader:
         if not words:
             return TEXT
         row = int(np.argmax(at == texts.index(words[0])))
-        form = date_format(words, f"{self._name}, row {row}, column {name!r}")
+        place = f"{self._name}, row {row}, column {name!r}"
+        check_amounts(words, place, "convert the column to numbers")
+        form = date_format(words, place)
         return TEXT if form is None else Kind("date", form)
 
     def _is_text(self, kind: Any) -> bool:

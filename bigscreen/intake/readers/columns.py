@@ -1,4 +1,4 @@
-"""Columns of any table: which of them hold the index of a data frame, not a measurement."""
+"""Columns of any table: which hold the index of a data frame, which amounts that are no numbers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,54 @@ import json
 import re
 from collections.abc import Callable, Sequence
 
+from bigscreen.errors import InputError
+from bigscreen.intake.readers.decimals import GROUPERS
+
 _WRITTEN_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
 """Names that pandas, pyarrow and dask give to an index without a name."""
+
+_GROUPED = re.compile(
+    rf"[+-]?(?:\d+(?:,\d+)+(?:\.\d*)?|\d{{1,3}}(?:[{GROUPERS}]\d{{3}})+(?:[.,]\d*)?)"
+)
+"""A number with a comma, or with thousands set apart: 1,200.5 and 1 234 567,8."""
+
+_SIGN = r"[%\u2030$\u20ac\u00a3\u00a5\u20b9\u00a2]"
+_NUMBER = rf"[+-]?\d(?:[\d.,{GROUPERS}]*\d)?"
+_WITH_UNIT = re.compile(
+    rf"{_SIGN}\s?{_NUMBER}|{_NUMBER}\s?{_SIGN}|([A-Z]{{3}})\s{_NUMBER}|{_NUMBER}\s([^\W\d_]{{1,4}})"
+)
+"""A number with a unit: $5, 5 %, EUR 10 and 10 kg, but not 4wd."""
+
+
+def check_amounts(words: Sequence[str], place: str, instead: str | None) -> None:
+    """Refuse a column whose texts are amounts: as categories they would have no order.
+
+    Parameters
+    ----------
+    words : sequence of str
+        The different texts of the column that are neither numbers nor missing values.
+    place : str
+        Where the first of them stands.
+    instead : str or None
+        What to do about numbers with commas or marks of thousands; None: they were looked for
+        already, so that what looks like one is none.
+
+    Raises
+    ------
+    InputError
+    """
+    if instead is not None and all(map(_GROUPED.fullmatch, words)):
+        mark = "a comma" if "," in words[0] else "marks of thousands"
+        raise InputError(
+            f"{place}: {words[0]!r} has {mark}: {instead}, or say that the column is `categorical`."
+        )
+    found = [_WITH_UNIT.fullmatch(word) for word in words]
+    units = {match[1] or match[2] for match in found if match}
+    if all(found) and len(units) == 1:
+        raise InputError(
+            f"{place}: {words[0]!r} is a number with a unit: write the numbers without it, say "
+            "that the column is `categorical`, or `drop` it."
+        )
 
 
 def index_columns(

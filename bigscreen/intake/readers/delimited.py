@@ -207,6 +207,8 @@ class DelimitedReader:
         missing: Missing = NONE,
     ) -> None:
         self._missing = missing
+        # Columns of X that hold nothing but missing values in the first rows.
+        self.blank: set[int] = set()
         self.path, self.layout, self.columns = located(path), layout, columns
         self.left_out, self.index_names = columns.left_out, columns.index_names
         self.n_features: int | None = len(columns.features)

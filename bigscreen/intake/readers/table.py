@@ -32,7 +32,7 @@ from bigscreen.intake.readers.categories import (
     Typed,
     date_format,
 )
-from bigscreen.intake.readers.columns import index_columns
+from bigscreen.intake.readers.columns import check_amounts, index_columns
 from bigscreen.intake.readers.decimals import check_decimal, plainly
 from bigscreen.intake.readers.delimited import (
     LABEL_NAMES,
@@ -55,7 +55,15 @@ if TYPE_CHECKING:
 
 _EXCEL = re.compile(rb"sep=(.)\r?")
 """A first line by which Excel says what separates columns."""
-_COMMA = re.compile(r"[+-]?\d+(?:,\d+)+(?:\.\d*)?")
+
+
+_SAY_DECIMAL = (
+    "say whether a comma stands before decimals (`decimal=','`) or sets thousands apart "
+    "(`decimal='.'`)"
+)
+
+BLANK = Kind("blank")
+"""Of a column whose values are all missing in the first rows of a file."""
 
 
 class TableReader(DelimitedReader):
@@ -132,13 +140,17 @@ class TableReader(DelimitedReader):
             super().__init__(path, layout, chosen, Typed.of(like), missing)
             return
         kinds: dict[int, Kind] = {}
+        blank = set()
         for j, f in enumerate(chosen.features):
             kind = asked_for.get(f)
             if kind is None and fields is not None:
                 kind = _found_kind(fields, f, missing)
-            if kind is not None:
+            if kind == BLANK:
+                blank.add(j)
+            elif kind is not None:
                 kinds[j] = kind
         super().__init__(path, layout, chosen, Typed.learnt(kinds), missing)
+        self.blank = blank
 
 
 def asked_kinds(
@@ -180,7 +192,13 @@ def _is_whole(fields: Fields | None, f: int) -> bool:
 
 
 def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
-    """What a column holds, None for numbers; InputError if it holds both texts and numbers."""
+    """Return what a column holds, None for numbers and `BLANK` where every value is missing.
+
+    Raises
+    ------
+    InputError
+        If it holds both texts and numbers.
+    """
     buf, starts, ends = fields.column(f)
     plain = np.empty(len(starts), bool)
     values = np.empty(len(starts))
@@ -198,13 +216,12 @@ def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
     texts = [plainly(text.strip(), decimal) for text in encoder.texts()]
     words = [text for text in texts if text not in missing and exact_number(text) is None]
     if not words:
-        return None
-    place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
-    if decimal is None and all(_COMMA.fullmatch(word) for word in words):
-        raise InputError(
-            f"{place}: {words[0]!r} has a comma: say whether it stands before decimals "
-            "(`decimal=','`) or sets thousands apart (`decimal='.'`)."
+        numbers = np.any(plain & ~missing.holes(values)) or any(
+            exact_number(text) is not None for text in texts if text not in missing
         )
+        return None if numbers else BLANK
+    place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
+    check_amounts(words, place, _SAY_DECIMAL if decimal is None else None)
     amounts = [text for text in texts if exact_number(text) is not None]
     if np.any(plain & ~missing.holes(values)) or not all(map(missing.marked, amounts)):
         raise InputError(
