@@ -51,8 +51,8 @@ def check_amounts(words: Sequence[str], place: str, instead: str | None) -> None
     units = {match[1] or match[2] for match in found if match}
     if all(found) and len(units) == 1:
         raise InputError(
-            f"{place}: {words[0]!r} is a number with a unit: write the numbers without it, say "
-            "that the column is `categorical`, or `drop` it."
+            f"{place}: {words[0]!r} is a number with a unit: write numbers without their units, "
+            "say that the column is `categorical`, or `drop` it."
         )
 
 
