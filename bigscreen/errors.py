@@ -17,6 +17,10 @@ class InputError(ValueError):
     """
 
 
+class NoRows(InputError):
+    """A source without any row: next to other sources it is skipped."""
+
+
 class TimeOver(Exception):
     """The time budget ended before there was a result; the message says what is kept."""
 

@@ -112,7 +112,7 @@ def predict(
       bigscreen predict model.bsm test.store p.csv --workers 4
     """
     from bigscreen.data.dataset import Dataset
-    from bigscreen.model.model import Model, check_match
+    from bigscreen.model.model import Model, matched
     from bigscreen.model.predict import Meaning, check_suffix, write_predictions
     from bigscreen.report import report
 
@@ -128,7 +128,7 @@ def predict(
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
     dataset = Dataset.open(store)
-    check_match(fitted, dataset, model)
+    fitted = matched(fitted, dataset, model)
     with each_chunk(where, dataset, deadline) as each:
         counts = write_predictions(
             fitted,
@@ -227,7 +227,7 @@ def evaluate(
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.evaluate import evaluate as compare
-    from bigscreen.model.model import Model, check_match
+    from bigscreen.model.model import Model, matched
     from bigscreen.report import evaluation, report
 
     check_json(json_file, model)
@@ -237,7 +237,7 @@ def evaluate(
     if threshold is not None:
         fitted = fitted.thresholded(threshold)
     dataset = Dataset.open(store)
-    check_match(fitted, dataset, model)
+    fitted = matched(fitted, dataset, model)
     with each_chunk(where, dataset) as each:
         record = compare(fitted, dataset, each, positive, curves=page is not None)
     if json_file:

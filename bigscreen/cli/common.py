@@ -22,7 +22,7 @@ import click
 from bigscreen.cli.signals import INTERRUPTED, closing, exit_code, held_back, orderly
 from bigscreen.errors import InputError, TimeOver, reason_of
 from bigscreen.files.output import claimed_stdout, destination, held, written_through
-from bigscreen.files.printable import printable
+from bigscreen.files.printable import print_any_text, printable
 from bigscreen.files.remote import is_url, located
 from bigscreen.files.work import in_use
 
@@ -65,6 +65,7 @@ class Commands(click.Group):
         run = partial(super().main, args, prog_name, complete_var, standalone_mode=False, **extra)
         if not standalone_mode:
             return run()
+        print_any_text()
         with orderly(last=args is None):
             return self._run(run)
 

@@ -75,7 +75,7 @@ def explain(
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.dependence import dependence
     from bigscreen.model.explain import carried, importance
-    from bigscreen.model.model import Model, check_match
+    from bigscreen.model.model import Model, matched
     from bigscreen.report import report
 
     if row is not None and column is not None:
@@ -83,7 +83,7 @@ def explain(
     check_json(json_file, model)
     fitted = Model.load(model)
     dataset = Dataset.open(store)
-    check_match(fitted, dataset, model)
+    fitted = matched(fitted, dataset, model)
     if row is not None:
         found = carried(fitted, dataset, row)
         if json_file:

@@ -100,7 +100,7 @@ def column_names(
     "--labels",
     "labels_file",
     metavar="FILE",
-    help="Labels of IDX images or an NPY file.  "
+    help="Labels of IDX images, an NPY file or an NPZ file of scipy's.  "
     "[default for IDX: the file of the usual name beside the images]",
 )
 @click.option("--h5-x", metavar="NAME", help="Dataset of an HDF5 file with the columns.")

@@ -207,6 +207,13 @@ def csr(
     return out
 
 
+def padded(rows: Features, width: int) -> Features:
+    """Return the rows with columns of zeros added up to a width."""
+    if isinstance(rows, csr_array):
+        return csr(rows.data, rows.indices, rows.indptr, width)
+    return np.pad(rows, ((0, 0), (0, width - rows.shape[1])))
+
+
 def csr_slice(X: csr_array, start: int, stop: int) -> csr_array:
     """Rows start..stop of `X`, sharing its data."""
     first, last = X.indptr[start], X.indptr[stop]

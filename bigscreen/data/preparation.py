@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -117,6 +117,28 @@ class Preparation:
         for column, values in self.categories.items():
             widths[column] = len(values)
         return np.cumsum(widths) - widths
+
+    def widened(self, n_raw: int) -> Preparation:
+        """Return the preparation with columns added that are 0 in every row it was learnt from.
+
+        Parameters
+        ----------
+        n_raw : int
+            Source columns of the result, at least as many as here; none may be categorical.
+        """
+        more = n_raw - (n_raw if self.n_raw is None else self.n_raw)
+        by = divisor(self.scaling) if self.scaling.startswith("divide") else None
+
+        def padded(values: NDArray[np.float64] | None, value: float) -> NDArray[Any] | None:
+            return None if values is None else np.append(values, np.full(more, value))
+
+        return replace(
+            self,
+            n_raw=n_raw,
+            fill=padded(self.fill, 0),
+            offset=padded(self.offset, 0),
+            factor=padded(self.factor, 1 / by if by else 1),
+        )
 
     def fills(self, sparse: bool) -> bool:
         """Whether the scaling leaves no zeros in rows that come `sparse`, or in categories."""

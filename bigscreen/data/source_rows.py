@@ -91,10 +91,13 @@ def _check_width(preparation: Preparation, width: int) -> None:
 def _columns(X: Any, names: list[str] | None) -> list[Any] | None:
     """The source's columns of a table or of records; None of anything else."""
     if isinstance(X, Mapping):
-        table: Mapping[str, Any] = X
+        table: Mapping[str, Any] = _Named(X, [*X])
     elif hasattr(X, "columns") and hasattr(X, "__getitem__"):
-        table = _Table(X)
+        named = getattr(X, "column_names", None)  # Arrow's columns are the columns themselves
+        table = _Named(X, [*(X.columns if named is None else named)])
     elif isinstance(X, Sequence) and len(X) and isinstance(X[0], Mapping):
+        if not all(isinstance(name, str) for name in X[0]):
+            X = [_Named(record, [*record]) for record in X]
         known = list(X[0]) if names is None else names
         for row, record in enumerate(X):
             for name in known:
@@ -115,16 +118,25 @@ def _columns(X: Any, names: list[str] | None) -> list[Any] | None:
     return [table[name] for name in names]
 
 
-class _Table(Mapping[str, Any]):
-    """A data frame or an Arrow table as a mapping of columns."""
+class _Named(Mapping[str, Any]):
+    """A table or a record as a mapping whose keys are texts, as the names of a store's columns.
 
-    def __init__(self, table: Any) -> None:
+    Parameters
+    ----------
+    table : data frame, Arrow table or mapping
+    names : list
+        Names of its columns: texts, numbers, tuples.
+    """
+
+    def __init__(self, table: Any, names: list[Any]) -> None:
         self._table = table
-        named = getattr(table, "column_names", None)  # Arrow's columns are the columns themselves
-        self._names = list(table.columns if named is None else named)
+        self._names = {name_text(name): name for name in names}
+        self._texts = [*map(name_text, names)] if len(self._names) < len(names) else []
 
     def __getitem__(self, name: str) -> Any:
-        return self._table[name]
+        if self._texts.count(name) > 1:
+            raise InputError(f"two columns are named {name!r}; rename one")
+        return self._table[self._names[name]]
 
     def __iter__(self) -> Any:
         return iter(self._names)
@@ -133,14 +145,26 @@ class _Table(Mapping[str, Any]):
         return len(self._names)
 
 
+def name_text(name: Any) -> str:
+    """Return the text that a column's name is in a store: what Arrow makes of a pandas name."""
+    if isinstance(name, tuple):
+        return str(tuple(map(name_text, name)))
+    return name.decode() if isinstance(name, bytes) else str(name)
+
+
 def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float64]:
     """Columns as numbers (rows, n_raw), categories by their codes."""
     _check_width(preparation, len(columns))
     arrays = [np.asarray(column) for column in columns]
-    rows = len(arrays[0]) if arrays else 0
+    rows = arrays[0].size if arrays else 0
     out = np.empty((rows, len(arrays)))
     for j, values in enumerate(arrays):
         name = f"column {preparation.names[j]!r}" if preparation.names else f"column {j + 1}"
+        if not values.ndim:
+            raise InputError(
+                f"{name} is a single value; give one row as a list of one record, [{{...}}], or "
+                "each column as a list"
+            )
         if values.shape != (rows,):
             raise InputError(f"{name} has shape {values.shape}, and others have {rows} rows")
         if j in preparation.hashed:

@@ -85,6 +85,13 @@ def same_truth(text: str, known: Sequence[str]) -> str | None:
     return next((name for name in known if name.casefold() == bare), None)
 
 
+def truth_of(value: Any) -> int | None:
+    """Return 1 or 0 for a truth value (true, False, 1, 0.0, ...), None for any other value."""
+    if isinstance(value, str):
+        return {"true": 1, "false": 0}.get(value.casefold())
+    return int(value) if value in (0, 1) else None
+
+
 def bucket_names(bits: int) -> list[str]:
     """What the buckets are called as categories, in their order."""
     width = len(str((1 << bits) - 1))

@@ -24,6 +24,14 @@ from bigscreen.numerics.rows import FloatArray
 KERNELS = {"linear": "linear", "polynomial": "polynomial", "rbf": "rbf", "sigmoid": "sigmoid"}
 """Those that both have, and their names there."""
 
+PARAMETERS = {
+    "linear": (),
+    "polynomial": ("degree", "gamma", "coef0"),
+    "rbf": ("gamma",),
+    "sigmoid": ("gamma", "coef0"),
+}
+"""The parameters of each kernel, which a model file must name."""
+
 TYPES = {
     "c_svc": "classifier",
     "nu_svc": "classifier",
@@ -166,12 +174,15 @@ def _machine(name: str, head: dict[str, list[str]], lines: Any) -> Model:
         raise ValueError(f"{count} support vectors of {classes} classes")
     coef, rows = _support(lines, count, width)
     rho = np.array([float(each) for each in head["rho"]])
-    kernel = make_kernel(
-        kernel_name,
-        float(head.get("gamma", ["1"])[0]),
-        int(head.get("degree", ["3"])[0]),
-        float(head.get("coef0", ["0"])[0]),
-    )
+    absent = [each for each in PARAMETERS[kernel_name] if not head.get(each)]
+    if absent:
+        raise InputError(
+            f"{name} names no {absent[0]}, which its {kernel_name} kernel needs and LIBSVM always "
+            "writes; restore the line or train the model again"
+        )
+    # A parameter that the kernel does not have may be any number.
+    gamma, degree, coef0 = (head.get(each, ["1"])[0] for each in ("gamma", "degree", "coef0"))
+    kernel = make_kernel(kernel_name, float(gamma), int(degree), float(coef0))
     labels: list[Any] = {"regressor": [], "one-class": [-1, 1]}.get(kind, [])
     if kind == "classifier":
         labels = [int(each) for each in head["label"]]

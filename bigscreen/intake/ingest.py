@@ -235,7 +235,10 @@ def ingest(
     if isinstance(elsewhere, RemotePath) and (elsewhere / MANIFEST).exists() and not overwrite:
         raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
     gaps = Missing(tuple(marks), fills or drop_missing)
-    inputs = inputs_of(sources, {**options, "missing": gaps})
+    follow: dict[str, Any] = {}
+    if known is not None and known.n_raw is not None:
+        follow["like"] = with_absent(known) if drop_missing else known
+    inputs = inputs_of(sources, {**options, **follow, "missing": gaps})
     choices = {
         "holdout": holdout,
         "seed": seed,
@@ -261,8 +264,7 @@ def ingest(
     options["memory"] = allowed  # not of the job: it decides nothing of what comes out
     if pattern is not None and pattern.index_base is not None and zero_based == "auto":
         options["zero_based"] = pattern.index_base == 0
-    if known is not None and known.n_raw is not None:
-        options["like"] = with_absent(known) if drop_missing else known
+    options |= follow
     request = Request(
         names=[source.name for source in inputs],
         openers=[partial(source.open, options) for source in inputs],
@@ -521,6 +523,8 @@ def pattern_of(like: str | os.PathLike[str] | Dataset | Model | Preparation) -> 
         like = Dataset.open(like, verify=False) if located(like).is_dir() else Model.load(like)
     if isinstance(like, Model):
         preparation = like.preparation
+        if preparation.n_raw is None:  # of an imported model, or one fitted to arrays
+            preparation = replace(preparation, n_raw=like.n_features)
         if like.kind == "regressor":  # fitted to arrays it need not say so
             preparation = replace(preparation, labels=None)
         exact = like.landmarks is not None and like.landmarks.dtype == np.float64

@@ -20,7 +20,7 @@ from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.order import Order
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features, coarse, fits, plain_label, spreads
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, NoRows
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.needs import check_source
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, Block, OtherFile, Reader
@@ -155,32 +155,31 @@ class Reading:
         if self.found.finished:
             return
         try:
-            self._read(report, each, anywhere)
+            self._read_all(report, each, anywhere)
         except _NeedsFloat64Error:
             # What was read before is rounded, so all of it is read again.
             self._start(wide=True)
             self.journal.write({"wide": True})
-            self._read(report, each, anywhere)
+            self._read_all(report, each, anywhere)
 
-    def _read(self, report: Report, each: Each, anywhere: Each | None) -> None:
+    def _read_all(self, report: Report, each: Each, anywhere: Each | None) -> None:
         """Read from where the spill ends until all rows are in it."""
         found, stop = self.found, self.request.rows[1]
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
+        last_read: Reader | None = None
         for reader, blocks in self._opened(each, anywhere):
             if self.spill is not None:
                 self._intake.next_source()
-            for block in blocks:
-                for part in _storable(block, reader):
-                    self._take(part, reader)
-                found.source_rows = block.first_row + block.X.shape[0]
-                self._note_base(reader)
-                done, total = reader.progress()
-                report({"source": found.source, "bytes": done, "total": total, "rows": found.rows})
-                self._save_if_due()
-                if stop is not None and found.offset + found.source_rows >= stop:
-                    break
-            self._note_base(reader)
+            try:
+                self._read(reader, blocks, report)
+                last_read = reader
+            except NoRows as error:
+                if not last:
+                    raise
+                found.empty.append(found.source)
+                if len(found.empty) > last:
+                    raise InputError(f"none of {last + 1} sources holds a row: {error}") from None
             ended = stop is not None and found.offset + found.source_rows >= stop
             if ended or found.source == last:
                 found.finished = True
@@ -198,8 +197,30 @@ class Reading:
                 f"there is no row in the range {first}:{'' if stop is None else stop} of the "
                 "source; give a range within it."
             )
-        self._intake.finish(reader)
+        if last_read is not None:
+            self._intake.finish(last_read)
         self._save()
+
+    def _read(self, reader: Reader, blocks: Iterable[Block], report: Report) -> None:
+        """Take the blocks of one source, as far as the range of rows that was requested goes.
+
+        Raises
+        ------
+        NoRows
+            If it holds no row.
+        """
+        found, stop = self.found, self.request.rows[1]
+        for block in blocks:
+            for part in _storable(block, reader):
+                self._take(part, reader)
+            found.source_rows = block.first_row + block.X.shape[0]
+            self._note_base(reader)
+            done, total = reader.progress()
+            report({"source": found.source, "bytes": done, "total": total, "rows": found.rows})
+            self._save_if_due()
+            if stop is not None and found.offset + found.source_rows >= stop:
+                break
+        self._note_base(reader)
 
     def _opened(
         self, each: Each, anywhere: Each | None
@@ -221,8 +242,12 @@ class Reading:
     def _one(self, k: int, each: Each, anywhere: Each | None) -> _Open:
         """The reader of a source whose turn it is, and its blocks as they are read."""
         name = self.request.names[k]
-        with _blamed_on(name):
-            reader, blocks = self._begun(k, each, anywhere)
+        try:
+            with _blamed_on(name):
+                reader, blocks = self._begun(k, each, anywhere)
+        except NoRows as error:
+            empty = _Empty(error)
+            return empty, empty.blocks()
         return reader, _reading(name, blocks)
 
     def _begun(self, k: int, each: Each, anywhere: Each | None) -> _Open:
@@ -370,22 +395,47 @@ class Reading:
         row_bytes = size * X.shape[1]
         if isinstance(X, csr_array):
             row_bytes = (4 + size) * len(X.data) // X.shape[0]
+        kinds, dates = self._kinds_elsewhere(reader)
         shape = Shape(
             sparse=sparse,
             width=None if sparse else X.shape[1],
             weighted=block.weight is not None,
             names=reader.names,
-            categorical=sorted(reader.categories),
-            dates={str(c): form for c, form in getattr(reader, "dates", {}).items()},
+            categorical=sorted({*reader.categories, *kinds}),
+            dates={str(c): form for c, form in {**getattr(reader, "dates", {}), **dates}.items()},
             hashed={str(c): bits for c, bits in getattr(reader, "hashed", {}).items()},
             bits=bucket_bits(self.request.expected_bytes),
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
             left_out=getattr(reader, "left_out", []),
             spread=None if sparse or wide else spreads(block.X).tolist(),
+            index_names=getattr(reader, "index_names", []),
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})
+
+    def _kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str]]:
+        """Return the columns that are blank in the first source and of texts, or dates, in another.
+
+        Later sources are opened, but not read, until each blank column is known.
+        """
+        categorical: list[int] = []
+        dates: dict[int, str] = {}
+        blank = set() if self.request.like is not None else {*getattr(reader, "blank", ())}
+        for opened in self.request.openers[self.found.source + 1 :]:
+            if not blank:
+                break
+            try:
+                other = opened()
+            except InputError:
+                continue  # it is reported when it is read
+            if other.names != reader.names:
+                continue
+            known = blank - {*getattr(other, "blank", ())}
+            blank -= known
+            categorical += [c for c in known if c in other.categories]
+            dates |= {c: form for c, form in getattr(other, "dates", {}).items() if c in known}
+        return categorical, dates
 
     def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
         order = Order(self.request.seed, self.request.shuffle, shape.bits, shape.rows_per_bucket)
@@ -462,6 +512,34 @@ def _reading(name: str, blocks: Iterable[Block]) -> Iterator[Block]:
     """Yield the blocks of a source."""
     with _blamed_on(name):
         yield from blocks
+
+
+class _Empty:
+    """A source that was found to hold no row when it was opened.
+
+    Parameters
+    ----------
+    error : NoRows
+        What `blocks` raises.
+    """
+
+    names: list[str] | None = None
+    n_features: int | None = None
+    sparse = False
+
+    def __init__(self, error: NoRows) -> None:
+        self._error = error
+        self.categories: dict[int, list[str]] = {}
+        self.unseen: dict[int, int] = {}
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes read and bytes in all: none."""
+        return 0, 0
+
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
+        """Raise NoRows when the first block is asked for."""
+        yield from ()
+        raise self._error
 
 
 def _whole(opened: Callable[[], Reader]) -> _Open | None:

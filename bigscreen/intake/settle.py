@@ -23,7 +23,7 @@ from bigscreen.fleet.protocol import Each
 from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
 from bigscreen.intake.profile import MOST_COLUMNS, TableProfile, nearly_alike
 from bigscreen.intake.read_pass import Reading, Report
-from bigscreen.intake.source import FEW_LABELS, MAX_LABELS, known_codes, settle
+from bigscreen.intake.source import FEW_LABELS, MAX_LABELS, known_codes, plain_truths, settle
 from bigscreen.intake.spill import Journal
 from bigscreen.intake.write_pass import (
     Spilled,
@@ -204,12 +204,18 @@ class Build:
         like, n_raw = self.wanted.like, self.found.width - (self.found.index_base or 0)
         if like is None or like.n_raw is None:
             return n_raw
-        if n_raw > like.n_raw:
+        if n_raw > like.n_raw and (like.names or like.categories):
             raise InputError(
-                f"the indices are 0-based and go up to {n_raw - 1}, and the store it shall be like "
-                f"has {like.n_raw} columns; check whether the source belongs to it."
+                f"the indices of the source go up to column {n_raw}, and the store it shall be "
+                f"like has {like.n_raw} columns with names; check whether the source belongs to it."
             )
-        return like.n_raw
+        if n_raw > like.n_raw:  # of svmlight files alone
+            self.notes.append(
+                f"the columns {like.n_raw + 1} to {n_raw} of the source are beyond those of the "
+                "store or model it shall be like: they are kept as columns that are 0 in every row "
+                "there, as LIBSVM takes them."
+            )
+        return max(n_raw, like.n_raw)
 
     def _transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
         """Settle columns, categories and layout; the scaling, where it must be measured, is not."""
@@ -217,6 +223,8 @@ class Build:
         positive = labels[1] if labels and self.wanted.positive is not None else None
         recode: dict[int, NDArray[np.int32]] = {}
         kinds = sum(len(texts) - 1 for texts in found.categories.values())
+        if like is not None and like.n_raw is not None and n_raw > like.n_raw:
+            like = like.widened(n_raw)
         width = (like and like.n_features) or n_raw + kinds
         stores = len(self.wanted.paths)
         dense = self.wanted.layout == "dense" or not self.shape.sparse
@@ -376,6 +384,19 @@ class Build:
                 f"{len(shape.left_out)} column(s) that the store to be like does not have are left "
                 f"out: {some}{more}."
             )
+        if shape.index_names:
+            some = ", ".join(map(repr, shape.index_names[:NAMED]))
+            self.notes.append(
+                f"the column(s) {some} hold the index of a data frame (names or numbers of its "
+                "rows) and are left out; --columns takes them as features."
+            )
+        if found.empty:
+            names = [self.wanted.extra["sources"][k] for k in found.empty[:NAMED]]
+            more = ", ..." if len(found.empty) > NAMED else ""
+            self.notes.append(
+                f"{len(found.empty)} source(s) hold no row and are skipped: "
+                f"{', '.join(names)}{more}."
+            )
         if found.dropped:
             some = "; ".join(found.dropped_rows[:NAMED])
             more = "; ..." if found.dropped > NAMED else ""
@@ -393,7 +414,11 @@ class Build:
                 f"the label {' and '.join(numbers)} is a label, though missing names it: marks "
                 "that are numbers speak of features (and targets) alone."
             )
-        pair = nearly_alike(found.labels) if like is None and not self.wanted.regression else None
+        pair = (
+            nearly_alike(plain_truths(found.labels))
+            if like is None and not self.wanted.regression
+            else None
+        )
         if pair:
             self.notes.append(
                 f"the labels {pair} differ in case or blanks alone and count as two: write them "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from bigscreen.data.layout import Features, Label
 from bigscreen.data.missing import ABSENT
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_targets, plain_label
+from bigscreen.data.texts import truth_of
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.readers.delimited import DelimitedReader
@@ -64,6 +65,8 @@ class Found:
         Rows that were left out as they lack something.
     dropped_rows : list of str
         Where the first of them are, and what they lack.
+    empty : list of int
+        The sources that hold no row.
     labels : list
         Raw labels, in order of first appearance.
     categories : dict of int to list of str
@@ -82,6 +85,7 @@ class Found:
     rounded: bool = False
     index_base: int | None = None
     finished: bool = False
+    empty: list[int] = field(default_factory=list)
     unseen: dict[int, int] = field(default_factory=dict)
     unknown: dict[int, int] = field(default_factory=dict)
     dropped: int = 0
@@ -109,6 +113,7 @@ class Shape:
     hashed: dict[str, int] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
     spread: list[float] | None = None
+    index_names: list[str] = field(default_factory=list)
 
 
 class Intake:
@@ -172,6 +177,7 @@ class Intake:
         InputError
             Naming the row, if it does not fit the ones before or `like`.
         """
+        X = self._adopted(X, reader)
         self._check(X, weight, reader, where)
         if reader.categories:
             X = self._categories(X, reader)
@@ -179,6 +185,21 @@ class Intake:
         if not self.unlabelled:
             self._check_missing(missing, where)
         return X, y
+
+    def _adopted(self, X: Features, reader: Reader) -> Features:
+        """Take a column that is blank in a source as categorical if it is so in another source.
+
+        Every value is the category of what is missing then.
+        """
+        blank: set[int] = getattr(reader, "blank", set()) & {*self.shape.categorical}
+        if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
+            return X
+        columns = [c for c in sorted(blank) if np.isnan(X[:, c]).all()]
+        X = X.copy()
+        X[:, columns] = 0
+        for c in columns:
+            reader.categories[c] = [ABSENT]
+        return X
 
     def _check(
         self, X: Features, weight: NDArray[Any] | None, reader: Reader, where: Where
@@ -222,8 +243,9 @@ class Intake:
                     f"has {n_raw}."
                 )
             return
-        base = reader.index_base() if isinstance(reader, SvmlightReader) else 0
-        largest = n_raw + base - 1
+        if isinstance(reader, SvmlightReader):
+            return  # such files do not say how wide their rows are
+        largest = n_raw - 1
         if len(above := np.flatnonzero(X.indices > largest)):
             row = int(np.searchsorted(X.indptr, above[0], side="right")) - 1
             raise InputError(
@@ -388,9 +410,26 @@ def known_codes(values: list[Label], labels: list[Label], positive: Label | None
     """
     if positive is not None:
         wanted = plain_label(positive)
-        return np.array([int(value == wanted) for value in values], np.int32)
-    codes = {plain_label(label): code for code, label in enumerate(labels)}
+        truth = truth_of(wanted)
+        return np.array(
+            [v == wanted or (truth is not None and truth_of(v) == truth) for v in values], np.int32
+        )
+    codes: dict[Any, int] = {plain_label(label): code for code, label in enumerate(labels)}
+    if {truth_of(label) for label in labels} == {0, 1}:
+        # Tables hold truth values as texts in one format and as 0 and 1 in another.
+        codes |= {truth_of(label): code for code, label in enumerate(labels)}
+        return np.array([codes.get(truth_of(value), -1) for value in values], np.int32)
     return np.array([codes.get(value, -1) for value in values], np.int32)
+
+
+def plain_truths(values: Sequence[Label]) -> list[Label]:
+    """Return the labels with 1 and 0 for truth values, if all of them are truth values.
+
+    A column of them is of texts in CSV and of truth values in Parquet and data frames.
+    """
+    truths = [truth_of(value) for value in values]
+    found = [truth for truth in truths if truth is not None]
+    return [*found] if len(found) == len(truths) else [*values]
 
 
 def settle(
@@ -398,13 +437,15 @@ def settle(
 ) -> tuple[list[Label], NDArray[np.int32]]:
     """Decide the labels of a new store, and the code of each raw label.
 
-    Numbers ascend; if a single label is a text, all are taken as texts and sorted as such.
+    Numbers ascend; if a single label is a text, all are taken as texts and sorted as such. Truth
+    values are 0 and 1 if there is nothing else: see `plain_truths`.
 
     Raises
     ------
     InputError
         If there are fewer than `least` labels or more than `most`, or `positive` is not among them.
     """
+    values = plain_truths(values)
     if positive is None and len(values) > most:
         numbers = not any(isinstance(value, str) for value in values)
         some = ", ".join(repr(value) for value in values[:3])
@@ -414,7 +455,7 @@ def settle(
             f"column as the label, or allow so many labels (`max_kinds={len(values)}`)."
         )
     texts = any(isinstance(value, str) for value in values)
-    labels = sorted([str(v) for v in values] if texts else values)
+    labels = sorted({str(v) for v in values} if texts else {*values})
     if len(labels) < least:
         raise InputError(
             f"every row has the label {labels[0] if labels else None!r}: a classifier needs at "
@@ -424,7 +465,7 @@ def settle(
     if positive is None:
         codes = {label: code for code, label in enumerate(labels)}
         return labels, np.array([codes[str(v) if texts else v] for v in values], np.int32)
-    wanted = plain_label(positive)
+    wanted = plain_truths([*values, plain_label(positive) or 0])[-1]
     if wanted not in values:
         some = ", ".join(map(str, labels[:10]))
         raise InputError(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigscreen.data.layout import Features
+from bigscreen.data.layout import Features, padded
 from bigscreen.model.file import packed, unpacked
 from bigscreen.numerics.rows import FloatArray
 
@@ -72,6 +72,18 @@ class FoldMachines:
         )
         if not same:
             raise ValueError("the machines of the folds have another number of columns")
+
+    def widened(self, width: int, linear: bool) -> FoldMachines:
+        """Return the machines for rows of more columns, each 0 in every row of the fit.
+
+        ``linear``: the coefficients are of the columns.
+        """
+        if linear:
+            added = width - self.coef.shape[2]
+            return replace(self, coef=np.pad(self.coef, ((0, 0), (0, 0), (0, added))))
+        if self.landmarks is None:
+            return self
+        return replace(self, landmarks=padded(self.landmarks, width))
 
     def to_arrays(self) -> tuple[str, dict[str, NDArray[Any]]]:
         """How the landmarks are stored ("shared": with the model's), and arrays."""

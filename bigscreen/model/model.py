@@ -1,6 +1,7 @@
 """A fitted model: what it scores and decides, and how it goes to a file and comes back."""
 
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.layout import Features
+from bigscreen.data.layout import Features, csr, padded, sqnorms
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.source_rows import is_matrix, prepared_rows
@@ -223,6 +224,36 @@ class Model:
         return scorer_of(self.kernel, rows, support, coef, folds.intercept.ravel(), self._fine)
 
     @property
+    def _of_svmlight(self) -> bool:
+        """Whether the fit's rows had columns by number, of which only the largest tells a width."""
+        return self.provenance.get("index_base") is not None and not self.preparation.categories
+
+    def widened(self, n_features: int) -> Self:
+        """Return the model for rows with more columns, which are 0 in every row of the fit.
+
+        Parameters
+        ----------
+        n_features : int
+            Columns of the rows, at least as many as the model has. Those that are added count in
+            distances, and in inner products not at all.
+        """
+        coef, gate, folds = self.coef, self.gate, self.fold_machines
+        if self.landmarks is None:
+            coef = np.pad(coef, ((0, 0), (0, n_features - coef.shape[1])))
+        if gate is not None:
+            gate = replace(gate, landmarks=padded(gate.landmarks, n_features))
+        if folds is not None:
+            folds = folds.widened(n_features, linear=self.landmarks is None)
+        return replace(
+            self,
+            landmarks=None if self.landmarks is None else padded(self.landmarks, n_features),
+            coef=coef,
+            gate=gate,
+            fold_machines=folds,
+            preparation=self.preparation.widened(n_features),
+        )
+
+    @property
     def n_features_in_(self) -> int:
         """Columns of the source."""
         width = self.preparation.n_raw
@@ -260,10 +291,11 @@ class Model:
             If a column or a value is missing, or is no number where the source had numbers.
         """
         if isinstance(X, Rows):
-            check_match(self, X, "the model")
-            scores = [self._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
+            model = matched(self, X, "the model")
+            scores = [model._scores(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return np.concatenate(scores)[np.argsort(X.row_ids(0, X.n_rows))]
-        return self._scores(self._features(X, prepared))
+        model, rows = self._matching(X, prepared)
+        return model._scores(rows)
 
     def evidence(self, X: Any, *, prepared: bool = False) -> Evidence:
         """What probabilities and label sets are read off; X as `scores` takes it.
@@ -275,16 +307,33 @@ class Model:
         """
         _ = self.calibrated
         if isinstance(X, Rows):
-            check_match(self, X, "the model")
-            parts = [self._evidence(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
+            model = matched(self, X, "the model")
+            parts = [model._evidence(X.X(*X.chunk(k))) for k in range(X.n_chunks)]
             return Evidence.joined(parts).among(np.argsort(X.row_ids(0, X.n_rows)))
-        return self._evidence(self._features(X, prepared))
+        model, rows = self._matching(X, prepared)
+        return model._evidence(rows)
 
-    def _features(self, X: Any, prepared: bool) -> Features:
-        """Features of rows that are not a data set."""
-        if not prepared and (self.preparation.changes or not is_matrix(X)):
-            X = prepared_rows(self.preparation, X)
-        return csr_array(X) if issparse(X) else X
+    def _matching(self, X: Any, prepared: bool) -> tuple[Self, Features]:
+        """Return features of rows that are not a data set, and the model that scores them.
+
+        The model is another one for sparse rows with more columns than the fit's svmlight rows.
+        """
+        model = self
+        if issparse(X) and self._of_svmlight and X.shape[1] != self.n_features:
+            X = csr_array(X)
+            width = max(X.shape[1], self.n_features)
+            X = csr(X.data, X.indices, X.indptr, width)
+            if width > self.n_features:
+                warnings.warn(
+                    f"the rows have {width} columns and the model {self.n_features}: those beyond "
+                    "count as columns that are 0 in every row of the fit, as LIBSVM has it",
+                    UserWarning,
+                    stacklevel=3,
+                )
+                model = self.widened(width)
+        if not prepared and (model.preparation.changes or not is_matrix(X)):
+            X = prepared_rows(model.preparation, X)
+        return model, csr_array(X) if issparse(X) else X
 
     def _evidence(self, X: Features) -> Evidence:
         scores, folds = self._scores(X), self.fold_machines
@@ -495,6 +544,23 @@ class Model:
         """
         with opened(path) as (record, array):
             return cls(**_fields(record, array))
+
+
+def matched(model: Model, dataset: Rows, name: str) -> Model:
+    """Return the model that scores a store: itself, or one for more columns of svmlight files.
+
+    LIBSVM takes a column that no support vector has as one that is 0 in all of them.
+
+    Raises
+    ------
+    InputError
+        If the store does not match: see `check_match`.
+    """
+    base = getattr(dataset, "manifest", {}).get("extra", {}).get("index_base")
+    if base is not None and model._of_svmlight and dataset.n_features > model.n_features:
+        model = model.widened(dataset.n_features)
+    check_match(model, dataset, name)
+    return model
 
 
 def check_match(model: Model, dataset: Rows, name: str) -> None:

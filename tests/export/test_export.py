@@ -239,3 +239,27 @@ def test_exports_know_the_marks_of_missing_values(tmp_path):
     X[1, 1] = np.nan
     made, _ = pipeline(model)
     np.testing.assert_allclose(made.decision_function(X), model.scores(X)[:, 0], atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "absent"),
+    [
+        ("rbf", "gamma"),
+        ("polynomial", "degree"),
+        ("polynomial", "gamma"),
+        ("polynomial", "coef0"),
+        ("sigmoid", "gamma"),
+        ("sigmoid", "coef0"),
+    ],
+)
+def test_a_file_of_libsvm_without_a_parameter_of_its_kernel_is_refused(tmp_path, kernel, absent):
+    lines = {"degree": "degree 2", "gamma": "gamma 0.5", "coef0": "coef0 1"}
+    rest = "nr_class 2\ntotal_sv 1\nrho 0\nlabel 1 0\nnr_sv 1 0\nSV\n1 1:2\n"
+    head = f"svm_type c_svc\nkernel_type {kernel}\n"
+    path = tmp_path / "m.model"
+    path.write_text(head + "\n".join(lines.values()) + "\n" + rest)
+    assert read_libsvm(path).n_features == 1
+    for line in ("", absent):  # the line is missing, or its number is
+        path.write_text(head + "\n".join([*(lines | {absent: line}).values()]) + "\n" + rest)
+        with pytest.raises(InputError, match=f"names no {absent}, which its {kernel} kernel needs"):
+            read_libsvm(path)

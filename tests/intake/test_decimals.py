@@ -12,7 +12,8 @@ from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers.decimals import _write, plainly
 
-WAYS = {",": [".", " ", "'"], ".": [",", " ", "'"]}
+GROUPERS = [" ", "'", "\u2019", "\u00a0", "\u2009", "\u202f"]
+WAYS = {",": [".", *GROUPERS], ".": [",", *GROUPERS]}
 
 
 def written(value, decimal, group, digits=2):
@@ -22,7 +23,7 @@ def written(value, decimal, group, digits=2):
 
 
 @pytest.mark.parametrize("decimal", [",", "."])
-@pytest.mark.parametrize("way", [0, 1, 2])
+@pytest.mark.parametrize("way", range(7))
 def test_numbers_are_those_that_are_meant(tmp_path, monkeypatch, decimal, way):
     take_small_steps(monkeypatch)
     rng = np.random.default_rng(0)
@@ -72,14 +73,19 @@ def test_what_is_no_such_number_is_said(tmp_path):
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.text("0123456789.,' +-eE", max_size=12).map(str.strip), st.sampled_from(",."))
+@given(
+    st.text("0123456789.,' +-eE\u2019\u00a0\u2009\u202f\u2014", max_size=12).map(str.strip),
+    st.sampled_from(",."),
+)
+@example("1\u202f234\u00a0567,8", ",")
 @example("1.234.567,8", ",")
 @example("12.34", ",")
 @example("-1,5E+03", ",")
 @example(",", ",")
 def test_the_compiled_loop_writes_what_the_pattern_says(text, decimal):
     buf = np.frombuffer(bytearray(text.encode() + b"\n"), np.uint8)
-    starts, ends = np.zeros((1, 1), np.int32), np.full((1, 1), len(text), np.int32)
+    size = len(text.encode())
+    starts, ends = np.zeros((1, 1), np.int32), np.full((1, 1), size, np.int32)
     wrong = _write(buf, starts, ends, np.zeros(1, np.int64), ord(decimal))
     out = buf[: ends[0, 0]].tobytes().decode()
     assert out == plainly(text, decimal)
@@ -89,3 +95,61 @@ def test_the_compiled_loop_writes_what_the_pattern_says(text, decimal):
         except ValueError:
             return
         assert wrong == (0, 0), "a point that would be taken for a decimal one is refused"
+
+
+def test_thousands_in_latin_1(tmp_path):
+    lines = ["a;price", "1\xa0234,5;2\xa0000", "2,5;1\xa0000\xa0000"]
+    (tmp_path / "a.csv").write_bytes("\n".join(lines).encode("latin-1"))
+    made = ingest(tmp_path / "a.csv", tmp_path / "s", decimal=",", regression=True).store
+    order = np.argsort(made.row_ids(0, 2))
+    assert made.X(0, 2)[order, 0].tolist() == [1234.5, 2.5]
+    assert made.y(0, 2)[order].tolist() == [2000, 1_000_000]
+
+
+AMOUNTS = {
+    "1\u00a0234": "has marks of thousands",
+    "1\u202f234,5": "has a comma",
+    "1\u2019234.5": "has marks of thousands",
+    "-12 345": "has marks of thousands",
+    "1,234": "has a comma",
+    "5 %": "is a number with a unit",
+    "5%": "is a number with a unit",
+    "1,5\u202f%": "is a number with a unit",
+    "10 EUR": "is a number with a unit",
+    "EUR 10": "is a number with a unit",
+    "$1,200": "is a number with a unit",
+    "10\u20ac": "is a number with a unit",
+    "3 kg": "is a number with a unit",
+}
+
+
+@pytest.mark.parametrize("kind", ["csv", "among numbers", "frame", "parquet"])
+@pytest.mark.parametrize("text", AMOUNTS)
+def test_amounts_are_no_kinds(tmp_path, kind, text):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"a": [text, text, "" if kind == "csv" else text], "label": [0, 1, 0]})
+    source, how = frame, {}
+    if kind == "parquet":
+        source = tmp_path / "a.parquet"
+        frame.to_parquet(source)
+    elif kind != "frame":
+        source, how = tmp_path / "a.csv", {"delimiter": ";"}
+        first = "a;label\n7;0\n" if kind == "among numbers" else "a;label\n"
+        source.write_text(first + frame.to_csv(sep=";", index=False, header=False))
+    with pytest.raises(InputError, match=AMOUNTS[text]) as found:
+        ingest(source, tmp_path / "s", drop_missing=True, **how)
+    assert "`categorical`" in str(found.value) and "'a'" in str(found.value)
+    if "unit" not in AMOUNTS[text]:
+        assert ("`decimal=','`" in str(found.value)) == (source is not frame and kind != "parquet")
+    made = ingest(source, tmp_path / "s", categorical=["a"], drop_missing=True, **how)
+    assert text in made.store.preparation.categories[0]
+
+
+@pytest.mark.parametrize("texts", [["4wd", "2wd"], ["10 Mar", "3 Apr"], ["1 Oak St", "2 Elm St"]])
+def test_texts_with_numbers_are_kinds(tmp_path, texts):
+    (tmp_path / "a.csv").write_text(
+        "a,label\n" + "".join(f"{t},{i}\n" for i, t in enumerate(texts))
+    )
+    assert ingest(tmp_path / "a.csv", tmp_path / "s").store.preparation.categories == {
+        0: sorted(texts)
+    }

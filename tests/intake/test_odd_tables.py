@@ -63,7 +63,7 @@ def test_truth_values_in_any_case_are_two_kinds(tmp_path):
 def test_numbers_with_units_are_told_from_texts(tmp_path, form):
     rng = np.random.default_rng(0)
     rows = [f'"{form.format(v)}",{"ab"[i % 2]}' for i, v in enumerate(rng.lognormal(7, 1, 300))]
-    with pytest.raises(InputError, match="'x' has .*write numbers without their units"):
+    with pytest.raises(InputError, match="line 2, .*'x'.*: write numbers without their units"):
         ingest(table(tmp_path / "a.csv", "x,y", *rows), tmp_path / "s", label="y", header=True)
     names = [f"user-{i},{'ab'[i % 2]}" for i in range(300)]
     with pytest.raises(InputError, match="each would be a feature: leave it out"):

@@ -11,9 +11,10 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.base import Block, Reader, Source, base_name
-from bigscreen.intake.readers.binary import open_hdf5, open_idx, open_npy, open_npz
+from bigscreen.intake.readers.binary import open_hdf5, open_idx, open_npy
 from bigscreen.intake.readers.delimited import LABEL_NAMES
 from bigscreen.intake.readers.frames import FrameReader, is_frame
+from bigscreen.intake.readers.npz import open_npz
 from bigscreen.intake.readers.parquet import ParquetReader
 from bigscreen.intake.readers.python import python_reader
 from bigscreen.intake.readers.svmlight import SvmlightReader
@@ -33,7 +34,7 @@ _FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "ARFF": (ArffReader, _TABLE),
     "HDF5": (open_hdf5, (*_COLUMNS, "h5_x", "h5_y", "memory")),
     "NPY": (open_npy, (*_COLUMNS, "labels_file", "memory")),
-    "NPZ": (open_npz, (*_COLUMNS, "memory")),
+    "NPZ": (open_npz, (*_COLUMNS, "labels_file", "memory")),
     "IDX": (open_idx, ("label", "labels_file")),
     "Parquet": (ParquetReader, (*_FRAME, "memory")),
 }

@@ -12,7 +12,7 @@ from scipy.sparse import csr_array
 
 from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
@@ -101,7 +101,8 @@ def read_header(path: str | Place) -> Header:
             elif not text.lower().startswith("@relation"):
                 raise InputError(f"{place}: {text[:40]!r} does not belong in an ARFF header.")
     what = "row after @data" if first_line else "@data line"
-    raise InputError(f"{path} has no {what}: check that it is a whole ARFF file.")
+    kind = NoRows if first_line else InputError
+    raise kind(f"{path} has no {what}: check that it is a whole ARFF file.")
 
 
 def _lines(source: Source) -> Iterator[tuple[int, int, bytes]]:

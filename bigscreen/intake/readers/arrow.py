@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
+from bigscreen.data.texts import same_truth
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, OtherFile
@@ -24,6 +25,7 @@ from bigscreen.intake.readers.categories import (
     Typed,
     date_format,
 )
+from bigscreen.intake.readers.columns import check_amounts, index_columns
 from bigscreen.intake.readers.delimited import TableColumns
 from bigscreen.intake.readers.table import asked_kinds
 from bigscreen.intake.readers.text import missing_value
@@ -78,6 +80,8 @@ class ArrowReader:
 
     sparse = False
     _done = 0
+    blank: set[int]
+    """Columns of X that hold nothing but missing values, so that nothing says what they are of."""
 
     def __init__(
         self,
@@ -101,16 +105,22 @@ class ArrowReader:
         twice = [column for column, times in Counter(names).items() if times > 1]
         if twice:
             raise InputError(f"{name}: two columns are named {twice[0]!r}; rename one.")
-        chosen = TableColumns.choose(name, len(names), names, label, weight, drop, columns, like)
-        self._columns, self._names, self.left_out = chosen, names, chosen.left_out
-        self.names: list[str] | None = [names[f] for f in chosen.features]
-        self.n_features: int | None = len(chosen.features)
         types = [schema.field(f).type for f in range(len(names))]
-        self.text_names = [names[f] for f in range(len(names)) if self._is_text(types[f])]
-        """Columns whose batches may come as dictionaries."""
         asked = asked_kinds(
             name, names, len(names), categorical, dict(dates or {}), dict(hashed or {})
         )
+        metadata = (schema.metadata or {}).get(b"pandas")
+        index = index_columns(names, metadata, lambda f: self._arrow.types.is_integer(types[f]))
+        index = [f for f in index if f not in asked]
+        chosen = TableColumns.choose(
+            name, len(names), names, label, weight, drop, columns, like, index
+        )
+        self._columns, self._names = chosen, names
+        self.left_out, self.index_names = chosen.left_out, chosen.index_names
+        self.names: list[str] | None = [names[f] for f in chosen.features]
+        self.n_features: int | None = len(chosen.features)
+        self.text_names = [names[f] for f in range(len(names)) if self._is_text(types[f])]
+        """Columns whose batches may come as dictionaries."""
         kinds = {j: asked.get(f) or self._kind(types[f]) for j, f in enumerate(chosen.features)}
         coded = self._arrow.types.is_dictionary  # what is said to be kinds is no dates
         texts = {j: names[f] for j, f in enumerate(chosen.features) if f not in asked}
@@ -123,12 +133,19 @@ class ArrowReader:
         self._typed = learnt if like is None else Typed.of(like)
         typed = {**self._typed.categories, **self._typed.hashed, **self._typed.dates}
         for j, f in enumerate(chosen.features):
+            if self._arrow.types.is_null(types[f]) and not missing.allowed:
+                raise InputError(
+                    f"{name}: every value of the column {names[f]!r} is missing; say what stands "
+                    "for such values (`impute='median'`), or `drop` the column."
+                )
             if j not in typed and not self._is_number(types[f]):
                 raise InputError(
                     f"{name}: column {names[f]!r} holds {types[f]}, neither numbers nor texts that "
                     "are known as categories; drop it."
                 )
         self.dates, self.hashed = self._typed.dates, self._typed.hashed
+        null = self._arrow.types.is_null
+        self.blank = {j for j, f in enumerate(chosen.features) if j not in typed and null(types[f])}
         self._restart()
 
     def first_rows(self, names: list[str]) -> Any:
@@ -175,7 +192,9 @@ class ArrowReader:
         if not words:
             return TEXT
         row = int(np.argmax(at == texts.index(words[0])))
-        form = date_format(words, f"{self._name}, row {row}, column {name!r}")
+        place = f"{self._name}, row {row}, column {name!r}"
+        check_amounts(words, place, "convert the column to numbers")
+        form = date_format(words, place)
         return TEXT if form is None else Kind("date", form)
 
     def _is_text(self, kind: Any) -> bool:
@@ -327,7 +346,9 @@ class ArrowReader:
         table = {name: code for code, name in enumerate(names)}
         codes = []
         for text in texts:
-            if text not in table and self._typed.categories[j] is None:
+            if text not in table and (alike := same_truth(text, names)) is not None:
+                table[text] = table[alike]
+            elif text not in table and self._typed.categories[j] is None:
                 table[text] = len(names)
                 names.append(text)
             codes.append(table.get(text, -1))

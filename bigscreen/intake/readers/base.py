@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from bigscreen.data.limits import check_regular, file_size
-from bigscreen.errors import InputError, reason_of
+from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.fleet.protocol import Each
 
@@ -200,7 +200,7 @@ class Source:
         self._raw.seek(0)
         if not head:
             self._raw.close()
-            raise InputError(f"{path} is empty: give a file with at least one row.")
+            raise NoRows(f"{path} is empty: give a file with at least one row.")
         wrap = next((w for magic, w in _MAGIC.items() if head.startswith(magic)), None)
         self.compressed = wrap is not None
         self._file: BinaryIO = wrap(self._raw) if wrap else self._raw
@@ -302,7 +302,7 @@ def _ends_in_returns(head: bytes, source: Source) -> bool:
 
 
 def _blank(source: Source) -> InputError:
-    return InputError(f"{source.path} is empty: give a file with at least one row.")
+    return NoRows(f"{source.path} is empty: give a file with at least one row.")
 
 
 class OtherFile(InputError):

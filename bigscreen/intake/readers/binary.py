@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import math
-import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +14,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
 from bigscreen.data.limits import check_regular, most_memory, npy_bytes, npy_header, read_values
-from bigscreen.errors import InputError, in_units, reason_of
+from bigscreen.errors import InputError, NoRows, in_units, reason_of
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
@@ -132,62 +130,23 @@ def open_npy(
         )
 
     def matrix() -> Matrix:
-        files: list[BinaryIO] = []
-
-        def rows(file: Path) -> StreamRows | ArrayRows:
-            check_regular(file)
-            try:
-                files.append(open(file, "rb"))  # noqa: SIM115 (mapped by the caller)
-            except OSError as error:
-                raise InputError(f"{file} cannot be opened: {reason_of(error)}.") from None
-            return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))
-
-        X, y = rows(path), None
+        files: list[Any] = []
+        X, y = rows_in(path, files, memory), None
         if labels_file is not None and label is None:
-            y = rows(Path(labels_file))
+            y = rows_in(Path(labels_file), files, memory)
         return Matrix(X, y, None, str(path), str(labels_file), False, path.stat().st_size, files)
 
     return MatrixReader(matrix, label, weight)
 
 
-def open_npz(
-    path: Path,
-    label: Column | Literal[False] | None,
-    weight: Column | None,
-    memory: int | None = None,
-) -> MatrixReader:
-    """Open an NPZ file with an array X, and y unless `label` is a column of X or False."""
+def rows_in(file: Path, files: list[Any], memory: int | None) -> StreamRows | ArrayRows:
+    """Return the rows of an NPY file, which is opened and added to `files`."""
+    check_regular(file)
     try:
-        with zipfile.ZipFile(path) as archive:
-            keys = [name.removesuffix(".npy") for name in archive.namelist()]
-    except zipfile.BadZipFile as error:
-        raise InputError(f"{path} is damaged ({error}): fetch the file again.") from None
-    x_key = _choose(path, keys, X_NAMES, "X")
-    y_key = _choose(path, keys, Y_NAMES, "y") if label is None else None
-
-    def matrix() -> Matrix:
-        archive = zipfile.ZipFile(path)
-
-        def rows(key: str) -> StreamRows | ArrayRows:
-            info = archive.getinfo(key + ".npy")
-            stream: Any = io.BufferedReader(archive.open(info))
-            return npy_rows(stream, path, info.file_size, most_memory(memory))
-
-        size = archive.getinfo(x_key + ".npy").file_size
-        y = None if y_key is None else rows(y_key)
-        return Matrix(rows(x_key), y, None, str(path), str(path), False, size, [archive])
-
-    return MatrixReader(matrix, label, weight)
-
-
-def _choose(path: Path, keys: Sequence[str], usual: Sequence[str], what: str) -> str:
-    found = [key for key in keys if key in usual]
-    if len(found) != 1:
-        raise InputError(
-            f"{path}: {'several arrays' if found else 'no array'} could be {what} (it holds "
-            f"{', '.join(keys[:20]) or 'nothing'}); name exactly one of them {what}."
-        )
-    return found[0]
+        files.append(open(file, "rb"))  # noqa: SIM115 (closed by who reads the rows)
+    except OSError as error:
+        raise InputError(f"{file} cannot be opened: {reason_of(error)}.") from None
+    return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))
 
 
 def open_hdf5(
@@ -410,7 +369,8 @@ class MatrixReader:
         shape = opened.X.shape
         place = opened.name or "the array"
         if len(shape) < 2 or shape[0] < 1:
-            raise InputError(f"{place}: X has the shape {shape}; it needs rows and columns.")
+            kind = NoRows if shape[:1] == (0,) else InputError
+            raise kind(f"{place}: X has the shape {shape}; it needs rows and columns.")
         self.sparse = opened.sparse
         self.categories: dict[int, list[str]] = {}
         self.unseen: dict[int, int] = {}
@@ -465,7 +425,7 @@ class MatrixReader:
             where = _places(matrix.name, start)
             y = weight = None
             if not issparse(X):
-                X = _numeric(X.reshape(stop - start, -1), where)
+                X = numeric(X.reshape(stop - start, -1), where)
             if self._label is not None:
                 y = X[:, self._label]
             elif matrix.y is not None and not self._without_labels:
@@ -473,7 +433,7 @@ class MatrixReader:
             if self._weight is not None:
                 weight = X[:, self._weight].astype(np.float64)
             elif matrix.weight is not None:
-                weight = _numeric(_flat(matrix.weight.read(start, stop)), where).astype(np.float64)
+                weight = numeric(_flat(matrix.weight.read(start, stop)), where).astype(np.float64)
             if len(self._features) < X.shape[1]:
                 X = X[:, self._features]
             self._done = stop
@@ -500,7 +460,7 @@ def _flat(values: Any) -> NDArray[Any]:
     return np.asarray(values).reshape(-1)
 
 
-def _numeric(values: NDArray[Any], where: Callable[[int], str]) -> NDArray[Any]:
+def numeric(values: NDArray[Any], where: Callable[[int], str]) -> NDArray[Any]:
     """Return float32 or float64 values; whole numbers of 8 or 16 bits fit float32 exactly."""
     values = np.asarray(values)
     if values.dtype in (np.float32, np.float64):

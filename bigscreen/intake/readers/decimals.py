@@ -11,8 +11,11 @@ from bigscreen.errors import InputError
 from bigscreen.intake.readers.text import Fields
 from bigscreen.numerics.rows import njit
 
-COMMA, POINT, APOSTROPHE, SPACE = 44, 46, 39, 32
+COMMA, POINT, APOSTROPHE, SPACE, NO_BREAK = 44, 46, 39, 32, 0xA0
 MARKS = (",", ".")
+
+GROUPERS = " '\u2019\u00a0\u2009\u202f"
+"""What sets thousands apart besides commas and points: blanks, narrow or not, and apostrophes."""
 
 
 def check_decimal(decimal: str | None) -> None:
@@ -31,18 +34,18 @@ def plainly(text: str, decimal: str | None) -> str:
     if decimal is None:
         return text
     other = MARKS[decimal == ","]
-    grouped = rf"\d{{1,3}}(?:[{other}' ]\d{{3}})+|\d+"
+    grouped = rf"\d{{1,3}}(?:[{other}{GROUPERS}]\d{{3}})+|\d+"
     pattern = rf"[+-]?(?=[^eE]*\d)(?:{grouped})?(?:\{decimal}\d*)?(?:[eE][+-]?\d+)?"
     if not re.fullmatch(pattern, text, re.ASCII):
         return text
-    return re.sub(rf"[{other}' ]", "", text).replace(decimal, ".")
+    return re.sub(rf"[{other}{GROUPERS}]", "", text).replace(decimal, ".")
 
 
 def write_plainly(fields: Fields, columns: list[int], decimal: str | None) -> None:
     """Write the numbers of some columns, in place, with a point and no marks of thousands.
 
-    Thousands are set apart by the comma or the point that is not the decimal mark, by blanks or
-    apostrophes, in groups of three digits; what is no such number stays as it is.
+    Thousands are set apart by the comma or the point that is not the decimal mark, by `GROUPERS`,
+    in groups of three digits; what is no such number stays as it is.
 
     Raises
     ------
@@ -58,6 +61,21 @@ def write_plainly(fields: Fields, columns: list[int], decimal: str | None) -> No
             f"{fields.place(row, f)}: {fields.text(row, f)!r} has a point where no thousands are "
             "set apart, and decimals are said to stand behind a comma."
         )
+
+
+@njit(cache=True, nogil=True)
+def _grouper(buf: NDArray[np.uint8], i: int, stop: int, other: int) -> int:
+    """Return the bytes of the mark of thousands at `i`, as UTF-8 (or Latin-1) has it; 0: none."""
+    c = buf[i]
+    if c in (other, APOSTROPHE, SPACE, NO_BREAK):
+        return 1
+    if c == 0xC2 and i + 1 < stop and buf[i + 1] == NO_BREAK:
+        return 2
+    if c == 0xE2 and i + 2 < stop and buf[i + 1] == 0x80:
+        last = buf[i + 2]
+        if last == 0xAF or last == 0x89 or last == 0x99:
+            return 3
+    return 0
 
 
 @njit(cache=True, nogil=True)
@@ -78,8 +96,9 @@ def _write(
             last = 0  # where the exponent begins
             whole, power, point = True, False, False
             number, grouped = True, True
-            for i in range(start, stop):
-                c = buf[i]
+            i, size = start, 1
+            while i < stop:
+                c, size = buf[i], 1
                 point = point or c == POINT
                 if c >= 48 and c <= 57:
                     digits += 1
@@ -88,7 +107,8 @@ def _write(
                 elif c == decimal and whole:
                     grouped = grouped and (group < 0 or group == 3)
                     whole, group = False, -1
-                elif whole and c in (other, APOSTROPHE, SPACE):
+                elif whole and _grouper(buf, i, stop, other):
+                    size = _grouper(buf, i, stop, other)
                     grouped = grouped and (group == 3 or (marks == 0 and 0 < digits <= 3))
                     marks, group = marks + 1, 0
                 elif (c == 101 or c == 69) and digits > 0 and not power:
@@ -99,15 +119,17 @@ def _write(
                 else:
                     number = number and c in (other, decimal)
                     grouped = False
+                i += size
             grouped = grouped and (group < 0 or group == 3) and digits > 0
             grouped = grouped and not (power and last == stop)
             if number and grouped:
-                to = start
-                for i in range(start, stop):
-                    c = buf[i]
-                    if c != other and c != APOSTROPHE and c != SPACE:
-                        buf[to] = POINT if c == decimal else c
+                to = i = start
+                while i < stop:
+                    size = _grouper(buf, i, stop, other)
+                    if not size:
+                        buf[to] = POINT if buf[i] == decimal else buf[i]
                         to += 1
+                    i += max(size, 1)
                 ends[r, f] = to
             elif number and point and decimal == COMMA and digits > 0 and wrong_row < 0:
                 wrong_row, wrong_column = r, f

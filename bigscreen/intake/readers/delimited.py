@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place, located
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import (
@@ -65,12 +65,15 @@ class TableColumns:
     features : list of int
     left_out : list of str
         Columns of the file alone, not of the store that it shall be like; nobody dropped them.
+    index_names : list of str
+        Columns that are left out because they hold the index of a data frame.
     """
 
     label: int | None
     weight: int | None
     features: list[int]
     left_out: list[str] = field(default_factory=list)
+    index_names: list[str] = field(default_factory=list)
 
     @staticmethod
     def choose(
@@ -82,13 +85,14 @@ class TableColumns:
         drop: Sequence[Column],
         columns: Sequence[Column] = (),
         like: Preparation | None = None,
+        index: Sequence[int] = (),
     ) -> TableColumns:
         """Return the choice; a label of None is a column with a usual name, or the last one.
 
         Features are those of ``columns``, or all if there are none, that are nothing else and not
         dropped, in the order of the file. Where the file and the store that it shall be ``like``
         have names, they are the store's columns, wherever the file has them, and a label of None
-        is none of them.
+        is none of them. Columns of an ``index`` are left out unless they are named.
 
         Raises
         ------
@@ -103,13 +107,17 @@ class TableColumns:
             _check_names(path, names, known)
             features = [names.index(name) for name in known]
             others = [f for f in range(count) if f not in {*features, *dropped, weight_at}]
-            at = _label_at(path, count, names, label, others)
-            left_out = [names[f] for f in others if f != at]
+            at = _label_at(path, count, names, label, others, index)
+            index = [f for f in others if f in index and f != at]
+            left_out = [names[f] for f in others if f != at and f not in index]
             _check_label(path, at, [*features, *dropped, weight_at])
-            return TableColumns(at, weight_at, features, left_out)
-        at = _label_at(path, count, names, label, range(count))
+            index_names = [names[f] for f in index]
+            return TableColumns(at, weight_at, features, left_out, index_names)
+        at = _label_at(path, count, names, label, range(count), index)
         out = [at, weight_at, *dropped]
-        kept = [find_column(path, count, names, column) for column in columns] or range(count)
+        kept = [find_column(path, count, names, column) for column in columns]
+        index = [f for f in index if f not in {*kept, *out}]
+        kept = kept or [f for f in range(count) if f not in index]
         features = [f for f in range(count) if f in kept and f not in out]
         if not features:
             raise InputError(
@@ -117,7 +125,8 @@ class TableColumns:
                 "and which columns are the label, the weight and dropped."
             )
         _check_label(path, at, out[1:])
-        return TableColumns(at, weight_at, features)
+        index_names = [names[f] for f in index] if names else []
+        return TableColumns(at, weight_at, features, index_names=index_names)
 
 
 def _label_at(
@@ -126,15 +135,17 @@ def _label_at(
     names: list[str] | None,
     label: Column | Literal[False] | None,
     among: Sequence[int],
+    index: Sequence[int],
 ) -> int | None:
-    """Position of the label's column; if nobody names it, one of some columns, or None."""
+    """Return the position of the label's column; if nobody names it, one of `among`, or None."""
     if label is False:
         return None
     if label is not None:
         return find_column(path, count, names, label)
-    named = {names[f].lower(): f for f in reversed(among)} if names else {}
+    named = {names[f].lower(): f for f in reversed(among) if f not in index} if names else {}
     usual = (named[name] for name in LABEL_NAMES if name in named)
-    return next(usual, count - 1 if count - 1 in among else None)
+    last = max((f for f in range(count) if f not in index), default=None)
+    return next(usual, last if last in among else None)
 
 
 def _check_label(path: str | Place, at: int | None, others: Sequence[int | None]) -> None:
@@ -196,8 +207,10 @@ class DelimitedReader:
         missing: Missing = NONE,
     ) -> None:
         self._missing = missing
+        # Columns of X that hold nothing but missing values in the first rows.
+        self.blank: set[int] = set()
         self.path, self.layout, self.columns = located(path), layout, columns
-        self.left_out = columns.left_out
+        self.left_out, self.index_names = columns.left_out, columns.index_names
         self.n_features: int | None = len(columns.features)
         names = layout.names
         self.names: list[str] | None = [names[f] for f in columns.features] if names else None
@@ -255,7 +268,7 @@ class DelimitedReader:
                     yield block
             records.finish()
         if row == 0:
-            raise InputError(f"{self.path} has no row after its header.")
+            raise NoRows(f"{self.path} has no row after its header.")
 
     def _tried(self, item: tuple[Piece, bool]) -> tuple[Piece, Parsed | None]:
         """A piece, parsed as if it began with a record, in line 0; None where that fails.

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.errors import InputError, reason_of
+from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
 from bigscreen.intake.readers.base import PIECE_BYTES
 
@@ -56,9 +56,23 @@ class FrameReader(ArrowReader):
         if _is_dask(frame):
             parts = (frame.partitions[k] for k in range(frame.npartitions))
             self._parts = [part.compute for part in parts]
-        first = next((t for t in map(self._table, self._parts) if t.num_rows), None)
+        tables = (table for table in map(self._table, self._parts) if table.num_rows)
+        first = next(tables, None)
         if first is None:
-            raise InputError(f"the {kind} has no row.")
+            raise NoRows(f"the {kind} has no row.")
+        schema = first.schema
+        null = self._arrow.types.is_null
+        # A partition without any value of a column does not say of which type the column is.
+        while any(null(field.type) for field in schema) and (other := next(tables, None)):
+            fields = [
+                other.schema.field(field.name)
+                if null(field.type) and field.name in other.schema.names
+                else field
+                for field in schema
+            ]
+            schema = self._arrow.schema(fields, schema.metadata)
+        if schema != first.schema:
+            first = first.cast(schema)
         rows = None if len(self._parts) > 1 else first.num_rows
         self._beside = [None if part is None else np.asarray(part) for part in (y, weight)]
         if y is not None:

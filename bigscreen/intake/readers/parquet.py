@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from bigscreen.data.limits import file_size, most_memory
-from bigscreen.errors import InputError, in_units, reason_of
+from bigscreen.errors import InputError, NoRows, in_units, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
@@ -44,7 +44,7 @@ class ParquetReader(ArrowReader):
             schema, rows, self._metadata = file.schema_arrow, file.metadata.num_rows, file.metadata
             self._check_sizes(file.metadata, most // 4)
         if rows == 0:
-            raise InputError(f"{path} has no row.")
+            raise NoRows(f"{path} has no row.")
         super().__init__(str(path), schema, rows, **options)
         self._whole_bytes = min(max(most // 128, WHOLE_BYTES), MOST_WHOLE_BYTES)
         groups = range(self._metadata.num_row_groups)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place, located
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
@@ -236,7 +236,7 @@ class SvmlightReader:
                 if parsed.begun > base.LONGEST_RECORD:
                     raise too_long(self.path, line)
         if first_row == 0:
-            raise InputError(f"{self.path} holds no row: there are only comments in it.")
+            raise NoRows(f"{self.path} holds no row: there are only comments in it.")
         self.n_features = max(self.max_index + 1 - self.index_base(), 0)
 
     def _tried(self, piece: Piece) -> tuple[Piece, Parsed | None]:

@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
@@ -14,7 +15,7 @@ import numpy as np
 from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import ISO_DATE
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import (
@@ -31,8 +32,10 @@ from bigscreen.intake.readers.categories import (
     Typed,
     date_format,
 )
+from bigscreen.intake.readers.columns import check_amounts, index_columns
 from bigscreen.intake.readers.decimals import check_decimal, plainly
 from bigscreen.intake.readers.delimited import (
+    LABEL_NAMES,
     Column,
     DelimitedReader,
     TableColumns,
@@ -52,7 +55,15 @@ if TYPE_CHECKING:
 
 _EXCEL = re.compile(rb"sep=(.)\r?")
 """A first line by which Excel says what separates columns."""
-_COMMA = re.compile(r"[+-]?\d+(?:,\d+)+(?:\.\d*)?")
+
+
+_SAY_DECIMAL = (
+    "say whether a comma stands before decimals (`decimal=','`) or sets thousands apart "
+    "(`decimal='.'`)"
+)
+
+BLANK = Kind("blank")
+"""Of a column whose values are all missing in the first rows of a file."""
 
 
 class TableReader(DelimitedReader):
@@ -114,23 +125,32 @@ class TableReader(DelimitedReader):
         dates, hashed = dict(dates or {}), dict(hashed or {})
         every = (label, weight, *drop, *columns, *categorical, *dates, *hashed)
         asked = [c for c in every if isinstance(c, str)]
-        layout = find_layout(path, delimiter, header, asked, missing, decimal)
+        known = (like.names if like is not None else None) or ()
+        layout = find_layout(path, delimiter, header, asked, missing, decimal, known)
         count, names = layout.columns, layout.names
-        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns, like)
+        fields: Fields | None = None
+        if like is None or layout.n_blank or (names and names[0] == "Unnamed: 0"):
+            with Source(path) as source:
+                fields = first_fields(source, layout)
+        asked_for = asked_kinds(path, names, count, categorical, dates, hashed)
+        index = index_columns(names, None, partial(_is_whole, fields), layout.n_blank)
+        index = [f for f in index if f not in asked_for]
+        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns, like, index)
         if like is not None:
             super().__init__(path, layout, chosen, Typed.of(like), missing)
             return
-        asked_for = asked_kinds(path, names, count, categorical, dates, hashed)
-        with Source(path) as source:
-            fields = first_fields(source, layout)
         kinds: dict[int, Kind] = {}
+        blank = set()
         for j, f in enumerate(chosen.features):
             kind = asked_for.get(f)
             if kind is None and fields is not None:
                 kind = _found_kind(fields, f, missing)
-            if kind is not None:
+            if kind == BLANK:
+                blank.add(j)
+            elif kind is not None:
                 kinds[j] = kind
         super().__init__(path, layout, chosen, Typed.learnt(kinds), missing)
+        self.blank = blank
 
 
 def asked_kinds(
@@ -161,8 +181,24 @@ def asked_kinds(
     return out
 
 
+def _is_whole(fields: Fields | None, f: int) -> bool:
+    """Whether a column holds whole numbers alone in the first rows of a file."""
+    if fields is None:
+        return False
+    buf, starts, ends = fields.column(f)
+    plain, values = np.empty(len(starts), bool), np.empty(len(starts))
+    mark_numbers(buf, starts, ends, values, plain)
+    return bool(np.all(plain & (values == np.floor(values))))
+
+
 def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
-    """What a column holds, None for numbers; InputError if it holds both texts and numbers."""
+    """Return what a column holds, None for numbers and `BLANK` where every value is missing.
+
+    Raises
+    ------
+    InputError
+        If it holds both texts and numbers.
+    """
     buf, starts, ends = fields.column(f)
     plain = np.empty(len(starts), bool)
     values = np.empty(len(starts))
@@ -180,13 +216,12 @@ def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
     texts = [plainly(text.strip(), decimal) for text in encoder.texts()]
     words = [text for text in texts if text not in missing and exact_number(text) is None]
     if not words:
-        return None
-    place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
-    if decimal is None and all(_COMMA.fullmatch(word) for word in words):
-        raise InputError(
-            f"{place}: {words[0]!r} has a comma: say whether it stands before decimals "
-            "(`decimal=','`) or sets thousands apart (`decimal='.'`)."
+        numbers = np.any(plain & ~missing.holes(values)) or any(
+            exact_number(text) is not None for text in texts if text not in missing
         )
+        return None if numbers else BLANK
+    place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
+    check_amounts(words, place, _SAY_DECIMAL if decimal is None else None)
     amounts = [text for text in texts if exact_number(text) is not None]
     if np.any(plain & ~missing.holes(values)) or not all(map(missing.marked, amounts)):
         raise InputError(
@@ -211,6 +246,7 @@ def find_layout(
     names_asked: Iterable[str] = (),
     missing: Missing = NONE,
     decimal: str | None = None,
+    known_names: Sequence[str] = (),
 ) -> Layout:
     """Return the layout of a comma, tab, semicolon, bar or space separated file.
 
@@ -223,16 +259,20 @@ def find_layout(
         Whether the first row holds names. Default: it does if it has text where numbers follow.
         A line that begins with # before the first row is a header if it has as many fields.
     names_asked : iterable of str, optional
-        Names of columns; a first row with one of them is a header.
+        Names of columns; a first row with one of them is a header. (A whole number is the position
+        of a column, and no evidence.)
     missing : Missing
         What is missing tells nothing about a header.
     decimal : {".", ","}, optional
         See `Layout`.
+    known_names : sequence of str
+        Names of the columns of an earlier store; a first row with all of them is a header.
 
     Raises
     ------
     InputError
-        If the delimiter or the header cannot be told, or two columns have one name.
+        If the delimiter or the header cannot be told, two columns have one name, or the header
+        comes again.
     """
     if delimiter is not None and (
         len(delimiter) != 1
@@ -255,7 +295,7 @@ def find_layout(
             "format, or write so wide rows as svmlight or HDF5."
         )
     if not body:
-        raise InputError(f"{path} has no row among its first lines: check that it is a table.")
+        raise NoRows(f"{path} has no row among its first lines: check that it is a table.")
     if delimiter is None:
         delimiter = _find_delimiter(path, body)
     rows = _split(body, delimiter)
@@ -275,9 +315,10 @@ def find_layout(
             f"{path}, line {first + 1}: {rows[0][0][:40]!r} stands alone where rows have {columns} "
             "fields; remove the line if it is a title, or mend it."
         )
-    if names is None and (
-        header or (header is None and _is_header(path, rows, names_asked, missing, decimal))
-    ):
+    if names is None and header is None:
+        header = _has_known_names(rows, names_asked, known_names)
+        header = header or _is_header(path, rows, missing, decimal)
+    if names is None and header:
         names = rows[0]
         if len(names) != columns:
             raise InputError(
@@ -286,7 +327,10 @@ def find_layout(
             )
         reader = _reader(body, delimiter)
         next(reader)
-        first += reader.line_num
+        header_lines = reader.line_num
+        _check_single_header(path, names, reader, first)
+        first += header_lines
+    n_blank = 0 if names is None else next((k for k, name in enumerate(names) if name), columns)
     if names and names.count("") > 1:
         names = [name or f"column {k + 1}" for k, name in enumerate(names)]
     if names:
@@ -294,7 +338,7 @@ def find_layout(
         if twice:
             raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
     start = sum(len(line) + 1 for line in lines[:first])
-    return Layout(columns, names, Marks(ord(delimiter)), start, first + 1, decimal)
+    return Layout(columns, names, Marks(ord(delimiter)), start, first + 1, decimal, n_blank)
 
 
 def _first_lines(path: str | Place) -> list[bytes]:
@@ -361,36 +405,102 @@ def _is_amount(text: str) -> bool:
     return exact_number(text) is not None or ISO_DATE.fullmatch(text) is not None
 
 
-def _is_header(
-    path: str | Place,
-    rows: list[list[str]],
-    names_asked: Iterable[str],
-    missing: Missing,
-    decimal: str | None,
+def _check_single_header(
+    path: str | Place, names: list[str], reader: _csv.Reader, first: int
+) -> None:
+    """Refuse a header that comes again in the first rows, `first` lines of the file being before.
+
+    Whole files are often written one after the other, headers included.
+    """
+    if all(map(_is_amount, names)):
+        return  # a row of numbers may be equal by chance
+    for row in islice(reader, _SAMPLE_ROWS):
+        if [field.strip() for field in row] == names:
+            raise InputError(
+                f"{path}, line {first + reader.line_num}: the header of line {first + 1} comes "
+                "again; remove this line."
+            )
+
+
+def _has_known_names(
+    rows: list[list[str]], names_asked: Iterable[str], known_names: Sequence[str]
 ) -> bool:
-    """Whether the first row holds names: it has text where numbers follow."""
-    head, rest = rows[0], rows[1:]
-    if not set(names_asked).isdisjoint(head):
+    """Whether the first row holds a name that was asked for, or all names of an earlier store."""
+    head, known = rows[0], [*known_names]
+    asked = {name for name in names_asked if not re.fullmatch(r"-?\d+", name)}
+    if not asked.isdisjoint(head):
         return True
+    if all(map(_is_amount, known)):  # numbers may stand in any row: only these, in this order
+        return bool(known) and [c for c in head if c in known] == known and head not in rows[1:]
+    return set(known) <= set(head)
+
+
+def _is_header(
+    path: str | Place, rows: list[list[str]], missing: Missing, decimal: str | None
+) -> bool:
+    """Whether the first row holds names: text where numbers follow, or 0, 1, 2 as pandas has it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be told.
+    """
+    head, rest = rows[0], rows[1:]
     texts = [not _is_amount(name) and name not in missing for name in head]
+    if all(texts):
+        rest = [row for row in rest if row != head] or rest
+    numbers = [name for name, text in zip(head, texts, strict=True) if not text and name]
+    counts = bool(numbers) and numbers == [str(k) for k in range(len(numbers))]
     if not rest:
-        return all(texts)
+        return all(texts) or (counts and any(texts))
     columns = [[row[c] for row in rest if c < len(row)] for c in range(len(head))]
     known = [
         [plainly(value, decimal) for value in column if value not in missing] for column in columns
     ]
     numeric = [bool(column) and all(map(_is_amount, column)) for column in known]
+    fresh = [name not in column for name, column in zip(head, columns, strict=True)]
     if any(text and number for text, number in zip(texts, numeric, strict=True)):
-        odd = [name for name, text in zip(head, texts, strict=True) if not text and name]
-        if not odd:
+        if not numbers or counts:
             return True
-        doubt = f"{odd[0]!r} is no name, yet text stands where numbers follow"
-    elif not any(numeric) and not any(
-        name in column for name, column in zip(head, columns, strict=True)
-    ):
+        doubt = f"{numbers[0]!r} is no name, yet text stands where numbers follow"
+    elif numbers and _names_label(head, texts, fresh) and len({*numbers}) == len(numbers):
+        return True
+    elif counts and len(numbers) > 1:
+        if (told := _counts_columns(rows, texts, known)) is not None:
+            return told
+        doubt = f"{', '.join(numbers[:3])} may be names or numbers"
+    elif not any(numeric) and all(fresh):
         doubt = "all columns hold text"
     else:
         return False
     raise InputError(
-        f"{path}: whether its first row is a header cannot be told ({doubt}); say whether it is."
+        f"{path}: whether its first row is a header cannot be told ({doubt}); say whether it is "
+        "(`header`)."
     )
+
+
+def _names_label(head: list[str], texts: list[bool], fresh: list[bool]) -> bool:
+    """Whether a usual name of a label stands in a column that does not hold it below."""
+    usual = {*LABEL_NAMES} - {"y"}  # which is a label itself, as often as "n"
+    cells = zip(head, texts, fresh, strict=True)
+    return any(text and new and name.lower() in usual for name, text, new in cells)
+
+
+def _counts_columns(
+    rows: list[list[str]], texts: list[bool], known: list[list[str]]
+) -> bool | None:
+    """Whether a first row of 0, 1, 2 and perhaps texts names columns; None if nobody can tell."""
+    head, rest = rows[0], rows[1:]
+    if any(texts):
+        of_texts = [(head[c], known[c]) for c, text in enumerate(texts) if text]
+        if any(name in column for name, column in of_texts):
+            return False
+        # Where every row has a text of its own, the first one's is no exception.
+        return any(len({*column}) < len(column) for _, column in of_texts)
+    if not head[0] and len(known[0]) == len(rest):
+        return True  # an index without a name, and a value in every row
+    goes_on = rest[0] == [str(len(head) + k) for k in range(len(head))]
+    if head in rest or goes_on:
+        return False
+    fractions = [c for c in known if not any(value.lstrip("+-").isdigit() for value in c)]
+    return True if len(head) > 2 and 2 * len(fractions) > len(head) else None

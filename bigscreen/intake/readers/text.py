@@ -185,6 +185,8 @@ class Layout:
     decimal : {".", ","} or None
         What stands before decimals, the other one setting thousands apart; None: a point, and
         nothing sets them apart.
+    n_blank : int
+        Leading columns whose name is empty in the file.
     """
 
     columns: int
@@ -193,6 +195,7 @@ class Layout:
     body_start: int = 0
     body_line: int = 1
     decimal: str | None = None
+    n_blank: int = 0
 
 
 @dataclass

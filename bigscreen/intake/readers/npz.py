@@ -1,0 +1,164 @@
+"""NPZ files: arrays X and y, or a sparse matrix as `scipy.sparse.save_npz` writes it."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+
+from bigscreen.data.limits import most_memory
+from bigscreen.errors import InputError, in_units
+from bigscreen.intake.readers.binary import (
+    X_NAMES,
+    Y_NAMES,
+    ArrayRows,
+    Column,
+    Matrix,
+    MatrixReader,
+    RowSource,
+    StreamRows,
+    npy_rows,
+    numeric,
+    rows_in,
+)
+
+
+def open_npz(
+    path: Path,
+    label: Column | Literal[False] | None,
+    weight: Column | None,
+    labels_file: str | Path | None = None,
+    memory: int | None = None,
+) -> MatrixReader:
+    """Open an NPZ file with an array X, or a CSR matrix as `scipy.sparse.save_npz` writes it.
+
+    The labels are in `labels_file` (NPY), in the column `label`, or in an array y of the file.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            keys = [name.removesuffix(".npy") for name in archive.namelist()]
+    except zipfile.BadZipFile as error:
+        raise InputError(f"{path} is damaged ({error}): fetch the file again.") from None
+    sparse = {"format", "shape", "data"} <= {*keys}
+    if sparse and label is None and labels_file is None:
+        raise InputError(
+            f"{path} holds a sparse matrix and no labels: give a labels file (.npy), or label none."
+        )
+    x_key = "data" if sparse else _choose(path, keys, X_NAMES, "X")
+    beside = label is None and labels_file is None
+    y_key = _choose(path, keys, Y_NAMES, "y") if beside else None
+
+    def matrix() -> Matrix:
+        archive = zipfile.ZipFile(path)
+        files: list[Any] = [archive]
+
+        def rows(key: str) -> StreamRows | ArrayRows:
+            info = archive.getinfo(key + ".npy")
+            stream: Any = io.BufferedReader(archive.open(info))
+            return npy_rows(stream, path, info.file_size, most_memory(memory))
+
+        size = archive.getinfo(x_key + ".npy").file_size
+        y, y_name = None if y_key is None else rows(y_key), path
+        if labels_file is not None and label is None:
+            y, y_name = rows_in(Path(labels_file), files, memory), Path(labels_file)
+        X: RowSource = (
+            rows(x_key) if not sparse else _csr_rows(path, keys, rows, most_memory(memory))
+        )
+        return Matrix(X, y, None, str(path), str(y_name), sparse, size, files)
+
+    return MatrixReader(matrix, label, weight)
+
+
+class CsrRows:
+    """Rows of a CSR matrix whose arrays lie in streams, read from their start towards their end.
+
+    Parameters
+    ----------
+    path : Path
+        For messages.
+    shape : (int, int)
+    indptr : int64 array (rows + 1,)
+    indices, data : RowSource
+        One column number, and one value, for every entry.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        shape: tuple[int, int],
+        indptr: NDArray[np.int64],
+        indices: RowSource,
+        data: RowSource,
+    ) -> None:
+        self.shape: tuple[int, ...] = shape
+        self._path, self._indptr = path, indptr
+        self._indices, self._data = indices, data
+        ends = indptr[-1:].tolist()
+        falls = len(indptr) and (indptr[0] != 0 or (np.diff(indptr) < 0).any())
+        if len(indptr) != shape[0] + 1 or falls or not ends == [*indices.shape] == [*data.shape]:
+            raise InputError(f"{path} is damaged: its arrays are not those of a CSR matrix.")
+        # The bytes of a row, on average.
+        self.row_bytes = 16 * ends[0] // max(shape[0], 1) + 8
+
+    def read(self, start: int, stop: int) -> csr_array:
+        """Return rows start..stop-1; `start` must not be below the last `stop`."""
+        first, last = int(self._indptr[start]), int(self._indptr[stop])
+        indices = np.asarray(self._indices.read(first, last))
+        if len(indices) and not 0 <= int(indices.min()) <= int(indices.max()) < self.shape[1]:
+            raise InputError(
+                f"{self._path}, rows {start} to {stop - 1}: the file is damaged, as a column is "
+                f"outside 0 to {self.shape[1] - 1}."
+            )
+        data = numeric(self._data.read(first, last), lambda _: f"{self._path}, row {start}")
+        indptr = self._indptr[start : stop + 1] - first
+        return csr_array((data, indices, indptr), shape=(stop - start, self.shape[1]))
+
+
+def _csr_rows(
+    path: Path, keys: Sequence[str], rows: Callable[[str], RowSource], memory: int
+) -> CsrRows:
+    """Return the rows of a matrix that `scipy.sparse.save_npz` has written.
+
+    Raises
+    ------
+    InputError
+        If it is not in CSR format, or damaged, or the memory does not hold where its rows begin.
+    """
+    kind = rows("format")
+    name = kind.read(0, 1).tolist() if not kind.shape and kind.row_bytes < 64 else [None]
+    text = name[0].decode(errors="replace") if isinstance(name[0], bytes) else name[0]
+    if text != "csr" or not {"indices", "indptr"} <= {*keys}:
+        raise InputError(
+            f"{path} holds a sparse matrix in the format {text!r}: save it by rows, as "
+            "scipy.sparse.save_npz(path, X.tocsr())."
+        )
+    shape, indptr = rows("shape"), rows("indptr")
+    if shape.shape != (2,) or len(indptr.shape) != 1:
+        raise InputError(f"{path} is damaged: its arrays are not those of a CSR matrix.")
+    n, d = (int(size) for size in shape.read(0, 2).tolist())
+    if not 0 < d <= np.iinfo(np.int32).max:
+        raise InputError(f"{path}: a matrix of {d} columns cannot be read.")
+    size = 8 * indptr.shape[0]
+    if size > memory // 4:
+        raise InputError(
+            f"{path}: where its {n} rows begin takes {in_units(size)}, and {in_units(memory)} of "
+            "memory are allowed: save it in several files, or allow more memory."
+        )
+    begin = np.asarray(indptr.read(0, indptr.shape[0])).astype(np.int64)
+    return CsrRows(path, (n, d), begin, rows("indices"), rows("data"))
+
+
+def _choose(path: Path, keys: Sequence[str], usual: Sequence[str], what: str) -> str:
+    found = [key for key in keys if key in usual]
+    if len(found) != 1:
+        raise InputError(
+            f"{path}: {'several arrays' if found else 'no array'} could be {what} (it holds "
+            f"{', '.join(keys[:20]) or 'nothing'}); name exactly one of them {what}."
+        )
+    return found[0]
