@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import signal
 
+from bigscreen.files.scratch import scratch
 from bigscreen.fleet.local import local_cluster
-from bigscreen.fleet.scratch import scratch
 from bigscreen.fleet.secure import written
 
 
@@ -27,7 +27,7 @@ def main() -> None:
     # before any thread starts, or one of those could take the signal
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     with (
-        scratch("bigscreen-keys-") as folder,
+        scratch("keys") as folder,
         local_cluster(options.workers, options.memory) as fleet,
     ):
         files = written(fleet.security, folder)

@@ -159,7 +159,7 @@ class Ledger:
         """
         if sides == 1:
             return self
-        margins = partial(_folded, lambda: self.margins, sides)
+        margins = partial(_folded, self, sides)
         return Ledger(margins if callable(self._margins) else margins(), self.radius)
 
     def among(self, keep: NDArray[np.bool_]) -> Ledger:
@@ -204,9 +204,9 @@ def _taken(margins: Callable[[], Margins], places: NDArray[np.int64]) -> Margins
     return found
 
 
-def _folded(margins: Callable[[], Margins], sides: int) -> Margins:
+def _folded(variables: Ledger, sides: int) -> Margins:
     """Margins of rows (rows,) from those of their variables (sides * rows,)."""
-    each = margins().reshape(sides, -1)
+    each = variables.margins.reshape(sides, -1)
     used = np.count_nonzero(np.signbit(each), axis=0)
     least: Margins = np.min(np.abs(each), axis=0)
     # Of two variables that are both not 0 the sum is neither 0 nor an end.

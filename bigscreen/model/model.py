@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.layout import Features, csr, padded, sqnorms
+from bigscreen.data.layout import Features, csr, padded
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.rows import Rows
 from bigscreen.data.source_rows import is_matrix, prepared_rows

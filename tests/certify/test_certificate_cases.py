@@ -51,7 +51,7 @@ LIES = {
 
 LIARS = [
     (name, kind)
-    for name in ("SVC", "NuSVC", "SVR", "QuantileRegressor")
+    for name in ("SVC", "NuSVC", "SVR", "NuSVR", "QuantileRegressor")
     for kind in LIES
     # (The scale of a NuSVC's alpha is that of the published coefficients.)
     if (name, kind) != ("NuSVC", "infeasible alpha")

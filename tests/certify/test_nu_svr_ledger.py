@@ -1,5 +1,7 @@
 """What a nu-SVR's ledger says of a row is true of both of the row's dual variables."""
 
+import pickle
+
 import numpy as np
 import pytest
 from sklearn import svm
@@ -47,6 +49,8 @@ def test_the_ledger_is_true_of_libsvms_coefficients(nu, weights, intercept):
 def test_a_model_of_mirrored_rows_speaks_of_each_row_once(tmp_path):
     X, y, _ = rows()
     machine = NuSVR(gamma=0.5, tol=1e-9).fit(X, y)
+    again = pickle.loads(pickle.dumps(machine))  # before anybody asks for the margins
+    np.testing.assert_array_equal(again.ledger_.margins, machine.ledger_.margins)
     machine.model_.save(tmp_path / "nu.model")
     options = TrainOptions(
         problem="nu-svr", exact=True, gamma=0.5, tol=1e-9, nu=0.5, intercept="true"

@@ -116,7 +116,10 @@ class Summary:
         if rows:
             yield f"{'':>24}" + "".join(f"{column:>12}" for column in columns)
         for row in rows:
-            yield f"{row:>24}" + "".join(f"{self.figures[row, column]:12,d}" for column in columns)
+            cells = (self.figures.get((row, column), "") for column in columns)
+            yield f"{row:>24}" + "".join(
+                f"{cell:>12,}" if cell != "" else " " * 12 for cell in cells
+            )
 
 
 def run(
@@ -182,15 +185,27 @@ def _parsed(
         description=about, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--cases", type=int, default=None, help=f"cases of all kinds together (default: {every})"
+        "--cases",
+        type=_positive,
+        default=None,
+        help=f"cases of all kinds together (default: {every})",
     )
     parser.add_argument("--seed", type=int, default=0, help="number of the first case of each kind")
     parser.add_argument(
         "--kind", action="append", choices=list(kinds), help="judge this kind only; may be repeated"
     )
-    parser.add_argument("--jobs", type=int, default=_cores(), help="processes (default: all cores)")
+    parser.add_argument(
+        "--jobs", type=_positive, default=_cores(), help="processes (default: all cores)"
+    )
     parser.add_argument("--verbose", action="store_true", help="print every wrong case at once")
     return parser.parse_args(arguments)
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+    return value
 
 
 def _cores() -> int:

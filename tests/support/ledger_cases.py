@@ -219,7 +219,9 @@ def phi(case: Case, rows: Rows, fitted: Any) -> np.ndarray:
         return reference.features(X)
     gamma = rows.gamma()
     if isinstance(gamma, str):
-        own = X if rows.weights is None else X[rows.weights > 0]
+        # Stores and `fit_many` take the variance over all rows, those without weight too.
+        counted = case.way == "alone" and rows.weights is not None
+        own = X[rows.weights > 0] if counted else X
         gamma = 1 / (own.shape[1] * own.var()) if own.var() > 0 else 1.0
         known = float(getattr(model.kernel, "gamma", gamma))
         gamma = known if abs(known / gamma - 1) < 1e-5 else gamma
