@@ -16,6 +16,9 @@ from bigscreen.estimators.path import SVCPathCV, nu_path, svm_path
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
+from bigscreen.path import resume
+from bigscreen.problems.point import EACH
+from bigscreen.report.path import totals
 from bigscreen.train import path_stage
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path import train_path
@@ -264,6 +267,48 @@ def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path, 
         assert done == after
         # A death in the middle of writing leaves such a file.
         (tmp_path / "walk-fold-0" / "point-99.tmp").write_bytes(b"half")
+        same(train_path(data, options(tmp_path, True, kind=kind), fleet), whole)
+
+
+def before(record):
+    """A point's record as paths of before have it: the gap's rounding alone."""
+    return {name: part for name, part in record.items() if name not in EACH}
+
+
+def test_a_path_of_before_states_no_rounding_of_p_and_d(tmp_path):
+    X, y = rows(100)
+    path = svm_path(X, y, GRID, kernel="rbf", folds=2)
+    for record in path.walks:
+        each = record["primal_rounding"], record["dual_rounding"]
+        assert 0 < min(each) and max(each) < 1e-9 * record["primal"]
+    assert "D by" in totals(path)["rounding"]
+    record = {
+        **path.record,
+        "points": [[before(one) for one in own] for own in path.record["points"]],
+    }
+    SolvedPath(record, path.array).save(tmp_path / "old.bsp")
+    old = SolvedPath.load(tmp_path / "old.bsp")
+    (proof,) = old.model(0).provenance["certificates"]
+    assert proof["primal_rounding"] is None and proof["dual_rounding"] is None
+    assert proof["rounding_bound"] == path.points[0]["rounding"]
+    assert "rounding" not in totals(old) and old.missed is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_path_of_before_goes_on(kind, tmp_path, monkeypatch):
+    X, y = rows(100)
+    data = MemoryDataset(X, y, [0, 1])
+
+    def stop(event):
+        if event["event"] == "point" and event["done"] == 3:
+            raise KeyboardInterrupt
+
+    with Inline(1) as fleet:
+        whole = train_path(data, options(None, kind=kind), fleet)
+        monkeypatch.setattr(resume, "_NUMBERS", resume._NUMBERS[:5])
+        with pytest.raises(KeyboardInterrupt):
+            train_path(data, options(tmp_path, kind=kind), fleet, stop)
+        monkeypatch.undo()
         same(train_path(data, options(tmp_path, True, kind=kind), fleet), whole)
 
 
