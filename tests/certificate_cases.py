@@ -5,6 +5,9 @@ interrupted; ``KINDS`` lists what is judged. A ``Spec`` is one fit: an estimator
 and rows that may be shifted, scaled, repeated, weighted, sparse or float32. The judge is
 `published`, which knows the estimators' public attributes and has formulas of its own.
 
+A ``PathSpec`` is a path over such rows: its points are judged by their models. Matrices, columns
+and stored features are all reached by small paths, whose sizes are an argument of `train_path`.
+
 A case is untrue where P, D or the gap lies outside of what is stated with its bound of rounding
 (the judge's own error set aside), where the gap is missed without a warning, where scores or
 predictions are not the published machine's, where a number is not finite, or where a fit ends in
@@ -17,8 +20,9 @@ import re
 import sys
 import traceback
 import warnings
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -26,7 +30,15 @@ from scipy import sparse
 from sklearn.exceptions import ConvergenceWarning
 
 import bigscreen
+from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
+from bigscreen.fleet.blas import blas_threads
+from bigscreen.fleet.inline import Inline
+from bigscreen.model.solved_path import SolvedPath
+from bigscreen.train.options import TrainOptions
+from bigscreen.train.path import train_path
+from bigscreen.train.path_options import PathOptions
+from bigscreen.train.path_stage import PathSizes
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 import edit_cases
@@ -254,6 +266,13 @@ class Rows:
             size = float(np.hypot(size, self.unit * self._shift()))
         return 10.0**self.spec.gamma / d / size / size
 
+    def class_weight(self) -> Any:
+        """What estimators take."""
+        if self.problem not in CLASSIFIERS or self.spec.class_weight == "none":
+            return None
+        uneven = {int(label): 1.0 + label for label in np.unique(self.y)}
+        return "balanced" if self.spec.class_weight == "balanced" else uneven
+
     def penalty(self) -> float:
         """C, smaller as the kernel is larger."""
         spec = self.spec
@@ -300,9 +319,8 @@ def machine(spec: Spec, rows: Rows) -> Any:
         how["loss"] = f"squared_{loss}" if spec.squared else loss
     if spec.machine.startswith("Linear"):
         how["intercept_scaling"] = 10.0**spec.scaling
-    if problem in CLASSIFIERS and spec.class_weight != "none":
-        uneven = {int(label): 1.0 + label for label in np.unique(rows.y)}
-        how["class_weight"] = "balanced" if spec.class_weight == "balanced" else uneven
+    if problem in CLASSIFIERS:
+        how["class_weight"] = rows.class_weight()
     return getattr(bigscreen, spec.machine)(**how)
 
 
@@ -310,7 +328,7 @@ def machine(spec: Spec, rows: Rows) -> Any:
 class Verdict:
     """What was found of one case: kinds of failure, each with a line that says what."""
 
-    spec: Spec
+    spec: Spec | PathSpec
     outcome: str = "fitted"
     found: dict[str, str] = field(default_factory=dict)
 
@@ -345,6 +363,123 @@ def tried(spec: Spec) -> Verdict:
     return verdict
 
 
+PATHS = ("SVC", "NuSVC", "SVR", "LADRegressor", "QuantileRegressor", "OneClassSVM")
+
+
+@dataclass(frozen=True)
+class PathSpec:
+    """A path of ``points`` values of C, or of nu, that end at the fit's own.
+
+    ``apart``: log10 of the factor between two values of C. ``columns``: walk over kernel columns in
+    place of the whole matrix. ``large``: as paths of many rows are solved, over float32 features.
+    """
+
+    fit: Spec
+    points: int = 1
+    apart: float = 0.5
+    columns: bool = False
+    large: bool = False
+    rules: bool = True
+    dynamic: bool = True
+
+    @property
+    def machine(self) -> str:
+        """The estimator that fits one point."""
+        return self.fit.machine
+
+    @property
+    def twists(self) -> int:
+        """Fields that are not plain."""
+        plain = PathSpec(self.fit)
+        own = sum(getattr(self, f.name) != getattr(plain, f.name) for f in fields(self))
+        return own + self.fit.twists
+
+
+def drawn_path(seed: int) -> PathSpec:
+    """The path of this number."""
+    rng = np.random.default_rng([seed, 0x9A7B])
+    name, spec = str(rng.choice(PATHS)), drawn(seed)
+    problem = PROBLEMS[name]
+    kernel = str(rng.choice(KERNELS))
+    if problem == "nu-svc" and kernel == "linear":
+        kernel = "rbf"  # (a linear model does not say which rho its scores were divided by)
+    components = None
+    if kernel not in ("linear", "precomputed") and problem != "nu-svc" and rng.random() < 0.3:
+        components = int(rng.integers(2, 40))
+    own: dict[str, Any] = {
+        "machine": name, "kernel": kernel, "components": components, "squared": False,
+        "n": min(spec.n, 120), "scaling": 0.0, "solver": "auto", "screening": "auto",
+        "gamma": spec.gamma if isinstance(spec.gamma, float) else 0.0,
+        "start": "auto", "sampling": "uniform", "seconds": 5.0 * SECONDS,
+        "classes": 3 if problem == "c-svc" and rng.random() < 0.2 else 2,
+        "class_weight": spec.class_weight if problem == "c-svc" else "none",
+        "intercept": (False, "penalized", True)[2 if problem == "one-class" else rng.integers(3)],
+        "indefinite": False,
+    }  # fmt: skip
+    if components is not None and rng.random() < 0.1:
+        own["n"] = int(rng.integers(1200, 3000))  # more than the rounding takes a sample of
+    chances = (bool(rng.random() < chance) for chance in (0.5, 0.3, 0.7, 0.7))
+    points, apart = int(rng.integers(1, 5)), float(rng.uniform(0.05, 1.5))
+    return PathSpec(replace(spec, **own), points, apart, *chances)
+
+
+def solved_path(spec: PathSpec, rows: Rows) -> SolvedPath:
+    """The path of a case."""
+    own, n = spec.fit, spec.fit.n
+    classes, y = None, rows.y
+    if rows.problem in CLASSIFIERS:
+        classes, y = np.unique(rows.y, return_inverse=True)
+    labels = [] if rows.problem == "one-class" else None if classes is None else classes.tolist()
+    data = MemoryDataset(rows.given, y, labels, rows.weights)
+    if rows.problem in ("nu-svc", "one-class"):
+        values = np.linspace(0.5 * own.nu, own.nu, spec.points + 1)[1:]
+    else:
+        values = rows.penalty() * 10.0 ** (spec.apart * np.arange(1 - spec.points, 1))
+    given = {"gamma": rows.gamma()} if own.kernel not in ("linear", "precomputed") else {}
+    options = TrainOptions(
+        problem=rows.problem, kernel=own.kernel, degree=own.degree, coef0=own.coef0,
+        exact=own.kernel != "linear" and own.components is None, tau=own.quantile,
+        landmarks=min(own.components or n, n), epsilon=own.epsilon * 10.0**own.target,
+        intercept={True: "true", False: "none"}.get(own.intercept, own.intercept),
+        class_weight=rows.class_weight(), tol=own.tol, time_budget=own.seconds, **given,
+    )  # fmt: skip
+    asked = PathOptions(options, values, None, None if spec.rules else (), spec.dynamic)
+    sizes = PathSizes(0 if spec.columns else n, 0 if spec.large else 1 << 22)
+    with Inline(1) as fleet, blas_threads(1):
+        return train_path(data, asked, fleet, sizes=sizes)
+
+
+def tried_path(spec: PathSpec) -> Verdict:
+    """Solve and judge one path."""
+    verdict, rows = Verdict(spec), Rows(spec.fit)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        try:
+            path = solved_path(spec, rows)
+        except Exception as error:  # what it is decides
+            verdict.outcome = "refused"
+            if not refusal(error):
+                verdict.outcome = "traceback"
+                verdict.found[f"traceback: {_place(error)}"] = f"{type(error).__name__}: {error}"
+            return verdict
+    verdict.outcome = path.record["provenance"]["solver"]
+    done = not any(issubclass(w.category, ConvergenceWarning) for w in told)
+    for k, value in enumerate(path.values.tolist()):
+        model = path.model(k)
+        fitted = SimpleNamespace(
+            model_=model, intercept_=model.intercept, gamma=rows.gamma(), C=value,
+            certificate_=model.provenance["certificates"], classes_=np.array(model.labels),
+            class_weight=rows.class_weight(), epsilon=spec.fit.epsilon * 10.0**spec.fit.target,
+        )  # fmt: skip
+        if model.support is not None:
+            fitted.dual_coef_, fitted.support_ = model.coef, model.support
+        elif model.landmarks is not None:
+            fitted.components_ = model.landmarks
+        judge = published.Published(replace(spec.fit, nu=value), rows, fitted)
+        verdict.found |= {f"path: {kind}": what for kind, what in judge.proofs(done).items()}
+    return verdict
+
+
 def _outputs(fitted: Any, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     predicted = fitted.predict(rows.given)
     if hasattr(fitted, "decision_function"):
@@ -369,11 +504,19 @@ def _place(error: Exception) -> str:
 
 def judge_fit(number: int) -> Outcome:
     """Judge the fit of this number."""
-    verdict = tried(drawn(number))
+    return _outcome(tried(drawn(number)))
+
+
+def judge_path(number: int) -> Outcome:
+    """Judge the path of this number."""
+    return _outcome(tried_path(drawn_path(number)))
+
+
+def _outcome(verdict: Verdict) -> Outcome:
     return Outcome(str(verdict.spec), verdict.outcome, verdict.found, twists=verdict.spec.twists)
 
 
-KINDS = {"fits": Kind(judge_fit, 10_000)}
+KINDS = {"fits": Kind(judge_fit, 7_000), "paths": Kind(judge_path, 3_000)}
 """What a run judges, and how many cases of each kind."""
 
 if __name__ == "__main__":

@@ -222,7 +222,8 @@ class SVC(_Voting):
     fit_status_ : int
         0, or 1 where the fit ended before ``tol`` was met.
     history_ : list of dict
-        Primal, dual, relative_gap, rows alive, kernel entries, seconds of every block.
+        Primal, dual, relative_gap, rows alive, kernel entries, seconds of every block, as the
+        solver has them: what is proved, with its rounding, is in ``certificate_``.
     components_ : ndarray or csr_array (n_components, n_features)
         The landmarks, in place of ``support_``, ``support_vectors_``, ``n_support_`` and
         ``dual_coef_``, where ``n_components`` is a number; None for the linear kernel.

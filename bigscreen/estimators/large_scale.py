@@ -122,7 +122,8 @@ class NystroemSVC(Classifier):
     history_ : list of dict
         Primal, the best dual so far, relative_gap, rows alive and visited and seconds at every
         check of the solver, and the passes made until then, full_passes over all rows and
-        partial_passes over some (``certificate_`` counts the closing ones, too).
+        partial_passes over some (``certificate_`` counts the closing ones, too). P and D are the
+        solver's: what is proved, with its rounding, is in ``certificate_``.
     model_ : Model
         The fitted machine, which needs no data; ``model_.save(path)`` writes it to a file.
 

@@ -205,6 +205,8 @@ class ColumnsStage:
         # 1/2 ||w||^2 is in both: w is off by the sum's error, and its square by what it is rounded.
         length = float(np.sqrt(w_sq)) * total.error + 0.5 * total.error**2
         other = length + summed + (self.columns.width + 4) * SUM_UNIT * w_sq
+        # The boxes themselves are rounded, which tells where all rows are at an end of theirs.
+        rounding += 8 * SUM_UNIT * (abs(value) + gap + w_sq)
         point = PathPoint(
             alpha,
             scores,

@@ -56,7 +56,7 @@ class FeatureErrors:
         sample: Sample = seen(self._looked, part, alpha, machine, solved.mu, none)
         own, other = sample.bounds(self.n_rows, w, 0.0)
         length = 0.5 * float(self.source.length_errors(w[:, None])[0])
-        own, other = own + length, other + length
+        own, other = float(own + length), float(other + length)
         return replace(
             solved,
             rounding=solved.rounding + own + other,

@@ -328,7 +328,16 @@ def stated(dual: Dual, point: PathPoint) -> PathPoint:
     summed = 64 * ENTRY_UNIT * moved.terms + 0.5 * abs(raised)
     if dual.coupling is not None:
         summed += float(np.sum(np.abs(mu * missing(dual, alpha))))
-    return replace(point, primal_rounding=moved.primal + summed, dual_rounding=moved.dual + summed)
+    # The boxes themselves are rounded, which tells where all rows are at an end of theirs.
+    rounding = point.rounding
+    if point.violation is None:
+        rounding += 4 * ENTRY_UNIT * moved.terms
+    return replace(
+        point,
+        rounding=rounding,
+        primal_rounding=moved.primal + summed,
+        dual_rounding=moved.dual + summed,
+    )
 
 
 def missing(dual: Dual, alpha: FloatArray) -> Any:

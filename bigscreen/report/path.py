@@ -29,7 +29,7 @@ from bigscreen.errors import InputError
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.problems.point import reached
+from bigscreen.problems.point import EACH, reached
 from bigscreen.report.remaining import Left
 from bigscreen.report.report import PLAIN_SECONDS, Heartbeat, count, left_of, seconds
 
@@ -195,10 +195,24 @@ def totals(path: SolvedPath) -> dict[str, str]:
 def _worst(parts: Sequence[Mapping[str, Any]], rows: str) -> dict[str, str]:
     most = f"{max(reached(part) for part in parts):.1e}"
     if all(part["gap"] is not None for part in parts):
-        return {"largest relative gap": f"{most}, each proved over all {rows} rows"}
+        return {
+            "largest relative gap": f"{most}, each proved over all {rows} rows",
+            **_rounded(parts),
+        }
     return {
         "proved": "nothing: the kernel is not positive semidefinite, and points are stationary",
         "largest KKT violation": f"{most}, each computed over all {rows} rows",
+    }
+
+
+def _rounded(parts: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """How far rounding can have moved what is stated of any point; paths of before do not say."""
+    names = ("rounding", *EACH)
+    if any(part.get(name) is None for part in parts for name in names):
+        return {}
+    gap, own, other = (max(part[name] for part in parts) for name in names)
+    return {
+        "rounding": f"can have moved a gap by {gap:.2g}, P by {own:.2g}, D by {other:.2g} at most"
     }
 
 

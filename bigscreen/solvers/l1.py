@@ -44,7 +44,7 @@ class L1Point:
     primal, dual : float
         P and D of them, summed in float64 over all rows as they were given.
     rounding : float
-        Bound on what rounding can have put into ``primal - dual``.
+        How far rounding can have moved ``primal``, ``dual`` or their difference, each by itself.
     steps : int
     """
 

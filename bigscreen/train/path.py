@@ -35,7 +35,7 @@ from bigscreen.screening.sequential import make_path_rule
 from bigscreen.train.folds import FoldsJob
 from bigscreen.train.job import Result, rely_on
 from bigscreen.train.path_options import Fold, PathOptions, make_folds, of_rows, refuse_rules
-from bigscreen.train.path_stage import allowed, beyond_memory, make_stage
+from bigscreen.train.path_stage import PathSizes, allowed, beyond_memory, make_stage
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.records import decided, gathered, provenance, support_rows, warn_missed
 from bigscreen.train.run import plan_of_fits
@@ -61,6 +61,7 @@ def train_path(
     fleet: Fleet,
     report: Report | None = None,
     deadline: float | None = None,
+    sizes: PathSizes | None = None,
 ) -> SolvedPath:
     """Solve a path, and the same for every fold.
 
@@ -74,6 +75,8 @@ def train_path(
     deadline : float or None
         Value of ``time.monotonic()`` at which the time budget ends, what comes before the first
         point included. Default: the budget from now on, for the points.
+    sizes : PathSizes or None
+        From which it is solved in another way. Default: ``path_stage.SIZES``.
 
     Returns
     -------
@@ -89,7 +92,7 @@ def train_path(
         If ``deadline`` passes before the first point.
     """
     with blas_threads(1):
-        job = PathJob(data, options, fleet, report, deadline)
+        job = PathJob(data, options, fleet, report, deadline, sizes)
         with job.folder or nullcontext():
             path = job.run()
     data.check_unchanged()
@@ -106,8 +109,9 @@ class PathJob:
         fleet: Fleet,
         report: Report | None,
         deadline: float | None,
+        sizes: PathSizes | None = None,
     ) -> None:
-        self.data, self.options, self.fleet = data, options, fleet
+        self.data, self.options, self.fleet, self.sizes = data, options, fleet, sizes
         self.report: Report = report or (lambda event: None)
         self.fit = options.fit
         self.values = checked_grid(options.values, options.parameter)
@@ -183,7 +187,7 @@ class PathJob:
         """The points of every fold and of all rows; what models share; seconds of features."""
         began = time.monotonic()
         self.prepared = prepared = make_stage(
-            self.data, self.fit, self.fleet, self._prepared, len(self.folds) + 1
+            self.data, self.fit, self.fleet, self._prepared, len(self.folds) + 1, self.sizes
         )
         if not prepared.definite:
             refuse_rules(self.options.rules)

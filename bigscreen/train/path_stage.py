@@ -35,22 +35,37 @@ from bigscreen.train.plan import FEWEST, process_bytes, worth_keeping
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""
 
-MATRIX_ROWS = 10_000
-"""Rows up to which one walk of a path is over the whole kernel matrix. Of more rows the columns of
-those that move take less time, and a tenth of the memory. Folds share the matrix: that number goes
-with the fourth root of theirs (measured with none, 3 and 10, on rows of 22 to 784 columns)."""
-
 KERNEL_SHARE = 0.5
 """Part of the memory left that kernel columns may take where the whole matrix does not fit."""
-
-SIDE_BY_SIDE = 1 << 22
-"""Numbers of rows in memory from which the walks of a path go on side by side."""
 
 WALK_ROW_BYTES = 100
 """What a walk keeps of a row between its points."""
 
 LEAST_FLOAT32 = 1e-5
 """Relative gap that a matrix of float32 entries can prove, with room."""
+
+
+@dataclass(frozen=True)
+class PathSizes:
+    """Sizes from which a path is solved in another way.
+
+    Parameters
+    ----------
+    matrix_rows : int
+        Rows up to which one walk is over the whole kernel matrix. Of more rows the columns of those
+        that move take less time, and a tenth of the memory. Folds share the matrix: that number
+        goes with the fourth root of theirs (measured with none, 3 and 10, on rows of 22 to 784
+        columns).
+    side_by_side : int
+        Numbers of rows in memory from which the walks go on side by side, and from which stored
+        features are float32 unless the gap asked for is too small for them.
+    """
+
+    matrix_rows: int = 10_000
+    side_by_side: int = 1 << 22
+
+
+SIZES = PathSizes()
 
 
 @dataclass(frozen=True)
@@ -158,7 +173,12 @@ def beyond_memory(data: Rows, options: TrainOptions, fleet: Fleet) -> bool:
 
 
 def make_stage(
-    data: Rows, options: TrainOptions, fleet: Fleet, report: Report, walks: int = 1
+    data: Rows,
+    options: TrainOptions,
+    fleet: Fleet,
+    report: Report,
+    walks: int = 1,
+    sizes: PathSizes | None = None,
 ) -> PreparedPath:
     """Prepare the rows once, for all points and folds: so many ``walks``.
 
@@ -169,7 +189,7 @@ def make_stage(
     InputError
         If it cannot fit into the memory allowed, with the arithmetic.
     """
-    room = room_for(data, options, fleet)
+    room, sizes = room_for(data, options, fleet), sizes or SIZES
     if callable(options.kernel):
         raise InputError(
             "a path takes kernels that have a name; compute the entries of your own, and give "
@@ -183,7 +203,8 @@ def make_stage(
 
     matrix = partial(progress, "kernel matrix")
     # (Where w* may be 0, as a nu's, steps over columns come to no end that a matrix has.)
-    most = np.inf if options.problem in ("nu-svc", "one-class") else MATRIX_ROWS * walks**0.25
+    nu = options.problem in ("nu-svc", "one-class")
+    most = np.inf if nu else sizes.matrix_rows * walks**0.25
     exact = partial(
         exact_stage, constant=constant, room=room, options=options, fleet=fleet, progress=matrix,
         matrix_rows=most,
@@ -207,15 +228,15 @@ def make_stage(
         report({"event": "phase", "phase": "features"})
         size = data.n_rows * source.rank
         # (Few numbers take no time in either; closer gaps are not proved of float32 ones.)
-        wide = size < SIDE_BY_SIDE or options.tol < LEAST_FLOAT32
-        dtype = np.float64 if wide and 8 * size <= room else np.float32
+        wide = size < sizes.side_by_side or options.tol < LEAST_FLOAT32
+        dtype = np.float64 if wide and 8 * size <= KERNEL_SHARE * room else np.float32
         stored = nystrom.stored_features(source, fleet, None, partial(progress, "features"), dtype)
         errors, features = FeatureErrors(source, stored), stored.data
         X = features.X(0, data.n_rows)
     if not options.coupled:
         # Of few numbers a walk is over before threads have met.
         kept = 4.0 * X.size + walks * data.n_rows * WALK_ROW_BYTES
-        apart = X.size >= SIDE_BY_SIDE and kept <= room
+        apart = X.size >= sizes.side_by_side and kept <= room
         columns = ColumnsStage(X, constant, quick=apart)
         return PreparedPath(columns, "columns", kernel, data, source, X, factor, ids, apart, errors)
     rows = data if source is None else features

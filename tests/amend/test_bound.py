@@ -38,6 +38,19 @@ def test_a_radius_that_is_too_small_would_be_caught(monkeypatch):
     assert "P' - P'*" in said and "w moves" in said and "outside" in said
 
 
+def test_p_and_d_have_their_own_roundings_unless_the_model_is_one_of_before():
+    for seed in range(6):
+        case = edit_cases.Case(edit_cases.drawn(seed))
+        said = case.bound().to_dict()
+        proof = case.model.provenance["certificates"][0]
+        for name in ("primal_rounding", "dual_rounding"):
+            assert np.isfinite(said[name]) and said[name] >= proof[name]
+            del proof[name]
+        said = case.bound().to_dict()
+        assert said["primal_rounding"] is None and said["dual_rounding"] is None
+        assert np.isfinite(said["gap"]) and said["gap"] == max(said["primal"] - said["dual"], 0.0)
+
+
 def test_predictions_that_stay_are_those_of_the_optimum():
     stay = changed = 0
     for seed in range(60):

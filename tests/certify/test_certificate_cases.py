@@ -6,7 +6,10 @@ import certificate_cases
 import numpy as np
 import published
 import pytest
-from certificate_cases import PROBLEMS, SECONDS, Rows, Spec, drawn, machine, tried
+from certificate_cases import PROBLEMS, SECONDS, PathSpec, Rows, Spec, drawn, machine, tried
+
+from bigscreen.model import solved_path
+from bigscreen.path.feature_errors import FeatureErrors
 
 CASES = 300
 
@@ -93,6 +96,29 @@ def test_random_machines_state_what_is_so(part):
     # Without time budgets: where those end a fit, and whether it ends alike, is up to the clock.
     verdicts = [tried(replace(drawn(seed), seconds=SECONDS)) for seed in seeds]
     assert not {str(v.spec): v.found for v in verdicts if v.found}
+
+
+@pytest.mark.parametrize("part", range(3))
+def test_random_paths_state_what_is_so(part):
+    seeds = range(20 * part, 20 * part + 20)
+    verdicts = [certificate_cases.judge_path(seed) for seed in seeds]
+    assert not {str(v.spec): v.found for v in verdicts if v.found}
+
+
+ROUGH = Spec(0, "QuantileRegressor", "rbf", n=60, C=2.0, quantile=0.2, intercept=False, tol=1e-3)
+COLUMNS = PathSpec(replace(ROUGH, single=True), points=3, columns=True)
+STORED = PathSpec(replace(ROUGH, components=20), large=True)
+D_TOO_HIGH = {COLUMNS: "path: D stated too high", STORED: "path: D above the optimum"}
+
+
+@pytest.mark.parametrize("spec", [COLUMNS, STORED], ids=["columns", "stored"])
+def test_rounding_of_the_gap_alone_is_not_that_of_p_and_d(spec, monkeypatch):
+    assert not certificate_cases.tried_path(spec).found
+    monkeypatch.setattr(solved_path, "EACH", ())
+    if spec is STORED:
+        monkeypatch.setattr(FeatureErrors, "added", lambda _, dual, solved, w, constant: solved)
+    found = certificate_cases.tried_path(spec).found
+    assert {"path: P stated too high", D_TOO_HIGH[spec]} <= set(found)
 
 
 CAUGHT = {

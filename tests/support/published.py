@@ -221,7 +221,7 @@ class Published:
             return turned * coef.astype(LONG), turned * LONG(b)
         given, b = self._dense(fitted.dual_coef_), LONG(fitted.intercept_[k])
         if len(order) < 2:
-            return given[0], b
+            return given[k], b
         i, j = order
         code = np.repeat(np.arange(len(fitted.n_support_)), fitted.n_support_)
         return np.where(code == i, given[j - 1], np.where(code == j, given[i], 0)), b
@@ -439,10 +439,15 @@ class Published:
     def faults(self, decided: np.ndarray, predicted: np.ndarray, done: bool) -> dict[str, str]:
         """Kinds of failure, and what of it. ``done``: no warning said that the gap was missed."""
         with np.errstate(all="ignore"):
-            found = self._gamma()
+            return self._gamma() | self.proofs(done) | self._outputs(decided, predicted)
+
+    def proofs(self, done: bool) -> dict[str, str]:
+        """Kinds of failure of the certificates, and what of it."""
+        found: dict[str, str] = {}
+        with np.errstate(all="ignore"):
             for m in self.machines:
                 found |= self._certificate(m, done)
-            return found | self._outputs(decided, predicted)
+        return found
 
     def _gamma(self) -> dict[str, str]:
         if not isinstance(self.spec.gamma, str) or self.spec.kernel in ("linear", "precomputed"):

@@ -16,10 +16,14 @@ from bigscreen.estimators.path import SVCPathCV, nu_path, svm_path
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
+from bigscreen.path import resume
+from bigscreen.problems.point import EACH
+from bigscreen.report.path import totals
 from bigscreen.train import path_stage
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import PathOptions
+from bigscreen.train.path_stage import PathSizes
 
 # A gap that is missed shows a fault, here as in the folds.
 pytestmark = pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
@@ -245,7 +249,7 @@ def same(one, other):
 def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path, monkeypatch):
     if kind == "side by side":
         kind = "nystrom"
-        monkeypatch.setattr(path_stage, "SIDE_BY_SIDE", 1)
+        monkeypatch.setattr(path_stage, "SIZES", PathSizes(side_by_side=1))
     X, y = rows(200, labels)
     data = MemoryDataset(X, y, list(range(labels)))
     seen = []
@@ -266,13 +270,55 @@ def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path, 
         same(train_path(data, options(tmp_path, True, kind=kind), fleet), whole)
 
 
+def before(record):
+    """A point's record as paths of before have it: the gap's rounding alone."""
+    return {name: part for name, part in record.items() if name not in EACH}
+
+
+def test_a_path_of_before_states_no_rounding_of_p_and_d(tmp_path):
+    X, y = rows(100)
+    path = svm_path(X, y, GRID, kernel="rbf", folds=2)
+    for record in path.walks:
+        each = record["primal_rounding"], record["dual_rounding"]
+        assert 0 < min(each) and max(each) < 1e-9 * record["primal"]
+    assert "D by" in totals(path)["rounding"]
+    record = {
+        **path.record,
+        "points": [[before(one) for one in own] for own in path.record["points"]],
+    }
+    SolvedPath(record, path.array).save(tmp_path / "old.bsp")
+    old = SolvedPath.load(tmp_path / "old.bsp")
+    (proof,) = old.model(0).provenance["certificates"]
+    assert proof["primal_rounding"] is None and proof["dual_rounding"] is None
+    assert proof["rounding_bound"] == path.points[0]["rounding"]
+    assert "rounding" not in totals(old) and old.missed is None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_path_of_before_goes_on(kind, tmp_path, monkeypatch):
+    X, y = rows(100)
+    data = MemoryDataset(X, y, [0, 1])
+
+    def stop(event):
+        if event["event"] == "point" and event["done"] == 3:
+            raise KeyboardInterrupt
+
+    with Inline(1) as fleet:
+        whole = train_path(data, options(None, kind=kind), fleet)
+        monkeypatch.setattr(resume, "_NUMBERS", resume._NUMBERS[:5])
+        with pytest.raises(KeyboardInterrupt):
+            train_path(data, options(tmp_path, kind=kind), fleet, stop)
+        monkeypatch.undo()
+        same(train_path(data, options(tmp_path, True, kind=kind), fleet), whole)
+
+
 def test_walks_side_by_side_are_those_of_one_thread(monkeypatch):
     X, y = rows(400, 3)
     data = MemoryDataset(X, y, [0, 1, 2])
     given = options(None, kind="nystrom", folds=4)
     with Inline(1) as fleet:
         after = train_path(data, given, fleet)
-        monkeypatch.setattr(path_stage, "SIDE_BY_SIDE", 1)
+        monkeypatch.setattr(path_stage, "SIZES", PathSizes(side_by_side=1))
         alone = train_path(data, given, fleet)
     with Inline(3) as fleet:
         seen = []
