@@ -64,7 +64,7 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
     the score does that moves most: it is an order statistic of numbers that move as scores do.
     """
     data, norms = design.data, _norms(design, problem)
-    slack = np.broadcast_to(evidence.slack, data.n_rows)
+    slack: FloatArray = np.atleast_1d(evidence.slack)
     part = SINGLE if evidence.shortened else 0.0
     highest = max(np.max(evidence.scores, initial=0.0), -np.min(evidence.scores, initial=0.0))
     most = float(np.max(norms)), float(np.max(slack)) + part * float(highest)
@@ -73,6 +73,7 @@ def ledger(design: Design, problem: Problem, evidence: Evidence) -> Ledger:
         rows = design.dual(problem), evidence.scores, norms, slack
         later = partial(_margins, *rows, most, evidence.radius)
         return Ledger(later if design.square is not None else later(), evidence.radius)
+    norms, slack = (np.broadcast_to(each, data.n_rows) for each in (norms, slack))
     margins = np.empty(data.n_rows, np.float16)
     for s in range(data.n_shards):
         start, stop = data.shard(s)
@@ -124,7 +125,10 @@ def in_float32(scores: FloatArray) -> NDArray[np.float32]:
 
 
 def _norms(design: Design, problem: Problem) -> FloatArray:
-    """Upper bounds of ``||phi_i||`` (n,), the constant's part included; no row is read for them."""
+    """Upper bounds of ``||phi_i||``, the constant's part included: (n,), or (1,) for all rows.
+
+    No row is read for them.
+    """
     data, kernel = design.data, design.kernel
     if kernel is None or (design.exact and isinstance(kernel, Linear)):
         norms: FloatArray = np.sqrt(data.sqnorms(0, data.n_rows))
@@ -135,7 +139,7 @@ def _norms(design: Design, problem: Problem) -> FloatArray:
     else:
         norms = np.array([design.largest_norm])
     constant = problem.intercept_scaling if problem.intercept == "constant" else 0.0
-    found: FloatArray = np.broadcast_to(np.sqrt(norms**2 + constant**2), data.n_rows)
+    found: FloatArray = np.sqrt(norms**2 + constant**2)
     return found
 
 

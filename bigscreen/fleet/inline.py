@@ -143,12 +143,17 @@ class Inline:
         return self._sampler.look()
 
     def stop(self) -> None:
+        if self._program is None:
+            # Give no memory back after each of many small fits: they ask for it again at once,
+            # which takes longer than the fits.
+            return
         self._program = None
         self._shards.states.clear()
         give_back()
 
     def close(self) -> None:
         self.stop()
+        give_back()
         self._shards.close()
         self._sampler.stop()
 

@@ -62,6 +62,10 @@ FOLD_TOL = 1e-2
 NAMED = 5
 """Classifiers that a warning names, at most."""
 
+MAX_LATER_ROWS = 1 << 20
+"""Compute the ledgers of all problems at once if they have more rows than this together; those of
+fewer rows wait until somebody asks. A row that waits keeps some 60 bytes: 60 MiB at most."""
+
 Result = dict[str, Any]
 """One problem's machine and its records, JSON-able but for numpy arrays."""
 
@@ -417,10 +421,14 @@ class Job:
         # Stored features have rows of their own, in the order of the data's.
         data = own if isinstance(own, Slices) else self.data
         found, numbers = found.folded(data.sides), data.row_ids(0, data.n_sources)
-        if binary.codes is not None:  # others have no part in the problem
+        # Rows of other labels have no part in the problem. (Slices have none of them.)
+        if binary.codes is not None and not isinstance(own, Slices):
             keep = np.isin(data.y(0, data.n_rows), binary.codes)
             found, numbers = found.among(keep), numbers[keep]
-        return found.numbered(numbers)
+        found = found.numbered(numbers)
+        if len(self.problems) * own.n_rows > MAX_LATER_ROWS:
+            _ = found.margins  # computed now, which frees what they are computed from
+        return found
 
     # -- the work folder ---------------------------------------------------------------------------
     def _claim(self, work: Path) -> None:

@@ -1,11 +1,13 @@
 """The ledger: what a certificate proves of every row holds for the optimum itself."""
 
+import pickle
 import warnings
 
 import numpy as np
 import pytest
 import safety_cases
 from scipy import sparse
+from sklearn.datasets import load_iris
 
 import bigscreen
 from bigscreen.certify import ledger as certify_ledger
@@ -14,6 +16,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.model.ledger import BOUND, OPEN, OUT, Ledger, from_arrays, rounded, to_arrays
 from bigscreen.problems.recipes import CSvc
+from bigscreen.train import job
 
 
 @pytest.mark.parametrize("part", range(4))
@@ -142,3 +145,28 @@ def test_what_rounding_can_have_moved_a_score_by_counts(intercept):
         expected = np.maximum(distance - doubt, 0.0) / length / 0.05
         book = certify_ledger.ledger(design, problem, Evidence(scores, slack, 0.05, mu))
         np.testing.assert_allclose(np.abs(book.margins), expected, rtol=1e-3, atol=1e-6)
+
+
+def test_pairs_of_labels_have_their_margins_when_somebody_asks(monkeypatch):
+    made, margins = [], certify_ledger._margins
+
+    def counted(*given):
+        made.append(1)
+        return margins(*given)
+
+    monkeypatch.setattr(certify_ledger, "_margins", counted)
+    X, y = load_iris(return_X_y=True)
+    later = bigscreen.SVC(tol=1e-6).fit(X, y)
+    assert not made
+    later = later.ledger_
+    monkeypatch.setattr(job, "MAX_LATER_ROWS", 299)
+    at_once = bigscreen.SVC(tol=1e-6).fit(X, y).ledger_
+    assert len(made) == 3 == len(later)
+    for one, other, codes in zip(later, at_once, ((0, 1), (0, 2), (1, 2)), strict=True):
+        np.testing.assert_array_equal(one.numbers(), np.flatnonzero(np.isin(y, codes)))
+        np.testing.assert_array_equal(one.numbers(), other.numbers())
+        np.testing.assert_array_equal(one.margins, other.margins)
+    assert len(made) == 6
+    monkeypatch.undo()
+    waiting = pickle.loads(pickle.dumps(bigscreen.SVC(tol=1e-6).fit(X, y)))
+    np.testing.assert_array_equal(waiting.ledger_[1].margins, at_once[1].margins)

@@ -30,6 +30,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from bigscreen.errors import InputError
 from bigscreen.fleet import blas, shards
+from bigscreen.fleet import inline as inline_fleet
 from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.inline import Inline
@@ -478,3 +479,17 @@ def test_pages_are_counted_again_where_memory_has_grown(monkeypatch):
             assert time.monotonic() < deadline
             time.sleep(0.001)
     assert sampler.peak == 400 and set(asked) == {300, 500}
+
+
+def test_a_fleet_on_which_nothing_ran_gives_memory_back_at_its_end_alone(monkeypatch):
+    """To ask for it again takes longer than a small fit: many of them share a fleet."""
+    times = []
+    monkeypatch.setattr(inline_fleet, "give_back", lambda: times.append(1))
+    with Inline(1) as fleet:
+        fleet.stop()
+        fleet.stop()
+        assert not times
+        fleet.start(Gradient(), 2)
+        fleet.stop()
+        assert len(times) == 1
+    assert len(times) == 2

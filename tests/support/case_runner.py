@@ -160,7 +160,7 @@ def run(
     finally:
         # No case goes on beyond the summary.
         for child in multiprocessing.active_children():
-            child.terminate()
+            child.kill()
         pool.shutdown(wait=True, cancel_futures=True)
     guilty = sum(found.guilty.values())
     how = f"ended by {signal.Signals(signals[0]).name}: " if signals else ""
@@ -276,6 +276,6 @@ def _judge(judge: Callable[[int], Outcome], number: int) -> tuple[Outcome, float
 
 def _prepare_process() -> None:
     """Leave signals to the process above, and the other cores to the other processes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     threadpool_limits(1)
