@@ -272,7 +272,7 @@ class World:
                     where += f" --scheduler-timeout {PATIENCE}s"
             command = self._run(case.job, case.every, where)
             time.sleep(case.moment)
-            family = below(command.pid)
+            family, signalled, alive = below(command.pid), time.monotonic(), command.poll() is None
             if relay is not None:
                 relay.cut()
             elif case.victim == "late":
@@ -285,10 +285,13 @@ class World:
                 undo.callback(disturb(case, command, cluster))
             code, said = self._wait(command, max(HANGS, 10 * self.seconds[case.job]))
             undo.close()
+            went_on = alive and time.monotonic() - signalled > LINGERS
             ended = self._judged(case, code, said)
-            _, alive = psutil.wait_procs(family, timeout=LINGERS)
-            if alive and not ended.startswith("WRONG"):
-                ended = f"WRONG: {len(alive)} processes are left"
+            if case.victim == "start" and code == 0 and went_on:
+                ended = "WRONG: the signal was dropped"
+            _, stay = psutil.wait_procs(family, timeout=LINGERS)
+            if stay and not ended.startswith("WRONG"):
+                ended = f"WRONG: {len(stay)} processes are left"
             if not ended.startswith("WRONG") and (left := self._left()):
                 ended = f"WRONG: {', '.join(left)} is left"
             return ended, said
@@ -305,8 +308,6 @@ class World:
             return "WRONG: it hangs"
         if "Traceback" in said:
             return "WRONG: a traceback"
-        if code == 0 and case.victim == "start":
-            return "WRONG: the signal was dropped"
         if code == 0:
             same = self._bits(case.job) == self.expected[case.job]
             return "the same bits" if same else "WRONG: other bits"

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import signal
 from contextlib import ExitStack
+from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
@@ -103,6 +104,8 @@ def _loop(owned: ExitStack) -> Any:
 
     A signal that a thread blocks is blocked in the processes that it starts.
     """
+    # (Python unblocks signals in the thread that starts this process, which every child needs.)
+    resource_tracker.ensure_running()
     runner = LoopRunner()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
