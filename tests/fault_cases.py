@@ -210,8 +210,8 @@ def drawn(chance: random.Random, seconds: dict[str, float], victims: list[str]) 
     fit = [victim for victim in victims if JOBS[job].workers or victim in ALONE]
     victim = chance.choice(fit)
     outer = (outer or victim in CLUSTERS) and victim != "start"
-    # (Of what a command takes to begin: workers are born after some seconds.)
-    share = 0.5 if victim == "start" else 1.1
+    # (Most commands are over sooner than the first one was.)
+    share = 0.5 if victim in ("start", "frozen") else 1.1
     moment = chance.uniform(0.3, share * seconds[job])
     every = chance.choice((-1.0, 30.0))
     return Case(job, outer, victim, chance.choice(FAULTS[victim]), moment, every)
