@@ -210,8 +210,8 @@ def drawn(chance: random.Random, seconds: dict[str, float], victims: list[str]) 
     fit = [victim for victim in victims if JOBS[job].workers or victim in ALONE]
     victim = chance.choice(fit)
     outer = (outer or victim in CLUSTERS) and victim != "start"
-    # (Of what a command takes to begin: workers are born after some seconds.)
-    share = 0.5 if victim == "start" else 1.1
+    # (Most commands are over sooner than the first one was.)
+    share = 0.5 if victim in ("start", "frozen") else 1.1
     moment = chance.uniform(0.3, share * seconds[job])
     every = chance.choice((-1.0, 30.0))
     return Case(job, outer, victim, chance.choice(FAULTS[victim]), moment, every)
@@ -272,7 +272,7 @@ class World:
                     where += f" --scheduler-timeout {PATIENCE}s"
             command = self._run(case.job, case.every, where)
             time.sleep(case.moment)
-            family = below(command.pid)
+            family, signalled, alive = below(command.pid), time.monotonic(), command.poll() is None
             if relay is not None:
                 relay.cut()
             elif case.victim == "late":
@@ -285,10 +285,13 @@ class World:
                 undo.callback(disturb(case, command, cluster))
             code, said = self._wait(command, max(HANGS, 10 * self.seconds[case.job]))
             undo.close()
+            went_on = alive and time.monotonic() - signalled > LINGERS
             ended = self._judged(case, code, said)
-            _, alive = psutil.wait_procs(family, timeout=LINGERS)
-            if alive and not ended.startswith("WRONG"):
-                ended = f"WRONG: {len(alive)} processes are left"
+            if case.victim == "start" and code == 0 and went_on:
+                ended = "WRONG: the signal was dropped"
+            _, stay = psutil.wait_procs(family, timeout=LINGERS)
+            if stay and not ended.startswith("WRONG"):
+                ended = f"WRONG: {len(stay)} processes are left"
             if not ended.startswith("WRONG") and (left := self._left()):
                 ended = f"WRONG: {', '.join(left)} is left"
             return ended, said
@@ -305,8 +308,6 @@ class World:
             return "WRONG: it hangs"
         if "Traceback" in said:
             return "WRONG: a traceback"
-        if code == 0 and case.victim == "start":
-            return "WRONG: the signal was dropped"
         if code == 0:
             same = self._bits(case.job) == self.expected[case.job]
             return "the same bits" if same else "WRONG: other bits"

@@ -105,6 +105,9 @@ def predict(
     predicted one. Rows come in the source's order. STORE needs no labels, but must have been
     ingested like the training data (`bigscreen ingest --like MODEL`).
 
+    Labels are written as they are in the training data. A spreadsheet takes a label that begins
+    with =, +, - or @ for a formula, and runs it: import OUT as text if the labels are not your own.
+
     \b
     Example:
       bigscreen predict model.bsm test.store predictions.csv

@@ -100,10 +100,11 @@ def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
 
     def typed(found: re.Match[str]) -> str:
         name, value = found.groups()
-        if name not in flags:
+        try:
+            said = "" if value is None else f" {shlex.quote(str(ast.literal_eval(value)))}"
+        except (ValueError, SyntaxError):  # no option, but text of the user's that looks like one
             return found[0]
-        said = "" if value is None else f" {shlex.quote(str(ast.literal_eval(value)))}"
-        return flags[name] + said
+        return flags[name] + said if name in flags else found[0]
 
     return re.sub(r"`(\w+)(?:=('[^`]*'|\"[^`]*\"|[\d.]+))?`", typed, sentence)
 

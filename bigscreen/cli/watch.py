@@ -1,8 +1,8 @@
 """`bigscreen watch`: follow a fit, path or search from another terminal, or see how it ended."""
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from bigscreen.cli.common import check_json, json_option
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 
 SECONDS = 0.5
 """Between two looks at the journal."""
@@ -54,20 +54,33 @@ def watch(out: str, once: bool, json_file: str | None) -> None:
                     show(event)
                 found.take(event)
 
-        while True:
-            follow()
-            # The last line is written before the process and the folder go: read it after a look.
-            found.look(work)
-            follow()
-            if once or found.state != "running":
-                break
-            time.sleep(SECONDS)
-    state, why = found.state, found.end.get("why")
+        with _damage_told(reader.path):
+            while True:
+                follow()
+                # The last line is written before the process and the folder go: read it after a look.
+                found.look(work)
+                follow()
+                state, why = found.state, found.end.get("why")
+                said = SAID[state]
+                if once or state != "running":
+                    break
+                time.sleep(SECONDS)
     if json_file:
         record = {"start": found.start, "state": state, "why": why, "last": found.last}
         write_result(json_file, "watch", record)
     what = f"{found.start['command']} of {found.start['out']}" if found.start else "run"
-    note(f"{what}: {SAID[state]}{'' if why is None else f': {why}'}")
+    note(f"{what}: {said}{'' if why is None else f': {why}'}")
+
+
+@contextmanager
+def _damage_told(path: Path) -> Iterator[None]:
+    """Say in a sentence of a line that no run has written that the journal is damaged."""
+    try:
+        yield
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(
+            f"{path} is damaged: a line in it is not what a run writes ({reason_of(error)})"
+        ) from error
 
 
 def _note_finished(out: str) -> None:
@@ -102,6 +115,7 @@ class Watched:
         """Take a line of the journal."""
         if event["event"] == "start":
             self.start, self.last, self.end, self.lost = event, {}, {}, False
+            _ = event["command"], event["out"]
         elif event["event"] == "end":
             self.end = event
         else:

@@ -19,6 +19,7 @@ from bigscreen.data.folder import (
     unfinished,
 )
 from bigscreen.data.layout import Layout, chunk_digest, sqnorms
+from bigscreen.data.limits import read_json
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features, as_stored, check_weights, describe, together
 from bigscreen.data.zarr_arrays import Checksums, create_csr, create_groups, csr_folder, row_arrays
@@ -245,7 +246,7 @@ class DatasetWriter:
             finally:
                 shutil.rmtree(fresh, ignore_errors=True)
         try:
-            begun = json.loads((wip / PLAN).read_text())
+            begun = read_json(wip / PLAN)
         except (OSError, ValueError) as error:
             raise InputError(
                 f"{wip} is not an unfinished dataset that can be gone on with; delete it"

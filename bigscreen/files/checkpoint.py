@@ -64,7 +64,7 @@ class Checkpoint:
             body = record["body"]
             if record["crc32"] != zlib.crc32(_canonical(body)):
                 raise ValueError("its checksum does not match")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise DamagedCheckpoint(f"{path}: checkpoint.json is damaged ({error})") from error
         if body["format"] > FORMAT:
             raise InputError(f"{path} was written by a newer version: upgrade to read it")

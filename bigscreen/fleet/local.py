@@ -7,13 +7,13 @@ import multiprocessing
 import os
 import signal
 from contextlib import ExitStack
+from multiprocessing import resource_tracker
 from typing import Any
 
 import dask
 from distributed import Client, LocalCluster, Security
 from distributed.comm.core import CommClosedError
 from distributed.utils import LoopRunner
-from tornado.ioloop import IOLoop
 
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.scratch import scratch
@@ -99,11 +99,13 @@ class _Unheard(logging.Filter):
         return not (record.exc_info and isinstance(record.exc_info[1], CommClosedError))
 
 
-def _loop(owned: ExitStack) -> IOLoop:
+def _loop(owned: ExitStack) -> Any:
     """An event loop in a thread from which processes are born that Ctrl-C does not reach.
 
     A signal that a thread blocks is blocked in the processes that it starts.
     """
+    # (Python unblocks signals in the thread that starts this process, which every child needs.)
+    resource_tracker.ensure_running()
     runner = LoopRunner()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -111,12 +113,11 @@ def _loop(owned: ExitStack) -> IOLoop:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     owned.callback(runner.stop)
-    loop: IOLoop = runner.loop
-    return loop
+    return runner.loop
 
 
 def _started(
-    workers: int, memory_limit: int | str | None, folder: str, loop: IOLoop, metrics: bool
+    workers: int, memory_limit: int | str | None, folder: str, loop: Any, metrics: bool
 ) -> LocalCluster:
     """Scheduler and workers; anew if a worker dies while it starts, which Dask takes for an error.
 

@@ -227,12 +227,8 @@ def outcome(
     """
     while True:
         try:
-            with workers.client.as_current():  # wait would ask for a default client
-                distributed.wait([future], timeout=LOOK_SECONDS)
-            return (future.result(),)
-        except TimeoutError:
-            if future.done():
-                raise  # by the function itself
+            if _is_done(workers.client, future):
+                return (future.result(),)
         except KilledWorker as error:
             raise ConnectionError(f"every worker that ran {what} died; {LIKELY}") from error
         except (CommClosedError, CancelledError, asyncio.CancelledError) as error:
@@ -242,6 +238,20 @@ def outcome(
         if only is not None and living.keys().isdisjoint(only):
             future.cancel()
             return None
+
+
+def _is_done(client: Client, future: Future[Any]) -> bool:
+    """Whether a task ends within `LOOK_SECONDS`.
+
+    The function of the task may raise a TimeoutError of its own, which is none of the waiting: the
+    task may end just when the waiting does.
+    """
+    try:
+        with client.as_current():  # wait would ask for a default client
+            distributed.wait([future], timeout=LOOK_SECONDS)
+    except TimeoutError:
+        return False
+    return True
 
 
 async def give_up_frozen(client: Client) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+from bigscreen.data.limits import parse_json
 from bigscreen.errors import reason_of
 from bigscreen.report.remaining import TimeLeft
 from bigscreen.report.report import plain, warn
@@ -169,7 +170,7 @@ class Reader:
 def _event(line: bytes) -> dict[str, Any] | None:
     """A line's event; None for what a power cut left of one."""
     try:
-        found = json.loads(line)
+        found = parse_json(line)
     except ValueError:
         return None
     return found if isinstance(found, dict) and "event" in found else None

@@ -90,4 +90,4 @@ class Page:
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file, whole or not at all."""
         with replacing(path) as file:
-            file.write(self.html().encode("utf-8"))
+            file.write(self.html().encode("utf-8", "backslashreplace"))

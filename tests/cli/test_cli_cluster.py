@@ -1,6 +1,7 @@
 """Commands on a cluster, and on one that goes away: one sentence, and nothing is lost."""
 
 import json
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +19,7 @@ __all__ = ["world"]  # a fixture
 OPTIONS = ["--landmarks", "40", "--gamma", "1", "--solver", "newton", "--tol", "1e-6"]
 
 
-@pytest.mark.parametrize("lost", ["scheduler", "worker"])
+@pytest.mark.parametrize("lost", ["scheduler", "frozen scheduler", "worker"])
 def test_a_lost_cluster(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
@@ -27,20 +28,25 @@ def test_a_lost_cluster(
     show = FitReport.__call__
     model = tmp_path / "m.bsm"
     with processes(ports=(0,)) as cluster:
-        victim = cluster.processes[0 if lost == "scheduler" else 1]
+        victim = cluster.processes[1 if lost == "worker" else 0]
 
         def show_and_kill(self: FitReport, event: dict[str, object]) -> None:
             show(self, event)
-            if event.get("pass") == 3:
+            if event.get("pass") == 3 and lost == "frozen scheduler":
+                victim.send_signal(signal.SIGSTOP)
+            elif event.get("pass") == 3:
                 victim.kill()
                 victim.wait()
 
         monkeypatch.setattr(FitReport, "__call__", show_and_kill)
-        fit = bigscreen("fit", world.store, model, *OPTIONS, "--scheduler", cluster.address)
+        where = ["--scheduler", cluster.address, "--scheduler-timeout", "3s"]
+        fit = bigscreen("fit", world.store, model, *OPTIONS, *where)
+        victim.send_signal(signal.SIGCONT)
     assert fit.exit_code == 2 and not model.exists()
     said = fit.stderr.splitlines()[-1]
     assert fit.stderr.count("error:") == 1 and said.startswith("error:")
-    assert ("scheduler" if lost == "scheduler" else "no worker") in said
+    assert ("no worker" if lost == "worker" else "scheduler") in said
+    assert ("has not answered for 3 s" in said) == (lost == "frozen scheduler")
     assert f"{model}.work" in said and "--resume" in said
     monkeypatch.setattr(FitReport, "__call__", show)
     succeed("fit", world.store, model, *OPTIONS, "--resume")

@@ -57,7 +57,7 @@ def test_workers_that_can_take_part_and_one_that_cannot(world: World, tmp_path):
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ((), "no Dask scheduler answers"),
+        (("--scheduler-timeout", "2s"), "no Dask scheduler answers"),
         (("--tls-ca", "ca.pem"), "is for a --scheduler of the form tls://"),
         (("nowhere.store",), "nowhere.store"),
     ],

@@ -13,6 +13,7 @@ import time
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import distributed
 import numpy as np
 import psutil
 import pytest
@@ -246,6 +247,27 @@ def test_workers_that_do_not_see_the_files_are_left_out(tmp_path, reference):
 def pid_of_worker(_):
     time.sleep(0.02)
     return os.getpid()
+
+
+def late(_):
+    raise TimeoutError
+
+
+def test_a_task_that_ends_just_when_the_waiting_does(monkeypatch):
+    wait, times = distributed.wait, []
+
+    def ending(futures, timeout):
+        times.append(timeout)
+        wait(futures)
+        if len(times) == 1:
+            raise TimeoutError
+        return wait(futures, timeout)
+
+    monkeypatch.setattr(distributed, "wait", ending)
+    with local_cluster(1) as fleet:
+        assert list(fleet.each(slow_square, [3])) == [9] and len(times) == 2
+        with pytest.raises(TimeoutError):  # of the function itself
+            list(fleet.each(late, [3]))
 
 
 # ---------------------------------------------------------------- a scheduler that stands still

@@ -95,7 +95,8 @@ def test_a_reader_sees_whole_lines_once(tmp_path):
         seen += reader.new()
     assert [event["pass"] for event in seen] == list(range(9))
     with open(path, "ab") as file:
-        file.write(b'torn by a power cut\n[1]\n{"event": "end"}\n')
+        deep = b'{"event": ' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+        file.write(b"torn by a power cut\n[1]\n" + deep + b'\n{"event": "end"}\n')
     assert reader.new() == [{"event": "end"}]
     path.write_bytes(b'{"event": "start"}\n')  # the next run
     assert reader.new() == [{"event": "start"}]
