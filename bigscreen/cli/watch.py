@@ -57,7 +57,7 @@ def watch(out: str, once: bool, json_file: str | None) -> None:
         with _damage_told(reader.path):
             while True:
                 follow()
-                # The last line is written before the process and the folder go: read it after a look.
+                # The last line is written before the process and the folder go: look first.
                 found.look(work)
                 follow()
                 state, why = found.state, found.end.get("why")
