@@ -286,7 +286,7 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         if use is _Use.LABEL:
             values = graph.add("Unsqueeze", first, graph.constant([1], np.int64))
         else:
-            values = _values_in_meta(graph, machine, scores, codes, use)
+            values = _values_in_meta(graph, machine, features, scores, codes, use)
         graph.add("Cast", values, to=number, out=others[0])
         return
     graph.add("Cast", _values(graph, machine, scores), to=number, out=others[0])
@@ -296,13 +296,16 @@ def _convert(scope: Any, operator: Any, container: Any) -> None:
         graph.add("Cast", found, to=number, out=others[1])
 
 
-def _values_in_meta(graph: Graph, machine: Any, scores: str, codes: str, use: _Use) -> str:
+def _values_in_meta(
+    graph: Graph, machine: Any, features: str, scores: str, codes: str, use: _Use
+) -> str:
     """What a meta-estimator is handed of a classifier (rows, one column a label)."""
     model: Model = machine.model_
     if use is _Use.VOTES:
         return graph.add("Gather", graph.constant(np.eye(len(model.labels))), codes)
     if use in (_Use.SHARES, _Use.PROBABILITIES) and _probable(machine):
-        return add_probabilities(graph, model, scores)
+        held = add_fold_scores(graph, model, features, scores)
+        return add_probabilities(graph, model, scores, held)
     if use is _Use.DECISION:
         return _values(graph, machine, scores)
     if len(model.labels) > 2:
