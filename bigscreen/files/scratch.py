@@ -113,7 +113,7 @@ def check_own(folder: Path) -> None:
     """
     try:
         found, place = folder.lstat(), folder.absolute().parent.stat()
-    except FileNotFoundError:
+    except OSError:  # there is none, or what is there says itself why it cannot be used
         return
     own = stat.S_ISDIR(found.st_mode) and found.st_uid in (os.geteuid(), place.st_uid)
     if place.st_mode & stat.S_IWOTH and not own:
