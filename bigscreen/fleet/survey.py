@@ -20,6 +20,7 @@ from distributed.worker import Worker
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.connecting import SAME, await_worker, client_of, versions_of
 from bigscreen.fleet.inline import usable_processors
+from bigscreen.fleet.memory import machine_memory
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT, digests, source_digest
 from bigscreen.fleet.workers import PATIENCE_SECONDS, differing
 
@@ -156,7 +157,7 @@ def _machine(dask_worker: Worker) -> dict[str, Any]:
         "pid": os.getpid(),
         "cores": usable_processors(),
         "memory_limit": manager.memory_limit,
-        "memory": psutil.virtual_memory().total,
+        "memory": machine_memory(),
         "memory_free": psutil.virtual_memory().available,
         "load": os.getloadavg()[0],
         "processor": _processor(),

@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.limits import check_regular, most_memory, npy_bytes, npy_header, read_values
+from bigscreen.data.limits import check_regular, npy_bytes, npy_header, read_values
 from bigscreen.errors import InputError, in_units
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
@@ -139,7 +140,7 @@ def open_npy(
                 files.append(open(file, "rb"))  # noqa: SIM115 (mapped by the caller)
             except OSError as error:
                 raise InputError(f"{file} cannot be opened: {error.strerror}.") from None
-            return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))
+            return npy_rows(files[-1], file, file.stat().st_size, allowed_memory(memory))
 
         X, y = rows(path), None
         if labels_file is not None and label is None:
@@ -170,7 +171,7 @@ def open_npz(
         def rows(key: str) -> StreamRows | ArrayRows:
             info = archive.getinfo(key + ".npy")
             stream: Any = io.BufferedReader(archive.open(info))
-            return npy_rows(stream, path, info.file_size, most_memory(memory))
+            return npy_rows(stream, path, info.file_size, allowed_memory(memory))
 
         size = archive.getinfo(x_key + ".npy").file_size
         y = None if y_key is None else rows(y_key)
@@ -228,7 +229,7 @@ def open_hdf5(
             path, shapes, h5_y, Y_NAMES, "y", lambda shape: shape in ((rows,), (rows, 1))
         )
 
-    most = min(LARGEST_CHUNK, most_memory(memory) // 4)
+    most = min(LARGEST_CHUNK, allowed_memory(memory) // 4)
     for name in (x_name, y_name):
         if name is not None and chunks[name] > most:
             raise InputError(
