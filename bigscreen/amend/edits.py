@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.layout import Features, joined
-from bigscreen.data.limits import check_regular, machine_memory
+from bigscreen.data.limits import check_regular
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
+from bigscreen.fleet.memory import usable_memory
 from bigscreen.numerics.rows import FloatArray
 
 NONE = np.empty(0, np.int64)
@@ -292,7 +293,7 @@ def _text(path: str | os.PathLike[str]) -> str:
     name = os.fspath(path)
     check_regular(path)
     try:
-        if TEXT_GROWTH * Path(path).stat().st_size > machine_memory():
+        if TEXT_GROWTH * Path(path).stat().st_size > usable_memory():
             raise InputError(
                 f"{name} is too large for a file that names rows: each row is named once at most"
             )

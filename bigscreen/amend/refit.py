@@ -28,7 +28,7 @@ from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt, Job, Start
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.problems import Binary
-from bigscreen.train.run import over_stored, plan
+from bigscreen.train.run import over_stored, plan_on
 from bigscreen.train.start import starting_point
 
 
@@ -214,7 +214,7 @@ def refitted(
         Where each problem begins, by its folder's name.
     """
     kind = _AmendedExact if options.exact else _AmendedFeatures
-    outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
+    outlined = plan_on(fleet, data, options)
     if model.provenance.get("features") == "stored":  # what steps start from is of those
         outlined = over_stored(data, options, fleet, outlined) or outlined
     with blas_threads(1), kind(data, options, fleet, report, outlined) as job:

@@ -2,6 +2,9 @@
 
 import os
 import signal
+import sys
+
+from bigscreen.fleet.memory import too_narrow
 
 
 def main(args: "list[str] | None" = None, prog_name: "str | None" = None) -> None:
@@ -12,6 +15,9 @@ def main(args: "list[str] | None" = None, prog_name: "str | None" = None) -> Non
             signal.signal(signal.SIGINT, end)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             signal.signal(signal.SIGTERM, end)
+    if (why := too_narrow()) is not None:
+        print(f"error: {why}", file=sys.stderr)
+        sys.exit(2)
     from bigscreen.cli.commands import group
 
     group.main(args, prog_name)

@@ -37,6 +37,10 @@ for _power, _letter in enumerate("kmgt", start=1):
 _SECONDS = {"": 1.0, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
+NO_MEMORY = "there is not enough memory; see `bigscreen plan STORE --memory`"
+"""What a command says where the system gives it no more."""
+
+
 class Commands(click.Group):
     """A group whose mistakes of the user end in one sentence on stderr and exit code 2."""
 
@@ -85,7 +89,12 @@ class Commands(click.Group):
         except OSError as error:
             _stop(system_sentence(error), BAD_INPUT)
         except MemoryError:
-            _stop("there is not enough memory; see `bigscreen plan STORE --memory`", BAD_INPUT)
+            _stop(NO_MEMORY, BAD_INPUT)
+        except RuntimeError as error:
+            if "can't start new thread" not in str(error):
+                raise
+            # A thread's stack is address space, which `ulimit -v` bounds.
+            _stop(NO_MEMORY, BAD_INPUT)
         sys.exit(exit_code(code) if isinstance(code, int) else 0)
 
 
@@ -470,6 +479,7 @@ def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) ->
     # Dask is slow to import, and threads need none of it.
     from bigscreen.fleet.connecting import ANSWER_SECONDS, connect
     from bigscreen.fleet.local import local_cluster
+    from bigscreen.fleet.memory import limit_of
     from bigscreen.fleet.secure import certificates
 
     if values["scheduler"]:
@@ -479,6 +489,6 @@ def _opened(values: dict[str, Any], deadline: float | None, owned: ExitStack) ->
         fleet = connect(values["scheduler"], timeout, security, deadline)
         return owned.enter_context(fleet)
     # The coordinating process needs its share of the memory too.
-    share = values["memory"] and values["memory"] // (values["workers"] + 1)
+    share = values["memory"] and limit_of(values["memory"] // (values["workers"] + 1))
     with held_back():  # at whose end a signal that came meanwhile is raised
         return owned.enter_context(local_cluster(values["workers"], share, deadline=deadline))

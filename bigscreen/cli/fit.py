@@ -68,7 +68,8 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     options = train_options(context, dataset, values, Path(values["work"] or "."), resume=False)
     cluster = bool(values["workers"] or values["scheduler"])
     check(dataset, options)
-    outline = outline_fit(dataset, options, _workers(values), cluster, speed=known())
+    workers, limit = _workers(values)
+    outline = outline_fit(dataset, options, workers, cluster, speed=known(), limit=limit)
     if json_file:
         report.write_result(json_file, "plan", dataclasses.asdict(outline))
     if outline.refusal:
@@ -79,12 +80,15 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     report.table(f"Plan for {store}", facts)
 
 
-def _workers(values: dict[str, Any]) -> int:
-    """How many steps would run at once; local worker processes are not started to find out."""
+def _workers(values: dict[str, Any]) -> tuple[int, int | None]:
+    """How many steps would run at once, and what a worker's limit is, None if it has none yet.
+
+    Worker processes of this machine are not started to find out.
+    """
     if values["workers"]:
-        return int(values["workers"])
+        return int(values["workers"]), None
     with open_fleet(values) as fleet:
-        return fleet.workers
+        return fleet.workers, fleet.worker_memory
 
 
 def _kept(part: float) -> str:
@@ -110,7 +114,8 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
         "rows of a pass": _kept(outline.resident),
         "kernel columns kept": f"{count(outline.cache_bytes // (4 * outline.rows))} of "
         f"{count(outline.rows)}, {size(outline.cache_bytes)}",
-        "peak memory": f"about {size(outline.peak_bytes)}",
+        "peak memory": f"about {size(outline.peak_bytes)}"
+        + (f", {size(outline.worker_bytes)} in each worker" if outline.worker_bytes else ""),
         "disk for features": size(outline.disk_bytes),
         "time": f"roughly {seconds(outline.seconds)}",
     }

@@ -176,7 +176,7 @@ def column_names(
     type=Bytes(),
     metavar="SIZE",
     help="Memory that may be taken, such as 4GiB; what needs more is refused.  "
-    "[default: 0.8 of the machine's]",
+    "[default: 0.8 of what the process may use]",
 )
 @click.option(
     "--shuffle/--no-shuffle",

@@ -63,7 +63,7 @@ def resample(
     from bigscreen.files.scratch import scratch
     from bigscreen.report import report
     from bigscreen.train.resample import resampled
-    from bigscreen.train.run import plan
+    from bigscreen.train.run import plan_on
 
     check_json(json_file)
     check_fleet(values)
@@ -75,8 +75,7 @@ def resample(
         warnings_told(),
     ):
         options = train_options(context, data, of_fit, work, resume=False)
-        cluster = bool(values["workers"] or values["scheduler"])
-        if not plan(data, options, fleet.workers, cluster, fits + 1).disk_bytes:
+        if not plan_on(fleet, data, options, fits + 1).disk_bytes:
             options = replace(options, work=None)
         record = resampled(data, held, options, fleet, fits, way)
     if json_file:

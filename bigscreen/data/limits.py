@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, is_url
+from bigscreen.fleet.memory import usable_memory
 
 _JSON_GROWTH = 30
 """Bytes that one byte of JSON may come to in Python: "[[],[],..." does."""
@@ -32,16 +33,6 @@ _UNREADABLE = (
 _READ_BYTES = 16 << 20
 
 Header = tuple[tuple[int, ...], bool, np.dtype]
-
-
-def machine_memory() -> int:
-    """Bytes of memory that this machine has."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-
-
-def most_memory(asked: int | None = None) -> int:
-    """Bytes that may be taken: as asked, else 0.8 of the machine's."""
-    return asked or int(0.8 * machine_memory())
 
 
 def check_regular(path: str | os.PathLike[str] | RemotePath) -> None:
@@ -75,8 +66,8 @@ def file_size(path: Place) -> int:
 
 def parse_json(text: str | bytes) -> Any:
     """What JSON says; ValueError if it is none, or is nested or long beyond all reason."""
-    if _JSON_GROWTH * len(text) > machine_memory():
-        raise ValueError(f"{len(text)} bytes of JSON are more than this machine can hold")
+    if _JSON_GROWTH * len(text) > usable_memory():
+        raise ValueError(f"{len(text)} bytes of JSON are more than this process may hold")
     try:
         return json.loads(text)
     except RecursionError:
@@ -93,8 +84,8 @@ def read_json(path: Place) -> Any:
     OSError
     """
     check_regular(path)
-    if _JSON_GROWTH * file_size(path) > machine_memory():
-        raise ValueError("it is larger than this machine can hold")
+    if _JSON_GROWTH * file_size(path) > usable_memory():
+        raise ValueError("it is larger than this process may hold")
     return parse_json(path.read_bytes())
 
 

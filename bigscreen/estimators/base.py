@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -35,12 +34,13 @@ from bigscreen.estimators.inputs import (
 from bigscreen.files.scratch import scratch
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.memory import usable_memory
 from bigscreen.model.calibration import Evidence
 from bigscreen.model.evaluate import evaluate, evidence_blocks, scored_blocks
 from bigscreen.model.model import Model, check_match
 from bigscreen.report.report import FitReport
 from bigscreen.train.options import OPTIONS, TrainOptions
-from bigscreen.train.run import plan, train
+from bigscreen.train.run import plan_on, train
 
 UNLIMITED = 2**63 - 1
 """What ``max_iter=-1`` stands for."""
@@ -97,8 +97,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             data, numbers = self._rows(X, y, sample_weight, owned)
             options = self._suited(options, data)
             with self._fleet(data.n_rows * self._columns(options, data)) as fleet:
-                how = fleet.workers, self.scheduler is not None
-                if not options.exact and plan(data, options, *how).disk_bytes:
+                if not options.exact and plan_on(fleet, data, options).disk_bytes:
                     options = replace(options, work=self._folder(owned))
                 report = owned.enter_context(FitReport()) if self.verbose else None
                 model = train(data, options, fleet, report)
@@ -158,7 +157,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
         return owned.enter_context(scratch("fit", self.work))
 
     def _memory(self) -> float:
-        return self.memory or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        return self.memory or usable_memory()
 
     def _store_score(self, X: Any, y: Any, sample_weight: Any, measure: str) -> float:
         """A measure of the predictions for a data set."""

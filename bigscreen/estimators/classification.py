@@ -180,7 +180,7 @@ class SVC(_Voting):
     cache_size : float or None, default=None
         Megabytes of kernel columns to keep; None: 0.3 of the memory at most.
     memory : int or None, default=None
-        Bytes that the fit may use; None: 0.8 of the machine's.
+        Bytes that the fit may use; None: 0.8 of what the process may use.
     n_jobs : int or None, default=None
         Threads; None and -1: one for each processor.
     scheduler : str or None, default=None

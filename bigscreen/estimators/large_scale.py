@@ -88,7 +88,7 @@ class NystroemSVC(Classifier):
     random_state : int, RandomState or None, default=None
         Of the choice of landmarks.
     memory : int or None, default=None
-        Bytes that the fit may use; None: 0.8 of the machine's.
+        Bytes that the fit may use; None: 0.8 of what the process may use.
     n_jobs : int or None, default=None
         Threads; None and -1: one for each processor.
     scheduler : str or None, default=None

@@ -84,7 +84,7 @@ def svm_path(
     time_budget : float or None
         Seconds, shared out among the folds and all rows; what is cut short says its gap.
     memory : int or None
-        Bytes; None: 0.8 of the machine's.
+        Bytes; None: 0.8 of what the process may use.
     n_jobs : int or None
         Threads.
     work : path or None, resume : bool

@@ -131,6 +131,10 @@ class Cluster:
         return sum(self._workers.listed().values())
 
     @property
+    def worker_memory(self) -> int | None:
+        return self._workers.least_memory()
+
+    @property
     def _plugin(self) -> str:
         return f"{self._name}-setup"
 

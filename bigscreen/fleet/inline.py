@@ -16,7 +16,6 @@ Nothing here imports Dask.
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -28,6 +27,7 @@ from typing import Any, TypeVar
 from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.blas import blas_threads
+from bigscreen.fleet.memory import give_back
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.fleet.shards import (
     FloatArray,
@@ -66,6 +66,10 @@ class Inline:
     @property
     def workers(self) -> int:
         return self._shards.threads
+
+    @property
+    def worker_memory(self) -> None:
+        return None
 
     @property
     def peak_pss(self) -> int:
@@ -162,18 +166,6 @@ class Inline:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def give_back() -> None:
-    """Let the system have the memory that was freed, where the allocator keeps it.
-
-    glibc keeps arrays of up to 32 MiB, such as those of a chunk, once one was freed.
-    """
-    if trim := getattr(_C, "malloc_trim", None):
-        trim(0)
-
-
-_C = ctypes.CDLL(None) if os.name == "posix" else None
 
 
 def check_shards(n_shards: int) -> None:

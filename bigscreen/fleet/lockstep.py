@@ -31,7 +31,7 @@ from bigscreen.errors import Paused
 from bigscreen.files.checkpoint import check_owner
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.fleet.shards import Arrays, FloatArray, Program, Totals
+from bigscreen.fleet.shards import Arrays, FloatArray, Program, Totals, Yielding
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -58,7 +58,7 @@ Work = Generator[Any, Any, FloatArray]
 """A step that yields what it asks of the rows, is sent the answers, and returns its vector."""
 
 
-class Sharing(Program, Protocol):
+class Sharing(Yielding, Protocol):
     """A program whose runs can share a shard: a dataclass whose steps ask for what they need."""
 
     def open(self, shard: int, lent: MutableMapping[Any, Any] | None = None) -> Any:
@@ -116,6 +116,20 @@ class Joint:
             return next(iter(vectors.values()))
         lengths = [float(len(vectors[name])) for name in works]
         return np.concatenate([lengths, *(vectors[name] for name in works)])
+
+    def kept_bytes(self, shard: int) -> int:
+        """Bytes of rows that the runs of a shard keep, which they have in common."""
+        most: int = max(program.kept_bytes(shard) for program in self.programs.values())
+        return most
+
+    def lean(self) -> Joint:
+        """The same runs, which keep no rows until one of them begins anew."""
+        return Joint({name: program.lean() for name, program in self.programs.items()})
+
+    def give_up(self, state: _Shard) -> int:
+        """Keep the rows of a shard no longer; returns the bytes that are free then."""
+        members = state.members.values()
+        return max((one.program.give_up(one.state) for one in members), default=0)
 
     def save(self, state: _Shard) -> Arrays:
         saved: Arrays = {}
@@ -211,6 +225,10 @@ class _View:
     @property
     def workers(self) -> int:
         return self._lockstep.fleet.workers
+
+    @property
+    def worker_memory(self) -> int | None:
+        return self._lockstep.fleet.worker_memory
 
     @property
     def peak_pss(self) -> int:

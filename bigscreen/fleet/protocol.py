@@ -24,6 +24,13 @@ class Fleet(Protocol):
         """Steps that run at the same time: threads inline, all workers' threads on a cluster."""
 
     @property
+    def worker_memory(self) -> int | None:
+        """Bytes that a worker may hold for each of its threads, the least of all workers.
+
+        None where no worker has a limit, and where there are none.
+        """
+
+    @property
     def peak_pss(self) -> int:
         """Most bytes held, all processes together (an upper bound: the sum of their own peaks)."""
 

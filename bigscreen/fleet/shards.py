@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from bigscreen.files.checkpoint import write_shard
 from bigscreen.fleet.blas import blas_threads
+from bigscreen.fleet.memory import give_back
 
 Result = TypeVar("Result")
 FloatArray = NDArray[np.float64]
@@ -61,11 +62,40 @@ class Program(Protocol):
         """The state that :meth:`save` gave these arrays for."""
 
 
-class Shards:
-    """The states that one process holds, and the threads that step them."""
+class Yielding(Program, Protocol):
+    """A program whose states keep rows in memory that can be read again from disk.
 
-    def __init__(self, threads: int) -> None:
-        self.threads = threads
+    What its steps return is the same, bit for bit, whether rows are kept or read.
+    """
+
+    def kept_bytes(self, shard: int) -> int:
+        """Bytes of rows that the state of a shard keeps between rounds, once it is opened."""
+
+    def lean(self) -> Program:
+        """The same program, whose states keep no rows."""
+
+    def give_up(self, state: Any) -> int:
+        """Keep the rows of a state no longer; returns the bytes that are free then."""
+
+
+def yields(program: Any) -> bool:
+    """Whether the states of a program can give up rows."""
+    return hasattr(program, "give_up")
+
+
+class Shards:
+    """The states that one process holds, and the threads that step them.
+
+    Parameters
+    ----------
+    threads : int
+    most : int or None
+        Resident bytes of this process beyond which states give up rows that can be read again;
+        None: rows stay whatever comes.
+    """
+
+    def __init__(self, threads: int, most: int | None = None) -> None:
+        self.threads, self.most = threads, most
         self.states: dict[int, Any] = {}
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix="bigscreen")
 
@@ -79,12 +109,39 @@ class Shards:
         """Open shards, or load what was saved of them, and replay the messages since."""
 
         def bring(shard: int, _: Totals) -> None:
-            state = program.open(shard) if saved is None else program.load(shard, saved(shard))
+            opened = self._with_room(program, shard)
+            state = opened.open(shard) if saved is None else opened.load(shard, saved(shard))
             for message in messages:
                 program.step(state, message, {})  # its totals were counted in its own round
             self.states[shard] = state
 
         self.deal(bring, [(shard,) for shard in shards])
+
+    def take(self, program: Program, shard: int, arrays: Arrays) -> None:
+        """Go on with the state of a shard that another process has shown."""
+        self.states[shard] = self._with_room(program, shard).load(shard, arrays)
+
+    def _with_room(self, program: Any, shard: int) -> Any:
+        """The program, or one that keeps no rows where a shard's rows would be too many."""
+        if self.most is None or not yields(program):
+            return program
+        kept = program.kept_bytes(shard)
+        if not kept or _resident() + kept <= self.most:
+            return program
+        give_back()
+        return program if _resident() + kept <= self.most else program.lean()
+
+    def relieve(self, program: Any) -> None:
+        """Have states give up rows, as many as it takes, where this process is near its limit."""
+        if self.most is None or not yields(program) or _resident() <= self.most:
+            return
+        give_back()
+        beyond = _resident() - self.most
+        for state in reversed(list(self.states.values())):
+            if beyond <= 0:
+                break
+            beyond -= program.give_up(state)
+        give_back()
 
     def save(self, program: Program, shards: Sequence[int], path: Path) -> dict[int, int]:
         """Write the states into a draft's folder; checksums by shard."""

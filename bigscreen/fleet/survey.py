@@ -21,6 +21,7 @@ from bigscreen.errors import reason_of
 from bigscreen.files.remote import RemotePath
 from bigscreen.fleet.connecting import ANSWER_SECONDS, SAME, await_worker, client_of, versions_of
 from bigscreen.fleet.inline import usable_processors
+from bigscreen.fleet.memory import machine_memory
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT, digests, source_digest
 from bigscreen.fleet.workers import PATIENCE_SECONDS, differing
 
@@ -160,7 +161,7 @@ def _machine(dask_worker: Worker) -> dict[str, Any]:
         "pid": os.getpid(),
         "cores": usable_processors(),
         "memory_limit": manager.memory_limit,
-        "memory": psutil.virtual_memory().total,
+        "memory": machine_memory(),
         "memory_free": psutil.virtual_memory().available,
         "load": os.getloadavg()[0],
         "processor": _processor(),

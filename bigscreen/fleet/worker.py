@@ -26,6 +26,7 @@ from bigscreen.files.checkpoint import Checkpoint
 from bigscreen.files.remote import located
 from bigscreen.fleet import gauges
 from bigscreen.fleet.blas import blas_threads
+from bigscreen.fleet.memory import rows_within
 from bigscreen.fleet.shards import (
     Arrays,
     FloatArray,
@@ -118,7 +119,8 @@ class Host:
     """
 
     def __init__(self, threads: int) -> None:
-        self._shards = Shards(threads)
+        limit = get_worker().memory_manager.memory_limit
+        self._shards = Shards(threads, rows_within(limit, threads) if limit else None)
         self._round: dict[int, int] = {}  # last round that each shard has seen
         self._answers: dict[tuple[int, int], Answer] = {}
         self._kept: tuple[int, Totals] = 0, {}  # of a round, what others ask for part by part
@@ -157,6 +159,7 @@ class Host:
         ``apart``: large totals stay here, for `share` and `add_share`.
         """
         if (number, part) not in self._answers:
+            self._shards.relieve(self._program)
             shards = sorted(shard for shard, seen in self._round.items() if seen != number)
             each, states = unpacked(message), self._shards.states
             calls = [(states[shard], each) for shard in shards]
@@ -220,7 +223,7 @@ class Host:
     @_reported
     def take(self, number: int, shard: int, arrays: Arrays) -> None:
         """Go on with a shard that another worker showed after round ``number``."""
-        self._shards.states[shard] = self._program.load(shard, _own(arrays))
+        self._shards.take(self._program, shard, _own(arrays))
         self._round[shard] = number
 
     @_reported

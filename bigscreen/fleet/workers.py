@@ -20,6 +20,7 @@ from distributed.comm.core import CommClosedError
 
 from bigscreen.errors import InputError
 from bigscreen.files.remote import RemotePath
+from bigscreen.fleet.memory import held_within
 from bigscreen.fleet.shards import Sampler
 from bigscreen.fleet.worker import digests, memory_of
 
@@ -82,6 +83,19 @@ class Workers:
             self._look(sorted(new))
         without = self.unreachable | self._blind.keys()
         return {address: n for address, n in listed.items() if address not in without}
+
+    def least_memory(self) -> int | None:
+        """Bytes that a worker may hold for each of its threads, the least of those with a limit."""
+        usable = self.listed()
+        try:
+            known: Any = self.client.sync(self._scheduler.identity, callback_timeout=FROZEN_SECONDS)
+        except GONE:
+            return None  # whatever asks the cluster next says so
+        workers = known["workers"].items()
+        limits = {address: one["memory_limit"] for address, one in workers if address in usable}
+        return min(
+            (held_within(n) // usable[address] for address, n in limits.items() if n), default=None
+        )
 
     def living(self) -> dict[str, int]:
         """Addresses and threads, as soon as there is a worker.

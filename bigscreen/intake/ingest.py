@@ -25,7 +25,6 @@ import numpy as np
 from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.data.folder import store_path, unfinished
 from bigscreen.data.layout import Label
-from bigscreen.data.limits import most_memory
 from bigscreen.data.missing import ABSENT, Missing, as_marks
 from bigscreen.data.preparation import Preparation, divisor
 from bigscreen.data.texts import parse_dates, parse_hashes
@@ -34,6 +33,7 @@ from bigscreen.files.remote import RemotePath, is_url, located
 from bigscreen.files.scratch import check_own, private_folder
 from bigscreen.files.sealed import digest
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each, Fleet
 from bigscreen.intake.inputs import inputs_of
 from bigscreen.intake.needs import threads_within
@@ -155,7 +155,8 @@ def ingest(
         feature. Default: 1,000, but for more than 50 kinds at most one for ten rows. Most labels,
         too; default: 200.
     memory : int, optional
-        Bytes that the ingest may take; what needs more is refused. Default: 0.8 of the machine's.
+        Bytes that the ingest may take; what needs more is refused. Default: 0.8 of what
+        the process may use.
     threads : int, optional
         Threads that parse, sort and write; fewer where `memory` is little. The dataset is the same
         for any number. Default: one per core.
@@ -230,7 +231,7 @@ def ingest(
         "h5_y": h5_y,
         "unlabelled": unlabelled,
     }
-    allowed = most_memory(memory)
+    allowed = allowed_memory(memory)
     elsewhere = located(path) if is_url(path) else None
     if isinstance(elsewhere, RemotePath) and (elsewhere / MANIFEST).exists() and not overwrite:
         raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")

@@ -35,7 +35,7 @@ from bigscreen.train.job import Result, Start
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.pairs import Slices
 from bigscreen.train.problems import Binary, published
-from bigscreen.train.run import plan
+from bigscreen.train.run import plan_on
 
 ALIKE = 1e-6
 """Distance, as a part of its norm, at which a row is a support vector that a file has rounded."""
@@ -121,7 +121,7 @@ def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Mode
         If a support vector is no row of these, a coefficient is beyond its bound, or labels or
         columns are others.
     """
-    outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
+    outlined = plan_on(fleet, data, options)
     with blas_threads(1), _AdoptedJob(data, options, fleet, None, outlined) as job:
         job.begin()
         job.coef, job.file = _coefficients(model, data), model.provenance.get("imported")

@@ -43,7 +43,7 @@ class ExactJob(Job):
 
     def _prepare(self) -> None:
         self.design = self.design_of(self.kernel)
-        if self.plan.solver == "pairs" and not hasattr(self.fleet, "address"):
+        if self.plan.solver == "pairs":
             self.design = squared(self.design)
         check_rule(self.options.rule, self.design.definite)
 
@@ -89,7 +89,7 @@ class ExactJob(Job):
         """
         options = self.options
         free = options.solver == "auto" and options.start in ("auto", "cold")
-        if binary.codes is None or not free or hasattr(self.fleet, "address"):
+        if binary.codes is None or not free:
             return None
         if self.counts[list(binary.codes)].sum() > FEW_ROWS:
             return None

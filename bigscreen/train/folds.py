@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
 from bigscreen.fit.loop import Fitted
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.moved import Moved
 from bigscreen.numerics.rows import FloatArray
@@ -114,7 +115,7 @@ class FoldsJob(ManyJob):
         of_value = 8.0 * sum(map(len, held)) * len(self.binaries)
         if not of_value:
             return found
-        room = JUDGED_SHARE * (self.options.memory or np.inf)
+        room = JUDGED_SHARE * allowed_memory(self.options.memory)
         some = max(1, int(min(len(self.values), room // of_value)))
         for first in range(0, len(self.values), some):
             values = range(first, min(first + some, len(self.values)))

@@ -24,6 +24,7 @@ from bigscreen.files.sealed import Arrays, digest, read_sealed, write_sealed
 from bigscreen.files.work import owned
 from bigscreen.fit.loop import Fitted, GracefulInterrupt, fit
 from bigscreen.fit.monitor import Limits, Report
+from bigscreen.fleet.inline import Inline, usable_processors
 from bigscreen.fleet.lockstep import Lockstep
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
@@ -165,6 +166,9 @@ class Job:
                 "a precomputed kernel, or one that is a function, needs rows in memory and threads "
                 "of this process; give arrays and no scheduler"
             )
+        if self.plan.alone:
+            threads = min(self.fleet.workers, usable_processors())
+            self.fleet = self._held.enter_context(Inline(threads))
         self.kernel = chosen_kernel(data, options, self.fleet)
         if isinstance(self.kernel, (Custom, Precomputed)) and not self.kernel.psd:
             found = f"the kernel is {self.kernel.known}; {WITHOUT_PROOF}"

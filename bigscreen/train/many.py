@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from bigscreen.data.recast import Recast
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
 from bigscreen.problems.point import Point
@@ -86,7 +87,7 @@ class ManyJob(FeaturesJob):
             for one in self.problems
         }
         if self.plan.solver == "newton" and suits(self.design, list(cases.values())):
-            room = min(HELD_BYTES, HELD_SHARE * (self.options.memory or np.inf))
+            room = min(HELD_BYTES, HELD_SHARE * allowed_memory(self.options.memory))
             some = max(1, min(MOST, int(room // (ROW_BYTES * self.data.n_rows))))
             total = len(self.problems)
             told = {"event": "progress", "phase": "solve together", "total": total}

@@ -303,7 +303,8 @@ class TrainOptions:
         None,
         SIZE,
         "Memory to stay within, all processes together, such as 4GiB.",
-        detail="A number of bytes; None: 0.8 of the machine's.",
+        detail="A number of bytes; None: 0.8 of what the process may use, by the machine, its "
+        "container and `ulimit`.",
     )
     cache: int | None = option(
         None,

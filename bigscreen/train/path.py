@@ -22,6 +22,7 @@ from bigscreen.fit.loop import BEYOND
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.model.file import packed
@@ -35,7 +36,7 @@ from bigscreen.screening.sequential import make_path_rule
 from bigscreen.train.folds import FoldsJob
 from bigscreen.train.job import Result, rely_on
 from bigscreen.train.path_options import Fold, PathOptions, make_folds, of_rows, refuse_rules
-from bigscreen.train.path_stage import PathSizes, allowed, beyond_memory, make_stage
+from bigscreen.train.path_stage import PathSizes, beyond_memory, make_stage
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.records import decided, gathered, provenance, support_rows, warn_missed
 from bigscreen.train.run import plan_of_fits
@@ -328,7 +329,7 @@ class PathJob:
         fit = replace(
             self.fit,
             features="auto" if work is None or self.fit.kernel == "linear" else "stored",
-            memory=max(1, allowed(self.fit) - held),
+            memory=max(1, allowed_memory(self.fit.memory) - held),
             work=work,
             resume=resume,
             time_budget=None,

@@ -7,13 +7,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import psutil
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, in_units
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Report
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.moved import Moved, moved
@@ -154,12 +154,7 @@ def room_for(data: Rows, options: TrainOptions, fleet: Fleet, walks: int = 1) ->
     ``walks``: how many go on side by side, each with its own state of the rows.
     """
     taken = process_bytes(fleet.workers, hasattr(fleet, "address"), spare=True)
-    return allowed(options) - taken - walks * data.n_rows * PATH_ROW_BYTES
-
-
-def allowed(options: TrainOptions) -> int:
-    """The memory allowed, in bytes."""
-    return options.memory or int(0.8 * psutil.virtual_memory().total)
+    return allowed_memory(options.memory) - taken - walks * data.n_rows * PATH_ROW_BYTES
 
 
 def beyond_memory(data: Rows, options: TrainOptions, fleet: Fleet) -> bool:

@@ -80,6 +80,8 @@ DESCENT_BYTES = 2**24
 """What a thread of coordinate descent has beside the rows (measured: 5 to 20 MiB)."""
 SAMPLE_BYTES = 24
 """A feature of the rows that the closing pass looks at in float64."""
+ALONE = ("cd", "pairs", "interior")
+"""Solvers that work in the coordinating process, whatever workers there are."""
 MOST_COLUMNS = 4000
 """Columns up to which m x m algebra is small."""
 MANY_ROWS = 64
@@ -120,11 +122,17 @@ class Plan:
         Part of the rows a pass goes over that is kept in memory; the others are read each time.
     peak_bytes, disk_bytes, cache_bytes : int
         Memory of all processes together; disk for features; of the memory, kernel columns kept.
+    worker_bytes : int
+        Of ``peak_bytes`` the part of each worker process, 0 without any; the rest is the
+        coordinating process's.
     together : int
         Classifiers that are solved at once, over one pass a round.
     nearby_bytes : int
         What steps may take for what they go over again and again: what is left of the memory, and
         what rows at hand took before. (Of exact machines, what else may solve them.)
+    alone : bool
+        Whether the coordinating process does all of it, as it is too small for the workers that
+        there are: the same solver, and the same bits, as without any.
     seconds : float
         Rough time on this number of workers.
     refusal : str or None
@@ -147,11 +155,23 @@ class Plan:
     cache_bytes: int = 0
     together: int = 1
     nearby_bytes: int = 0
+    worker_bytes: int = 0
+    alone: bool = False
 
     def interior_within(self, room: int) -> bool:
         """Whether an interior point could solve a machine on these features in so many bytes."""
         n, m = self.rows, self.landmarks or self.columns
         return interior_work(n, m) <= INTERIOR_WORK and interior_bytes(n, m) <= room
+
+
+def is_small(data: Rows, request: Request, exact: bool) -> bool:
+    """Whether one process solves it about as quickly as several, so that it is the coordinator."""
+    n, linear = data.n_rows, request.kernel == "linear"
+    if exact:
+        return n <= FEW_ROWS and request.solver in ("auto", "pairs")
+    return (
+        _solver(request, linear, n, data.n_features if linear else request.landmarks) == "interior"
+    )
 
 
 def interior_work(n: int, m: int) -> float:
@@ -165,8 +185,48 @@ def interior_bytes(n: int, m: int) -> int:
 
 
 @dataclass(frozen=True)
+class Held:
+    """Bytes that processes hold.
+
+    Parameters
+    ----------
+    own : float
+        Of the coordinating process.
+    each : float
+        Of each worker process; 0 where there is none.
+    workers : int
+        How many worker processes there are.
+    """
+
+    own: float
+    each: float
+    workers: int
+
+    def __add__(self, other: Held) -> Held:
+        return Held(self.own + other.own, self.each + other.each, self.workers)
+
+    def times(self, factor: float) -> Held:
+        """So many times as many bytes."""
+        return Held(factor * self.own, factor * self.each, self.workers)
+
+    def at_least(self, other: Held) -> Held:
+        """The larger need of each process."""
+        return Held(max(self.own, other.own), max(self.each, other.each), self.workers)
+
+    @property
+    def total(self) -> float:
+        """Bytes of all processes together."""
+        return self.own + self.workers * self.each
+
+
+@dataclass(frozen=True)
 class Request:
-    """What the outline depends on besides the data."""
+    """What the outline depends on besides the data.
+
+    ``memory``: bytes that all processes may hold together. ``limit``: bytes that each worker may
+    hold; None: its part of ``memory``, of which the coordinating process has another. ``idle``:
+    worker processes that have no part in the fit.
+    """
 
     kernel: str
     landmarks: int
@@ -182,6 +242,8 @@ class Request:
     sampling: str = "uniform"
     fits: int = 1
     tol: float = USUAL_TOL
+    limit: int | None = None
+    idle: int = 0
 
     def classifiers(self, labels: int) -> int:
         """Problems that so many labels make, in all fits to the same rows."""
@@ -190,9 +252,61 @@ class Request:
         return self.fits * (labels * (labels - 1) // 2 if self.strategy == "one" else labels)
 
     @property
-    def base_bytes(self) -> int:
+    def worker_limit(self) -> float:
+        """Bytes that each worker may hold."""
+        return self.memory / (self.processes + 1) if self.limit is None else self.limit
+
+    @property
+    def processes(self) -> int:
+        """Worker processes, idle ones among them."""
+        return self.workers if self.cluster else self.idle
+
+    @property
+    def survivors(self) -> int:
+        """Workers that hold all shards while one of them is dead."""
+        return max(1, self.workers - 1)
+
+    def once(self, own: float) -> Held:
+        """What the coordinating process alone holds."""
+        return Held(own, 0.0, self.processes)
+
+    def everywhere(self, each: float) -> Held:
+        """What each worker holds; without a cluster each thread of this process."""
+        if self.cluster:
+            return Held(0.0, each, self.workers)
+        return self.once(self.workers * each)
+
+    def over_shards(self, whole: float, reserve: bool = True) -> Held:
+        """What is held with the shards of all rows.
+
+        ``reserve``: with room in each worker for the shards of one that died.
+        """
+        if not self.cluster:
+            return self.once(whole)
+        return self.everywhere(whole / (self.survivors if reserve else self.workers))
+
+    @property
+    def base(self) -> Held:
         """What the processes take before they have any data."""
-        return process_bytes(self.workers, self.cluster)
+        return Held(BASE_BYTES, WORKER_BYTES if self.processes else 0, self.processes)
+
+    def room(self, held: Held, in_workers: bool) -> float:
+        """Bytes that are left beside what is held; in the workers, or for the coordinator."""
+        left = self.memory - held.total
+        if self.cluster and in_workers:
+            return min(left, self.workers * (self.worker_limit - held.each))
+        return left
+
+    def refusal(self, held: Held, parts: dict[str, Held], advice: str) -> str | None:
+        """Why a fit that holds so much cannot run, with its arithmetic; None if it can."""
+        if held.total > self.memory:
+            totals = {name: part.total for name, part in parts.items()}
+            return refused(held.total, self.memory, totals, advice)
+        if held.each > self.worker_limit:
+            each = {name: part.each for name, part in parts.items()}
+            limit = int(self.worker_limit)
+            return refused(held.each, limit, each, advice, f"each of {self.processes} workers")
+        return None
 
 
 def process_bytes(workers: int, cluster: bool, spare: bool = False) -> int:
@@ -264,32 +378,37 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     m = d if linear else request.landmarks
     solver = _solver(request, linear, n, m)
     entry = entry_cost(data)
-    base = request.base_bytes
-    threads = request.workers
+    threads, base = request.workers, request.base
+    # What a solver holds that works through the shards here, its workers do not.
+    over_shards = request.once if solver in ALONE else request.over_shards
     square = 8 * (m + 1) ** 2
-    # The coordinator's moments and Hessian; every thread's; the factor of every process.
-    squares = 4 + threads * (5 if request.cluster else 1)
-    work = square * squares if solver == "newton" else 0
+    work = request.once(0)
+    if solver == "newton":
+        # The coordinator's moments and Hessian; every thread's; the factor of every process.
+        work = request.once(4 * square) + request.everywhere(square * (5 if request.cluster else 1))
     many = solver == "newton" and not linear and m > LARGE and request.features != "stored"
     if many:
         # T in float64, in every process, and a Hessian in float32; tiles of its sample.
-        work = square * (1 + (threads if request.cluster else 0)) + int(square * TOGETHER**2 / 2)
-        work += 3 * 4 * TILE_ROWS * m + SAMPLE_BYTES * SAMPLE * m
+        sampled = int(square * TOGETHER**2 / 2) + 3 * 4 * TILE_ROWS * m
+        work = request.once(square + sampled + SAMPLE_BYTES * SAMPLE * m)
+        work += request.everywhere(square if request.cluster else 0)
     if solver == "interior":
-        work = interior_bytes(n, m)
+        work = request.once(interior_bytes(n, m))
     if solver in STOCHASTIC and not linear:
-        work = square  # T in either precision, and the machines that are tried
+        work = request.once(square)  # T in either precision, and the machines that are tried
     tile = DESCENT_BYTES if solver == "cd" else 2**25
-    tiles = threads * (2048 * (m + 1) * (4 + 4) if solver == "newton" else tile)
+    tiles = request.everywhere(2048 * (m + 1) * (4 + 4) if solver == "newton" else tile)
     # Pair steps keep rows of the matrix of products between the rows.
     cache = min(request.cache or PAIR_ROWS_BYTES, 4 * n * n) if solver == "pairs" else 0
-    states = n * SOLVER_ROW_BYTES + cache
+    states = over_shards(n * SOLVER_ROW_BYTES) + request.once(cache)
     nearby = int(min(4 * ENTRIES, 4 * PART * n * m)) if solver == "newton" and m >= 64 else 0
     nearby = 0 if many else nearby
-    copies = NEARBY * (2 if request.cluster else 1)
-    wide = _wide(data, linear, threads, request.cluster)
-    fixed = base + work + tiles + states + wide + copies * nearby
-    room = request.memory - fixed
+    # On a cluster they are on their way in the workers, and here.
+    copies = request.once(NEARBY * nearby)
+    copies += request.over_shards(NEARBY * nearby) if request.cluster else request.once(0)
+    wide = _wide(data, linear, request)
+    fixed = base + work + tiles + states + wide + copies
+    room = request.room(fixed, solver not in ALONE)
     data_bytes = int(n * row_bytes)
     blocks = threads * BLOCK_BYTES
     features = "raw"
@@ -299,57 +418,62 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     feature_bytes = (8 if solver == "interior" else 4) * n * m if features == "stored" else 0
     in_memory = bool(feature_bytes) and not request.cluster and feature_bytes <= KEPT_SHARE * room
     passed_over = feature_bytes or data_bytes
-    resident, read = 1.0, float(passed_over)
+    resident, kept = 1.0, float(passed_over)
+    read = request.once(kept) if solver in ALONE else request.over_shards(kept, reserve=False)
     if passed_over > KEPT_SHARE * room and solver != "pairs":
         kept = max(0.0, KEPT_SHARE * room - blocks) if solver == "newton" else 0.0
-        resident, read = kept / passed_over, blocks + kept
+        resident = kept / passed_over
         if solver in STOCHASTIC:
-            read = min(passed_over, max(read, HELD_BYTES))
+            kept = min(passed_over, max(blocks + kept, HELD_BYTES)) - blocks
+        read = request.everywhere(BLOCK_BYTES) + request.over_shards(kept, reserve=False)
     # What each of several Newtons holds: moments and their sums, rows nearby, the rows' state.
-    own = (
-        (square // 2 if many else square * (MOMENTS + threads))
-        + NEARBY * nearby
-        + n * SOLVER_ROW_BYTES
-    )
+    own = request.once(square // 2)
+    if not many:
+        own = request.once(square * MOMENTS) + request.everywhere(square)
+    own += request.once(NEARBY * nearby) + request.over_shards(n * SOLVER_ROW_BYTES)
     together = 1
     if solver == "newton" and classifiers > 1:
-        together += min(classifiers - 1, MOST - 1, max(0, int((room - read) // own)))
-    peak = fixed + read + (together - 1) * own
+        left = request.room(fixed + read, False) / own.total
+        if request.cluster:
+            left = min(left, (request.worker_limit - fixed.each - read.each) / own.each)
+        together += min(classifiers - 1, MOST - 1, max(0, int(left)))
+    peak = fixed + read + own.times(together - 1)
     if features == "stored":
         # Features are made of blocks of rows before any of the solver's memory is taken.
-        made = feature_bytes if in_memory else 0
-        peak = max(peak, base + made + threads * _chunk_bytes(data, m))
+        made = request.once(feature_bytes if in_memory else 0)
+        peak = peak.at_least(base + made + request.everywhere(_chunk_bytes(data, m)))
     # What products of a step go over again and again stays in what is left, and where rows at hand
     # are at other times.
-    spare = max(0.0, request.memory - peak) + copies * nearby
+    spare = _spare(request, peak, copies)
     if solver == "newton" and features == "recomputed":
         zone = min(ZONE * n, (LARGE_ROWS if many else PRODUCT_ROWS) * m)
-        peak += max(0.0, min(spare, KEPT_BYTES * zone * m) - copies * nearby)
-    refusal = None
+        more = max(0.0, min(spare, KEPT_BYTES * zone * m) - copies.total)
+        peak += request.over_shards(more, reserve=False)
     # Landmarks are chosen before any of that is there.
     choosing = 0 if linear else choosing_bytes(request.sampling, n, m, row_bytes)
-    if peak < base + choosing > request.memory:
-        refusal = refused(
-            base + choosing,
-            request.memory,
-            {"for the processes": base, f"to choose {m} landmarks": choosing},
+    first = base + request.once(choosing)
+    refusal = None
+    if peak.total < first.total:
+        refusal = request.refusal(
+            first,
+            {"for the processes": base, f"to choose {m} landmarks": request.once(choosing)},
             "allow more memory, use fewer landmarks, or sampling uniform",
         )
-    elif peak > request.memory:
+    if refusal is None:
         # But for pair steps nothing is resident here: what would be kept fits by definition.
         instead = "use solver cd" if linear else "use fewer landmarks"
-        refusal = refused(
+        refusal = request.refusal(
             peak,
-            request.memory,
             {
                 "for the processes": base,
-                f"for {m} columns ({threads} threads)": work + tiles + copies * nearby,
+                f"for {m} columns ({threads} threads)": work + tiles + copies,
                 f"for the state of {n} rows": states,
                 f"for vectors of {d} features": wide,
                 "for blocks of rows as they are read": read,
             },
             f"allow more memory, or {instead}" if solver == "newton" else "allow more memory",
         )
+    peak = peak.at_least(first)
     width = m if features == "stored" or not data.is_sparse or not linear else row_bytes / 8
     cost = Cost(speed, n, width, max(1, threads))
     build = cost.features(row_bytes, data.is_sparse) if features == "stored" else 0.0
@@ -360,7 +484,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     elif solver == "interior":
         each = cost.interior()
     seconds = build + classifiers * each + START_SECONDS
-    seconds += WORKERS_SECONDS if request.cluster else 0.0
+    seconds += WORKERS_SECONDS if request.processes else 0.0
     return Plan(
         rows=n,
         columns=d,
@@ -371,13 +495,15 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         features=features,
         features_in_memory=in_memory,
         resident=resident,
-        peak_bytes=int(max(peak, base + choosing)),
+        peak_bytes=int(peak.total),
+        worker_bytes=int(peak.each),
         disk_bytes=0 if in_memory else feature_bytes,
         seconds=seconds,
         refusal=refusal,
         cache_bytes=cache,
         together=together,
         nearby_bytes=int(spare),
+        alone=request.idle > 0,
     )
 
 
@@ -391,13 +517,25 @@ def _chunk_bytes(data: Rows, m: int) -> float:
     return rows * (data.row_bytes + 2 * 4 * m) + tile
 
 
-def _wide(data: Rows, linear: bool, threads: int, cluster: bool) -> int:
+def _wide(data: Rows, linear: bool, request: Request) -> Held:
     """Bytes of what has an entry for every feature, whether any row has it or not."""
     if linear:
-        return VECTOR_BYTES * (VECTORS + threads) * data.n_features
-    if not data.is_sparse:
-        return 0
-    return INDEX_BYTES * data.n_features * (threads if cluster else 1)
+        vectors = VECTOR_BYTES * data.n_features
+        return request.once(VECTORS * vectors) + request.everywhere(vectors)
+    index = INDEX_BYTES * data.n_features if data.is_sparse else 0
+    return request.everywhere(index) if request.cluster else request.once(index)
+
+
+def _spare(request: Request, peak: Held, copies: Held) -> float:
+    """Bytes that steps may take, in all workers together, or in the coordinating process instead.
+
+    What rows at hand take at other times is among them.
+    """
+    spare = max(0.0, request.memory - peak.total) + copies.total
+    if request.cluster:
+        left = max(0.0, request.worker_limit - peak.each) + copies.each
+        spare = min(spare, request.survivors * left)
+    return spare
 
 
 def entry_cost(data: Rows) -> float:
@@ -407,11 +545,13 @@ def entry_cost(data: Rows) -> float:
     return 0.6 + 0.02 * width
 
 
-def refused(peak: float, memory: int, parts: dict[str, float], advice: str) -> str:
+def refused(
+    peak: float, memory: int, parts: dict[str, float], advice: str, who: str = "this fit"
+) -> str:
     """The sentence that says why a fit cannot run, with its arithmetic."""
     sums = ", ".join(f"{in_units(part)} {name}" for name, part in parts.items() if part)
     return (
-        f"this fit needs about {in_units(peak)} and the memory allowed is {in_units(memory)}: "
+        f"{who} needs about {in_units(peak)} and the memory allowed is {in_units(memory)}: "
         f"{sums}; {advice}"
     )
 
@@ -425,7 +565,7 @@ def _solver(request: Request, linear: bool, n: int, m: int) -> str:
         return request.solver
     # (Features that are to be computed again are a Newton's.)
     own = linear or request.features in ("auto", "stored")
-    if own and not (PROBLEMS[request.problem].squared or request.cluster):
+    if own and not PROBLEMS[request.problem].squared:
         few = n < FEW_ROWS_A_COLUMN[request.tol < USUAL_TOL] * m
         if few and m <= MOST_COLUMNS and interior_work(n, m) <= INTERIOR_WORK:
             return "interior"
@@ -473,7 +613,7 @@ AGAIN_COLUMNS, AGAIN_UNIT_COLUMNS, AGAIN_BYTE_COLUMNS = 64, 256, 1024
 """Columns of dense rows up to which that is so: by BLAS, by the matrix unit, and of bytes."""
 BYTE_ROWS = 64
 """Rows of some chunks by which data are taken for bytes."""
-EXACT_ROW_BYTES = 320
+EXACT_SHARD_BYTES, EXACT_HOST_BYTES = 240, 80
 """State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
 COPIES = 2
 """Of the rows: as they are, and as products want them (columns and an index, or centred; the matrix
@@ -485,7 +625,7 @@ SHARD_INDEX_BYTES, PAIR_INDEX_BYTES = 12, 16
 THREAD_BYTES = 2**26
 """A thread's tiles of the kernel matrix."""
 FEW_ROWS = 4096
-"""Up to here, and without a cluster, pair steps on the whole matrix are as quick as blocks or
+"""Up to here pair steps on the whole matrix are as quick as blocks or
 quicker (measured with 2 threads: .3 to 1.2 times as long at 3,000 to 5,000 rows), and go on in
 float64 where float32 entries cannot prove the gap that is asked for."""
 FEWEST = 16
@@ -518,30 +658,38 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     n, d = data.n_rows, data.n_features
     threads, pairs = request.workers, request.solver == "pairs"
     if request.solver == "auto":
-        pairs = n <= FEW_ROWS and not request.cluster
+        pairs = n <= FEW_ROWS
     row_bytes = data.row_bytes
     classifiers = request.classifiers(len(data.labels))
     column = 4 * n
-    base = request.base_bytes
+    base = request.base
+    over_shards = request.once if pairs else request.over_shards
     # The closing pass, which writes no entries down, has its rows packed in any case.
     packed = not data.is_sparse and on_matrix_unit(request.kernel, d, written=False)
     wanted = amx.row_bytes(d) if packed else row_bytes
-    rows = int(n * ((COPIES - 1 + pairs) * row_bytes + wanted))
-    if request.strategy == "one" and classifiers > 1 and not request.cluster:
-        rows += BY_LABEL * int(n * row_bytes)
-    states = n * EXACT_ROW_BYTES
+    rows = over_shards(int(n * ((COPIES - 1 + pairs) * row_bytes + wanted)))
+    if request.strategy == "one" and classifiers > 1:
+        rows += request.once(BY_LABEL * int(n * row_bytes))
+    states = over_shards(n * EXACT_SHARD_BYTES) + request.once(n * EXACT_HOST_BYTES)
     block = min(WHOLE, n)
     pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES
     # What pairs compute at once.
-    work = threads * THREAD_BYTES + min(WHOLE_MATRIX, 8 * n**2)
+    work = request.everywhere(THREAD_BYTES) + request.once(min(WHOLE_MATRIX, 8 * n**2))
     if not pairs:
         # The matrix, and while it grows that of a block of half as many rows.
-        work = 5 * block**2 + int(4 * block * row_bytes) + threads * pieces
+        work = request.once(5 * block**2 + int(4 * block * row_bytes)) + request.everywhere(pieces)
     # Of sparse rows also what has an entry for every feature, whether any row has it or not.
-    wide = (PAIR_INDEX_BYTES if pairs else SHARD_INDEX_BYTES * (data.n_shards + 1)) + INDEX_BYTES
-    wide *= d if data.is_sparse else 0
+    index = d if data.is_sparse else 0
+    wide = request.once(INDEX_BYTES * index)
+    if pairs:
+        wide += request.once(PAIR_INDEX_BYTES * index)
+    else:
+        wide += request.over_shards(SHARD_INDEX_BYTES * (data.n_shards + 1) * index)
     fixed = base + rows + states + work + wide
-    room = int(request.memory - fixed)
+    # Survivors hold the columns of a dead worker's shards, too.
+    room = int(request.room(fixed, not pairs))
+    if request.cluster and not pairs:
+        room = room * request.survivors // request.workers
     share = int(CACHE_SHARE * request.memory)
     if not pairs:
         share = worth_keeping(data, request.kernel, share)
@@ -549,29 +697,30 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     cache = min(cache, column * n)
     refusal = None
     if cache > room:
-        refusal = refused(
-            fixed + cache,
-            request.memory,
+        kept = over_shards(cache)
+        refusal = request.refusal(
+            fixed + kept,
             {
                 "for the processes": base,
                 f"for {n} rows and what products need of them": rows,
                 "for their state": states,
                 f"for indices of {d} features": wide,
                 f"for a block and its columns ({threads} threads)": work,
-                f"for {cache // column} kernel columns": cache,
+                f"for {cache // column} kernel columns": kept,
             },
             "allow more memory, or "
             + ("use landmarks" if request.cache is None else "give less of it to the cache"),
         )
     # Columns are kept as they are wanted: not all come to be.
     held = cache if refusal else min(cache, int(LOOKED_UP * column * n))
+    peak = fixed + over_shards(held)
     entries = LOOKED_UP * float(n) * n
     if request.strategy == "one" and classifiers > 1:
         # Each is of the rows of two labels.
         entries *= (2 / len(data.labels)) ** 2
     cost = classifiers * entries * (entry_cost(data) + STEPS_COST) * speed.entry / USUAL.entry
     seconds = 1e-9 * cost / max(1, threads) + START_SECONDS
-    seconds += WORKERS_SECONDS if request.cluster else 0.0
+    seconds += WORKERS_SECONDS if request.processes else 0.0
     return Plan(
         rows=n,
         columns=d,
@@ -582,10 +731,12 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
         features="exact",
         features_in_memory=False,
         resident=1.0,
-        peak_bytes=int(fixed + held),
+        peak_bytes=int(peak.total),
+        worker_bytes=int(peak.each),
         disk_bytes=0,
         seconds=seconds,
         refusal=refusal,
         cache_bytes=int(cache),
         nearby_bytes=max(0, room - int(held)),
+        alone=request.idle > 0,
     )

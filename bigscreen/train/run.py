@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
-
-import psutil
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
+from bigscreen.fleet.inline import usable_processors
+from bigscreen.fleet.memory import allowed_memory
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
 from bigscreen.train.cross import calibration, folds_of, with_folds
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import Plan, Request, outline, outline_exact
+from bigscreen.train.plan import Plan, Request, is_small, outline, outline_exact
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.speed import USUAL, Speed
 
@@ -47,23 +47,39 @@ def plan(
     cluster: bool = False,
     fits: int = 1,
     speed: Speed = USUAL,
+    limit: int | None = None,
 ) -> Plan:
     """Outline a fit without running it, or so many of them that share their features.
 
-    ``speed``: of this machine, where the time is of interest (`train.speed.known`).
+    Parameters
+    ----------
+    data : Rows
+    options : TrainOptions
+    workers, cluster : int, bool
+        Threads of this process, or worker processes of a cluster.
+    fits : int
+    speed : Speed
+        Of this machine, where the time is of interest (`train.speed.known`).
+    limit : int or None
+        Bytes that each worker process may hold; None: nobody has said.
 
     Returns
     -------
     Plan
         ``refusal`` says why it cannot run within ``options.memory``.
     """
+    allowed = allowed_memory(options.memory)
+    if limit is not None and options.memory is None:
+        allowed += workers * limit  # of workers that run elsewhere
+    elif limit is not None:
+        limit = min(limit, allowed // (workers + 1))
     request = Request(
         options.record["kernel"],
         min(options.landmarks, data.n_rows),
         options.solver,
         options.features,
         options.offset,
-        int(options.memory or 0.8 * _machine_memory()),
+        allowed,
         workers,
         cluster,
         options.strategy,
@@ -72,9 +88,19 @@ def plan(
         options.sampling,
         fits,
         options.tol,
+        limit,
     )
+    if cluster and is_small(data, request, options.exact):
+        threads = min(workers, usable_processors())
+        request = replace(request, workers=threads, cluster=False, idle=workers)
     outlined = outline_exact if options.exact else outline
     return outlined(data, request, speed)
+
+
+def plan_on(fleet: Fleet, data: Rows, options: TrainOptions, fits: int = 1) -> Plan:
+    """Outline a fit on a fleet, or so many of them that share their features."""
+    cluster = hasattr(fleet, "address")
+    return plan(data, options, fleet.workers, cluster, fits, limit=fleet.worker_memory)
 
 
 def plan_of_fits(
@@ -86,7 +112,7 @@ def plan_of_fits(
     """
 
     def outlined(options: TrainOptions) -> Plan:
-        return plan(data, options, fleet.workers, hasattr(fleet, "address"), fits)
+        return plan_on(fleet, data, options, fits)
 
     found = outlined(options)
     if options.work is None and found.features == "stored" and not found.features_in_memory:
@@ -96,21 +122,17 @@ def plan_of_fits(
 
 
 def over_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -> Plan | None:
-    """Outline the same fit over features that are stored in memory, where nobody asked for either.
+    """Outline a fit over stored features that memory could hold, where nobody asked for either.
 
     None where it has them, has no features, or there is no room for them.
     """
     if options.features != "auto" or outlined.features != "recomputed":
         return None
     stored = replace(options, features="stored")
-    found = plan(data, stored, fleet.workers, hasattr(fleet, "address"))
-    return found if found.features_in_memory and not found.refusal else None
-
-
-@functools.cache
-def _machine_memory() -> int:
-    """Bytes that there are."""
-    return int(psutil.virtual_memory().total)
+    found = plan_on(fleet, data, stored)
+    # Workers keep what would fit into memory on disk, too.
+    held = found.features_in_memory or (found.resident == 1.0 and options.work is not None)
+    return found if held and not found.refusal else None
 
 
 def train(
@@ -150,7 +172,7 @@ def train(
         If ``deadline`` passes while features are written.
     """
     kind = EarlyJob if options.early else ExactJob if options.exact else FeaturesJob
-    outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"))
+    outlined = plan_on(fleet, data, options)
     instead = over_stored(data, options, fleet, outlined)
     # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
     # threads run just then.
@@ -201,7 +223,7 @@ def train_many(
             "many fits at once learn no probabilities, whose folds are fits again; leave out "
             "probability"
         )
-    outlined = plan(data, options, fleet.workers, hasattr(fleet, "address"), len(outcomes))
+    outlined = plan_on(fleet, data, options, len(outcomes))
     with blas_threads(1), ManyJob(data, options, fleet, outlined, outcomes) as job:
         job.begin()
         for some in job.turns():

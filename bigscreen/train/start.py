@@ -27,7 +27,7 @@ from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Job, Start
-from bigscreen.train.plan import COPIES, EXACT_ROW_BYTES
+from bigscreen.train.plan import COPIES, EXACT_HOST_BYTES, EXACT_SHARD_BYTES
 from bigscreen.train.problems import Binary
 
 START = "start.kept"
@@ -114,11 +114,10 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
     options = job.options
     if design.landmarks is not None:
         raise InputError("start divide needs features that are stored; ask for features stored")
+    of_row = COPIES * job.data.row_bytes + EXACT_SHARD_BYTES + EXACT_HOST_BYTES
     division = Division(
         parts=options.parts,
-        largest=max(
-            LEAST_ROWS, int(_share(job) // (COPIES * job.data.row_bytes + EXACT_ROW_BYTES))
-        ),
+        largest=max(LEAST_ROWS, int(_share(job) // of_row)),
         levels=options.levels,
         early=options.early,
         tol=options.tol if options.early else max(TOL, options.tol),

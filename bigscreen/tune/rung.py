@@ -16,13 +16,14 @@ from bigscreen.errors import InputError, TimeOver, in_units
 from bigscreen.files.sealed import Arrays
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.inline import Inline
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.folds import judged
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import settled
 from bigscreen.train.path_options import Fold
-from bigscreen.train.path_stage import LEAST_FLOAT32, allowed, room_for
+from bigscreen.train.path_stage import LEAST_FLOAT32, room_for
 from bigscreen.train.problems import Binary, published
 from bigscreen.tune.bounds import accuracy, decisions
 from bigscreen.tune.group import Ground, Group, Part, rough, summed, walked
@@ -85,7 +86,7 @@ class RungSolver:
         self.held_out = np.zeros((len(folds), n), np.bool_)
         for f, fold in enumerate(folds):
             self.held_out[f, fold.held] = True
-        self.allowed = allowed(options.fit)
+        self.allowed = allowed_memory(options.fit.memory)
         self.room = room_for(data, options.fit, fleet, self.threads.workers)
         self._check_memory()
         self.kept = KeptParts(options, data)

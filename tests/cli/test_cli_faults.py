@@ -187,3 +187,17 @@ def test_a_budget_bounds_the_waiting_for_workers(world: World, tmp_path: Path) -
         scheduler.wait()
         scheduler.stderr.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_system_that_starts_no_more_threads(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where `ulimit -v` leaves no address space for another stack."""
+
+    def refused(*given: object, **more: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("bigscreen.train.run.train", refused)
+    result = bigscreen("fit", large, tmp_path / "model.bsm", *OPTIONS)
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1].startswith("error: there is not enough memory")

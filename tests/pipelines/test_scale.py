@@ -3,7 +3,7 @@
 import pytest
 
 from pipelines.bench import common
-from pipelines.scale import plan, rounds, scaling
+from pipelines.scale import plan, processes, rounds, scaling
 
 
 def test_plan_beside_measured(tmp_path):
@@ -50,3 +50,10 @@ def test_rounds_of_hosts_and_futures(tmp_path):
         "hosts, a matrix, shared",
     }
     assert all(kind["wall_ms"] > 0 for kind in found.values())
+
+
+def test_processes_beside_their_plan(tmp_path):
+    case = processes.CASES["1,000,000 rows, linear"]._replace(n=3000)
+    found = processes.one(case, tmp_path, 1.0)
+    assert found["rows"] == 3000 and found["within"] and found["killed"] == 0
+    assert min(found["planned"]) > 0 and min(found["peaks"]) > 0

@@ -229,7 +229,7 @@ def test_who_gets_it_by_itself():
 
     assert taken(1000, 400) == taken(1000, 400, intercept="true") == "interior"
     assert taken(1000, 400, problem="squared-svc") != "interior"
-    assert taken(1000, 400, cluster=True) != "interior"
+    assert taken(1000, 400, cluster=True) == "interior"
     assert taken(2000, 400) == "newton" and taken(2000, 400, tol=1e-6) == "interior"
     assert taken(100_000, 3000, intercept="none") == "newton"
     assert taken(4000, 47_000) == "cd"

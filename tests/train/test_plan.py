@@ -144,12 +144,11 @@ def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
 
 
 def test_which_solver_an_exact_machine_has():
-    for n, cluster, solver in (
-        (FEW_ROWS, False, "pairs"),
-        (FEW_ROWS, True, "block"),
-        (FEW_ROWS + 1, False, "block"),
-    ):
-        assert plan(rows(n), TrainOptions(exact=True), cluster=cluster).solver == solver
+    for cluster in (False, True):
+        for n, solver in ((FEW_ROWS, "pairs"), (FEW_ROWS + 1, "block")):
+            outline = plan(rows(n), TrainOptions(exact=True), cluster=cluster)
+            assert outline.solver == solver
+            assert outline.alone == (cluster and solver == "pairs")
     assert plan(rows(), TrainOptions(exact=True, solver="block")).solver == "block"
 
 
@@ -262,3 +261,51 @@ def test_columns_that_products_go_over_again_take_what_is_left():
     least = plan(data, replace(options, memory=whole.peak_bytes - (40 << 20)), 2)
     assert least.refusal is not None
     assert whole.nearby_bytes > outline.nearby_bytes > 0
+
+
+def test_each_worker_stays_within_its_part():
+    """Rows that are kept count where they are kept: in workers, each of which has a limit."""
+    data, kept = rows(1_000_000), []
+    options = TrainOptions(landmarks=300, features="stored")
+    for mib in (1200, 1600, 2048, 4096):
+        memory = mib << 20
+        outline = plan(data, replace(options, memory=memory), 2, True)
+        assert outline.refusal is None
+        assert 0 < outline.worker_bytes <= memory / 3
+        assert outline.worker_bytes * 2 < outline.peak_bytes <= memory
+        kept.append(outline.resident)
+    assert kept == sorted(kept) and kept[0] < 0.2 and kept[-1] == 1.0
+
+
+def test_a_worker_has_room_for_the_shards_of_one_that_died():
+    """A row's state is planned where it is while a worker is dead: in one fewer."""
+    one, two = (rows(n) for n in (1_000_000, 2_000_000))
+    options = TrainOptions(landmarks=100, features="recomputed", memory=2**36)
+    for workers in (2, 3, 9):
+        more = [plan(data, options, workers, True).worker_bytes for data in (one, two)]
+        assert more[1] - more[0] >= 72 * 1_000_000 / (workers - 1)
+
+
+def test_the_limits_of_workers_elsewhere_count():
+    data = rows(1_000_000)
+    options = TrainOptions(landmarks=300, features="stored")
+    little, much = (plan(data, options, 2, True, limit=n << 20) for n in (400, 4000))
+    assert little.refusal is None and little.worker_bytes <= 400 << 20
+    assert little.resident < 0.2 and much.resident == 1.0
+    # What is asked for goes before what workers may take, and the other way round.
+    for memory, limit in ((1200 << 20, 4000 << 20), (2**36, 400 << 20)):
+        both = plan(data, replace(options, memory=memory), 2, True, limit=limit)
+        assert both.worker_bytes <= 400 << 20 and both.resident < 0.2
+    none = plan(data, options, 2, True, limit=200 << 20)
+    assert none.refusal.startswith("each of 2 workers needs about")
+    (total, allowed, *parts), rounding = sizes(none.refusal)
+    assert allowed == 200 << 20 and sum(parts) == pytest.approx(total, abs=rounding)
+
+
+def test_a_fit_that_one_process_does_leaves_the_workers_alone():
+    for options in ({"exact": True}, {"kernel": "linear"}):
+        data = rows(100, 60)
+        alone, here = (plan(data, TrainOptions(**options), 2, cluster) for cluster in (True, False))
+        assert alone.alone and not here.alone
+        assert alone.solver == here.solver != "newton"
+        assert alone.peak_bytes == here.peak_bytes + 2 * alone.worker_bytes

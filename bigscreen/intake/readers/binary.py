@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.limits import check_regular, most_memory, npy_bytes, npy_header, read_values
+from bigscreen.data.limits import check_regular, npy_bytes, npy_header, read_values
 from bigscreen.errors import InputError, NoRows, in_units, reason_of
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
@@ -146,7 +147,7 @@ def rows_in(file: Path, files: list[Any], memory: int | None) -> StreamRows | Ar
         files.append(open(file, "rb"))  # noqa: SIM115 (closed by who reads the rows)
     except OSError as error:
         raise InputError(f"{file} cannot be opened: {reason_of(error)}.") from None
-    return npy_rows(files[-1], file, file.stat().st_size, most_memory(memory))
+    return npy_rows(files[-1], file, file.stat().st_size, allowed_memory(memory))
 
 
 def open_hdf5(
@@ -188,7 +189,7 @@ def open_hdf5(
             path, shapes, h5_y, Y_NAMES, "y", lambda shape: shape in ((rows,), (rows, 1))
         )
 
-    most = min(LARGEST_CHUNK, most_memory(memory) // 4)
+    most = min(LARGEST_CHUNK, allowed_memory(memory) // 4)
     for name in (x_name, y_name):
         if name is not None and chunks[name] > most:
             raise InputError(

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bigscreen.data.limits import most_memory
 from bigscreen.errors import InputError, in_units
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.intake.readers.binary import (
     X_NAMES,
     Y_NAMES,
@@ -61,14 +61,14 @@ def open_npz(
         def rows(key: str) -> StreamRows | ArrayRows:
             info = archive.getinfo(key + ".npy")
             stream: Any = io.BufferedReader(archive.open(info))
-            return npy_rows(stream, path, info.file_size, most_memory(memory))
+            return npy_rows(stream, path, info.file_size, allowed_memory(memory))
 
         size = archive.getinfo(x_key + ".npy").file_size
         y, y_name = None if y_key is None else rows(y_key), path
         if labels_file is not None and label is None:
             y, y_name = rows_in(Path(labels_file), files, memory), Path(labels_file)
         X: RowSource = (
-            rows(x_key) if not sparse else _csr_rows(path, keys, rows, most_memory(memory))
+            rows(x_key) if not sparse else _csr_rows(path, keys, rows, allowed_memory(memory))
         )
         return Matrix(X, y, None, str(path), str(y_name), sparse, size, files)
 

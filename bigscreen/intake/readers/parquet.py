@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bigscreen.data.limits import file_size, most_memory
+from bigscreen.data.limits import file_size
 from bigscreen.errors import InputError, NoRows, in_units, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.fleet.memory import allowed_memory
 from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
 
@@ -38,7 +39,7 @@ class ParquetReader(ArrowReader):
     def __init__(self, path: str | Place, *, memory: int | None = None, **options: Any) -> None:
         self._arrow = needs_pyarrow(f"{path}: reading Parquet")
         self.path = located(path)
-        most = most_memory(memory)
+        most = allowed_memory(memory)
         with self._readable(), self._opened() as file:
             self._state = state_of(self.path)
             schema, rows, self._metadata = file.schema_arrow, file.metadata.num_rows, file.metadata

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -132,9 +132,31 @@ class ManyProgram:
             dual = problem.dual(rows.y(start, stop), rows.weights(start, stop))
             for name in ("sign", "lin", "lo", "hi"):
                 made[name][:, j] = getattr(dual, name)
-        kept = int((shard + 1) * self.resident) > int(shard * self.resident)
-        X = self._read(start, stop) if kept else None
+        X = self._read(start, stop) if self._keeps(shard) else None
         return _Shard(start, X, np.arange(len(self.cases)), **made)
+
+    def _keeps(self, shard: int) -> bool:
+        """Whether the rows of a shard stay in memory."""
+        return int((shard + 1) * self.resident) > int(shard * self.resident)
+
+    def kept_bytes(self, shard: int) -> int:
+        """See ``fleet.shards.Yielding``."""
+        data = self.design.data
+        start, stop = data.shard(shard)
+        stays = self._keeps(shard) and data.path is not None
+        return int((stop - start) * data.row_bytes) if stays else 0
+
+    def lean(self) -> ManyProgram:
+        """See ``fleet.shards.Yielding``."""
+        return replace(self, resident=0.0)
+
+    def give_up(self, state: _Shard) -> int:
+        """See ``fleet.shards.Yielding``."""
+        data = self.design.data
+        if state.X is None or data.path is None:
+            return 0
+        state.X = None
+        return int(len(state.sign) * data.row_bytes)
 
     def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Run one message; what it answers is summed over the shards."""

@@ -205,6 +205,26 @@ class NewtonProgram:
         part = min(1.0, self.resident * self.stride)
         return int((shard + 1) * part) > int(shard * part)
 
+    def kept_bytes(self, shard: int) -> int:
+        """See ``fleet.shards.Yielding``."""
+        data = self.design.data
+        if not self.keeps(shard) or data.path is None:
+            return 0
+        start, stop = data.shard(shard)
+        return int((stop - start) * data.row_bytes / self.stride)
+
+    def lean(self) -> NewtonProgram:
+        """See ``fleet.shards.Yielding``."""
+        return replace(self, resident=0.0)
+
+    def give_up(self, state: NewtonShard) -> int:
+        """See ``fleet.shards.Yielding``."""
+        if state.X is None or self.design.data.path is None:
+            return 0
+        rows = len(state.X.indptr) - 1 if hasattr(state.X, "indptr") else len(state.X)
+        state.X = None
+        return int(rows * self.design.data.row_bytes)
+
     def _sample(self, X: Any, sqnorms: FloatArray) -> Any:
         """Some of a shard's rows, the longest among them."""
         step = max(THINNED, len(sqnorms) * self.design.data.n_shards // SAMPLE)

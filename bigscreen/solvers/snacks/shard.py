@@ -8,7 +8,7 @@ that a message does not say again: a lost shard is opened, and goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -95,6 +95,24 @@ class DrawProgram:
         given = dual.sign, dual.lin, dual.lo, dual.hi, tube
         parts = tuple(np.ascontiguousarray(part, np.float64) for part in given)
         return DrawnShard(shard, dual, parts, data.X(start, stop) if self.resident else None)
+
+    def kept_bytes(self, shard: int) -> int:
+        """See ``fleet.shards.Yielding``."""
+        data = self.design.data
+        start, stop = data.shard(shard)
+        return int((stop - start) * data.row_bytes) if self.resident and data.path else 0
+
+    def lean(self) -> DrawProgram:
+        """See ``fleet.shards.Yielding``."""
+        return replace(self, resident=False)
+
+    def give_up(self, state: DrawnShard) -> int:
+        """See ``fleet.shards.Yielding``."""
+        data = self.design.data
+        if state.X is None or data.path is None:
+            return 0
+        state.X = None
+        return int(len(state.dual) * data.row_bytes)
 
     def step(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Answer one message: ``sample``, ``step``, ``estimate`` or ``measure``."""
