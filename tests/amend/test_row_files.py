@@ -50,7 +50,7 @@ def test_what_has_no_end_is_refused_before_it_is_opened(read, tmp_path):
 
 
 def test_a_file_that_memory_cannot_hold_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(edits, "machine_memory", lambda: 100)
+    monkeypatch.setattr(edits, "usable_memory", lambda: 100)
     with pytest.raises(InputError, match="too large for a file that names rows"):
         read_rows(written(tmp_path, "1\n" * 100))
 
