@@ -53,10 +53,11 @@ class Rows(ABC):
     @property
     def row_bytes(self) -> float:
         """Bytes of an average row of features as it is stored."""
+        size = np.dtype(self.layout.dtype).itemsize
         if not self.is_sparse:
-            return 4.0 * self.n_features
+            return float(size * self.n_features)
         sample: Any = self.X(*self.shard(0))
-        return float(8.0 * sample.nnz / max(1, sample.shape[0]) + 8.0)
+        return float((size + 4) * sample.nnz / max(1, sample.shape[0]) + 8.0)
 
     @property
     def shard_rows(self) -> int:

@@ -52,6 +52,7 @@ class Picked(Rows):
             sparse=base.is_sparse,
             labels=base.layout.labels,
             weights=base.has_weights,
+            wide=base.layout.wide,
         )
 
     def X(self, start: int, stop: int) -> Any:
