@@ -19,31 +19,18 @@ LOADED_ENTRIES = 1 << 18
 """Of the left side at once: of narrow rows many, since every piece takes its turn at Python."""
 
 
-NARROW = amx.CHUNK
-"""Columns below which rows leave a tile of the unit partly empty. Entries between such rows that
-are written down go through BLAS: with the unit an exact fit took no less time (ijcnn1, 22 columns:
-.28 of a peer's with it, .25 without). Those that are summed at once stay with it (SUSY, 18 columns,
-Nystrom: 13.4 s with it, 15.7 s without)."""
-
-
 def is_product(pairing: str) -> bool:
     """Whether values of this kind are products, which BLAS and the unit compute."""
     return pairing != "manhattan"
 
 
-def worth_it(d: int, written: bool) -> bool:
-    """Whether products of rows of d columns that are written down, or summed, go through the unit.
+def serves(side: Operand, pairing: str, dtype: DTypeLike) -> bool:
+    """Whether the unit computes entries to this right side.
 
-    All that it depends on is the same on every worker with a unit.
+    It does so for entries that are written down and for those that are multiplied with vectors at
+    once: an entry has the same bits in both, or a solver that uses both comes to no close gap.
     """
-    return amx.available() and not (written and d < NARROW)
-
-
-def serves(side: Operand, pairing: str, dtype: DTypeLike, written: bool) -> bool:
-    """Whether the unit computes entries to this right side."""
-    if dtype != np.float32 or not is_product(pairing):
-        return False
-    return worth_it(side.X.shape[1], written) and side.rare is None
+    return amx.available() and dtype == np.float32 and is_product(pairing) and side.rare is None
 
 
 def multiply(

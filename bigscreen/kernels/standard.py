@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import amx_unit, vnni, vnni_entries
+from bigscreen.kernels import amx, amx_unit, vnni, vnni_entries
 from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, output, product_error
 from bigscreen.kernels.entries import (
     LaplacianTerms,
@@ -91,7 +91,7 @@ class Compiled(Kernel):
         return self.pairing
 
     def prepare(self, side: Operand) -> None:
-        if amx_unit.serves(side, self.pairing, np.float32, written=True):
+        if amx_unit.serves(side, self.pairing, np.float32):
             side.packed(self.pairing)
         elif vnni_entries.serves(side, self.pairing, np.float32):
             side.in_panels(self.pairing)
@@ -103,7 +103,7 @@ class Compiled(Kernel):
     ) -> NDArray[Any]:
         dtype = np.dtype(dtype)
         out, terms = output(A, B, out, dtype), self.terms(dtype)
-        if amx_unit.serves(B, self.pairing, dtype, written=True):
+        if amx_unit.serves(B, self.pairing, dtype):
             amx_unit.multiply(terms, A, B, self.pairing, None, out)
             return out
         if not vnni_entries.serves(B, self.pairing, dtype):
@@ -128,7 +128,7 @@ class Compiled(Kernel):
         check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
         out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
-        if amx_unit.serves(B, self.pairing, dtype, written=False):
+        if amx_unit.serves(B, self.pairing, dtype):
             amx_unit.multiply(terms, A, B, self.pairing, VT, out)
             return out
         if not vnni_entries.serves(B, self.pairing, dtype):
@@ -353,28 +353,21 @@ def made_of_products(name: str) -> bool:
     return kind is not None and issubclass(kind, Compiled) and amx_unit.is_product(kind.pairing)
 
 
-def on_matrix_unit(name: str, d: int, written: bool = True) -> bool:
-    """Whether the matrix unit computes float32 entries between dense rows of so many columns.
-
-    Entries that are written down, or those that are multiplied with vectors at once.
-    """
-    return made_of_products(name) and amx_unit.worth_it(d, written)
+def on_matrix_unit(name: str) -> bool:
+    """Whether the matrix unit computes float32 entries between dense rows."""
+    return made_of_products(name) and amx.available()
 
 
-def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
+def multiplied_by(kernel: Kernel | None, is_sparse: bool) -> str:
     """What computes the products of rows in float32 entries; None: a machine without a kernel."""
     if isinstance(kernel, (Custom, Precomputed)):
         return "the kernel given"
     if not isinstance(kernel, Compiled) or not amx_unit.is_product(kernel.pairing):
         return "compiled loops"
-    if not on_matrix_unit(kernel.name, d, written=False):
+    if not on_matrix_unit(kernel.name):
         return "BLAS, or exact products of columns that are bytes" if vnni.available() else "BLAS"
     if is_sparse:
         return "matrix unit, or BLAS where columns are rare"
-    if not on_matrix_unit(kernel.name, d):
-        return (
-            f"matrix unit, or BLAS for entries written down (fewer than {amx_unit.NARROW} columns)"
-        )
     return "matrix unit"
 
 
