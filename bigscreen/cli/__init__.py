@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 
-from bigscreen.fleet.memory import too_narrow
+from bigscreen.fleet.ulimit import too_narrow
 
 
 def main(args: "list[str] | None" = None, prog_name: "str | None" = None) -> None:

@@ -104,11 +104,12 @@ def _loop(owned: ExitStack) -> Any:
 
     A signal that a thread blocks is blocked in the processes that it starts.
     """
-    # (Python unblocks signals in the thread that starts this process, which every child needs.)
-    resource_tracker.ensure_running()
     runner = LoopRunner()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
+        # Python unblocks signals in the thread that starts this process, which every child needs.
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_SETMASK, before | {signal.SIGINT})
         runner.start()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,7 +1,4 @@
-"""How many bytes of memory a process may use: what the machine, its container and its user allow.
-
-Nothing here imports more than the standard library: a limit is looked at before anything large is.
-"""
+"""How many bytes of memory a process may use, by its machine, its container and its user."""
 
 from __future__ import annotations
 
@@ -11,10 +8,7 @@ import os
 import re
 from pathlib import Path
 
-try:
-    import resource
-except ImportError:  # pragma: no cover - not a POSIX system
-    resource = None  # type: ignore[assignment]
+from bigscreen.fleet.ulimit import soft_limit
 
 ALLOWED_SHARE = 0.8
 """Part of what a process may use that a job takes unless its ``memory`` says how much."""
@@ -25,11 +19,6 @@ TERMINATE = 0.95
 LIBRARY_BYTES = 80 * 2**20
 """Pages of libraries that workers of one machine share. Dask counts them in every worker, a plan
 once (measured on workers with everything imported: 65 to 80 MiB)."""
-
-ADDRESS_BYTES, DATA_BYTES = 2**30, 400 * 2**20
-"""Address space (`ulimit -v`) and private writeable part of it (`ulimit -d`) that the libraries
-take before there is any data (measured: 760 and 320 MiB, and some for threads). BLAS hangs while it
-is loaded where there is less."""
 
 STEP_BYTES = 2**26
 """Bytes that a step of a shard takes beside its state: a block of rows, and what is made of it."""
@@ -53,10 +42,8 @@ def usable_memory() -> int:
         (`ulimit -v`, `ulimit -d`) leave beside what it holds already.
     """
     found = machine_memory()
-    if resource is None:
-        return found
     for kind, name in (("RLIMIT_AS", "VmSize"), ("RLIMIT_DATA", "VmData")):
-        limit = _soft_limit(kind)
+        limit = soft_limit(kind)
         if limit is not None:
             # What is mapped and not in memory, such as code of libraries, counts there alone.
             found = min(found, max(0, limit - _status(name) + _status("VmRSS")))
@@ -76,20 +63,6 @@ def machine_memory(root: Path = Path("/")) -> int:
     """
     physical = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min([physical, *_group_limits(root)])
-
-
-def too_narrow() -> str | None:
-    """Why the limits of the user's shell leave no room for the libraries: a sentence, or None."""
-    needs = ("RLIMIT_AS", "-v", ADDRESS_BYTES), ("RLIMIT_DATA", "-d", DATA_BYTES)
-    for kind, flag, least in needs:
-        limit = _soft_limit(kind)
-        if limit is not None and limit < least:
-            return (
-                f"a process may have {limit >> 20} MiB here (`ulimit {flag}`), and the libraries "
-                f"that bigscreen loads take {least >> 20} MiB before there is any data: raise the "
-                f"limit with `ulimit {flag} {least >> 10}` or more"
-            )
-    return None
 
 
 def limit_of(held: int) -> int:
@@ -148,14 +121,6 @@ def _number(file: Path) -> int | None:
     except (OSError, ValueError):
         return None
     return int(text) if text.isdecimal() else None
-
-
-def _soft_limit(kind: str) -> int | None:
-    """A limit of this process in bytes, None where it has none."""
-    if not hasattr(resource, kind):
-        return None
-    soft, _ = resource.getrlimit(getattr(resource, kind))
-    return None if soft == resource.RLIM_INFINITY else int(soft)
 
 
 def _status(name: str) -> int:

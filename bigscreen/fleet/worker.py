@@ -111,6 +111,16 @@ def _reported(method: Callable[..., Any]) -> Callable[..., tuple[str, Any]]:
     return called if inspect.iscoroutinefunction(method) else call  # type: ignore[return-value]
 
 
+def _memory_limit() -> int | None:
+    """Bytes that the worker which runs this may take; None: without a limit, or on no worker."""
+    try:
+        worker = get_worker()
+    except ValueError:
+        return None
+    limit: int | None = worker.memory_manager.memory_limit
+    return limit
+
+
 class Host:
     """Holds shards on one worker and steps them. One per worker, a Dask actor.
 
@@ -119,7 +129,7 @@ class Host:
     """
 
     def __init__(self, threads: int) -> None:
-        limit = get_worker().memory_manager.memory_limit
+        limit = _memory_limit()
         self._shards = Shards(threads, rows_within(limit, threads) if limit else None)
         self._round: dict[int, int] = {}  # last round that each shard has seen
         self._answers: dict[tuple[int, int], Answer] = {}

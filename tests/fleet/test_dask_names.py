@@ -25,7 +25,10 @@ NAMES = {
         "distributed.core": ["clean_exception"],
         "distributed.protocol.serialize": ["to_serialize"],
     },
-    "local.py": {"distributed.comm.core": ["CommClosedError"]},
+    "local.py": {
+        "distributed.comm.core": ["CommClosedError"],
+        "distributed.utils": ["LoopRunner"],
+    },
     "survey.py": {"distributed.worker": ["Worker"]},
     "worker.py": {
         "distributed.core": ["error_message"],

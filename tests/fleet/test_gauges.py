@@ -15,8 +15,21 @@ from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 
+def listening():
+    """Ports that this process and its children listen at."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    found = (connection for process in processes for connection in process.net_connections())
+    return {one.laddr.port for one in found if one.status == psutil.CONN_LISTEN}
+
+
 @pytest.fixture(scope="module")
-def fleet():
+def others():
+    """Ports of what other tests have left in this process."""
+    return listening()
+
+
+@pytest.fixture(scope="module")
+def fleet(others):
     with local_cluster(1) as found:
         yield found
 
@@ -55,14 +68,8 @@ def test_a_fit_shows_its_gap(tmp_path):
         other._name = name
 
 
-def test_no_port_but_the_encrypted_ones(fleet):
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    ports = [
-        connection.laddr.port
-        for process in processes
-        for connection in process.net_connections()
-        if connection.status == psutil.CONN_LISTEN
-    ]
+def test_no_port_but_the_encrypted_ones(fleet, others):
+    ports = listening() - others
     assert len(ports) >= 3  # of the scheduler, a nanny and a worker
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

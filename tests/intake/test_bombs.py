@@ -136,7 +136,8 @@ def test_hdf5_chunks(tmp_path):
     with pytest.raises(InputError, match="dataset X is stored in chunks of 1.00 GiB.*h5repack"):
         open_source(path, label="none")
     with h5py.File(path, "w") as file:
-        file.create_dataset("X", (3000, 512), "f4", chunks=(3000, 512), compression="gzip")
+        X = file.create_dataset("X", (3000, 512), "f4", chunks=(3000, 512), compression="gzip")
+        X[0] = 1
     assert open_source(path, label="none", memory=1 << 30).n_rows == 3000
     with pytest.raises(InputError, match="at most 4 MiB are taken"):
         open_source(path, label="none", memory=16 << 20)

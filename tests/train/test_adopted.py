@@ -121,7 +121,7 @@ def test_import_certifies_over_a_store(tmp_path):
     succeed("report", tmp_path / "m.bsm", page)
     assert "imported from" in page.read_text()
     assert "open" in succeed("rows", tmp_path / "m.bsm")
-    text = (tmp_path / "m.model").read_text().replace("_type rbf", "_type sigmoid")
+    text = (tmp_path / "m.model").read_text().replace("_type rbf", "_type sigmoid\ncoef0 0")
     (tmp_path / "s.model").write_text(text)
     indefinite = succeed("import", tmp_path / "s.model", tmp_path / "s.bsm", *how[:4])
     assert "none: the kernel is not positive semidefinite" in indefinite
