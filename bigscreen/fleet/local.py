@@ -6,7 +6,9 @@ import logging
 import multiprocessing
 import os
 import signal
-from contextlib import ExitStack
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from multiprocessing import resource_tracker
 from typing import Any
 
@@ -136,14 +138,14 @@ def _started(
     before = set(multiprocessing.active_children())
     for left in reversed(range(STARTS)):
         try:
-            with dask.config.set(settings):
+            with dask.config.set(settings), _killed_if_late(before):
                 cluster = LocalCluster(
                     n_workers=workers,
                     threads_per_worker=1,
                     memory_limit=memory_limit,
                     host="127.0.0.1",
                     security=Security.temporary(),
-                    death_timeout=START_SECONDS,
+                    death_timeout=2 * START_SECONDS,
                     local_directory=folder,
                     dashboard_address=None,
                     scheduler_kwargs={"dashboard_address": "127.0.0.1:0"},  # HTTP, any free port
@@ -166,6 +168,26 @@ def _started(
                     f"died ({why}): give fewer workers, or more memory"
                 ) from error
     raise AssertionError
+
+
+@contextmanager
+def _killed_if_late(before: set[Any]) -> Iterator[None]:
+    """Kill the processes that are born inside if they do not start in `START_SECONDS`.
+
+    Dask's own end of a worker that stands still while it starts waits for that worker for ever.
+    """
+
+    def kill() -> None:
+        for child in set(multiprocessing.active_children()) - before:
+            child.kill()
+
+    timer = threading.Timer(START_SECONDS, kill)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 def _restore_environment(before: dict[str, str | None]) -> None:
