@@ -103,7 +103,7 @@ def started(*args, started=local.local_cluster, **kwargs):
     if when == "begun":
         signalled()
     elif when == "born":
-        threading.Thread(target=once_born).start()
+        sender.start()
     fleet = started(*args, **kwargs)
     if when == "there":
         signalled()
@@ -113,15 +113,24 @@ def once_born():
     while not active_children():
         time.sleep(0.01)
     for _ in range(3):
-        signalled()
-        time.sleep(0.3)
+        if not over.is_set():
+            signalled()
+        over.wait(0.3)
+
+over, sender = threading.Event(), threading.Thread(target=once_born)
 
 if __name__ == "__main__":
     signal.signal(2, signal.default_int_handler)
     local.local_cluster = started
     try:
-        with orderly(last=False), open_fleet({"workers": 1, "scheduler": None, "memory": None}):
-            print("went on")
+        with orderly(last=False):
+            try:
+                with open_fleet({"workers": 1, "scheduler": None, "memory": None}):
+                    print("went on")
+            finally:  # no signal comes once nobody hears it in an orderly way
+                over.set()
+                if when == "born":
+                    sender.join()
     except KeyboardInterrupt:
         print("interrupted, and left", active_children())
 """
