@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import amx, amx_unit, vnni, vnni_entries
+from bigscreen.kernels import amx_unit, vnni, vnni_entries
 from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, output, product_error
 from bigscreen.kernels.entries import (
     LaplacianTerms,
@@ -353,18 +353,18 @@ def made_of_products(name: str) -> bool:
     return kind is not None and issubclass(kind, Compiled) and amx_unit.is_product(kind.pairing)
 
 
-def on_matrix_unit(name: str) -> bool:
-    """Whether the matrix unit computes float32 entries between dense rows."""
-    return made_of_products(name) and amx.available()
+def on_matrix_unit(name: str, d: int) -> bool:
+    """Whether the matrix unit computes float32 entries between dense rows of d columns."""
+    return made_of_products(name) and amx_unit.wide_enough(d)
 
 
-def multiplied_by(kernel: Kernel | None, is_sparse: bool) -> str:
+def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
     """What computes the products of rows in float32 entries; None: a machine without a kernel."""
     if isinstance(kernel, (Custom, Precomputed)):
         return "the kernel given"
     if not isinstance(kernel, Compiled) or not amx_unit.is_product(kernel.pairing):
         return "compiled loops"
-    if not on_matrix_unit(kernel.name):
+    if not on_matrix_unit(kernel.name, d):
         return "BLAS, or exact products of columns that are bytes" if vnni.available() else "BLAS"
     if is_sparse:
         return "matrix unit, or BLAS where columns are rare"

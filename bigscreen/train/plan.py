@@ -640,7 +640,7 @@ def _computed_again(data: Rows, kernel: str) -> bool:
     d = data.n_features
     if data.is_sparse or not made_of_products(kernel) or d > AGAIN_BYTE_COLUMNS:
         return False
-    if d <= AGAIN_COLUMNS or on_matrix_unit(kernel):
+    if d <= AGAIN_COLUMNS or on_matrix_unit(kernel, d):
         return d <= AGAIN_UNIT_COLUMNS
     return vnni.available() and all(
         vnni.grid_of(data.X(start, min(start + BYTE_ROWS, stop))) is not None
@@ -665,7 +665,7 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     base = request.base
     over_shards = request.once if pairs else request.over_shards
     # The closing pass, which writes no entries down, has its rows packed in any case.
-    packed = not data.is_sparse and on_matrix_unit(request.kernel)
+    packed = not data.is_sparse and on_matrix_unit(request.kernel, d)
     wanted = amx.row_bytes(d) if packed else row_bytes
     rows = over_shards(int(n * ((COPIES - 1 + pairs) * row_bytes + wanted)))
     if request.strategy == "one" and classifiers > 1:

@@ -37,7 +37,7 @@ def versions() -> dict[str, str]:
 def computed_with(kernel: Kernel, exact: bool, data: Rows) -> dict[str, str]:
     """Those versions, and what computes products of rows."""
     raw = kernel.name == "linear" and not exact  # w itself, and no entries
-    products = multiplied_by(None if raw else kernel, data.is_sparse)
+    products = multiplied_by(None if raw else kernel, data.n_features, data.is_sparse)
     return {**versions(), "products": products}
 
 

@@ -12,7 +12,6 @@ from bigscreen.certify import exact as closing_exact
 from bigscreen.certify.exact import Crossed, Noise, ScoreProgram, close_exact
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
-from bigscreen.kernels import amx
 from bigscreen.kernels.given import Custom
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
@@ -82,10 +81,8 @@ def test_the_certificate_is_the_same(intercept, certify, fleet, monkeypatch):
     monkeypatch.setattr(Crossed, "__call__", lambda s, task: seen.append(task) or call(s, task))
     found = close_exact(design, problem, point, fleet, certify)
     assert len(seen) > 2
-    # A matrix unit rounds entries (i, j) and (j, i) apart, of which only one is computed here.
-    tol = 1e-9 if certify == "float32" and amx.available() else 1e-11
     for name in ("primal", "dual", "gap"):
-        assert getattr(found, name) == pytest.approx(getattr(plain, name), rel=tol)
+        assert getattr(found, name) == pytest.approx(getattr(plain, name), rel=1e-11)
     assert found.rounding_bound == pytest.approx(plain.rounding_bound, rel=1e-4)
     with Inline(3) as other:
         assert close_exact(design, problem, point, other, certify) == found

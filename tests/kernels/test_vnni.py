@@ -266,11 +266,11 @@ def test_only_products_of_bytes_are_served(monkeypatch):
     assert vnni_entries.serves(flags, "product", np.float32)
     assert not vnni_entries.serves(floats, "product", np.float32)
     assert not vnni_entries.serves(flags, Laplacian(0.1).pairing, np.float32)
-    told = multiplied_by(Rbf(0.1), False)
+    told = multiplied_by(Rbf(0.1), 40, False)
     assert told == "BLAS, or exact products of columns that are bytes"
     monkeypatch.setattr(vnni, "available", lambda: False)
     assert not vnni_entries.serves(flags, "product", np.float32)
-    assert multiplied_by(Rbf(0.1), False) == "BLAS"
+    assert multiplied_by(Rbf(0.1), 40, False) == "BLAS"
 
 
 def test_the_instructions_can_be_switched_off():

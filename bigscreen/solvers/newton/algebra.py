@@ -211,7 +211,7 @@ def rough_moment(scaled: NDArray[np.float32]) -> NDArray[np.float32]:
 
     A matrix unit multiplies those six times as fast as float32 ones. For what only preconditions.
     """
-    if not on_matrix_unit("linear"):
+    if not on_matrix_unit("linear", len(scaled)):
         return scaled.T @ scaled
     bits = np.array(scaled.T, order="C").view(np.uint32)  # a copy, of a single row too
     bits += np.uint32(1 << 15)
