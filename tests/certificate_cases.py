@@ -332,6 +332,14 @@ class Verdict:
     outcome: str = "fitted"
     found: dict[str, str] = field(default_factory=dict)
 
+    def failed(self, error: Exception) -> Verdict:
+        """Take an error: one sentence refuses the case, anything else is a failure."""
+        self.outcome = "refused"
+        if not refusal(error):
+            self.outcome = "traceback"
+            self.found[f"traceback: {_place(error)}"] = f"{type(error).__name__}: {error}"
+        return self
+
 
 def tried(spec: Spec) -> Verdict:
     """Fit and judge one case."""
@@ -348,11 +356,7 @@ def tried(spec: Spec) -> Verdict:
                 spec, rows = edit_cases.edited(spec, rows, fitted)
             decided, predicted = _outputs(fitted, rows)
         except Exception as error:  # what it is decides
-            verdict.outcome = "refused"
-            if not refusal(error):
-                verdict.outcome = "traceback"
-                verdict.found[f"traceback: {_place(error)}"] = f"{type(error).__name__}: {error}"
-            return verdict
+            return verdict.failed(error)
     done = not any(issubclass(w.category, ConvergenceWarning) for w in told)
     for w in told:
         if issubclass(w.category, RuntimeWarning):
@@ -457,11 +461,7 @@ def tried_path(spec: PathSpec) -> Verdict:
         try:
             path = solved_path(spec, rows)
         except Exception as error:  # what it is decides
-            verdict.outcome = "refused"
-            if not refusal(error):
-                verdict.outcome = "traceback"
-                verdict.found[f"traceback: {_place(error)}"] = f"{type(error).__name__}: {error}"
-            return verdict
+            return verdict.failed(error)
     verdict.outcome = path.record["provenance"]["solver"]
     done = not any(issubclass(w.category, ConvergenceWarning) for w in told)
     for k, value in enumerate(path.values.tolist()):
