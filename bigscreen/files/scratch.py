@@ -1,4 +1,4 @@
-"""Temporary folders of this user alone; the next run clears those of killed processes."""
+"""Temporary folders of this user alone; a run removes the folders that killed runs have left."""
 
 from __future__ import annotations
 

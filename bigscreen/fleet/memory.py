@@ -66,7 +66,7 @@ def machine_memory(root: Path = Path("/")) -> int:
 
 
 def limit_of(held: int) -> int:
-    """The limit to give a Dask worker that may hold so many bytes beside shared libraries."""
+    """The limit to give a Dask worker that may hold `held` bytes next to shared libraries."""
     return int((held + LIBRARY_BYTES) / TERMINATE)
 
 
@@ -78,7 +78,7 @@ def held_within(limit: int) -> int:
 def give_back() -> None:
     """Let the system have the memory that was freed, where the allocator keeps it.
 
-    glibc keeps arrays of up to 32 MiB, such as those of a chunk, once one was freed.
+    glibc keeps the memory of freed arrays of up to 32 MiB, such as the arrays of a chunk.
     """
     if trim := getattr(_C, "malloc_trim", None):
         trim(0)
