@@ -11,8 +11,8 @@ of that size is drawn. Without it the rows are made up: a stand-in whose smalles
 
 from __future__ import annotations
 
-from bigscreen.data.synthetic import HIGGS_RULE, higgs_like
 from pipelines.scale.common import physics
+from pipelines.scale.shapes import HIGGS_RULE, higgs_like
 
 ROWS = 11_000_000
 HOLDOUT = 500_000 / ROWS

@@ -19,9 +19,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from bigscreen.data.synthetic import rcv1_like, susy_like
+from bigscreen.data.synthetic import susy_like
 from bigscreen.intake.ingest import ingest
 from pipelines.bench import common
+from pipelines.scale.shapes import rcv1_like
 
 MEMORY_WITHIN, TIME_WITHIN = 1.25, 2.0
 

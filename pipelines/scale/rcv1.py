@@ -23,9 +23,9 @@ from scipy.sparse import csr_array
 from sklearn.svm import LinearSVC
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.synthetic import RCV1_NOISE, rcv1_like
 from bigscreen.report import report
 from pipelines.scale.common import Experiment, arguments
+from pipelines.scale.shapes import RCV1_NOISE, rcv1_like
 
 ROWS = 697_641
 HOLDOUT = 20_242 / ROWS

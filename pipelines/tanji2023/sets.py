@@ -21,9 +21,10 @@ import numpy as np
 from scipy import sparse
 from sklearn.datasets import load_svmlight_file
 
-from bigscreen.data.synthetic import Blocks, rcv1_like, susy_like
+from bigscreen.data.synthetic import Blocks, susy_like
 from bigscreen.intake.ingest import ingest
 from pipelines.papers.data_sets import path
+from pipelines.scale.shapes import rcv1_like
 
 
 @dataclass(frozen=True)
