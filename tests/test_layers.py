@@ -35,7 +35,6 @@ DOORS = {
     "pyarrow": {"data", "intake"},
     "dask": {"fleet"},
     "distributed": {"fleet"},
-    "prometheus_client": {"fleet"},
     "psutil": {"fleet", "train", "tune"},
     "threadpoolctl": {"fleet"},
     "sklearn": {"estimators", "train", "cli", "export"},

@@ -64,16 +64,15 @@ def cluster_check(
     check_json(json_file)
     check_fleet({"scheduler": scheduler, "workers": None, "threads": None, **tls})
     given = [str(tls[name]) for name in TLS if tls[name]]
-    columns, sparse, files = 100, False, []
+    files = []
     if store is not None:
         dataset = Dataset.open(store)
-        columns, sparse = dataset.n_features, dataset.is_sparse
         files = [dataset.path / MANIFEST]
     found = survey(
         scheduler,
         files,
         None if work is None else Path(work),
-        partial(multiplied_by, make_kernel("rbf", 1.0, 3, 0.0), columns, sparse),
+        partial(multiplied_by, make_kernel("rbf")),
         certificates(*given) if given else None,
         deadline_of(time_budget),
         scheduler_timeout or ANSWER_SECONDS,

@@ -18,7 +18,6 @@ from bigscreen.cli.resample import resample
 from bigscreen.cli.rows import rows
 from bigscreen.cli.tune import tune
 from bigscreen.cli.warmup import warmup
-from bigscreen.cli.watch import watch
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,7 +57,6 @@ _COMMANDS = (
     pick,
     tune,
     resample,
-    watch,
     cluster_check,
     warmup,
 )

@@ -305,8 +305,7 @@ report_option = click.option(
 log_option = click.option(
     "--log",
     metavar="FILE",
-    help="Add a line of JSON to FILE for everything that is reported, with the time. `bigscreen "
-    "watch` shows the same of a run without it.",
+    help="Add each event as a line of JSON, with its time, to FILE; `tail -f FILE` follows it.",
 )
 overwrite_option = click.option(
     "--overwrite", is_flag=True, help="Replace the output if it exists already."

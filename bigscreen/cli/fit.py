@@ -204,7 +204,7 @@ def fit(
             with (
                 open_fleet(values, deadline) as fleet,
                 report.FitReport() as show,
-                Journal(show, "fit", model, Path(work), resume, log) as tell,
+                Journal(show, "fit", model, log) as tell,
             ):
                 fitted = train(dataset, options, fleet, tell, deadline)
             fitted.save(model)

@@ -221,7 +221,7 @@ def path(
             with (
                 open_fleet(values, deadline) as fleet,
                 report_path.PathBar() as show,
-                Journal(show, "path", out, Path(work), resume, log) as tell,
+                Journal(show, "path", out, log) as tell,
             ):
                 solved = train_path(dataset, options, fleet, tell, deadline)
             solved.save(out)

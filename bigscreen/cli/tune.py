@@ -190,7 +190,7 @@ def tune(
             resumable(context, work, own_work, ("rung-*/*",)),
             open_fleet(values, deadline) as fleet,
             report_tune.TuneReport() as show,
-            Journal(show, "tune", out, Path(work), resume, log) as tell,
+            Journal(show, "tune", out, log) as tell,
         ):
             gammas = values["gamma"] or default_gammas(dataset, fleet)
             options = TuneOptions(fit, gammas, grid, counts, values["folds"], values["elimination"])

@@ -25,7 +25,6 @@ from distributed.protocol.pickle import dumps
 
 from bigscreen.files.checkpoint import Checkpoint, Draft, newest_whole
 from bigscreen.files.remote import RemotePath
-from bigscreen.fleet import gauges
 from bigscreen.fleet.hosts import Seat, Seats
 from bigscreen.fleet.inline import Item, Result, bounded, check_shards, running
 from bigscreen.fleet.recovery import Recovery
@@ -98,7 +97,6 @@ class Cluster:
         self._recovery = Recovery()
         self._number = 0  # of the last whole round; never reset: hosts know rounds by it
         self._looked = 0.0
-        self._shown: float | None = -LOOK_SECONDS  # None: the scheduler shows no gauges
         self._name = f"bigscreen-{uuid4().hex}"
         self._eaches = itertools.count()
         self._memory = Memory(client, self._plugin)
@@ -263,16 +261,6 @@ class Cluster:
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         self._workers.rely_on(files)
 
-    def show(self, values: Mapping[str, float | None]) -> None:
-        now = time.monotonic()
-        if self._shown is None or now < self._shown + LOOK_SECONDS:
-            return
-        self._shown = None
-        known = {name: value for name, value in values.items() if value is not None}
-        with contextlib.suppress(Exception):  # a scheduler that lacks bigscreen can do without
-            if self._client.run_on_scheduler(gauges.show, self._name, known):
-                self._shown = now
-
     def memory(self) -> int:
         return self._memory.now()
 
@@ -301,9 +289,6 @@ class Cluster:
     def _leave(self) -> None:
         """Leave the cluster as it was."""
         self._closed = True
-        if self._shown is not None and self._shown > 0:
-            with contextlib.suppress(Exception):
-                self._client.run_on_scheduler(gauges.forget, self._name)
         for name, unregister in (
             (self._plugin, self._client.unregister_worker_plugin),
             (self._name, self._client.unregister_scheduler_plugin),

@@ -140,9 +140,6 @@ class Inline:
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Nothing to do: work runs in the process that sees the files."""
 
-    def show(self, values: Mapping[str, float | None]) -> None:
-        pass  # nobody watches threads from outside
-
     def memory(self) -> int:
         return self._sampler.look()
 

@@ -51,8 +51,8 @@ def local_cluster(
     deadline : float, optional
         Value of ``time.monotonic()`` that bounds the waiting for workers.
     metrics : bool
-        Serve Dask's pages and the gauges for Prometheus (``/metrics``) on a free port of 127.0.0.1,
-        where every user of this machine can read them.
+        Serve Dask's pages (and its ``/metrics``, if `prometheus_client` is installed) on a free
+        port of 127.0.0.1, where every user of this machine can read them.
 
     Returns
     -------

@@ -261,9 +261,6 @@ class _View:
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Nothing to do: the fleet was told before."""
 
-    def show(self, values: Mapping[str, float | None]) -> None:
-        self._lockstep.fleet.show(values)
-
     def memory(self) -> int:
         return self._lockstep.fleet.memory()
 

@@ -88,9 +88,6 @@ class Fleet(Protocol):
     def rely_on(self, files: Iterable[Path | RemotePath]) -> None:
         """Use only workers that see these files as they are here; InputError if none does."""
 
-    def show(self, values: Mapping[str, float | None]) -> None:
-        """Let those who watch the cluster see these numbers of the job, by `gauges.GAUGES`."""
-
     def memory(self) -> int:
         """Bytes (PSS) held now by all processes together."""
 

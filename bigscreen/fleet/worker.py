@@ -24,7 +24,6 @@ from distributed.protocol.pickle import loads
 from bigscreen.errors import InputError
 from bigscreen.files.checkpoint import Checkpoint
 from bigscreen.files.remote import located
-from bigscreen.fleet import gauges
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.memory import rows_within
 from bigscreen.fleet.shards import (
@@ -302,7 +301,7 @@ def _let_go(worker: Worker) -> None:
 
 
 class Leaving(SchedulerPlugin):
-    """Takes plugins and gauges of a fleet away when its process is gone, however it ended."""
+    """Takes plugins of a fleet away when its process is gone, however it ended."""
 
     def __init__(self, client: str, prefix: str) -> None:
         self._client, self._prefix = client, prefix
@@ -310,7 +309,6 @@ class Leaving(SchedulerPlugin):
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         if client != self._client:
             return
-        gauges.forget(self._prefix)
         for name in [name for name in scheduler.worker_plugins if name.startswith(self._prefix)]:
             scheduler.loop.add_callback(scheduler.unregister_worker_plugin, None, name)
         scheduler.loop.add_callback(scheduler.unregister_scheduler_plugin, self._prefix)

@@ -24,7 +24,7 @@ ROUNDED_ONCE = 3.5 * U32
 one is ``U32 / sqrt(3)``."""
 
 SMALLEST = 2.0**-126
-"""The least float32 that no unit takes for 0."""
+"""The least normal float32: smaller numbers lose digits, or are taken for 0."""
 
 FLOAT64 = 2.0**-28
 """Error of a float64 entry as a part of that of a float32 one, with space to spare."""
@@ -205,8 +205,7 @@ def product_error(sqnorm_a: float | FloatArray, max_sqnorm_b: float, d: int) -> 
     """Error of a float32 inner product of d terms: random walk of d roundings, six sigma.
 
     No bound, but an estimate: Higham's, d for 2 sqrt(d), is 13 times as wide at 784 columns. The
-    second term is what falls below float32's range, or below that of the parts that the matrix unit
-    multiplies.
+    second term is what falls below float32's range.
     """
     lost = d * SMALLEST * (1.0 + np.sqrt(sqnorm_a) + np.sqrt(max_sqnorm_b))
     return U32 * (2.0 * math.sqrt(d) + 2.0) * np.sqrt(sqnorm_a * max_sqnorm_b) + lost

@@ -2,16 +2,16 @@
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Union
+from typing import Any, Union, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 from scipy import sparse
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import amx, vnni
+from bigscreen.kernels import vnni
 from bigscreen.numerics.rows import (
     FloatArray,
     RowArrays,
@@ -23,7 +23,7 @@ from bigscreen.numerics.rows import (
     sqnorms,
 )
 
-PIECE_ENTRIES = 1 << 18  # rows made dense at once, to be packed
+PIECE_ENTRIES = 1 << 18  # rows made dense at once
 
 MEASURED = "position", "origin", "grid"
 """What says how products with rows are computed: the same for parts of them, wherever they are."""
@@ -79,45 +79,41 @@ class Operand:
 
     Notes
     -----
-    What a kernel needs beyond X on the RIGHT side is made at first use and kept: a copy for the
-    matrix unit, one as bytes where columns are such, or a centred one (RBF, when the mean carries a
-    quarter of the squared norm or more), a transposed copy (Laplacian), and for CSR the frequent
-    columns as a dense array and an index of the others; of float64 rows one rounded to float32.
+    What products with rows on the RIGHT side need beyond X is made at first use and kept: columns
+    as bytes (see `vnni`), rows rounded to float32 and centred (RBF, if the mean carries a quarter
+    of the squared norm or more), a transposed copy (Laplacian), and for CSR the frequent columns as
+    a dense array and an index of the others.
     """
 
     def __init__(self, X: Any, ids: NDArray[np.int64] | None = None) -> None:
         self.X = float_rows(X)
         self.ids = ids
         self.sqnorms = sqnorms(as_rows(self.X))
-        self._packed: dict[str, amx.Packed] = {}
-        self._panels: dict[str, vnni.Panels] = {}
-        self._parts: dict[bytes, Operand] = {}
+        self._copies: dict[tuple[str, Any], Any] = {}
 
     def __len__(self) -> int:
         return int(self.X.shape[0])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Without what can be made again, but for where products are measured from."""
+        """Leave out what can be computed again, except how products are measured."""
         names = ("X", "ids", "sqnorms", *MEASURED)
-        known = {name: vars(self)[name] for name in names if name in vars(self)}
-        return {**known, "_packed": {}, "_panels": {}, "_parts": {}}
+        return {name: vars(self)[name] for name in names if name in vars(self)} | {"_copies": {}}
 
     def part(self, places: NDArray[np.int64]) -> "Operand":
         """Rows at these places (int64), with their ids."""
         return Operand(self.X[places], None if self.ids is None else self.ids[places])
 
     def measured_as(self, other: "Operand") -> None:
-        """Measure products as with those rows, all of these among them: entries are the same."""
+        """Measure products as ``other`` does, which holds all of these rows: equal entries."""
         for name in MEASURED:
             if name != "grid" or vnni.available():
                 setattr(self, name, getattr(other, name))
 
-    def shared_part(self, places: NDArray[np.int64]) -> "Operand":
-        """The same, made once and kept with these rows: for what every shard asks for."""
-        key = places.tobytes()
-        if key not in self._parts:
-            self._parts[key] = self.part(places)
-        return self._parts[key]
+    def _once(self, key: tuple[str, Any], make: Callable[[], Any]) -> Any:
+        """The copy of this name, made at first use."""
+        if key not in self._copies:
+            self._copies[key] = make()
+        return self._copies[key]
 
     @cached_property
     def position(self) -> NDArray[np.int32]:
@@ -139,18 +135,6 @@ class Operand:
         if not sparse.issparse(self.X):
             return np.asarray(self.X)
         return np.ascontiguousarray(self.X[:, self.position >= 0].toarray())
-
-    def transposed(self, dtype: DTypeLike) -> NDArray[Any]:
-        """Columns of `dense`, moved, as rows, for entries of this type."""
-        return self._wide_columns if dtype == self.X.dtype == np.float64 else self._columns
-
-    @cached_property
-    def _columns(self) -> NDArray[Any]:
-        return np.ascontiguousarray(self.rounded("manhattan").T)
-
-    @cached_property
-    def _wide_columns(self) -> NDArray[Any]:
-        return np.ascontiguousarray((self.dense - self.origin).T)
 
     @cached_property
     def rare(self) -> Any:
@@ -181,13 +165,11 @@ class Operand:
         taken off first, both are no larger than the spread of the data.
         """
         mean = self.dense.mean(axis=0, dtype=np.float64) if len(self) else np.zeros(1)
-        most = 0.25 * float(self.sqnorms.sum())
-        # What is multiplied as integers stays that.
-        if float(mean @ mean) * len(self) > most and vnni.available() and self.grid is not None:
+        least = 0.25 * float(self.sqnorms.sum())
+        # Columns of bytes stay where they are: they are multiplied as integers.
+        if float(mean @ mean) * len(self) > least and vnni.available() and self.grid is not None:
             mean[self.grid.small] = 0.0
-        worth = float(mean @ mean) * len(self) > most
-        steps = (1.0, amx.LEVELS) if worth and amx.available() else ()
-        if not worth or any(_on_grid(self.dense, k) for k in steps):
+        if not float(mean @ mean) * len(self) > least:
             return np.zeros(self.dense.shape[1], self.X.dtype)
         return mean.astype(self.X.dtype)
 
@@ -196,94 +178,63 @@ class Operand:
         """Which columns stand for 8-bit integers, and how; None if most do not."""
         return vnni.grid_of(self.dense)
 
-    def in_panels(self, pairing: str) -> vnni.Panels:
-        """`dense`, for "distance" moved to the origin, for the right side of products of bytes."""
-        if pairing not in self._panels:
-            assert self.grid is not None
-            origin = self.moved(pairing)
-            self._panels[pairing] = vnni.packed(self.dense, self.grid, origin, vnni.RIGHT)
-        return self._panels[pairing]
-
-    @cached_property
-    def single(self) -> NDArray[Any]:
-        """`dense` as float32."""
-        return _single(self.dense)
-
-    @cached_property
-    def centred(self) -> NDArray[Any]:
-        """`dense` minus the origin, as float32."""
-        return _single(self.dense, self.origin) if self.origin.any() else self.single
-
-    def rounded(self, pairing: str) -> NDArray[Any]:
-        """`dense`, moved as this kind of values wants it, as float32."""
-        return self.centred if self.moved(pairing).any() else self.single
-
     @cached_property
     def halves(self) -> FloatArray:
         """Half the squared norms of whole rows, moved to the origin: float64 (rows,)."""
         if not self.origin.any():
             return 0.5 * self.sqnorms
-        half = np.empty(len(self))
-        for _ in self._pieces(np.float64, self.origin, half):
-            pass
+        X, d, half = as_rows(self.X), len(self.origin), np.empty(len(self))
+        step = max(1, PIECE_ENTRIES // max(1, d))
+        for first in range(0, len(half), step):
+            rows = scratch("piece", (min(step, len(half) - first), d), np.float64)
+            load(X, first, self.position, self.origin, rows, half[first:])
         return half
-
-    def packed(self, pairing: str) -> amx.Packed:
-        """`dense`, for "distance" moved to the origin, for the matrix unit."""
-        if pairing not in self._packed:
-            origin = self.moved(pairing)
-            fits, parts = False, 0
-            # Found at once, on the first rows of data that are all of one kind. (What is not a
-            # number has no end of parts.)
-            while not fits and parts < amx.PARTS:
-                parts += 1
-                tiles = aligned(amx.shape(len(self), len(origin), parts), np.uint16)
-                into = amx.packed(tiles, len(self))
-                fits = all(
-                    amx.pack(rows, into, first, True)
-                    for first, rows in self._pieces(np.float32, origin)
-                )
-            self._packed[pairing] = into
-        return self._packed[pairing]
-
-    @cached_property
-    def left(self) -> amx.Packed:
-        """X for the left side of the matrix unit's products (dense rows, where they are)."""
-        tiles = aligned(amx.shape(*self.X.shape), np.uint16)
-        into = amx.packed(tiles, len(self))
-        for first, rows in self._pieces(np.float32, self.moved("product")):
-            amx.pack(rows, into, first, False)
-        return into
 
     def moved(self, pairing: str) -> NDArray[Any]:
         """What to take off rows before values between them are computed: (frequent,)."""
-        # Differences need it of rows that are still to be rounded.
+        # Differences need it only of rows that are still to be rounded.
         rounds = pairing in ("manhattan", "apart") and self.X.dtype == np.float64
         if pairing == "distance" or rounds:
             return self.origin
         return np.zeros(self.dense.shape[1], self.X.dtype)
 
-    def _pieces(
-        self, dtype: DTypeLike, origin: NDArray[Any], halves: FloatArray | None = None
-    ) -> Iterator[tuple[int, NDArray[Any]]]:
-        """Dense columns of some rows after the other, moved, and the number of the first."""
-        as_it_is = self.dense is self.X and self.X.dtype == dtype
-        if as_it_is and halves is None and not origin.any():
-            yield 0, self.X
-            return
-        X, h = as_rows(self.X), len(origin)
-        halves = np.empty(len(self)) if halves is None else halves
-        step = max(amx.PANEL, PIECE_ENTRIES // max(1, h) // amx.PANEL * amx.PANEL)
-        for first in range(0, len(self), step):
-            rows = scratch("piece", (min(step, len(self) - first), h), dtype)
-            load(X, first, self.position, origin, rows, halves[first:])
-            yield first, rows
+    def rounded(self, pairing: str) -> NDArray[np.float32]:
+        """`dense`, moved, as float32; a number that is too large for it becomes infinite."""
+        origin = self.moved(pairing)
+
+        def make() -> NDArray[np.float32]:
+            with np.errstate(over="ignore"):
+                if not origin.any():
+                    return self.dense.astype(np.float32, copy=False)
+                out = np.empty(self.dense.shape, np.float32)
+                return np.subtract(self.dense, origin, out=out, casting="same_kind")
+
+        return cast("NDArray[np.float32]", self._once(("rounded", origin.any()), make))
+
+    def transposed(self, dtype: DTypeLike) -> NDArray[Any]:
+        """Columns of `dense`, moved, as rows, for entries of this type."""
+        wide = dtype == self.X.dtype == np.float64
+
+        def make() -> NDArray[Any]:
+            rows = self.dense - self.origin if wide else self.rounded("manhattan")
+            return np.ascontiguousarray(rows.T)
+
+        return cast("NDArray[Any]", self._once(("transposed", wide), make))
+
+    def in_panels(self, pairing: str) -> vnni.Panels:
+        """`dense`, moved, for the right side of products of bytes."""
+
+        def make() -> vnni.Panels:
+            assert self.grid is not None
+            return vnni.packed(self.dense, self.grid, self.moved(pairing), vnni.RIGHT)
+
+        return cast("vnni.Panels", self._once(("panels", pairing), make))
 
     def columns(self, pairing: str, c: int, w: int, dtype: DTypeLike) -> NDArray[Any]:
         """Rows [c, c + w) for a dense product by BLAS."""
         if dtype == np.float32:
             return self.rounded(pairing)[c : c + w]
-        # From the raw rows (the centred copy is rounded), one block at a time, not kept.
+        # From the raw rows (the rounded copy has lost digits), one block at a time, not kept.
         origin = self.moved(pairing)
         rows = scratch("columns", (w, len(origin)), dtype)
         load(as_rows(self.X), c, self.position, origin, rows, np.empty(w))
@@ -307,29 +258,3 @@ def load(
     for i in range(len(out)):
         rest = row_load(X, start + i, position, origin, out[i])
         half[i] = 0.5 * (row_sqnorm(out, i) + rest)
-
-
-def _single(rows: NDArray[Any], origin: NDArray[Any] | None = None) -> NDArray[Any]:
-    """Rows, less the origin, as float32; what is too large for that is infinite."""
-    if origin is None and rows.dtype == np.float32:
-        return rows
-    out = np.empty(rows.shape, np.float32)
-    with np.errstate(over="ignore"):
-        if origin is None:
-            out[:] = rows
-        else:
-            np.subtract(rows, origin, out=out, casting="same_kind")
-    return out
-
-
-@njit(nogil=True, cache=True, fastmath={"reassoc", "nsz"})
-def _on_grid(rows: NDArray[Any], steps: float) -> bool:
-    """Whether all values are multiples of 1 / steps, as float32 has them."""
-    for i in range(len(rows)):
-        row, off = rows[i], 0
-        for k in range(len(row)):
-            x = np.float64(row[k]) * steps
-            off += not abs(x - np.rint(x)) <= 2.0**-23 * abs(x)
-        if off:
-            return False
-    return True

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from bigscreen.errors import InputError
-from bigscreen.kernels import amx_unit, vnni, vnni_entries
+from bigscreen.kernels import vnni, vnni_entries
 from bigscreen.kernels.base import U32, Kernel, as_side, check_vectors, count, output, product_error
 from bigscreen.kernels.entries import (
     LaplacianTerms,
@@ -91,21 +91,20 @@ class Compiled(Kernel):
         return self.pairing
 
     def prepare(self, side: Operand) -> None:
-        if amx_unit.serves(side, self.pairing, np.float32):
-            side.packed(self.pairing)
-        elif vnni_entries.serves(side, self.pairing, np.float32):
+        if vnni_entries.serves(side, self.pairing, np.float32):
             side.in_panels(self.pairing)
         else:
-            _ = side.transposed(np.float32) if self.pairing == "manhattan" else side.centred
+            _ = (
+                side.transposed(np.float32)
+                if self.pairing == "manhattan"
+                else side.rounded(self.pairing)
+            )
 
     def block(
         self, A: AnyRows, B: Operand, out: NDArray[Any] | None = None, dtype: DTypeLike = np.float32
     ) -> NDArray[Any]:
         dtype = np.dtype(dtype)
         out, terms = output(A, B, out, dtype), self.terms(dtype)
-        if amx_unit.serves(B, self.pairing, dtype):
-            amx_unit.multiply(terms, A, B, self.pairing, None, out)
-            return out
         if not vnni_entries.serves(B, self.pairing, dtype):
             return self._tiled(A, B, dtype, out)
         off = vnni_entries.multiply(terms, A, B, self.pairing, dtype, None, out)
@@ -128,9 +127,6 @@ class Compiled(Kernel):
         check_vectors(V, B)
         VT = np.ascontiguousarray(V.T, dtype=np.float64)
         out, terms = np.zeros((count(A), len(VT))), self.terms(dtype)
-        if amx_unit.serves(B, self.pairing, dtype):
-            amx_unit.multiply(terms, A, B, self.pairing, VT, out)
-            return out
         if not vnni_entries.serves(B, self.pairing, dtype):
             return self._tiled_dots(A, B, VT, dtype)
         off = vnni_entries.multiply(terms, A, B, self.pairing, dtype, VT, out)
@@ -350,25 +346,16 @@ def make_kernel(name: str, gamma: float = 1.0, degree: int = 3, coef0: float = 0
 def made_of_products(name: str) -> bool:
     """Whether entries of the kernel of this name are made of inner products of rows."""
     kind = _KINDS.get(name)
-    return kind is not None and issubclass(kind, Compiled) and amx_unit.is_product(kind.pairing)
+    return kind is not None and issubclass(kind, Compiled) and kind.pairing != "manhattan"
 
 
-def on_matrix_unit(name: str, d: int) -> bool:
-    """Whether the matrix unit computes float32 entries between dense rows of d columns."""
-    return made_of_products(name) and amx_unit.wide_enough(d)
-
-
-def multiplied_by(kernel: Kernel | None, d: int, is_sparse: bool) -> str:
+def multiplied_by(kernel: Kernel | None) -> str:
     """What computes the products of rows in float32 entries; None: a machine without a kernel."""
     if isinstance(kernel, (Custom, Precomputed)):
         return "the kernel given"
-    if not isinstance(kernel, Compiled) or not amx_unit.is_product(kernel.pairing):
+    if kernel is None or not made_of_products(kernel.name):
         return "compiled loops"
-    if not on_matrix_unit(kernel.name, d):
-        return "BLAS, or exact products of columns that are bytes" if vnni.available() else "BLAS"
-    if is_sparse:
-        return "matrix unit, or BLAS where columns are rare"
-    return "matrix unit"
+    return "BLAS, or exact products of columns that are bytes" if vnni.available() else "BLAS"
 
 
 def kernel_from_dict(record: dict[str, Any]) -> Kernel:

@@ -18,15 +18,14 @@ import os
 import platform
 from collections.abc import Callable
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from llvmlite import binding, ir
 from numba import types
+from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from bigscreen.kernels import amx
-from bigscreen.kernels.amx import instruction
 from bigscreen.numerics.rows import FloatArray, aligned, njit
 
 LEFT, RIGHT = 8, 32
@@ -43,17 +42,24 @@ MOST = 2**14
 
 SHIFT = 128
 
+PIXEL_STEPS = 255.0
+"""Steps of 8-bit pixels that were scaled to [0, 1]."""
+
+MIN_PIXEL_COLUMNS = 16
+"""Rows of fewer columns are not taken for scaled pixels: what rounding to the steps changes is less
+than the rounding of a sum only if the sum has this many terms."""
+
 
 @cache
 def available() -> bool:
-    """Whether this process may use the instructions, and has no matrix unit, which is faster.
+    """Whether this process may use the instructions.
 
     ``BIGSCREEN_VNNI=0`` in the environment switches it off.
     """
     if os.environ.get("BIGSCREEN_VNNI") == "0" or platform.machine() not in ("x86_64", "AMD64"):
         return False
     features = binding.get_host_cpu_features()
-    if amx.available() or not all(features.get(name) for name in ("avx512vnni", "avx512f")):
+    if not all(features.get(name) for name in ("avx512vnni", "avx512f")):
         return False
     # numba compiles no assembly unless LLVM is told to read it.
     binding.initialize_native_asmparser()
@@ -105,7 +111,7 @@ def grid_of(rows: NDArray[Any]) -> Grid | None:
     n, d = rows.shape
     if not (n and d):
         return None
-    for steps in (1.0, amx.LEVELS) if d >= amx.FEWEST else (1.0,):
+    for steps in (1.0, PIXEL_STEPS) if d >= MIN_PIXEL_COLUMNS else (1.0,):
         low, high = _ranges(rows, steps, d // 2)
         plain, signed = (low >= 0) & (high <= 255), (low >= -SHIFT) & (high < SHIFT)
         unsigned = np.sum(plain) >= np.sum(signed)
@@ -143,7 +149,7 @@ def _level(x: Any, steps: float) -> float:
     """The integer that a number stands for on this grid; NaN if there is none."""
     number = np.float64(x)
     level = np.rint(number * steps)
-    # What was divided by the steps was rounded: amx._levels.
+    # What was divided by the steps was rounded.
     off = abs(number - level * (1.0 / steps))
     near = off == 0.0 if steps == 1.0 else off <= 2.0**-23 * abs(number)
     return level if near else np.nan
@@ -244,6 +250,11 @@ def _pack_others(
             square += np.float64(x) * np.float64(x)
         if i < len(rows):
             halves[i] = 0.5 * square
+
+
+def instruction(function: Callable[..., Any]) -> Callable[..., None]:
+    """`numba.extending.intrinsic`, typed as compiled code calls it: without the typing context."""
+    return cast("Callable[..., None]", intrinsic(function))
 
 
 def _panels(multiply: str) -> Any:

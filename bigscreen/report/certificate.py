@@ -33,7 +33,7 @@ def fit_record(model: Model) -> dict[str, Any]:
         landmarks their number, rank, cutoff and type of entries (else None). Besides rows,
         tol, certified_in, seconds, peak_pss_bytes, solver, features, strategy, and
         screening: rule, rows fixed at either end, by pass; products: what computed those of
-        rows, the matrix unit or BLAS (None of models of before); ledger: rows proved out,
+        rows, BLAS or exact products of bytes (None of models of before); ledger: rows proved out,
         proved at their bound and open, of each score and of all (None where nothing is proved,
         and of models of before).
     """

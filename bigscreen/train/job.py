@@ -527,9 +527,6 @@ class Job:
 
     def _pass_on(self, event: dict[str, Any], binary: Binary) -> None:
         with self._telling:
-            if event["event"] == "pass":
-                told = ("pass", "relative_gap", "rows_alive")
-                self.fleet.show({f"bigscreen_{number}": event[number] for number in told})
             # Asking every process for its memory takes longer than a pass over a few rows.
             if self.watched:
                 beside = {"class": binary.name, "memory": self.fleet.memory()}

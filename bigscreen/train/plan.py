@@ -16,8 +16,8 @@ from bigscreen.errors import in_units
 from bigscreen.features.landmarks import choosing_bytes
 from bigscreen.features.nystrom import LARGE
 from bigscreen.fleet.lockstep import MOST
-from bigscreen.kernels import amx, vnni
-from bigscreen.kernels.standard import made_of_products, on_matrix_unit
+from bigscreen.kernels import vnni
+from bigscreen.kernels.standard import made_of_products
 from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
 from bigscreen.solvers.newton.coordinator import ENTRIES, LARGE_ROWS, PART, PRODUCT_ROWS
@@ -609,15 +609,14 @@ AGAIN_BYTES = 2**28
 """Kept where an entry of them is computed about as fast as memory that was never written can be
 had: of more, nothing is gained, or time is lost (measured, with 256 MiB for all: ijcnn1, 22
 columns, .7 of the time; covtype, 54, .87; a9a, 123 flags, .6; mnist, 784 pixels, .88)."""
-AGAIN_COLUMNS, AGAIN_UNIT_COLUMNS, AGAIN_BYTE_COLUMNS = 64, 256, 1024
-"""Columns of dense rows up to which that is so: by BLAS, by the matrix unit, and of bytes."""
+AGAIN_COLUMNS, AGAIN_BYTE_COLUMNS = 64, 1024
+"""Columns of dense rows up to which that is so: by BLAS, and of bytes."""
 BYTE_ROWS = 64
 """Rows of some chunks by which data are taken for bytes."""
 EXACT_SHARD_BYTES, EXACT_HOST_BYTES = 240, 80
 """State of a row: alpha, score, box, norms in its shard; alpha and what it was at the host."""
 COPIES = 2
-"""Of the rows: as they are, and as products want them (columns and an index, or centred; the matrix
-unit wants a larger one)."""
+"""Of the rows: as they are, and as products want them (columns and an index, or centred)."""
 BY_LABEL = 3
 """Copies more where pairs of labels are solved on their own rows: by label, and in float64."""
 SHARD_INDEX_BYTES, PAIR_INDEX_BYTES = 12, 16
@@ -640,8 +639,8 @@ def _computed_again(data: Rows, kernel: str) -> bool:
     d = data.n_features
     if data.is_sparse or not made_of_products(kernel) or d > AGAIN_BYTE_COLUMNS:
         return False
-    if d <= AGAIN_COLUMNS or on_matrix_unit(kernel, d):
-        return d <= AGAIN_UNIT_COLUMNS
+    if d <= AGAIN_COLUMNS:
+        return True
     return vnni.available() and all(
         vnni.grid_of(data.X(start, min(start + BYTE_ROWS, stop))) is not None
         for start, stop in {data.chunk(k) for k in (0, data.n_chunks // 2, data.n_chunks - 1)}
@@ -664,10 +663,7 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     column = 4 * n
     base = request.base
     over_shards = request.once if pairs else request.over_shards
-    # The closing pass, which writes no entries down, has its rows packed in any case.
-    packed = not data.is_sparse and on_matrix_unit(request.kernel, d)
-    wanted = amx.row_bytes(d) if packed else row_bytes
-    rows = over_shards(int(n * ((COPIES - 1 + pairs) * row_bytes + wanted)))
+    rows = over_shards(int(n * (COPIES + pairs) * row_bytes))
     if request.strategy == "one" and classifiers > 1:
         rows += request.once(BY_LABEL * int(n * row_bytes))
     states = over_shards(n * EXACT_SHARD_BYTES) + request.once(n * EXACT_HOST_BYTES)

@@ -34,10 +34,10 @@ def versions() -> dict[str, str]:
     return {**found, "python": platform.python_version()}
 
 
-def computed_with(kernel: Kernel, exact: bool, data: Rows) -> dict[str, str]:
-    """Those versions, and what computes products of rows."""
+def computed_with(kernel: Kernel, exact: bool) -> dict[str, str]:
+    """Versions that can change a result's last bits, and what computes products of rows."""
     raw = kernel.name == "linear" and not exact  # w itself, and no entries
-    products = multiplied_by(None if raw else kernel, data.n_features, data.is_sparse)
+    products = multiplied_by(None if raw else kernel)
     return {**versions(), "products": products}
 
 
@@ -65,7 +65,7 @@ def provenance(
     """
     stored = known or data.path is not None or options.work is not None
     return {
-        "versions": computed_with(kernel, options.exact, data),
+        "versions": computed_with(kernel, options.exact),
         "fingerprint": data.fingerprint if stored else None,
         "index_base": getattr(data, "manifest", {}).get("extra", {}).get("index_base"),
         "parameters": {**options.record, "kernel": kernel.to_dict()},

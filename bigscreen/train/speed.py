@@ -48,7 +48,7 @@ class Speed(NamedTuple):
 
 
 USUAL = Speed(entry=0.8, product=0.018, product64=0.036, row=3.0)
-"""Of a core of 2023 with AVX-512 and without a matrix unit."""
+"""Of a core of 2023 with AVX-512."""
 
 
 def measure() -> Speed:

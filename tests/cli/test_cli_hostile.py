@@ -2,7 +2,6 @@
 
 import errno
 import gzip
-import json
 import os
 import subprocess
 import sys
@@ -22,7 +21,6 @@ from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers.base import Block, Source
 from bigscreen.intake.readers.binary import MatrixReader
 from bigscreen.intake.readers.parquet import ParquetReader
-from bigscreen.report.journal import JOURNAL
 
 __all__ = ["world"]  # a fixture
 
@@ -35,37 +33,6 @@ def test_columns_named_like_an_option(tmp_path: Path, name: str) -> None:
         end = bigscreen("ingest", write_csv(tmp_path / "a.csv"), tmp_path / "a.store", *option)
         assert end.exit_code == 2 and isinstance(end.exception, SystemExit), end.output
         assert len(end.stderr.splitlines()) == 1
-
-
-def line(**event: object) -> str:
-    return json.dumps(event) + "\n"
-
-
-START = {"event": "start", "command": "fit", "out": "m.bsm", "pid": 1, "host": "nowhere"}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        '{"event": ' + "[" * 100_000 + "]" * 100_000 + "}\n",
-        line(event="start"),
-        line(**{**START, "command": []}),
-        line(**START) + line(event="progress"),
-        line(**START) + line(event="pass"),
-        line(**START) + line(event="end"),
-        line(**START) + line(event="end", outcome=["done"]),
-        line(**{**START, "host": os.uname().nodename, "pid": 10**30}),
-        line(**{**START, "host": os.uname().nodename, "pid": "x"}),
-    ],
-)
-def test_a_journal_that_no_run_wrote(tmp_path: Path, text: str) -> None:
-    work = tmp_path / "m.bsm.work"
-    work.mkdir()
-    (work / JOURNAL).write_text(text)
-    end = bigscreen("watch", tmp_path / "m.bsm", "--once")
-    assert end.exit_code in (0, 2) and isinstance(end.exception, SystemExit | None), end.output
-    assert len(end.output.splitlines()) == 1
-    assert end.exit_code == 0 or "is damaged" in end.stderr
 
 
 def test_names_that_are_not_utf8(world: World, tmp_path: Path) -> None:

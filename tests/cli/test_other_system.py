@@ -1,4 +1,4 @@
-"""The package on a system without Linux's own calls and without a matrix unit: `other_system`."""
+"""The package on a system without Linux's own calls or byte products: `other_system`."""
 
 import json
 import os
@@ -19,11 +19,11 @@ import numpy as np
 
 import bigscreen
 from bigscreen.fleet.inline import Inline
-from bigscreen.kernels import amx
+from bigscreen.kernels import vnni
 from bigscreen.cli.commands import group
 
 assert sys.platform == "darwin" and platform.machine() == "arm64"
-assert not hasattr(os, "posix_fallocate") and not amx.available()
+assert not hasattr(os, "posix_fallocate") and not vnni.available()
 assert Inline().workers == os.cpu_count()
 rng = np.random.default_rng(0)
 X = rng.normal(size=(300, 40))

@@ -186,6 +186,45 @@ def test_identical_rows_give_one(csr):
         assert block.max() <= 1
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, -1e34, 3e38])
+def test_values_out_of_range_spoil_their_own_row_alone(value):
+    A, B = random_rows(7, 5, 40), random_rows(8, 6, 40)
+    normal = Rbf(0.1).block(A, Operand(B))
+    B[2, 3] = value
+    with np.errstate(over="ignore", invalid="ignore"):
+        found = Rbf(0.1).block(A, Operand(B))
+        turned = Rbf(0.1).block(B[2:3], Operand(A))
+    others = np.delete(found, 2, axis=1)
+    np.testing.assert_allclose(others, np.delete(normal, 2, axis=1), rtol=1e-5)
+    if np.isfinite(value):
+        np.testing.assert_array_equal(found[:, 2], 0.0)
+        np.testing.assert_array_equal(turned, 0.0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: k.name)
+@pytest.mark.parametrize("shape", [(5, 0, 3), (0, 5, 3), (0, 0, 3), (5, 7, 0)])
+def test_no_rows_or_no_columns(kernel, shape):
+    """A part of an early model can be without a support vector."""
+    n, m, d = shape
+    A, side = np.ones((n, d), np.float32), Operand(np.ones((m, d), np.float32))
+    assert kernel.block(A, side).shape == (n, m)
+    found = kernel.dots(A, side, np.ones((m, 2)))
+    assert found.shape == (n, 2) and np.all(np.isfinite(found))
+    if m == 0:
+        np.testing.assert_array_equal(found, 0.0)
+
+
+def test_copies_for_products_do_not_travel_with_the_rows():
+    side = Operand(random_rows(11, 50, 20), np.arange(50))
+    side.origin = np.ones(20, np.float32)
+    before = len(pickle.dumps(Operand(side.X, side.ids)))
+    here = Rbf(0.1).block(side, side)
+    sent = pickle.dumps(side)
+    assert len(sent) < before + 500
+    there = pickle.loads(sent)
+    np.testing.assert_array_equal(Rbf(0.1).block(there, there), here)
+
+
 def test_nan_is_not_hidden():
     A = random_rows(1, 3, 4)
     A[1, 2] = np.nan

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from bigscreen.kernels import amx, vnni, vnni_entries
+from bigscreen.kernels import vnni, vnni_entries
+from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid, multiplied_by
 from bigscreen.solvers.block.kernel_columns import KernelColumns
@@ -260,17 +261,18 @@ def test_what_is_no_number_of_theirs_spoils_its_own_row_alone(value):
 
 
 def test_only_products_of_bytes_are_served(monkeypatch):
-    monkeypatch.setattr(amx, "available", lambda: False)
     monkeypatch.setattr(vnni, "available", lambda: True)
     flags, floats = Operand(rows("flags", 30, 20, 1)), Operand(rows("flags", 30, 20, 1) * 0.3)
     assert vnni_entries.serves(flags, "product", np.float32)
     assert not vnni_entries.serves(floats, "product", np.float32)
     assert not vnni_entries.serves(flags, Laplacian(0.1).pairing, np.float32)
-    told = multiplied_by(Rbf(0.1), 40, False)
+    told = multiplied_by(Rbf(0.1))
     assert told == "BLAS, or exact products of columns that are bytes"
     monkeypatch.setattr(vnni, "available", lambda: False)
     assert not vnni_entries.serves(flags, "product", np.float32)
-    assert multiplied_by(Rbf(0.1), 40, False) == "BLAS"
+    assert multiplied_by(Rbf(0.1)) == "BLAS"
+    assert multiplied_by(Laplacian(0.1)) == multiplied_by(None) == "compiled loops"
+    assert multiplied_by(Precomputed()) == "the kernel given"
 
 
 def test_the_instructions_can_be_switched_off():

@@ -124,7 +124,7 @@ def test_long_histories_are_thinned():
 def test_the_journal_has_it(tmp_path, monkeypatch):
     monkeypatch.setattr(of, "SHORTEST", 0.0)
     shown, log = [], tmp_path / "log.jsonl"
-    with Journal(shown.append, "path", "p.bsp", tmp_path, False, str(log)) as tell:
+    with Journal(shown.append, "path", "p.bsp", str(log)) as tell:
         for k in range(1, 40):
             time.sleep(0.002)
             tell({"event": "point", "done": k, "total": 50})

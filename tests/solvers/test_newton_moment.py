@@ -18,7 +18,7 @@ from bigscreen.problems.dual import FREE
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton import algebra as newton_moment
 from bigscreen.solvers.newton import shard as newton_shard
-from bigscreen.solvers.newton.algebra import Algebra, averaged, rough_moment, second_moment
+from bigscreen.solvers.newton.algebra import Algebra, averaged, second_moment
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
@@ -136,17 +136,6 @@ def test_the_mean_is_of_one_h_and_forgets():
     np.testing.assert_array_equal(known.moment, 2 * np.eye(2))
     np.testing.assert_array_equal(averaged(known, two, 1.0, 2).moment, 2.5 * np.eye(2))
     np.testing.assert_array_equal(averaged(known, two, 0.5, 2).moment, two)
-
-
-def test_rough_moment_keeps_eight_bits():
-    rows = np.random.default_rng(2).standard_normal((500, 70)).astype(np.float32)
-    fine = rows.T.astype(np.float64) @ rows
-    assert np.abs(rough_moment(rows) - fine).max() <= 500 * 2.0**-8
-    one = rows[:1].copy()
-    rough_moment(one)
-    np.testing.assert_array_equal(one, rows[:1])
-    whole = np.rint(8 * rows)  # of few bits: exact
-    np.testing.assert_array_equal(rough_moment(whole), whole.T @ whole)
 
 
 def local_of(feature):

@@ -12,7 +12,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.kernels import amx, vnni
+from bigscreen.kernels import vnni
 from bigscreen.train import speed
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.plan import FEW_ROWS
@@ -93,23 +93,22 @@ def test_what_is_allowed_is_not_refused():
 
 
 @pytest.mark.parametrize(
-    ("d", "flags", "by", "little"),
+    ("d", "flags", "bytes_multiplied", "little"),
     [
-        (3, False, (), True),
-        (64, False, (), True),
-        (65, False, (), False),
-        (65, True, (), False),
-        (65, False, (amx,), True),
-        (257, True, (amx,), False),
-        (65, False, (vnni,), False),
-        (65, True, (vnni,), True),
-        (1025, True, (vnni,), False),
+        (3, False, False, True),
+        (64, False, False, True),
+        (65, False, False, False),
+        (65, True, False, False),
+        (65, False, True, False),
+        (65, True, True, True),
+        (1025, True, True, False),
     ],
 )
-def test_columns_that_are_quickly_computed_again_take_little(d, flags, by, little, monkeypatch):
+def test_columns_that_are_quickly_computed_again_take_little(
+    d, flags, bytes_multiplied, little, monkeypatch
+):
     n, options = 20_000, TrainOptions(exact=True, memory=2**34)
-    for unit in (amx, vnni):
-        monkeypatch.setattr(unit, "available", lambda unit=unit: unit in by)
+    monkeypatch.setattr(vnni, "available", lambda: bytes_multiplied)
     data = rows(n, d)
     if flags:
         data = MemoryDataset((data.X(0, n) > 1).astype(np.float32), data.y(0, n), [0, 1])
@@ -119,8 +118,7 @@ def test_columns_that_are_quickly_computed_again_take_little(d, flags, by, littl
 
 
 def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
-    for unit in (amx, vnni):
-        monkeypatch.setattr(unit, "available", lambda: False)
+    monkeypatch.setattr(vnni, "available", lambda: False)
     n = 20_000
     data, column = rows(n, 65), 4 * n
     outlines = [plan(data, TrainOptions(exact=True, memory=m)) for m in (2**30, 2**33, 2**40)]

@@ -114,7 +114,7 @@ class KernelColumns:
             out = scratch("kernel columns", (len(padded), len(self.side)), self.dtype)
         self.entries += len(places) * self.rows
         block = out[: len(padded)]
-        return self.kernel.block(rows.shared_part(padded), self.side, out=block, dtype=self.dtype)
+        return self.kernel.block(rows.X[padded], self.side, out=block, dtype=self.dtype)
 
     def _whole(self, side: Operand) -> Operand:
         """The rows and the first of them again, up to a multiple of PAD, if BLAS is to see them."""

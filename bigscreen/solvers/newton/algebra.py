@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.kernels.operand import Operand, scratch
-from bigscreen.kernels.standard import Linear, on_matrix_unit
+from bigscreen.kernels.operand import scratch
 from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import SumLayout
@@ -204,20 +203,6 @@ def second_moment(
     np.multiply(phi, weight[:, None], out=scaled[:, :rank], casting="same_kind")
     np.multiply(border, weight[:, None], out=scaled[:, rank:], casting="same_kind")
     return scaled.T @ scaled
-
-
-def rough_moment(scaled: NDArray[np.float32]) -> NDArray[np.float32]:
-    """``scaled' scaled`` (size, size) of rows (rows, size), whose numbers may lose all but 8 bits.
-
-    A matrix unit multiplies those six times as fast as float32 ones. For what only preconditions.
-    """
-    if not on_matrix_unit("linear", len(scaled)):
-        return scaled.T @ scaled
-    bits = np.array(scaled.T, order="C").view(np.uint32)  # a copy, of a single row too
-    bits += np.uint32(1 << 15)
-    bits &= np.uint32(0xFFFF0000)
-    rough = bits.view(np.float32)
-    return Linear().block(rough, Operand(rough))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ pass and taken in.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import read_off
-from bigscreen.solvers.newton.algebra import Algebra, rough_moment
+from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.state import off_kink, zone_widths
 
@@ -220,7 +220,7 @@ class Local:
         def part(start: int) -> NDArray[Any]:
             rows = slice(start, start + MOMENT_ROWS)
             scaled = self.rows.feature[used[rows]] * weight[rows]
-            return rough_moment(scaled) if dtype == np.float32 else scaled.T @ scaled
+            return cast("NDArray[Any]", scaled.T @ scaled)
 
         # In the order of the rows, whichever thread ends first.
         for more in self.algebra.at_once(part, range(0, len(used), MOMENT_ROWS)):
