@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,25 @@ from bigscreen.data.layout import Features, padded
 from bigscreen.model.file import packed, unpacked
 from bigscreen.numerics.rows import FloatArray
 
-if TYPE_CHECKING:
-    from bigscreen.model.model import Model
+
+class Machine(Protocol):
+    """What the folds' machines are joined from; a `Model` is one."""
+
+    @property
+    def coef(self) -> FloatArray:
+        """Coefficients of the landmarks or of the features (k, m)."""
+
+    @property
+    def intercept(self) -> FloatArray:
+        """Offsets (k,)."""
+
+    @property
+    def landmarks(self) -> Features | None:
+        """Landmarks (m, d); None for a linear machine."""
+
+    @property
+    def support(self) -> NDArray[np.int64] | None:
+        """Numbers of the landmarks' rows in the training data."""
 
 
 @dataclass(eq=False)
@@ -48,7 +65,7 @@ class FoldMachines:
             raise ValueError("the coefficients of the folds' machines are not all finite")
 
     @classmethod
-    def joined(cls, machines: Sequence[Model]) -> FoldMachines:
+    def joined(cls, machines: Sequence[Machine]) -> FoldMachines:
         """The machines of folds as one; exact ones over the rows that support any of them."""
         intercept = np.stack([machine.intercept for machine in machines])
         own = [machine.support for machine in machines if machine.support is not None]

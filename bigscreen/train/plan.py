@@ -18,8 +18,8 @@ from bigscreen.features.nystrom import LARGE
 from bigscreen.fleet.lockstep import MOST
 from bigscreen.kernels import vnni
 from bigscreen.kernels.standard import made_of_products
-from bigscreen.solvers.block.coordinator import WHOLE
 from bigscreen.solvers.block.kernel_columns import PIECE
+from bigscreen.solvers.block.tuning import BlockTuning
 from bigscreen.solvers.newton.coordinator import ENTRIES, LARGE_ROWS, PART, PRODUCT_ROWS
 from bigscreen.solvers.newton.sampled import SAMPLE_ROWS, TILE_ROWS, TOGETHER
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
@@ -667,7 +667,7 @@ def outline_exact(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     if request.strategy == "one" and classifiers > 1:
         rows += request.once(BY_LABEL * int(n * row_bytes))
     states = over_shards(n * EXACT_SHARD_BYTES) + request.once(n * EXACT_HOST_BYTES)
-    block = min(WHOLE, n)
+    block = min(BlockTuning().max_whole_block, n)
     pieces = 4 * PIECE * min(n, data.shard_rows) + THREAD_BYTES
     # What pairs compute at once.
     work = request.everywhere(THREAD_BYTES) + request.once(min(WHOLE_MATRIX, 8 * n**2))

@@ -10,9 +10,9 @@ from sklearn.svm import SVC
 
 from bigscreen.fleet.inline import Inline
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.block import coordinator, ending
 from bigscreen.solvers.block.coordinator import BlockRun
 from bigscreen.solvers.block.solver import Block
+from bigscreen.solvers.block.tuning import EndingTuning
 
 TOL = 1e-10
 
@@ -28,23 +28,25 @@ def ended(monkeypatch):
     """Whether each try has moved alpha; beginning again with float64 columns fails the test."""
     moved = []
 
+    finished = BlockRun._finished
+
     def tried(run, target):
-        near = run.point().relative_gap <= run.ending.start
-        moves = ending.finished(run, target)
+        near = run.point().relative_gap <= run.end_at
+        moves = finished(run, target)
         moved.extend([moves] if near else [])
         return moves
 
     def refined(run):
         raise AssertionError("all columns were computed again")
 
-    monkeypatch.setattr(coordinator, "finished", tried)
+    monkeypatch.setattr(BlockRun, "_finished", tried)
     monkeypatch.setattr(BlockRun, "refine", refined)
     return moved
 
 
 def close(found):
-    """Passes from a gap of ``START`` on."""
-    return sum(event["relative_gap"] <= ending.START for event in found.history)
+    """Passes from the gap on at which the end is tried."""
+    return sum(event["relative_gap"] <= EndingTuning().start for event in found.history)
 
 
 @pytest.mark.parametrize("rule", ["none", "gap"])

@@ -23,10 +23,11 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.block import coordinator as block_solve
 from bigscreen.solvers.block import gram as block_gram
+from bigscreen.solvers.block import rounds as block_solve
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.solver import Block
+from bigscreen.solvers.block.tuning import BlockTuning
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -82,21 +83,20 @@ def test_all_rows_that_matter_make_one_block_where_it_can_hold_them(
 ):
     """Nearly all rows are free: blocks of 16 would take turns."""
     monkeypatch.setattr(block_solve, "BlockGram", Sizes)
-    monkeypatch.setattr(block_solve, "LARGEST", 16)
     w = world(contracts.rows(3, 200, **GRID), "rbf", 100.0, intercept, gamma=1.0)
     ends = {}
     for whole in (0, 190):
-        monkeypatch.setattr(block_solve, "WHOLE", whole)
         Sizes.seen = []
-        ends[whole] = solved(w, fleet, Block(size=16), make_rule(rule), 1e-5)
+        solver = Block(16, tuning=BlockTuning(max_growing_block=16, max_whole_block=whole))
+        ends[whole] = solved(w, fleet, solver, make_rule(rule), 1e-5)
         ends_right(w, ends[whole], 1e-5)
         assert 16 < max(Sizes.seen) <= 190 if whole else max(Sizes.seen) == 16
     assert len(ends[190].history) < 0.5 * len(ends[0].history)
     with Inline(3) as other:
-        same_end(solved(w, other, Block(size=16), make_rule(rule), 1e-5), ends[190])
+        same_end(solved(w, other, solver, make_rule(rule), 1e-5), ends[190])
 
 
-def test_a_few_rows_far_out_do_not_leave_a_round_without_steps(fleet, monkeypatch):
+def test_a_few_rows_far_out_do_not_leave_a_round_without_steps(fleet):
     """How deep a block is solved goes by the row furthest out: here each time another one."""
     base = problem_rows("lad", weights=False)
     y = base.y(0, 120).copy()
@@ -105,8 +105,8 @@ def test_a_few_rows_far_out_do_not_leave_a_round_without_steps(fleet, monkeypatc
     w = AnyWorld(Design(data, make_kernel("rbf", 0.3)), recipe("lad", data))
     rounds = {}
     for least in (0.0, 0.5):
-        monkeypatch.setattr(block_solve, "LEAST_BLOCK_STEPS", least)
-        found = solved(w, fleet, Block(size=32), None, 1e-7)
+        solver = Block(size=32, tuning=BlockTuning(min_block_steps_per_row=least))
+        found = solved(w, fleet, solver, None, 1e-7)
         ends_right(w, found, 1e-7)
         rounds[least] = len(found.history)
     assert rounds[0.5] < rounds[0.0]

@@ -7,9 +7,9 @@ from block_world import GRID, any_world, quiet, solved, world
 from contracts import INTERCEPTS
 
 from bigscreen.fleet.inline import Inline
-from bigscreen.solvers.block import coordinator, mending
 from bigscreen.solvers.block.coordinator import BlockRun
 from bigscreen.solvers.block.solver import Block
+from bigscreen.solvers.block.tuning import BlockTuning
 
 TOL = 1e-9
 
@@ -25,14 +25,16 @@ def mended(monkeypatch):
     """How often scores are mended; beginning again with float64 columns fails the test."""
     times = []
 
+    mend = BlockRun.mend
+
     def counted(run):
         times.append(run.mending.drift)
-        mending.mend(run)
+        mend(run)
 
     def refined(run):
         raise AssertionError("all columns were computed again")
 
-    monkeypatch.setattr(coordinator, "mend", counted)
+    monkeypatch.setattr(BlockRun, "mend", counted)
     monkeypatch.setattr(BlockRun, "refine", refined)
     return times
 
@@ -44,7 +46,7 @@ def test_gaps_that_float32_columns_cannot_show(intercept, sparse_rows, fleet, me
     w = world(data, "rbf", 30.0, intercept, gamma=0.5)
     found = solved(w, fleet, Block(size=512), tol=TOL)
     assert found.certificate.relative_gap <= TOL
-    assert 1 <= len(mended) <= mending.MOST_MENDS
+    assert 1 <= len(mended) <= BlockTuning().max_mends
     # What is left to be mended is ever less.
     assert np.all(np.diff(mended) < 0)
 

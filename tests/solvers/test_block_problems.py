@@ -15,7 +15,7 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
 from bigscreen.problems.recipes import NuSvc, OneClass, Sublinear, Svr
 from bigscreen.screening.dynamic import Joachims, make_rule
-from bigscreen.solvers.block import coordinator as block_solve
+from bigscreen.solvers.block import rounds as block_solve
 from bigscreen.solvers.block.solver import Block
 
 

@@ -13,7 +13,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.problems.dual import AT_HI, AT_LO
 from bigscreen.screening.dynamic import FSafe, GapBall, Joachims, make_rule
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.block import coordinator as block_solve
+from bigscreen.solvers.block import rounds as block_solve
 from bigscreen.solvers.block.solver import Block
 
 BOLD = [FSafe(0.01), make_rule("adaptive"), Joachims(1), Joachims(3)]

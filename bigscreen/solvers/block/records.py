@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import Dual
 from bigscreen.solvers.block.working_set import Violators
 
 
@@ -45,12 +46,36 @@ class Screening:
         self.past, self.counts, self.fixed = [], (0, 0), 0
 
 
-class Stretch(NamedTuple):
-    """Where a solve of some rows has ended, and ``p - s u`` of them before and after."""
+class Proposal(NamedTuple):
+    """Where a solve of some rows has ended: what a run moves.
 
+    ``part``: the dual of the rows ``ids``, whose features are ``X``. ``before``, ``G``: ``p - s u``
+    before and after. ``watch``: the rows that the next block is chosen from. ``exact``: see
+    ``BlockRounds.move``.
+    """
+
+    part: Dual
+    ids: NDArray[np.int64]
+    X: Any
     alpha: FloatArray
     before: FloatArray
     G: FloatArray
+    watch: NDArray[np.int64]
+    exact: bool = False
+
+
+@dataclass
+class Mending:
+    """What float32 columns have done to the scores.
+
+    ``drift``: the sum of alpha's moves by them since scores were mended. ``noise``: by how much a
+    unit of it moves the gap, as the last mending found; nan: nothing is known yet. ``times``:
+    scores have been mended, for this problem.
+    """
+
+    drift: float = 0.0
+    noise: float = np.nan
+    times: int = 0
 
 
 @dataclass

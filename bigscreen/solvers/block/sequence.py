@@ -19,13 +19,12 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.multiples import nearest
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
-from bigscreen.solvers.block.coordinator import LARGEST, START_ROWS, BlockRun
-from bigscreen.solvers.block.ending import Ending
+from bigscreen.solvers.block.coordinator import BlockRun
 from bigscreen.solvers.block.gram import BlockGram
 from bigscreen.solvers.block.kernel_columns import KernelColumns
-from bigscreen.solvers.block.mending import Mending
 from bigscreen.solvers.block.messages import FixedDual, packed, scaled, unpacked
-from bigscreen.solvers.block.records import NextBlock
+from bigscreen.solvers.block.records import Mending, NextBlock
+from bigscreen.solvers.block.rounds import NOBODY
 from bigscreen.solvers.block.shard import BlockProgram, BlockShard, Frozen, padded, solid
 
 
@@ -164,9 +163,9 @@ class PathSolve(BlockRun):
         self._known, self.open = self.dual, int(stack.sum())
         self.screening.clear()
         # The new problem's alpha is the last one's or a multiple, and so is what is off of scores.
-        self.ending = Ending()
+        self.end_at = self.tuning.ending.start
         self.mending = Mending(drift=float(np.abs(self.alpha).sum()))
-        self.still, self._whole = False, np.empty(0, np.int64)
+        self.still, self._whole = False, NOBODY
         kernel = self.design.kernel
         assert kernel is not None
         entries = self.gram.entries
@@ -182,7 +181,7 @@ class PathSolve(BlockRun):
     def _refresh(self) -> None:
         """Know all rows that are open, as soon as a block holds them."""
         left = self.open - self.screening.fixed
-        if left > LARGEST or len(self._whole) == left:
+        if left > self.tuning.max_growing_block or len(self._whole) == left:
             return
         stack, _ = self.fleet.round({"kind": "open"})
         self._whole = np.sort(stack[stack >= 0].astype(np.int64))
@@ -191,17 +190,16 @@ class PathSolve(BlockRun):
     def choose(self) -> None:
         """The next block: all rows that are open, where one holds them."""
         left = self.open - self.screening.fixed
-        if left > LARGEST:
+        if left > self.tuning.max_growing_block:
             super().choose()
             return
         self._refresh()
         held = self.gram.ids[self.next.stay]
         if len(held) < left:
             self.next.new = np.setdiff1d(self._whole, held)
-            none, ids = np.empty(0, np.int64), np.concatenate([held, self.next.new])
-            self.move(none, np.empty(0), self.data.X(0, 0), ids)
+            self.survey_again(np.concatenate([held, self.next.new]))
         else:
-            self.next.new = np.empty(0, np.int64)
+            self.next.new = NOBODY
         self.next.v = self.survey.watched
 
     def products(self, coef: FloatArray) -> FloatArray:
@@ -209,15 +207,15 @@ class PathSolve(BlockRun):
         factor, moved = nearest(self.coef, coef)
         change = coef[moved] - factor * self.coef[moved]
         total = np.zeros(len(coef))
-        for a in range(0, max(1, len(moved)), START_ROWS):
-            ids = moved[a : a + START_ROWS]
+        for a in range(0, max(1, len(moved)), self.tuning.rows_per_round):
+            ids = moved[a : a + self.tuning.rows_per_round]
             stack, _ = self.fleet.round(
                 {
                     "kind": "product",
                     "factor": 0.0 if a else factor,
                     "rows": Operand(self.data.rows(ids), ids),
                     "slots": self.slots.assign(ids),
-                    "change": change[a : a + START_ROWS],
+                    "change": change[a : a + self.tuning.rows_per_round],
                 }
             )
             total += stack.ravel()[: len(coef)]
@@ -235,6 +233,6 @@ class PathSolve(BlockRun):
         self.fleet.round({"kind": "recall", "coef": coef, "scores": scores})
         self.alpha = self.dual.sign * coef
         support = np.flatnonzero(coef)
-        for a in range(0, len(support), START_ROWS):
-            ids = support[a : a + START_ROWS]
+        for a in range(0, len(support), self.tuning.rows_per_round):
+            ids = support[a : a + self.tuning.rows_per_round]
             self.keys[ids] = self.data.rows(ids) @ self.mark

@@ -38,10 +38,6 @@ the largest v of rows that can move up, and the smallest of those that can move 
 in none of the sums: they have no gap."""
 
 
-NEAR = 1.0
-"""Rows so many times as far from their kink as rounding can move them keep their scores."""
-
-
 @dataclass(frozen=True)
 class BlockProgram:
     """What every shard of the block solver runs (see ``fleet.Program``).
@@ -187,7 +183,7 @@ class BlockProgram:
             dual, u = state.dual[alive], state.scores[alive]
             slack = state.relative[alive] * np.abs(u) + state.errors[alive] * message["spread"]
             u, mu = u + message["offset"], message["mu"]
-            slack = np.maximum(NEAR * slack, message["margin"])
+            slack = np.maximum(slack, message["margin"])
             decided = dual.decide(u - slack, u + slack, (mu, mu))
             rough = alive[dual.arrived(decided, state.alpha[alive]) == FREE]
             wanted = np.union1d(rough, mine(state, message["watch"]))

@@ -14,6 +14,7 @@ from bigscreen.errors import InputError
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import refuse_uncommon
 from bigscreen.solvers.block.coordinator import BlockRun
+from bigscreen.solvers.block.tuning import BlockTuning
 from bigscreen.solvers.protocol import Check, Run
 
 
@@ -33,12 +34,14 @@ class Block:
         A block is solved until its violation is this part of that of all rows.
     seed : int
         Of the first block.
+    tuning : BlockTuning
     """
 
     size: int = 2048
     cache: int = 1 << 30
     depth: float = 0.1
     seed: int = 0
+    tuning: BlockTuning = BlockTuning()
 
     def __post_init__(self) -> None:
         if self.size < 4:

@@ -11,16 +11,6 @@ from bigscreen.problems.point import read_off
 from bigscreen.problems.violation import edges, extremes
 from bigscreen.solvers.block.working_set import between, free
 
-BOUNDED = 0.1
-"""Part of a subsample's support at its bound from which its solution says something of all rows.
-
-The fewer rows the wider their boxes, and the fewer of these are filled: of noisy rows 47 % where
-all rows are 24 times as many and 27 % at 98 times, of rows whose labels part well 2 % at most.
-"""
-
-SMOOTHING = 0.05
-"""Half-width h of the reading, in units of the margin."""
-
 
 def balanced(dual: Dual, scores: FloatArray, mu: FloatArray, h: float) -> FloatArray:
     """A reading at the multipliers that make it meet the totals."""

@@ -1,0 +1,309 @@
+"""The rounds of the block solver: alpha of all rows, and what the shards are told and answer."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.data.rows import Rows
+from bigscreen.features.design import Design
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.operand import Operand
+from bigscreen.numerics.rows import FloatArray
+from bigscreen.problems.dual import AT_HI, AT_ZERO, FREE, Mu
+from bigscreen.problems.recipes import Problem
+from bigscreen.problems.violation import apart as ends_apart
+from bigscreen.screening.regions import Ball
+from bigscreen.solvers.block.gram import BlockGram
+from bigscreen.solvers.block.kernel_columns import Slots
+from bigscreen.solvers.block.messages import gathered, shares
+from bigscreen.solvers.block.records import Effort, Mending, NextBlock, Screening, Survey
+from bigscreen.solvers.block.shard import NOTES, BlockProgram, moving
+from bigscreen.solvers.block.tuning import BlockTuning
+from bigscreen.solvers.block.working_set import Standing, merged
+
+NOBODY: NDArray[np.int64] = np.empty(0, np.int64)
+"""No rows."""
+
+
+class BlockRounds:
+    """alpha of all rows, the block's kernel entries, and what the last round has said.
+
+    Parameters
+    ----------
+    options : Block
+    design : Design
+        An exact one.
+    problem : Problem
+    fleet : Fleet
+    """
+
+    def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
+        data = design.data
+        self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
+        self.tuning: BlockTuning = options.tuning
+        self.dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+        self.live = len(moving(self.dual))
+        self.effort, self.screening = Effort(), Screening()
+        # Equal rows have equal keys, others (almost surely) not.
+        self.mark = np.random.default_rng(0).normal(size=data.n_features)
+        self.keys = np.zeros(len(self.dual))
+        self.begin(design.precision is np.float64)
+
+    def begin(self, fine: bool) -> None:
+        """Start the shards at alpha = 0, ``fine``: with kernel entries computed in float64."""
+        options, data, kernel = self.options, self.data, self.design.kernel
+        assert kernel is not None
+        smallest = max(data.n_rows // 8, self.tuning.min_block)
+        self.size = min(options.size, smallest, data.n_rows)
+        self.slots = Slots(options.cache // ((8 if fine else 4) * data.n_rows), data.n_rows)
+        self.fleet.start(self._program(fine), data.n_shards)
+        threads = min(getattr(self.fleet, "workers", 1), os.cpu_count() or 1)
+        self.gram = BlockGram(kernel, self.constant, threads, np.float64 if fine else np.float32)
+        self.alpha = np.zeros(len(self.dual))
+        self.mu = np.zeros(self.groups)
+        self.offset = self.value = 0.0
+        self.still = False
+        self.survey, self.next, self.mending = Survey(), NextBlock(), Mending()
+        self.end_at = self.tuning.ending.start
+        self.screening.clear()
+
+    def _program(self, fine: bool) -> BlockProgram:
+        return BlockProgram(self.design, self.problem, self.slots.capacity, self.named, fine)
+
+    @property
+    def data(self) -> Rows:
+        """The rows."""
+        return self.design.data
+
+    @property
+    def constant(self) -> bool:
+        """Whether a 1 is appended to every phi."""
+        return self.problem.intercept == "constant"
+
+    @property
+    def groups(self) -> int:
+        """Groups of rows with a multiplier each; 1 without a coupling."""
+        return int(np.size(self.dual.total))
+
+    @property
+    def named(self) -> int:
+        """Violators that a shard names, in either direction."""
+        data = self.data
+        return min(data.shard_rows, max(64, 4 * self.tuning.max_growing_block // data.n_shards))
+
+    @property
+    def fine(self) -> bool:
+        """Whether kernel entries are computed in float64."""
+        return self.gram.dtype is np.float64
+
+    @property
+    def at(self) -> Standing:
+        """Where alpha and the multipliers stand."""
+        return Standing(self.dual, self.alpha, self.mu)
+
+    def spread(self, close: bool = False) -> float:
+        """What independent errors of entries are multiplied by in a score (see ``BlockShard``)."""
+        support = np.flatnonzero(self.alpha)
+        coef = np.abs(self.alpha[support])
+        if not (close or self.screening.screened):
+            return float(coef.sum())  # no rule asks: the bound that costs nothing
+        _, group = np.unique(self.keys[support], return_inverse=True)
+        return float(np.sqrt(np.sum(np.bincount(group, coef) ** 2)))
+
+    def move(
+        self,
+        ids: NDArray[np.int64],
+        alpha: FloatArray,
+        X: Any,
+        watch: NDArray[np.int64],
+        exact: bool = False,
+    ) -> None:
+        """Send the shards the new alpha of some rows; read what they answer.
+
+        ``exact``: scores that are those of float64 entries stay it.
+        """
+        change = self.dual.sign[ids] * (alpha - self.alpha[ids])
+        self.mending.drift += float(np.abs(change).sum())
+        self.alpha[ids] = alpha
+        self.keys[ids] = X @ self.mark
+        if self.constant:
+            self.offset += float(change.sum())
+        width = int(shares(self.data, watch).max()) if len(watch) else 0
+        stack, _ = self.fleet.round(
+            {
+                "kind": "move",
+                "ids": ids,
+                "alpha": alpha,
+                "change": change,
+                "rows": Operand(X, ids),
+                "slots": self.slots.assign(ids),
+                "mu": self.mu,
+                "offset": self.offset,
+                "spread": self.spread(),
+                "watch": watch,
+                "width": width,
+                "exact": exact,
+            }
+        )
+        self.effort.moves += 1
+        if len(ids):
+            whole = not self.screening.past
+            self.effort.full_passes += whole
+            self.effort.partial_passes += not whole
+        self.survey = self._read_survey(stack, watch)
+        if self.survey.alive == self.live:
+            # Nothing is fixed: the sums are those of all rows.
+            self.value = self.dual.value(self.alpha, self.survey.w_sq)
+
+    def _read_survey(self, stack: FloatArray, watch: NDArray[np.int64]) -> Survey:
+        """The shards' answers (shards, words) to a move, as one."""
+        notes = dict(zip(NOTES, stack[:, : len(NOTES)].T, strict=True))
+        widths = [self.groups, self.groups, *4 * [self.named]]
+        parts = np.split(stack[:, len(NOTES) :], np.cumsum(widths), axis=1)
+        full = np.any(parts[2][:, -1] >= 0) or np.any(parts[4][:, -1] >= 0)
+        return Survey(
+            w_sq=float(notes["w_sq"].sum()),
+            gap=float(notes["gap"].sum()),
+            rounding=float(notes["rounding"].sum()),
+            alive=int(notes["alive"].sum()),
+            entries=int(notes["entries"].sum()),
+            highest=parts[0].max(axis=0),
+            lowest=parts[1].min(axis=0),
+            ups=merged(parts[2], parts[3], self.at),
+            downs=merged(parts[4], parts[5], self.at),
+            watched=gathered(parts[6], self.data, watch),
+            complete=self.named == self.data.shard_rows or not full,
+        )
+
+    def survey_again(self, watch: NDArray[np.int64]) -> None:
+        """Survey the rows without a move."""
+        self.move(NOBODY, np.empty(0), self.data.X(0, 0), watch)
+
+    # -- scores from float64 entries -------------------------------------------------------------
+    @property
+    def mendable(self) -> bool:
+        """Whether float32 columns have moved scores, and may be what a gap is left by.
+
+        An indefinite kernel has no gap that it tells in.
+        """
+        some = self.mending.drift > 0 and self.mending.times < self.tuning.max_mends
+        return some and not self.fine and self.design.definite
+
+    def rounding_of_gap(self) -> float:
+        """By how much float32 columns are likely to have moved the gap since scores were mended."""
+        noise = self.mending.noise * self.mending.drift
+        if np.isnan(noise):
+            stack, _ = self.fleet.round({**self._standing, "kind": "doubt"})
+            noise = self.tuning.gap_bound_fraction * float(stack.sum())
+        return float(noise)
+
+    def sharpen(self, ids: NDArray[np.int64], margin: float = 0.0) -> NDArray[np.int64]:
+        """Have the shards compute scores of rows near their kink, and of these, in float64.
+
+        Only rows near their kink tell in the gap, and only what alpha *is* has to be computed in
+        float64: the steps that follow are small, and go on with float32 columns, whose rounding is
+        as much smaller (iterative refinement, with a box). Rows whose scores are such already keep
+        them. ``margin``: how near rows are, if that is more than rounding could tell. Returns all
+        rows that have such scores now.
+        """
+        support, near = np.flatnonzero(self.alpha), ids
+        for a in range(0, max(1, len(support)), self.tuning.rows_per_round):
+            some = support[a : a + self.tuning.rows_per_round]
+            stack, _ = self.fleet.round(
+                {
+                    **self._standing,
+                    "kind": "mend",
+                    "first": a == 0,
+                    "margin": margin,
+                    "rows": Operand(self.data.rows(some), some),
+                    "change": self.dual.sign[some] * self.alpha[some],
+                    "watch": ids,
+                }
+            )
+            if a == 0:
+                near = np.sort(stack[stack >= 0].astype(np.int64))
+        self.mending.drift = 0.0
+        return near
+
+    @property
+    def _standing(self) -> dict[str, Any]:
+        """Where the run stands, for messages about rounding."""
+        return {"mu": self.multiplier, "offset": self.offset, "spread": self.spread(close=True)}
+
+    # -- screening -----------------------------------------------------------------------------
+    def screen(self, region: Ball) -> bool:
+        """Drop rows that the region proves to stay at their bound; whether there are any."""
+        self.screening.screened = True
+        message = {
+            "kind": "screen",
+            "region": region,
+            "offset": self.offset,
+            "spread": self.spread(),
+            "since": len(self.screening.past),
+        }
+        message["mu"] = self._mu_interval(message)
+        stack, _ = self.fleet.round(message)
+        high, low = (int(count) for count in stack.sum(axis=0))
+        self.screening.counts = (high, low)
+        self.screening.fixed += high + low
+        if high or low:
+            self.screening.past.append(self.alpha.copy())
+        return bool(high or low)
+
+    def _mu_interval(self, message: dict[str, Any]) -> tuple[Mu, Mu]:
+        """An interval that holds the optimal multiplier."""
+        if self.dual.coupling is None:
+            return 0.0, 0.0
+        stack, _ = self.fleet.round({**message, "kind": "bounds"})
+        lower, upper, side = (part.ravel()[: len(self.dual)] for part in np.split(stack, 3, axis=1))
+        dual = self.dual
+        if np.any(side == AT_ZERO):  # they have no part in the total
+            keep = np.flatnonzero(side != AT_ZERO)
+            dual, lower, upper, side = dual[keep], lower[keep], upper[keep], side[keep]
+        assert dual.coupling is not None
+        # A fixed row's breakpoint (p - s u) / t lies on a known side of mu*, above it where
+        # t alpha is at its upper end: as good as at infinity.
+        fixed = side != FREE
+        above = (side == AT_HI) == (dual.coupling > 0)
+        far = np.where(above, -np.inf, np.inf) * np.sign(dual.sign * dual.coupling)
+        ends = np.where(fixed, far, lower), np.where(fixed, far, upper)
+        return dual.multiplier_interval(*ends)
+
+    def revive(self) -> None:
+        """Take all fixed rows back, brought up to date, and count those fixed wrongly."""
+        if self.screening.past:
+            past = np.stack(self.screening.past, axis=1)
+            moved = np.flatnonzero(np.any(past != self.alpha[:, None], axis=1))
+            change = self.dual.sign[moved, None] * (self.alpha[moved, None] - past[moved])
+            stack, _ = self.fleet.round(
+                {
+                    "kind": "revive",
+                    "since": list(range(past.shape[1])),
+                    "rows": Operand(self.data.rows(moved), moved),
+                    "change": change,
+                    "mu": self.mu,
+                    "offset": self.offset,
+                }
+            )
+            self.screening.false_removals += int(stack.sum())
+        self.screening.clear()
+
+    @property
+    def violation(self) -> float:
+        """How far the KKT conditions are from holding: m - M, or the largest gradient."""
+        return ends_apart(self.survey.highest, self.survey.lowest, self.dual.coupling is not None)
+
+    @property
+    def multiplier(self) -> Mu:
+        """mu as the dual has it."""
+        return self.mu if self.dual.group is not None else float(self.mu[0])
+
+    @property
+    def noise(self) -> float:
+        """The violation that rounding makes of none: scores are float64 sums."""
+        largest = float(np.max(np.diagonal(self.gram.K), initial=0.0))
+        return 2.0**-52 * largest * float(np.sum(np.abs(self.alpha)))
