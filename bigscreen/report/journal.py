@@ -14,7 +14,6 @@ from typing import IO, Any, Self
 
 from bigscreen.data.limits import parse_json
 from bigscreen.errors import reason_of
-from bigscreen.report.remaining import TimeLeft
 from bigscreen.report.report import plain, warn
 
 JOURNAL = "journal.jsonl"
@@ -25,9 +24,6 @@ OUTCOMES = ("done", "interrupted", "failed")
 
 class Journal:
     """Pass events on, and append each to files as one line of JSON with the time, UTC.
-
-    Those that say how far something is have ``seconds_left``, at least and at most, once that can
-    be told.
 
     The first line of a run is ``{"event": "start", "command", "out", "pid", "host"}``, its last
     ``{"event": "end", "outcome"}`` with one of `OUTCOMES` and, of a failure, its sentence as
@@ -61,7 +57,6 @@ class Journal:
         self._show, self._work, self._resume, self._log = show, work, resume, log
         self._start = {"event": "start", "command": command, "out": out}
         self._files: dict[str, IO[str]] | None = None
-        self._time_left = TimeLeft()
 
     def __enter__(self) -> Self:
         return self
@@ -85,9 +80,6 @@ class Journal:
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Take one event."""
-        left = self._time_left(event)
-        if left is not None:
-            event = {**event, "seconds_left": left}
         self._show(event)
         if self._files is None:
             self._open()
