@@ -27,8 +27,8 @@ from bigscreen.train.exact import ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt, Job, Start
 from bigscreen.train.options import TrainOptions
+from bigscreen.train.plan import over_stored, plan_on
 from bigscreen.train.problems import Binary
-from bigscreen.train.run import over_stored, plan_on
 from bigscreen.train.start import starting_point
 
 

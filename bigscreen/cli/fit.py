@@ -31,13 +31,10 @@ from bigscreen.errors import InputError
 from bigscreen.train.options import PROBLEMS
 
 if TYPE_CHECKING:
-    from bigscreen.train.plan import Plan
+    from bigscreen.train.plan_memory import Plan
 
 KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
 """What a fit that is resumed goes on with: checkpoints and results, and features."""
-EXACT_WITHIN = 3.0
-"""An exact machine computes so many times fewer or more of its entries than the plan takes for it
-(measured to .08 to 1.4 times the square of the rows: a9a, ijcnn1, SUSY's shape)."""
 
 
 @click.command(short_help="Say what a fit would need, without doing it.")
@@ -48,8 +45,8 @@ EXACT_WITHIN = 3.0
 def plan(context: click.Context, /, store: str, json_file: str | None, **values: Any) -> None:
     """Say what a fit on STORE would need, without doing it.
 
-    Shows rows, bytes, whether features are stored or recomputed, peak memory, disk and a rough
-    time; if it cannot fit into --memory, says why, with the arithmetic.
+    Shows rows, bytes, solver, whether features are stored or recomputed, peak memory and disk; if
+    it cannot fit into --memory, says why, with the arithmetic.
 
     \b
     Examples:
@@ -58,9 +55,8 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.report import report
+    from bigscreen.train.plan import plan as outline_fit
     from bigscreen.train.run import check
-    from bigscreen.train.run import plan as outline_fit
-    from bigscreen.train.speed import known
 
     check_json(json_file)
     check_fleet(values)
@@ -69,7 +65,7 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
     cluster = bool(values["workers"] or values["scheduler"])
     check(dataset, options)
     workers, limit = _workers(values)
-    outline = outline_fit(dataset, options, workers, cluster, speed=known(), limit=limit)
+    outline = outline_fit(dataset, options, workers, cluster, limit=limit)
     if json_file:
         report.write_result(json_file, "plan", dataclasses.asdict(outline))
     if outline.refusal:
@@ -98,7 +94,7 @@ def _kept(part: float) -> str:
 
 
 def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
-    from bigscreen.report.report import count, seconds, size
+    from bigscreen.report.report import count, size
 
     where = "in memory" if outline.features_in_memory else "on disk"
     each = "one for each pair of labels" if strategy == "one" else "labels, each against the rest"
@@ -117,12 +113,8 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
         "peak memory": f"about {size(outline.peak_bytes)}"
         + (f", {size(outline.worker_bytes)} in each worker" if outline.worker_bytes else ""),
         "disk for features": size(outline.disk_bytes),
-        "time": f"roughly {seconds(outline.seconds)}",
     }
     exact = outline.features == "exact"
-    if exact:
-        low, high = outline.seconds / EXACT_WITHIN, outline.seconds * EXACT_WITHIN
-        facts["time"] = f"roughly {seconds(low)} to {seconds(high)} (easy or hard rows)"
     without = ["landmarks", "features", "disk for features"] if exact else []
     if not outline.cache_bytes:
         without.append("kernel columns kept")

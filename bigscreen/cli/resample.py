@@ -62,8 +62,8 @@ def resample(
     from bigscreen.data.dataset import Dataset
     from bigscreen.files.scratch import scratch
     from bigscreen.report import report
+    from bigscreen.train.plan import plan_on
     from bigscreen.train.resample import resampled
-    from bigscreen.train.run import plan_on
 
     check_json(json_file)
     check_fleet(values)

@@ -39,7 +39,7 @@ def warmup(threads: int | None, json_file: str | None) -> None:
     from bigscreen.intake.ingest import ingest
     from bigscreen.report import report
     from bigscreen.train.options import TrainOptions
-    from bigscreen.train.plan import FEW_ROWS
+    from bigscreen.train.plan_tuning import PLAN
     from bigscreen.train.run import train
 
     check_json(json_file)
@@ -52,7 +52,7 @@ def warmup(threads: int | None, json_file: str | None) -> None:
     }
     spent: dict[str, float] = {}
     with scratch("warmup") as folder, Inline(threads) as fleet:
-        for n in (300, FEW_ROWS + 1):
+        for n in (300, PLAN.few_rows + 1):
             X = np.random.default_rng(0).normal(size=(n, COLUMNS))
             y = np.where(X[:, 0] * X[:, 1] > 0, 1, -1)
             for name in ("rows.svm", "rows.csv"):

@@ -40,7 +40,7 @@ from bigscreen.model.evaluate import evaluate, evidence_blocks, scored_blocks
 from bigscreen.model.model import Model, check_match
 from bigscreen.report.report import FitReport
 from bigscreen.train.options import OPTIONS, TrainOptions
-from bigscreen.train.run import plan_on, train
+from bigscreen.train.run import train
 
 UNLIMITED = 2**63 - 1
 """What ``max_iter=-1`` stands for."""
@@ -97,10 +97,9 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             data, numbers = self._rows(X, y, sample_weight, owned)
             options = self._suited(options, data)
             with self._fleet(data.n_rows * self._columns(options, data)) as fleet:
-                if not options.exact and plan_on(fleet, data, options).disk_bytes:
-                    options = replace(options, work=self._folder(owned))
                 report = owned.enter_context(FitReport()) if self.verbose else None
-                model = train(data, options, fleet, report)
+                scratch = partial(self._folder, owned)
+                model = train(data, options, fleet, report, scratch=scratch)
         self._publish(model, numbers)
         self._follow(X, y, sample_weight)
         return self

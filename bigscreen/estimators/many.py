@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
-from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,7 +14,7 @@ from bigscreen.data.targets import check_weights
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import Classifier, Machine
 from bigscreen.train.many import Outcomes
-from bigscreen.train.run import plan_on, train_many
+from bigscreen.train.run import train_many
 
 Fitted = TypeVar("Fitted", bound=Machine)
 
@@ -79,9 +79,8 @@ def fit_many(machine: Fitted, X: Any, y: Any, sample_weight: Any = None) -> list
         y_of = [_outcome(machine, many, j) for j in range(k)]
         outcomes = [Outcomes(y_of[j], _weights(machine, given, j, y_of[j], one)) for j in range(k)]
         with machine._fleet(data.n_rows * machine._columns(options, data)) as fleet:
-            if not options.exact and plan_on(fleet, data, options, k).disk_bytes:
-                options = replace(options, work=machine._folder(owned))
-            models = train_many(data, options, fleet, outcomes)
+            scratch = partial(machine._folder, owned)
+            models = train_many(data, options, fleet, outcomes, scratch)
     fitted = []
     for model in models:
         each = clone(machine)

@@ -39,9 +39,6 @@ Result = TypeVar("Result")
 COPIED = 1 << 16
 """Numbers of an answer above which they are rows, to be read and not to be summed."""
 
-MOST = 32
-"""Runs at once, at most: of more, nothing is gained."""
-
 
 class Ask(Protocol):
     """What a step needs of a shard's rows."""

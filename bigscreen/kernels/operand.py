@@ -207,7 +207,8 @@ class Operand:
                 if not origin.any():
                     return self.dense.astype(np.float32, copy=False)
                 out = np.empty(self.dense.shape, np.float32)
-                return np.subtract(self.dense, origin, out=out, casting="same_kind")
+                np.subtract(self.dense, origin, out=out, casting="same_kind")
+                return out
 
         return cast("NDArray[np.float32]", self._once(("rounded", origin.any()), make))
 

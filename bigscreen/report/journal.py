@@ -12,15 +12,11 @@ from types import TracebackType
 from typing import IO, Any, Self
 
 from bigscreen.errors import reason_of
-from bigscreen.report.remaining import TimeLeft
 from bigscreen.report.report import plain, warn
 
 
 class Journal:
     """Pass events on, and append each to a file as one line of JSON with the time, UTC.
-
-    Events that say how far something is have ``seconds_left``, at least and at most, once that can
-    be estimated.
 
     The first line of a run is ``{"event": "start", "command", "out", "pid", "host"}``. Its last
     line is ``{"event": "end", "outcome"}``; the outcome is "done", "interrupted" or "failed" (with
@@ -46,7 +42,6 @@ class Journal:
         self._start = {"event": "start", "command": command, "out": out}
         self._begun = False
         self._file: IO[str] | None = None
-        self._time_left = TimeLeft()
 
     def __enter__(self) -> Self:
         return self
@@ -69,9 +64,6 @@ class Journal:
 
     def __call__(self, event: dict[str, Any]) -> None:
         """Take one event."""
-        left = self._time_left(event)
-        if left is not None:
-            event = {**event, "seconds_left": left}
         self._show(event)
         if not self._begun:
             self._open()

@@ -21,6 +21,7 @@ from rich.progress import (
     Progress,
     TaskID,
     TextColumn,
+    TimeRemainingColumn,
 )
 from rich.table import Table
 from rich.text import Text
@@ -30,7 +31,6 @@ from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.problems.point import EACH, reached
-from bigscreen.report.remaining import Left
 from bigscreen.report.report import PLAIN_SECONDS, Heartbeat, count, left_of, seconds
 
 if TYPE_CHECKING:
@@ -65,14 +65,14 @@ class PathBar:
             BarColumn(),
             MofNCompleteColumn(),
             TextColumn("{task.fields[line]}"),
-            TextColumn("{task.fields[left]}"),
+            TimeRemainingColumn(),
             console=self.console,
             transient=True,
             disable=not self.console.is_terminal,
         )
         self._task: TaskID | None = None
         self._heart = Heartbeat(self._doing, self._print)
-        self._last, self._left = "starting", Left({})
+        self._last = "starting"
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -92,7 +92,7 @@ class PathBar:
             self._print(self._waiting)
 
     def _doing(self) -> str:
-        return self._left.after(self._last)
+        return self._last
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
@@ -105,7 +105,6 @@ class PathBar:
             where = event["phase"]
         else:
             return
-        self._left = Left(event)
         if self._bar.disable:
             self._last = f"{where}  {event['done']} of {event['total']}  {line}".rstrip()
             if line:
@@ -114,9 +113,9 @@ class PathBar:
                     self._print(self._doing())
             return
         if self._task is None:
-            self._task = self._bar.add_task(where, total=event["total"], line=line, left=self._left)
+            self._task = self._bar.add_task(where, total=event["total"], line=line)
         now = {"total": event["total"], "completed": event["done"]}
-        self._bar.update(self._task, description=where, line=line, left=self._left, **now)
+        self._bar.update(self._task, description=where, line=line, **now)
 
     def _print(self, line: str) -> None:
         self.console.print(printable(line), markup=False, highlight=False, soft_wrap=True)

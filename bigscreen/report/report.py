@@ -20,6 +20,7 @@ from rich.progress import (
     TaskID,
     TaskProgressColumn,
     TextColumn,
+    TimeRemainingColumn,
 )
 from rich.spinner import Spinner
 from rich.table import Table
@@ -27,7 +28,6 @@ from rich.text import Text
 
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
-from bigscreen.report.remaining import Left, TimeLeft
 
 PLAIN_SECONDS = 2.0
 HEARTBEAT_SECONDS = 10.0
@@ -180,7 +180,6 @@ class FitReport(LiveReport):
         super().__init__(console)
         self._phase = ""
         self._line = ""
-        self._left = Left({})
         self._began = time.monotonic()
         self._printed = -math.inf
         self._waiting: str | None = None
@@ -197,11 +196,10 @@ class FitReport(LiveReport):
         super().__exit__(kind, error, trace)
 
     def _doing(self) -> str:
-        return self._left.after(self._line or self._phase or "starting")
+        return self._line or self._phase or "starting"
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event of `bigscreen.train.run.train`."""
-        self._left = Left(event)
         if event["event"] == "phase":
             self._close_phase()
             self._phase, self._line, self._began = event["phase"], "", time.monotonic()
@@ -248,16 +246,15 @@ class IngestBar:
             BarColumn(),
             TaskProgressColumn(),
             TextColumn("{task.fields[rows]} rows"),
-            TextColumn("{task.fields[left]}"),
+            TimeRemainingColumn(),
             console=console,
             transient=True,
             disable=not console.is_terminal,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._time_left = TimeLeft()
-        self._line, self._left = "opening the files", Left({})
+        self._line = "opening the files"
         self._heart = Heartbeat(
-            lambda: self._left.after(self._line),
+            lambda: self._line,
             lambda line: console.print(line, markup=False),
         )
 
@@ -279,10 +276,9 @@ class IngestBar:
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
         phase, rows = event["phase"], event["rows"]
-        left = Left({"seconds_left": self._time_left(event)})
-        self._line, self._left = f"{phase}  {count(rows)} rows", left
+        self._line = f"{phase}  {count(rows)} rows"
         if phase not in self._tasks:
-            self._tasks[phase] = self._bar.add_task(phase, rows="0", left="")
+            self._tasks[phase] = self._bar.add_task(phase, rows="0")
         unit = "bytes" if phase == "read" else "rows"
         self._bar.update(
             self._tasks[phase],
@@ -290,7 +286,6 @@ class IngestBar:
             # Unknown sizes show as a bar that moves to and fro.
             total=event[f"{unit}_total"] or None,
             rows=count(rows),
-            left=left,
         )
 
 

@@ -17,7 +17,6 @@ from rich.text import Text
 from bigscreen.files.output import replacing
 from bigscreen.files.printable import printable
 from bigscreen.report.path import check_matplotlib
-from bigscreen.report.remaining import Left
 from bigscreen.report.report import PLAIN_SECONDS, LiveReport, count, pass_line, seconds
 
 if TYPE_CHECKING:
@@ -34,15 +33,13 @@ class TuneReport(LiveReport):
         super().__init__(console)
         self._rungs: list[dict[str, Any]] = []
         self._line, self._printed = "", -math.inf
-        self._left = Left({})
 
     def _doing(self) -> str:
-        return self._left.after(self._line or "starting")
+        return self._line or "starting"
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Take one event."""
         what = event["event"]
-        self._left = Left(event)
         if what == "rung":
             self._rungs.append(dict(event))
             self._line = ""

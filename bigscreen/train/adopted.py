@@ -34,8 +34,8 @@ from bigscreen.train.exact import ExactJob
 from bigscreen.train.job import Result, Start
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.pairs import Slices
+from bigscreen.train.plan import plan_on
 from bigscreen.train.problems import Binary, published
-from bigscreen.train.run import plan_on
 
 ALIKE = 1e-6
 """Distance, as a part of its norm, at which a row is a support vector that a file has rounded."""

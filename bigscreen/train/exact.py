@@ -27,7 +27,8 @@ from bigscreen.solvers.protocol import Solver, Successor
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.pairs import ByLabel, Slices, squared
-from bigscreen.train.plan import FEW_ROWS, INTERIOR_WORK, interior_bytes, interior_work
+from bigscreen.train.plan_features import interior_bytes, interior_fits
+from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import gathered, machine, support_rows
 from bigscreen.train.rescue import MOST_ROWS, ExactRescue, raw_features
@@ -62,7 +63,7 @@ class ExactJob(Job):
         n, d = design.data.n_rows, design.data.n_features
         room = self.plan.nearby_bytes
         if raw_features(design):
-            fits = interior_work(n, d) <= INTERIOR_WORK and interior_bytes(n, d) <= room
+            fits = interior_fits(n, d, room)
         else:
             fits = n <= MOST_ROWS and interior_bytes(n, n) <= room
         auto = self.options.solver == "auto" and design.definite
@@ -91,7 +92,7 @@ class ExactJob(Job):
         free = options.solver == "auto" and options.start in ("auto", "cold")
         if binary.codes is None or not free:
             return None
-        if self.counts[list(binary.codes)].sum() > FEW_ROWS:
+        if self.counts[list(binary.codes)].sum() > PLAN.few_rows:
             return None
         return self.by_label.pair(binary.codes)
 
@@ -105,7 +106,7 @@ class ExactJob(Job):
         """The rows by label: made once for all pairs of labels."""
         both = np.add.outer(self.counts, self.counts)
         both = both[np.triu_indices(len(both), 1)]
-        return ByLabel(self.design, int(np.max(both[both <= FEW_ROWS])))
+        return ByLabel(self.design, int(np.max(both[both <= PLAN.few_rows])))
 
     @cached_property
     def alone(self) -> Inline:

@@ -25,6 +25,7 @@ from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.snacks.solver import Pegasos, Snacks
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.options import PROBLEMS
+from bigscreen.train.plan_features import interior_fits
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import machine
 from bigscreen.train.rescue import Rescue
@@ -149,8 +150,9 @@ class FeaturesJob(Job):
         room = self.plan.nearby_bytes // self.plan.together
         if self.source is not None and type(problem) is CSvc and problem.intercept != "true":
             then.append(EndGame(newton, self.source, room))
-        known = not PROBLEMS[self.options.problem].squared and self.plan.interior_within(room)
-        if self.options.solver == "auto" and known:
+        n, m = self.plan.rows, self.plan.landmarks or self.plan.columns
+        squared = PROBLEMS[self.options.problem].squared
+        if self.options.solver == "auto" and not squared and interior_fits(n, m, room):
             then.append(Rescue(self.source))
         return tuple(then)
 

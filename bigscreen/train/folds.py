@@ -24,7 +24,7 @@ from bigscreen.train.job import Attempt, Result
 from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold, of_rows
-from bigscreen.train.plan import Plan
+from bigscreen.train.plan_memory import Plan
 from bigscreen.train.problems import Binary
 
 JUDGED_SHARE = 0.1

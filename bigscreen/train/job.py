@@ -40,7 +40,7 @@ from bigscreen.solvers.protocol import Near, Run, Solver, Successor
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import FREE, TrainOptions
 from bigscreen.train.pairs import Slices
-from bigscreen.train.plan import Plan
+from bigscreen.train.plan_memory import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
 from bigscreen.train.records import decided, hindrance, provenance, records, warn_missed
 
@@ -108,6 +108,11 @@ class Job:
     data, options, fleet, report, deadline
         As `train.run.train` takes them.
     plan : Plan
+    fold : int16 array (n,), optional
+        Of every row the fold that holds it out, if machines of folds are wanted, too.
+    over_stored : callable, optional
+        Outlines the fit over stored features, None without room for them: asked if rounding ends a
+        solve too early.
     """
 
     def __init__(
@@ -118,6 +123,8 @@ class Job:
         report: Report | None,
         plan: Plan,
         deadline: float | None = None,
+        fold: NDArray[np.int16] | None = None,
+        over_stored: Callable[[], Plan | None] | None = None,
     ) -> None:
         self.data, self.options, self.fleet, self.plan = data, options, fleet, plan
         self.watched = report is not None
@@ -131,10 +138,7 @@ class Job:
         """When the problem at hand has had its share of the time."""
         self.results: dict[str, Result] = {}
         """Of every problem, by its folder's name."""
-        self.instead: Plan | None = None
-        """What to go on with where rounding ends a solve too early, of features stored."""
-        self.fold: NDArray[np.int16] | None = None
-        """Of every row the fold that holds it out, where machines of folds are wanted, too."""
+        self.fold, self._over_stored = fold, over_stored
         self.landmarks: dict[str, Any] = {}
         """What certificates say of the landmarks, if there are any."""
         self._short: dict[Any, Shortfall] = {}
@@ -178,26 +182,26 @@ class Job:
     def _problems(self) -> list[Binary]:
         return problems(self.data, self.options)
 
-    def _falls_short(self, some: Sequence[Binary]) -> bool:
-        """Whether rounding ended one of some solves, and stored features may carry it further.
+    def _should_store(self, some: Sequence[Binary]) -> Plan | None:
+        """The plan over stored features, if rounding ended one of these solves too early.
 
-        Where there is a budget, only with twice the time left that went by.
+        None without room for them; with a time budget, also unless twice the time is left that
+        went by.
         """
-        if self.instead is None:
-            return False
         now = time.monotonic()
-        if self.deadline is not None and self.deadline - now < 2.0 * (now - self.started):
-            return False
+        late = self.deadline is not None and self.deadline - now < 2.0 * (now - self.started)
+        if self._over_stored is None or late:
+            return None
         ended = [self.results[one.folder] for one in some]
-        return any(
-            result["ended"] in ROUNDING and not met(result["certificate"], self._tol(binary))
+        short = any(
+            result.get("ended") in ROUNDING and not met(result["certificate"], self._tol(binary))
             for binary, result in zip(some, ended, strict=True)
         )
+        return self._over_stored() if short else None
 
-    def _store_features(self) -> None:
+    def _store_features(self, plan: Plan) -> None:
         """Begin anew over stored features."""
-        assert self.instead is not None
-        self.plan, self.instead = self.instead, None
+        self.plan, self._over_stored = plan, None
         self.report({"event": "phase", "phase": "again, with features stored: float32 columns end"})
         self.results.clear()
         self._short.clear()
@@ -223,8 +227,9 @@ class Job:
                     share = len(some) / (len(turn) - place)
                     self.until = began + max(0.0, end - began) * share
                 yield some
-                if self._falls_short(some):
-                    self._store_features()
+                stored = self._should_store(some)
+                if stored is not None:
+                    self._store_features(stored)
                     yield from self.turns()
                     return
                 each = (time.monotonic() - began) / len(some)

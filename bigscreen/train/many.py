@@ -22,7 +22,7 @@ from bigscreen.solvers.newton.solver import Newton
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import Plan
+from bigscreen.train.plan_memory import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
 
 MOST = 128

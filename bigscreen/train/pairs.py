@@ -22,13 +22,13 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Recipe, Square, alike
 from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.train.plan import FEW_ROWS
+from bigscreen.train.plan_tuning import PLAN
 
 
 def squared(design: Design) -> Design:
     """The design with its kernel matrix shared by solver and closing pass, where rows are few."""
     data, kernel = design.data, design.kernel
-    if data.n_rows > FEW_ROWS or not isinstance(kernel, Compiled):
+    if data.n_rows > PLAN.few_rows or not isinstance(kernel, Compiled):
         return design
     n = data.n_rows
     return replace(design, square=Square(kernel, Operand(data.X(0, n), np.arange(n))))

@@ -37,9 +37,9 @@ from bigscreen.train.folds import FoldsJob
 from bigscreen.train.job import Result, rely_on
 from bigscreen.train.path_options import Fold, PathOptions, make_folds, of_rows, refuse_rules
 from bigscreen.train.path_stage import PathSizes, beyond_memory, make_stage
+from bigscreen.train.plan import plan_of_fits
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.records import decided, gathered, provenance, support_rows, warn_missed
-from bigscreen.train.run import plan_of_fits
 
 Point = tuple[list[dict[str, Any]], Arrays]
 """Records of a point's machines, and what a model needs of them."""

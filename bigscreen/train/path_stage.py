@@ -30,7 +30,9 @@ from bigscreen.problems.dual import Dual
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import FEWEST, process_bytes, worth_keeping
+from bigscreen.train.plan_exact import worth_keeping
+from bigscreen.train.plan_memory import process_bytes
+from bigscreen.train.plan_tuning import PLAN
 
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""
@@ -153,7 +155,7 @@ def room_for(data: Rows, options: TrainOptions, fleet: Fleet, walks: int = 1) ->
 
     ``walks``: how many go on side by side, each with its own state of the rows.
     """
-    taken = process_bytes(fleet.workers, hasattr(fleet, "address"), spare=True)
+    taken = process_bytes(fleet.workers, hasattr(fleet, "address"))
     return allowed_memory(options.memory) - taken - walks * data.n_rows * PATH_ROW_BYTES
 
 
@@ -258,7 +260,7 @@ def exact_stage(
     if n <= matrix_rows and bytes_needed(n, dtype) <= room:
         return GramStage(design, constant, int(room), progress, quick), "gram"
     assert design.kernel is not None
-    share, fewest = int(KERNEL_SHARE * room), 4 * n * min(FEWEST, n)
+    share, fewest = int(KERNEL_SHARE * room), 4 * n * min(PLAN.min_columns, n)
     if n > matrix_rows:
         share = max(worth_keeping(design.data, design.kernel.name, share), min(share, fewest))
     given = options.cache or share

@@ -2,28 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
-from bigscreen.fleet.inline import usable_processors
-from bigscreen.fleet.memory import allowed_memory
-from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
 from bigscreen.train.cross import calibration, folds_of, with_folds
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.many import ManyJob, Outcomes
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import Plan, Request, is_small, outline, outline_exact
+from bigscreen.train.plan import over_stored, plan_on
+from bigscreen.train.plan_memory import Plan
 from bigscreen.train.problems import check_rows, problems
-from bigscreen.train.speed import USUAL, Speed
-
-__all__ = ["TrainOptions", "check", "plan", "train", "train_many"]
 
 
 def check(data: Rows, options: TrainOptions) -> None:
@@ -40,107 +37,13 @@ def check(data: Rows, options: TrainOptions) -> None:
         folds_of(data, options)
 
 
-def plan(
-    data: Rows,
-    options: TrainOptions,
-    workers: int = 1,
-    cluster: bool = False,
-    fits: int = 1,
-    speed: Speed = USUAL,
-    limit: int | None = None,
-) -> Plan:
-    """Outline a fit without running it, or so many of them that share their features.
-
-    Parameters
-    ----------
-    data : Rows
-    options : TrainOptions
-    workers, cluster : int, bool
-        Threads of this process, or worker processes of a cluster.
-    fits : int
-    speed : Speed
-        Of this machine, where the time is of interest (`train.speed.known`).
-    limit : int or None
-        Bytes that each worker process may hold; None: nobody has said.
-
-    Returns
-    -------
-    Plan
-        ``refusal`` says why it cannot run within ``options.memory``.
-    """
-    allowed = allowed_memory(options.memory)
-    if limit is not None and options.memory is None:
-        allowed += workers * limit  # of workers that run elsewhere
-    elif limit is not None:
-        limit = min(limit, allowed // (workers + 1))
-    request = Request(
-        options.record["kernel"],
-        min(options.landmarks, data.n_rows),
-        options.solver,
-        options.features,
-        options.offset,
-        allowed,
-        workers,
-        cluster,
-        options.strategy,
-        None if options.cache is None else int(options.cache),
-        options.problem,
-        options.sampling,
-        fits,
-        options.tol,
-        limit,
-    )
-    if cluster and is_small(data, request, options.exact):
-        threads = min(workers, usable_processors())
-        request = replace(request, workers=threads, cluster=False, idle=workers)
-    outlined = outline_exact if options.exact else outline
-    return outlined(data, request, speed)
-
-
-def plan_on(fleet: Fleet, data: Rows, options: TrainOptions, fits: int = 1) -> Plan:
-    """Outline a fit on a fleet, or so many of them that share their features."""
-    cluster = hasattr(fleet, "address")
-    return plan(data, options, fleet.workers, cluster, fits, limit=fleet.worker_memory)
-
-
-def plan_of_fits(
-    data: Rows, options: TrainOptions, fleet: Any, fits: int
-) -> tuple[TrainOptions, Plan]:
-    """Outline so many fits over the same features; the options, too, with which they can run.
-
-    Where features would be written to disk and there is no folder, they are computed again.
-    """
-
-    def outlined(options: TrainOptions) -> Plan:
-        return plan_on(fleet, data, options, fits)
-
-    found = outlined(options)
-    if options.work is None and found.features == "stored" and not found.features_in_memory:
-        options = replace(options, features="recomputed")
-        found = outlined(options)
-    return options, found
-
-
-def over_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -> Plan | None:
-    """Outline a fit over stored features that memory could hold, where nobody asked for either.
-
-    None where it has them, has no features, or there is no room for them.
-    """
-    if options.features != "auto" or outlined.features != "recomputed":
-        return None
-    stored = replace(options, features="stored")
-    found = plan_on(fleet, data, stored)
-    # Workers keep what would fit into memory on disk, too.
-    held = found.features_in_memory or (found.resident == 1.0 and options.work is not None)
-    return found if held and not found.refusal else None
-
-
 def train(
     data: Rows,
     options: TrainOptions,
     fleet: Any,
     report: Report | None = None,
     deadline: float | None = None,
+    scratch: Callable[[], Path] | None = None,
 ) -> Model:
     """Fit a model and certify it.
 
@@ -157,6 +60,8 @@ def train(
     deadline : float or None
         Value of ``time.monotonic()`` at which the time budget ends, of a run that can be resumed:
         it bounds the writing of features, too. Default: the budget from now on, for the solve.
+    scratch : callable or None
+        Makes a folder for features that memory cannot hold, if ``options.work`` is None.
 
     Returns
     -------
@@ -172,15 +77,15 @@ def train(
         If ``deadline`` passes while features are written.
     """
     kind = EarlyJob if options.early else ExactJob if options.exact else FeaturesJob
-    outlined = plan_on(fleet, data, options)
-    instead = over_stored(data, options, fleet, outlined)
+    options, outlined = _planned(data, options, fleet, scratch)
+    check_rows(data, options.problem, options.classifies)
+    fold = folds_of(data, options) if options.probability else None
+    instead = partial(over_stored, data, options, fleet, outlined)
+    run = kind(data, options, fleet, report, outlined, deadline, fold, instead)
     # One BLAS thread: BLAS's own threads spin for a while after every product, and the shards'
     # threads run just then.
-    with blas_threads(1), kind(data, options, fleet, report, outlined, deadline) as job:
-        job.instead = instead
+    with blas_threads(1), run as job:
         job.begin()
-        if options.probability:
-            job.fold = folds_of(data, options)
         for some in job.turns():
             job.solve(some)
         learnt = calibration(job) if options.probability else None
@@ -192,13 +97,17 @@ def train(
 
 
 def train_many(
-    data: Rows, options: TrainOptions, fleet: Any, outcomes: Sequence[Outcomes]
+    data: Rows,
+    options: TrainOptions,
+    fleet: Any,
+    outcomes: Sequence[Outcomes],
+    scratch: Callable[[], Path] | None = None,
 ) -> list[Model]:
     """Fit one machine to many labels, targets or weights of the same rows, and certify each.
 
     Parameters
     ----------
-    data, options, fleet
+    data, options, fleet, scratch
         As ``train`` takes them; of a machine on features (not exact).
     outcomes : sequence of Outcomes
 
@@ -223,7 +132,7 @@ def train_many(
             "many fits at once learn no probabilities, whose folds are fits again; leave out "
             "probability"
         )
-    outlined = plan_on(fleet, data, options, len(outcomes))
+    options, outlined = _planned(data, options, fleet, scratch, len(outcomes))
     with blas_threads(1), ManyJob(data, options, fleet, outlined, outcomes) as job:
         job.begin()
         for some in job.turns():
@@ -231,3 +140,17 @@ def train_many(
         models = job.models()
     data.check_unchanged()
     return models
+
+
+def _planned(
+    data: Rows,
+    options: TrainOptions,
+    fleet: Any,
+    scratch: Callable[[], Path] | None,
+    fits: int = 1,
+) -> tuple[TrainOptions, Plan]:
+    """The plan of so many fits; and the options, with a folder if features need one."""
+    outlined = plan_on(fleet, data, options, fits)
+    if outlined.disk_bytes and options.work is None and scratch is not None:
+        options = replace(options, work=scratch())
+    return options, outlined

@@ -27,7 +27,7 @@ from bigscreen.problems.recipes import CSvc, NuSvc, OneClass, Problem, Sublinear
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train.plan import FEW_ROWS
+from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.rescue import ExactRescue
 
 
@@ -105,9 +105,9 @@ def solve(
         )
     if isinstance(made, (Custom, Precomputed)):
         made = examined(made, data)
-    solver: Solver = Pairs() if n <= FEW_ROWS else Block()
+    solver: Solver = Pairs() if n <= PLAN.few_rows else Block()
     design = Design(data, made)
-    then = [ExactRescue()] if n <= FEW_ROWS and design.definite else []
+    then = [ExactRescue()] if n <= PLAN.few_rows and design.definite else []
     # One BLAS thread: its own would wait for each other beside those of the fleet.
     with Inline() as fleet, blas_threads(1):
         run = Run(design, problem, fleet)

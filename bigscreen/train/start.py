@@ -27,7 +27,7 @@ from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Job, Start
-from bigscreen.train.plan import COPIES, EXACT_HOST_BYTES, EXACT_SHARD_BYTES
+from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.problems import Binary
 
 START = "start.kept"
@@ -114,7 +114,8 @@ def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
     options = job.options
     if design.landmarks is not None:
         raise InputError("start divide needs features that are stored; ask for features stored")
-    of_row = COPIES * job.data.row_bytes + EXACT_SHARD_BYTES + EXACT_HOST_BYTES
+    of_row = PLAN.row_copies * job.data.row_bytes
+    of_row += PLAN.exact_shard_row_bytes + PLAN.exact_host_row_bytes
     division = Division(
         parts=options.parts,
         largest=max(LEAST_ROWS, int(_share(job) // of_row)),

@@ -13,8 +13,8 @@ from bigscreen.path.folds import SCORINGS
 from bigscreen.train.folds import FoldsJob
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
+from bigscreen.train.plan import plan_of_fits
 from bigscreen.train.problems import Binary
-from bigscreen.train.run import plan_of_fits
 from bigscreen.tune.kept import Solved
 from bigscreen.tune.outcomes import worst_of
 

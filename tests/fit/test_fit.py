@@ -5,6 +5,7 @@ import os
 import signal
 import time
 import warnings
+from dataclasses import replace
 
 import contracts
 import numpy as np
@@ -22,6 +23,7 @@ from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
 from bigscreen.train.options import TrainOptions
+from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.run import train
 
 
@@ -135,7 +137,8 @@ def test_two_interruptions(fleet, tmp_path, monkeypatch):
 
 
 def test_a_finished_label_is_not_fitted_again(fleet, tmp_path, monkeypatch):
-    monkeypatch.setattr("bigscreen.train.plan.MOST", 1)  # one label after the other
+    one = replace(PLAN, max_together=1)  # one label after the other
+    monkeypatch.setattr("bigscreen.train.plan.PLAN", one)
     data = small()
     codes = np.arange(200) % 3
     data = MemoryDataset(data.X(0, 200), codes, ["a", "b", "c"], shard_rows=64, chunk_rows=32)

@@ -22,7 +22,8 @@ from bigscreen.solvers import interior
 from bigscreen.solvers.interior import InteriorPoint
 from bigscreen.solvers.protocol import Run
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.run import plan, train
+from bigscreen.train.plan import plan
+from bigscreen.train.run import train
 
 SOLVED = tuple(kind for kind in KINDS if kind != "bounded nu")
 

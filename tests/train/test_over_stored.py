@@ -10,7 +10,9 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.train import plan as plan_module
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.run import over_stored, plan, train
+from bigscreen.train.plan import over_stored, plan
+from bigscreen.train.plan_tuning import PLAN
+from bigscreen.train.run import train
 
 HARD = TrainOptions(landmarks=60, gamma=0.03, C=1e7, tol=1e-5, solver="newton")
 """What float32 columns prove to 1.4e-4 at best (three kinds of BLAS), features in memory to tol."""
@@ -25,7 +27,8 @@ def fleet():
 @pytest.fixture
 def columns_first(monkeypatch):
     """Recomputed features for everyone who leaves it to the plan."""
-    monkeypatch.setattr(plan_module, "PASSES", 0.0)
+    free = PLAN.few_landmarks._replace(passes=0.0, recomputed_algebra=0.0)
+    monkeypatch.setattr(plan_module, "PLAN", replace(PLAN, few_landmarks=free))
 
 
 def rows(labels=2):

@@ -14,7 +14,7 @@ from bigscreen.path.kernel import KernelStage
 from bigscreen.train import path_stage, plan
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_stage import KERNEL_SHARE, PathSizes, exact_stage
-from bigscreen.train.plan import AGAIN_BYTES, FEWEST
+from bigscreen.train.plan_tuning import PLAN
 
 GIB = 2.0**30
 
@@ -38,7 +38,7 @@ def test_rows_and_memory_choose():
 def test_columns_that_are_quickly_computed_again_are_not_all_kept():
     n = 10_001
     for room, how, size in (
-        (8 * GIB, {}, AGAIN_BYTES),
+        (8 * GIB, {}, PLAN.cheap_cache_bytes),
         (GIB / 8, {}, int(KERNEL_SHARE * GIB / 8)),
         (8 * GIB, {"kernel": "laplacian"}, 4 * n * n),
         (8 * GIB, {"cache": 300 << 20}, 300 << 20),
@@ -48,9 +48,9 @@ def test_columns_that_are_quickly_computed_again_are_not_all_kept():
 
 
 def test_the_fewest_columns_are_asked_for_by_a_sentence(monkeypatch):
-    monkeypatch.setattr(plan, "AGAIN_BYTES", 1)
+    monkeypatch.setattr(plan, "PLAN.cheap_cache_bytes", 1)
     n = 100
-    enough = 4 * n * FEWEST / KERNEL_SHARE
+    enough = 4 * n * PLAN.min_columns / KERNEL_SHARE
     assert stage(n, enough)[1] == "block"
     with pytest.raises(InputError, match="fewest kernel columns"):
         stage(n, enough - 2)

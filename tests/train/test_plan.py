@@ -1,23 +1,23 @@
 """The outline of a fit: its arithmetic, and what a cluster changes."""
 
 import re
-import time
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from scipy.sparse import csr_array
 
+from bigscreen import SVC, NystroemSVC, fit_many
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels import vnni
-from bigscreen.train import speed
+from bigscreen.train import plan as plan_module
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import FEW_ROWS
-from bigscreen.train.run import plan, train
-from bigscreen.train.speed import USUAL, Speed
+from bigscreen.train.plan import plan
+from bigscreen.train.plan_tuning import PLAN
+from bigscreen.train.run import train
 
 UNITS = {"MiB": 2**20, "GiB": 2**30}
 
@@ -143,7 +143,7 @@ def test_columns_of_an_exact_machine_take_what_memory_is_left(monkeypatch):
 
 def test_which_solver_an_exact_machine_has():
     for cluster in (False, True):
-        for n, solver in ((FEW_ROWS, "pairs"), (FEW_ROWS + 1, "block")):
+        for n, solver in ((PLAN.few_rows, "pairs"), (PLAN.few_rows + 1, "block")):
             outline = plan(rows(n), TrainOptions(exact=True), cluster=cluster)
             assert outline.solver == solver
             assert outline.alone == (cluster and solver == "pairs")
@@ -188,46 +188,6 @@ def test_rows_are_kept_as_far_as_memory_goes():
     # Another solver reads all of them, or none.
     other = plan(data, replace(options, memory=2**30, solver="cd"))
     assert other.resident == 0.0
-
-
-def test_times_follow_the_machine_and_choices_do_not():
-    fast, slow = (Speed(*(value / by for value in USUAL)) for by in (2.0, 0.5))
-    for options in ({"kernel": "linear"}, {"landmarks": 100}, {"exact": True}):
-        outlines = [
-            plan(rows(20_000), TrainOptions(**options), speed=each) for each in (fast, slow)
-        ]
-        assert outlines[0].seconds < outlines[1].seconds
-        assert replace(outlines[0], seconds=0.0) == replace(outlines[1], seconds=0.0)
-
-
-def test_the_speed_of_a_machine_is_measured_once(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(speed, "measure", lambda: USUAL._replace(entry=2.0))
-    assert speed.known().entry == 2.0
-    monkeypatch.setattr(speed, "measure", lambda: USUAL._replace(entry=3.0))
-    assert speed.known().entry == 2.0
-    (file,) = (tmp_path / "bigscreen").iterdir()
-    file.write_text(file.read_text().replace("2.0", "1.0"))  # changed by hand: measured again
-    assert speed.known().entry == 3.0 == speed.known().entry
-    monkeypatch.setenv("XDG_CACHE_HOME", "/proc/nowhere")  # not to be written to
-    assert speed.known().entry == 3.0
-
-
-def test_a_speed_is_the_processors_however_busy_the_machine_is():
-    assert speed._best(lambda: time.sleep(0.05)) < 2e7  # nanoseconds
-
-
-def test_a_speed_is_that_of_one_thread():
-    found = speed.measure()
-    assert all(0 < value < 1e4 for value in found)
-    assert found.product < found.product64 < found.entry
-
-
-def test_a_wide_linear_machine_is_not_one_of_many_landmarks():
-    """Its second moments are summed over rows, however many columns there are."""
-    linear = TrainOptions(kernel="linear", solver="newton", memory=2**34)
-    narrow, wide = (plan(rows(3000, d), linear).seconds for d in (2000, 2100))
-    assert narrow < wide < 1.5 * narrow
 
 
 def test_the_rows_that_features_are_made_of_are_counted():
@@ -307,3 +267,20 @@ def test_a_fit_that_one_process_does_leaves_the_workers_alone():
         assert alone.alone and not here.alone
         assert alone.solver == here.solver != "newton"
         assert alone.peak_bytes == here.peak_bytes + 2 * alone.worker_bytes
+
+
+def test_a_fit_is_planned_once(monkeypatch, tmp_path):
+    """From an estimator, whose features may need a folder, and of many fits."""
+    asked = []
+    for name in ("outline", "outline_exact"):
+        real = getattr(plan_module, name)
+        counted = lambda *args, real=real: asked.append(1) or real(*args)  # noqa: E731
+        monkeypatch.setattr(plan_module, name, counted)
+    X, y = rows(300, 5).X(0, 300), np.arange(300) % 3
+    small = {"n_components": 20, "work": tmp_path}
+    for machine in (SVC(), NystroemSVC(**small), NystroemSVC(features="stored", **small)):
+        machine.fit(X, y)
+        assert asked == [1], machine
+        asked.clear()
+    fit_many(NystroemSVC(**small), X, np.stack([y, y[::-1]], 1))
+    assert asked == [1]

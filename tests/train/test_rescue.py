@@ -15,7 +15,8 @@ from bigscreen.solvers.newton import near
 from bigscreen.train import rescue
 from bigscreen.train.many import Outcomes
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.run import plan, train_many
+from bigscreen.train.plan import plan
+from bigscreen.train.run import train_many
 
 HARD = TrainOptions(landmarks=40, gamma=2.0, C=1e4, tol=1e-5)
 """A Newton takes 40 to 60 passes, to just that gap."""

@@ -26,8 +26,8 @@ from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train import rescue
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import FEW_ROWS
-from bigscreen.train.run import plan
+from bigscreen.train.plan import plan
+from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.solve import solve
 
 HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")
@@ -121,7 +121,7 @@ def test_what_has_happened_is_told():
 
 @pytest.mark.parametrize("form", [np.asarray, sparse.csr_array], ids=["dense", "CSR"])
 def test_more_rows_than_pairs_are_for(form):
-    n = FEW_ROWS + 400
+    n = PLAN.few_rows + 400
     base = rows(n)
     X, y = form(base.X(0, n)), base.y(0, n)
     data = MemoryDataset(X, y, [0, 1])

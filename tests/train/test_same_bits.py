@@ -7,7 +7,8 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.run import plan_on, train
+from bigscreen.train.plan import plan_on
+from bigscreen.train.run import train
 
 WAYS = {
     "exact": {"exact": True, "gamma": 0.3},

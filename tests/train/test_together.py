@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,7 +21,9 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.train.job import STORED, TOGETHER
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.run import plan, train
+from bigscreen.train.plan import plan
+from bigscreen.train.plan_tuning import PLAN
+from bigscreen.train.run import train
 
 
 def rows(n=2400, classes=5, thin=False, weights=False, wide=True, apart=0.0):
@@ -43,7 +46,7 @@ def trained(data, fleet, report=None, together=32, **how):
     options = TrainOptions(**{"landmarks": 80, "gamma": 0.2, "tol": 1e-4, "C": 3.0, **how})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bigscreen.train.plan.MOST", together)
+        patch.setattr("bigscreen.train.plan.PLAN", replace(PLAN, max_together=together))
         return train(data, options, fleet, report)
 
 

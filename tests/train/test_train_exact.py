@@ -20,7 +20,8 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import geometry, make_kernel
 from bigscreen.model.model import Model
 from bigscreen.train.options import TrainOptions
-from bigscreen.train.run import plan, train
+from bigscreen.train.plan import plan
+from bigscreen.train.run import train
 
 GRID = {"shard_rows": 256, "chunk_rows": 128}
 SOLVERS = ["block", "pairs"]

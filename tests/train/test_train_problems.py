@@ -14,8 +14,9 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import Rbf
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
 from bigscreen.report.certificate import fit_record
+from bigscreen.train.plan import plan
 from bigscreen.train.problems import problems
-from bigscreen.train.run import plan, train
+from bigscreen.train.run import train
 
 ALL = ["c-svc", "nu-svc", "one-class", "lad", "svr", "quantile"]
 WEIGHTS = np.random.default_rng(7).integers(1, 4, 200) / 2.0

@@ -24,8 +24,8 @@ from bigscreen.train.folds import FoldsJob
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
 from bigscreen.train.path_stage import PATH_ROW_BYTES
+from bigscreen.train.plan import plan
 from bigscreen.train.problems import problems
-from bigscreen.train.run import plan
 from bigscreen.tune.bounds import accuracy
 from bigscreen.tune.options import Candidate, TuneOptions
 from bigscreen.tune.outcomes import Outcome, beaten

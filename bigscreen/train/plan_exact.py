@@ -1,0 +1,119 @@
+"""The outline of an exact kernel machine: how many columns of its kernel matrix memory can keep."""
+
+from __future__ import annotations
+
+from bigscreen.data.rows import Rows
+from bigscreen.kernels import vnni
+from bigscreen.kernels.standard import made_of_products
+from bigscreen.solvers.block.kernel_columns import PIECE
+from bigscreen.solvers.block.tuning import BlockTuning
+from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
+from bigscreen.train.plan_memory import Held, Plan, Request
+from bigscreen.train.plan_tuning import PLAN
+
+
+def outline_exact(data: Rows, request: Request) -> Plan:
+    """Say how many kernel columns can be kept; refuse what cannot fit."""
+    n, d, tuning = data.n_rows, data.n_features, request.tuning
+    pairs = has_pairs(request, n)
+    over_shards = request.once if pairs else request.over_shards
+    column = 4 * n
+    parts = _parts(data, request, pairs)
+    fixed = sum(parts.values(), request.once(0))
+    # Survivors hold the columns of a dead worker's shards, too.
+    room = int(request.room(fixed, not pairs))
+    if request.cluster and not pairs:
+        room = room * request.survivors // request.workers
+    share = int(tuning.cache_share * request.memory)
+    if not pairs:
+        share = worth_keeping(data, request.kernel, share)
+    cache = request.cache or max(min(share, room), min(tuning.min_columns, n) * column)
+    cache = min(cache, column * n)
+    refusal = None
+    if cache > room:
+        kept = over_shards(cache)
+        refusal = request.refusal(
+            fixed + kept,
+            {**parts, f"for {cache // column} kernel columns": kept},
+            "allow more memory, or "
+            + ("use landmarks" if request.cache is None else "give less of it to the cache"),
+        )
+    # Columns are kept as they are wanted: not all come to be.
+    held = cache if refusal else min(cache, int(tuning.computed_fraction * column * n))
+    peak = fixed + over_shards(held)
+    return Plan(
+        rows=n,
+        columns=d,
+        classifiers=request.classifiers(len(data.labels)),
+        landmarks=0,
+        data_bytes=int(n * data.row_bytes),
+        solver="pairs" if pairs else "block",
+        features="exact",
+        features_in_memory=False,
+        resident=1.0,
+        peak_bytes=int(peak.total),
+        worker_bytes=int(peak.each),
+        disk_bytes=0,
+        refusal=refusal,
+        cache_bytes=int(cache),
+        nearby_bytes=max(0, room - int(held)),
+        alone=request.idle > 0,
+    )
+
+
+def has_pairs(request: Request, n: int) -> bool:
+    """Whether an exact machine of n rows is solved by pairs, in one process."""
+    few = request.solver == "auto" and n <= request.tuning.few_rows
+    return few or request.solver == "pairs"
+
+
+def _parts(data: Rows, request: Request, pairs: bool) -> dict[str, Held]:
+    """What is held beside kernel columns."""
+    n, d, tuning = data.n_rows, data.n_features, request.tuning
+    over_shards = request.once if pairs else request.over_shards
+    rows = over_shards(int(n * (tuning.row_copies + pairs) * data.row_bytes))
+    if request.strategy == "one" and request.classifiers(len(data.labels)) > 1:
+        rows += request.once(tuning.label_copies * int(n * data.row_bytes))
+    states = over_shards(n * tuning.exact_shard_row_bytes)
+    states += request.once(n * tuning.exact_host_row_bytes)
+    # Of sparse rows also what has an entry for every feature, whether any row has it or not.
+    index = d if data.is_sparse else 0
+    wide = request.once(tuning.index_feature_bytes * index)
+    if pairs:
+        wide += request.once(tuning.pair_index_feature_bytes * index)
+        # What pairs compute at once.
+        work = request.everywhere(tuning.exact_tile_bytes)
+        work += request.once(min(WHOLE_MATRIX, 8 * n**2))
+    else:
+        shards = data.n_shards + 1
+        wide += request.over_shards(tuning.shard_index_feature_bytes * shards * index)
+        # The block's matrix, and while it grows that of a block of half as many rows.
+        block = min(BlockTuning().max_whole_block, n)
+        pieces = 4 * PIECE * min(n, data.shard_rows) + tuning.exact_tile_bytes
+        work = request.once(5 * block**2 + int(4 * block * data.row_bytes))
+        work += request.everywhere(pieces)
+    return {
+        "for the processes": request.base,
+        f"for {n} rows and what products need of them": rows,
+        "for their state": states,
+        f"for indices of {d} features": wide,
+        f"for a block and its columns ({request.workers} threads)": work,
+    }
+
+
+def worth_keeping(data: Rows, kernel: str, share: int) -> int:
+    """Bytes of ``share`` that kernel columns are worth: fewer where computing them is as quick."""
+    return min(share, PLAN.cheap_cache_bytes) if _is_cheap(data, kernel) else share
+
+
+def _is_cheap(data: Rows, kernel: str) -> bool:
+    """Whether kernel columns are computed about as fast as memory for them can be had."""
+    d = data.n_features
+    if data.is_sparse or not made_of_products(kernel) or d > PLAN.cheap_byte_columns:
+        return False
+    if d <= PLAN.cheap_columns:
+        return True
+    return vnni.available() and all(
+        vnni.grid_of(data.X(start, min(start + PLAN.byte_rows, stop))) is not None
+        for start, stop in {data.chunk(k) for k in (0, data.n_chunks // 2, data.n_chunks - 1)}
+    )

@@ -1,0 +1,323 @@
+"""The outline of a fit on features: its solver, where the features live, what stays in memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bigscreen.certify.sample import SAMPLE
+from bigscreen.data.layout import row_grid
+from bigscreen.data.rows import Rows
+from bigscreen.features.landmarks import choosing_bytes
+from bigscreen.features.nystrom import LARGE
+from bigscreen.solvers.newton.coordinator import ENTRIES, LARGE_ROWS, PART, PRODUCT_ROWS
+from bigscreen.solvers.newton.sampled import TILE_ROWS, TOGETHER
+from bigscreen.solvers.snacks.draws import HELD_BYTES
+from bigscreen.train.options import PROBLEMS, STOCHASTIC, coupled
+from bigscreen.train.plan_memory import Held, Plan, Request
+from bigscreen.train.plan_tuning import PLAN
+
+ALONE = ("cd", "pairs", "interior")
+"""Solvers that work in the coordinating process, whatever workers there are."""
+
+
+def outline(data: Rows, request: Request) -> Plan:
+    """Choose solver, features and what stays in memory; refuse what cannot fit."""
+    fit = _Fit(data, request)
+    fixed = fit.fixed
+    room = request.room(fixed.total, not fit.is_alone)
+    features = _features(fit, room)
+    stored = features == "stored"
+    feature_bytes = (8 if fit.solver == "interior" else 4) * fit.n * fit.m if stored else 0
+    in_memory = bool(feature_bytes) and not request.cluster
+    in_memory = in_memory and feature_bytes <= request.tuning.kept_share * room
+    resident, read = _kept_rows(fit, feature_bytes or fit.data_bytes, room)
+    together, more = _together(fit, fixed.total + read)
+    peak = fixed.total + read + more
+    if stored:
+        # Features are made of blocks of rows before any of the solver's memory is taken.
+        made = request.once(feature_bytes if in_memory else 0)
+        making = request.everywhere(_chunk_bytes(fit))
+        peak = peak.at_least(request.base + made + making)
+    spare = _spare(request, peak, fixed.copies)
+    if fit.solver == "newton" and features == "recomputed":
+        # The band's columns, in 16 bits, take what is left, and the place of gathered rows.
+        rows = LARGE_ROWS if fit.has_many else PRODUCT_ROWS
+        band = min(request.tuning.band_fraction * fit.n, rows * fit.m)
+        columns = max(0.0, min(spare, 2 * band * fit.m) - fixed.copies.total)
+        peak += request.over_shards(columns, reserve=False)
+    refusal = _refusal(fit, fixed, read, peak)
+    return Plan(
+        rows=fit.n,
+        columns=data.n_features,
+        classifiers=fit.classifiers,
+        landmarks=0 if request.is_linear else fit.m,
+        data_bytes=fit.data_bytes,
+        solver=fit.solver,
+        features=features,
+        features_in_memory=in_memory,
+        resident=resident,
+        peak_bytes=int(peak.at_least(fit.choosing).total),
+        worker_bytes=int(peak.at_least(fit.choosing).each),
+        disk_bytes=0 if in_memory else feature_bytes,
+        refusal=refusal,
+        cache_bytes=fit.cache,
+        together=together,
+        nearby_bytes=int(spare),
+        alone=request.idle > 0,
+    )
+
+
+@dataclass(frozen=True)
+class _Fixed:
+    """Bytes that a fit holds whatever rows are kept: of its columns, its rows' state, and so on."""
+
+    base: Held
+    columns: Held
+    states: Held
+    wide: Held
+    copies: Held
+
+    @property
+    def total(self) -> Held:
+        return self.base + self.columns + self.states + self.wide + self.copies
+
+
+class _Fit:
+    """The fit that is outlined: n rows of m columns, its solver, and the memory these take."""
+
+    def __init__(self, data: Rows, request: Request) -> None:
+        self.data, self.request, self.tuning = data, request, request.tuning
+        self.n = data.n_rows
+        self.m = data.n_features if request.is_linear else request.landmarks
+        self.solver = choose_solver(request, self.n, self.m)
+        self.is_alone = self.solver in ALONE
+        self.classifiers = request.classifiers(len(data.labels))
+        self.data_bytes = int(self.n * data.row_bytes)
+        self.square = 8 * (self.m + 1) ** 2
+        large = not request.is_linear and self.m > LARGE
+        self.has_many = self.solver == "newton" and large and request.features != "stored"
+        """Whether landmarks are so many that their second moments are sampled."""
+        # Pair steps keep rows of the matrix of products between the rows.
+        cache = min(request.cache or self.tuning.pair_cache_bytes, 4 * self.n**2)
+        self.cache = cache if self.solver == "pairs" else 0
+
+    @property
+    def fixed(self) -> _Fixed:
+        """What is held whatever rows are kept."""
+        request, gathered = self.request, self.tuning.gathered_copies * self.gathered
+        over_shards = request.once if self.is_alone else request.over_shards
+        # On a cluster gathered rows are on their way in the workers, and here.
+        copies = request.once(gathered)
+        if request.cluster:
+            copies += request.over_shards(gathered)
+        return _Fixed(
+            request.base,
+            self._work + self._tiles,
+            over_shards(self.n * self.tuning.row_bytes) + request.once(self.cache),
+            self._wide,
+            copies,
+        )
+
+    @property
+    def gathered(self) -> int:
+        """Bytes of the rows gathered for Newton's local steps."""
+        if self.solver != "newton" or self.m < 64 or self.has_many:
+            return 0
+        return int(min(4 * ENTRIES, 4 * PART * self.n * self.m))
+
+    @property
+    def _work(self) -> Held:
+        """Matrices of a size that the columns have."""
+        request, square = self.request, self.square
+        if self.solver == "interior":
+            return request.once(interior_bytes(self.n, self.m))
+        if self.solver in STOCHASTIC and not request.is_linear:
+            return request.once(square)  # T in either precision, and the machines that are tried
+        if self.solver != "newton":
+            return request.once(0)
+        if self.has_many:
+            # T in float64, in every process, and a Hessian in float32; tiles of its sample.
+            sampled = int(square * TOGETHER**2 / 2) + 3 * 4 * TILE_ROWS * self.m
+            closing = self.tuning.closing_feature_bytes * SAMPLE * self.m
+            work = request.once(square + sampled + closing)
+            return work + request.everywhere(square if request.cluster else 0)
+        # The coordinator's moments and Hessian; every thread's; the factor of every process.
+        own = request.everywhere(square * (5 if request.cluster else 1))
+        return request.once(4 * square) + own
+
+    @property
+    def _tiles(self) -> Held:
+        """What threads compute at once."""
+        each = self.tuning.descent_bytes if self.solver == "cd" else self.tuning.tile_bytes
+        if self.solver == "newton":
+            each = 2048 * (self.m + 1) * (4 + 4)
+        return self.request.everywhere(each)
+
+    @property
+    def _wide(self) -> Held:
+        """What has an entry for every feature, whether any row has it or not."""
+        request, d = self.request, self.data.n_features
+        if request.is_linear:
+            return request.once(self.tuning.vectors * 8 * d) + request.everywhere(8 * d)
+        index = self.tuning.index_feature_bytes * d if self.data.is_sparse else 0
+        return request.everywhere(index) if request.cluster else request.once(index)
+
+    @property
+    def choosing(self) -> Held:
+        """What the choice of landmarks takes, before there is anything else."""
+        request = self.request
+        if request.is_linear:
+            return request.base
+        bytes_ = choosing_bytes(request.sampling, self.n, self.m, self.data.row_bytes)
+        return request.base + request.once(bytes_)
+
+
+def choose_solver(request: Request, n: int, m: int) -> str:
+    """Newton while its m x m algebra is small beside a pass, else coordinate descent.
+
+    Descent only where variables can move alone. An interior point if rows are few: steps over a
+    smoothed loss, or on single rows, can be endless there (measured: 45 to 6,000 rows of 30 to
+    1,200 columns).
+    """
+    tuning, linear = request.tuning, request.is_linear
+    if request.solver != "auto":
+        return request.solver
+    # (Features that are to be computed again are a Newton's.)
+    own = linear or request.features in ("auto", "stored")
+    if own and not PROBLEMS[request.problem].squared:
+        rows = tuning.interior_rows_close if request.is_close else tuning.interior_rows
+        if n < rows * m and m <= tuning.max_columns and _interior_is_quick(n, m):
+            return "interior"
+    if coupled(request.problem, request.intercept):
+        return "newton"
+    if not linear and n >= tuning.newton_rows * m:
+        return "newton"  # features of so many rows are dearer than all the rest
+    return "newton" if m <= tuning.max_columns and (n >= 2 * m or not linear) else "cd"
+
+
+def interior_fits(n: int, m: int, room: float) -> bool:
+    """Whether an interior point could solve n rows of m columns soon, in so many bytes."""
+    return _interior_is_quick(n, m) and interior_bytes(n, m) <= room
+
+
+def interior_bytes(n: int, m: int) -> int:
+    """Bytes of an interior point: float64 copies of n rows of m columns, and a system's matrix."""
+    return 8 * (PLAN.interior_copies * n * m + 3 * min(n, m) ** 2)
+
+
+def _interior_is_quick(n: int, m: int) -> bool:
+    return float(n) * m * min(n, m) <= PLAN.max_interior_work
+
+
+def _features(fit: _Fit, room: float) -> str:
+    """Where features are: stored, which takes products of n m^2 once, or recomputed in each pass.
+
+    The cheaper one, in nanoseconds a feature. Stored features that memory cannot hold are read in
+    each pass; a close gap takes the features of some 16 m rows more a pass, if they are recomputed.
+    """
+    request, tuning, data, n, m = fit.request, fit.tuning, fit.data, fit.n, fit.m
+    if request.is_linear:
+        return "raw"
+    if fit.solver in ALONE:
+        return "stored"
+    if request.features != "auto":
+        return request.features
+    many = fit.solver == "newton" and m > LARGE
+    cost = tuning.many_landmarks if many else tuning.few_landmarks
+    # A CSR entry costs about four dense ones; a row holds row_bytes / 8 of them.
+    entry = 0.6 + 0.02 * data.row_bytes / (2 if data.is_sparse else 4)
+    kept = max(0.0, tuning.kept_share * room - _block_bytes(request)) / (4 * n * m)
+    read = cost.passes * tuning.read + tuning.read_again * (1.0 - min(1.0, kept))
+    algebra = m**2 / n
+    stored = entry + cost.projection * m
+    stored += fit.classifiers * (read + cost.stored_algebra * algebra)
+    recomputed = cost.passes * entry
+    if many or request.is_close and n < tuning.rows_per_landmark * m:
+        recomputed += cost.recomputed_algebra * algebra
+    return "stored" if stored < fit.classifiers * recomputed else "recomputed"
+
+
+def _kept_rows(fit: _Fit, passed_over: int, room: float) -> tuple[float, Held]:
+    """The part of the rows, or of their features, that stays in memory; and bytes they take."""
+    request, room = fit.request, fit.tuning.kept_share * room
+    if passed_over <= room or fit.solver == "pairs":
+        if fit.is_alone:
+            return 1.0, request.once(float(passed_over))
+        return 1.0, request.over_shards(float(passed_over), reserve=False)
+    blocks = _block_bytes(request)
+    kept = max(0.0, room - blocks) if fit.solver == "newton" else 0.0
+    resident = kept / passed_over
+    if fit.solver in STOCHASTIC:
+        kept = min(passed_over, max(blocks, HELD_BYTES)) - blocks
+    each = request.everywhere(fit.tuning.block_bytes)
+    return resident, each + request.over_shards(kept, reserve=False)
+
+
+def _together(fit: _Fit, held: Held) -> tuple[int, Held]:
+    """How many classifiers are solved at once, and what all but one of them take."""
+    request, tuning, square = fit.request, fit.tuning, fit.square
+    # Each has moments and their sums, gathered rows, and the rows' state.
+    own = request.once(square // 2)
+    if not fit.has_many:
+        own = request.once(square * tuning.moments) + request.everywhere(square)
+    own += request.once(tuning.gathered_copies * fit.gathered)
+    own += request.over_shards(fit.n * tuning.row_bytes)
+    more = 0
+    if fit.solver == "newton" and fit.classifiers > 1:
+        left = request.room(held, False) / own.total
+        if request.cluster:
+            left = min(left, (request.worker_limit - held.each) / own.each)
+        more = min(fit.classifiers - 1, tuning.max_together - 1, max(0, int(left)))
+    return 1 + more, own.times(more)
+
+
+def _block_bytes(request: Request) -> int:
+    return request.workers * request.tuning.block_bytes
+
+
+def _chunk_bytes(fit: _Fit) -> float:
+    """Bytes of a thread that makes a chunk of features: its rows, a tile of them in float64.
+
+    Features that are made stand twice: some wait to be taken.
+    """
+    row_bytes, m = fit.data.row_bytes, fit.m
+    rows = min(row_grid(fit.n, 4 * m)[1], fit.data.shard_rows)
+    tile = min(rows, fit.tuning.made_rows) * (2 * 8 * m + 2 * row_bytes)
+    return rows * (row_bytes + 2 * 4 * m) + tile
+
+
+def _spare(request: Request, peak: Held, copies: Held) -> float:
+    """Bytes that steps may take, in all workers together, or in the coordinating process instead.
+
+    What gathered rows take at other times is among them.
+    """
+    spare = max(0.0, request.memory - peak.total) + copies.total
+    if request.cluster:
+        left = max(0.0, request.worker_limit - peak.each) + copies.each
+        spare = min(spare, request.survivors * left)
+    return spare
+
+
+def _refusal(fit: _Fit, fixed: _Fixed, read: Held, peak: Held) -> str | None:
+    """Why it cannot run in the memory allowed, with the arithmetic; None if it can."""
+    request, refusal = fit.request, None
+    if peak.total < fit.choosing.total:
+        choosing = request.once(fit.choosing.own - fixed.base.own)
+        refusal = request.refusal(
+            fit.choosing,
+            {"for the processes": fixed.base, f"to choose {fit.m} landmarks": choosing},
+            "allow more memory, use fewer landmarks, or sampling uniform",
+        )
+    # But for pair steps nothing is resident here: what would be kept fits by definition.
+    instead = "use solver cd" if request.is_linear else "use fewer landmarks"
+    return refusal or request.refusal(
+        peak,
+        {
+            "for the processes": fixed.base,
+            f"for {fit.m} columns ({request.workers} threads)": fixed.columns + fixed.copies,
+            f"for the state of {fit.n} rows": fixed.states,
+            f"for vectors of {fit.data.n_features} features": fixed.wide,
+            "for blocks of rows as they are read": read,
+        },
+        f"allow more memory, or {instead}" if fit.solver == "newton" else "allow more memory",
+    )
