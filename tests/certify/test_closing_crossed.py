@@ -7,9 +7,8 @@ import pytest
 from block_world import quiet
 from contracts import rows
 
-from bigscreen.certify import exact as closing_crossed
-from bigscreen.certify import exact as closing_exact
-from bigscreen.certify.exact import Crossed, Noise, ScoreProgram, close_exact
+from bigscreen.certify.exact import ExactTuning, close_exact
+from bigscreen.certify.scores import Crossed, Noise, ScoreProgram, TileTuning
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.given import Custom
@@ -38,11 +37,10 @@ def program(kernel="rbf", sparse_rows=False, n=150, dtype=np.float64):
 @pytest.mark.parametrize("wanted", [1, 16, 47, 120])
 @pytest.mark.parametrize("sparse_rows", [False, True])
 @pytest.mark.parametrize("kernel", ["rbf", "polynomial", "laplacian", "linear"])
-def test_scores_and_bands(kernel, sparse_rows, wanted, monkeypatch):
-    monkeypatch.setattr(closing_crossed, "PART", 16)
+def test_scores_and_bands(kernel, sparse_rows, wanted):
     one = program(kernel, sparse_rows)
     places = np.sort(np.random.default_rng(wanted).permutation(120)[:wanted])
-    crossed = Crossed(one, places)
+    crossed = Crossed(one, places, 16)
     scores, band = crossed.total([crossed(task) for task in crossed.tasks])
     parts = [one(part) for part in np.split(one.support.ids[places], wanted) if len(part)]
     want = [np.concatenate(each) for each in zip(*parts, strict=True)]
@@ -50,8 +48,7 @@ def test_scores_and_bands(kernel, sparse_rows, wanted, monkeypatch):
     np.testing.assert_allclose(band, want[1], rtol=1e-6)
 
 
-def test_entries_between_rows_wanted_are_computed_once(monkeypatch):
-    monkeypatch.setattr(closing_crossed, "PART", 16)
+def test_entries_between_rows_wanted_are_computed_once():
     one, counted = program(), []
 
     class Counting(type(one.kernel)):
@@ -59,7 +56,7 @@ def test_entries_between_rows_wanted_are_computed_once(monkeypatch):
             counted.append(len(A) * len(B))
             return super().block(A, B, out, dtype)
 
-    crossed = Crossed(replace(one, kernel=Counting(0.2)), np.arange(96))
+    crossed = Crossed(replace(one, kernel=Counting(0.2)), np.arange(96), 16)
     crossed.total([crossed(task) for task in crossed.tasks])
     # Six parts: their squares and the half between them, and the 24 other rows' columns.
     assert sum(counted) == 16 * 16 * (6 + 15) + 96 * 24
@@ -73,23 +70,23 @@ def test_the_certificate_is_the_same(intercept, certify, fleet, monkeypatch):
     dual = problem.dual(data.y(0, 200), data.weights(0, 200))
     alpha = dual.feasible(dual.hi * np.clip(rng.normal(0.3, 0.4, 200), 0, 1))
     point = Point(np.empty(0), np.empty(0), np.nan, np.nan, np.nan, True, alpha=alpha)
-    monkeypatch.setattr(closing_exact, "ROUNDING_PART", 1e-9)
-    plain = close_exact(design, problem, point, fleet, certify)
-    monkeypatch.setattr(closing_crossed, "PART", 16)
-    monkeypatch.setattr(closing_crossed, "CROSSED_ROWS", 20)
+    tuning = ExactTuning(mended_share=1e-9)
+    plain = close_exact(design, problem, point, fleet, certify, tuning=tuning)
+    tuning = replace(tuning, tiles=TileTuning(part_rows=16, crossed_rows=20))
     seen, call = [], Crossed.__call__
     monkeypatch.setattr(Crossed, "__call__", lambda s, task: seen.append(task) or call(s, task))
-    found = close_exact(design, problem, point, fleet, certify)
+    found = close_exact(design, problem, point, fleet, certify, tuning=tuning)
     assert len(seen) > 2
     for name in ("primal", "dual", "gap"):
         assert getattr(found, name) == pytest.approx(getattr(plain, name), rel=1e-11)
     assert found.rounding_bound == pytest.approx(plain.rounding_bound, rel=1e-4)
     with Inline(3) as other:
-        assert close_exact(design, problem, point, other, certify) == found
+        assert close_exact(design, problem, point, other, certify, tuning=tuning) == found
 
 
 def test_a_kernel_that_may_not_be_symmetric_is_computed_whole():
     one = program()
-    assert Crossed.worth(one, 10**6) and not Crossed.worth(one, 10)
+    usual = TileTuning()
+    assert Crossed.worth(one, 10**6, usual) and not Crossed.worth(one, 10, usual)
     custom = Custom(lambda A, B: A @ B.T)
-    assert not Crossed.worth(replace(one, kernel=custom), 10**6)
+    assert not Crossed.worth(replace(one, kernel=custom), 10**6, usual)
