@@ -27,7 +27,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from bigscreen.model.ledger import DualPoint
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import Dual, Mu
 from bigscreen.problems.dual_sums import (
@@ -39,7 +41,9 @@ from bigscreen.problems.dual_sums import (
     plain,
     slack,
 )
+from bigscreen.problems.point import Certificate, relative
 from bigscreen.problems.violation import unit, violation
+from bigscreen.screening.dynamic import farthest
 
 SUM_ERROR = 16 * 2.0**-53
 """Relative error of the sums of `prove`, as a part of their terms' sizes: four roundings of a term,
@@ -145,6 +149,59 @@ def prove(
         dual_rounding=dual_doubt + summed,
         doubts=doubts,
     )
+
+
+class Rounding(NamedTuple):
+    """How far rounding can have moved the gap, P and D.
+
+    ``sums``: the part of the gap's that float64 sums have done, whatever was summed.
+    """
+
+    gap: float
+    primal: float
+    dual: float
+    sums: float
+
+
+@dataclass(frozen=True)
+class Pair:
+    """P(w, mu) and D(alpha) of a w and an alpha that are apart, by ``||w - w(alpha)||``."""
+
+    primal: float
+    dual: float
+    rounding: Rounding
+    apart: float
+
+    @property
+    def gap(self) -> float:
+        """P - D."""
+        return self.primal - self.dual
+
+    @property
+    def radius(self) -> float:
+        """How far from w the optimal w* can be."""
+        rounding = self.rounding.gap
+        return farthest(max(self.gap, 0.0) + rounding, self.apart, rounding)
+
+    def dual_point(
+        self, coef: FloatArray, offset: float, listed: list[tuple[NDArray[np.int64], FloatArray]]
+    ) -> DualPoint:
+        """The dual point that a ledger keeps; ``listed``: (places, alpha) of rows, by shard."""
+        places, alpha = (np.concatenate(part) for part in zip(*listed, strict=True))
+        return DualPoint(coef, offset, self.apart, places, alpha)
+
+    def certificate(self, **stated: Any) -> Certificate:
+        """The certificate, with the other fields as they are given."""
+        return Certificate(
+            primal=self.primal,
+            dual=self.dual,
+            gap=self.gap,
+            relative_gap=relative(self.gap, self.primal),
+            rounding_bound=self.rounding.gap,
+            primal_rounding=self.rounding.primal,
+            dual_rounding=self.rounding.dual,
+            **stated,
+        ).checked()
 
 
 def stationary(

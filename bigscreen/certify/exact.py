@@ -22,7 +22,6 @@ from bigscreen.certify.scores import (
     Proved,
     ScoreProgram,
     ScoreSource,
-    TileTuning,
 )
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
@@ -50,7 +49,6 @@ class ExactTuning:
     mended_share: float = 0.05
     moved_share: float = 1.0
     carried_factor: int = 2
-    tiles: TileTuning = TileTuning()
 
 
 TUNING = ExactTuning()
@@ -127,7 +125,7 @@ def scored(
         dtype = square.dtype
     coef, constant = dual.sign * alpha, problem.intercept == "constant"
     program = ScoreProgram.of(design, coef, dtype)
-    tiles = KernelTiles(program, fleet, constant, tuning.tiles)
+    tiles = KernelTiles(program, fleet, constant)
     source: ScoreSource = tiles if square is None else EntriesAtHand(program, square, constant)
     if near is not None:
         factor, moved = nearest(near.coef, coef)

@@ -6,9 +6,8 @@ it is asked for, with their bands; `certify.exact` asks, and asks again in float
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,25 +19,12 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import FLOAT64, Kernel, phi_norms
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Square, alike, spread, sums
-from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.multiples import ULPS
-from bigscreen.numerics.rows import FloatArray, njit
+from bigscreen.numerics.rows import FloatArray
 
 SCORE_ERROR = 2.0**-51
 """What the float64 sum of a score is off, as a part of its terms' size times their number's root:
 partial sums err at random."""
-
-
-@dataclass(frozen=True)
-class TileTuning:
-    """How kernel entries between support rows are used in both directions.
-
-    ``part_rows``: support rows that one task computes with all that come after them.
-    ``crossed_rows``: support rows from which the entries saved tell.
-    """
-
-    part_rows: int = 1024
-    crossed_rows: int = 2048
 
 
 class Scored(NamedTuple):
@@ -69,7 +55,6 @@ class KernelTiles:
     program: ScoreProgram
     fleet: Fleet
     constant: bool
-    tuning: TileTuning = TileTuning()
 
     @property
     def wide(self) -> KernelTiles:
@@ -78,24 +63,11 @@ class KernelTiles:
 
     def __call__(self, rows: NDArray[np.int64]) -> Scored:
         """See `ScoreSource`."""
-        program, data, ids = self.program, self.program.data, self.program.support.ids
-        assert ids is not None
-        scores, bands = np.empty(len(rows)), np.empty(len(rows))
-        left = np.ones(len(rows), np.bool_)
-        own = np.flatnonzero(np.isin(ids, rows))
-        if Crossed.worth(program, len(own), self.tuning):
-            crossed, at = (
-                Crossed(program, own, self.tuning.part_rows),
-                np.searchsorted(rows, ids[own]),
-            )
-            scores[at], bands[at] = crossed.total(self.fleet.each(crossed, crossed.tasks))
-            left[at] = False
-        places = np.flatnonzero(left)
-        ends = np.searchsorted(rows[places], [data.shard(s)[1] for s in range(data.n_shards)])
-        parts = [part for part in np.split(places, ends[:-1]) if len(part)]
-        found = self.fleet.each(program, [rows[part] for part in parts])
-        for part, (values, errors) in zip(parts, found, strict=True):
-            scores[part], bands[part] = values, errors
+        program, data = self.program, self.program.data
+        ends = np.searchsorted(rows, [data.shard(s)[1] for s in range(data.n_shards)])
+        parts = [part for part in np.split(rows, ends[:-1]) if len(part)]
+        found = [np.empty((2, 0)), *self.fleet.each(program, parts)]
+        scores, bands = (np.concatenate(each) for each in zip(*found, strict=True))
         return Scored(*program.with_constant(scores, bands, self.constant), program.wide)
 
 
@@ -301,84 +273,3 @@ class ScoreProgram:
     def _relative(self, sqnorms: FloatArray) -> FloatArray | None:
         longest = float(np.max(self.support.sqnorms))
         return self.kernel.relative_error(sqnorms, longest, self.data.n_features)
-
-
-@dataclass(frozen=True)
-class Crossed:
-    """Runs anywhere: what one part of some support rows and the rows after it add to the scores.
-
-    The support is taken in another order: ``places``, the rows whose scores are wanted, and the
-    others. A task is the place where a part begins there; it computes its rows' entries with the
-    part itself and all that follows, and those of rows wanted are used in both directions.
-    """
-
-    program: ScoreProgram
-    places: NDArray[np.int64]
-    part_rows: int = TileTuning.part_rows
-
-    @staticmethod
-    def worth(program: ScoreProgram, count: int, tuning: TileTuning) -> bool:
-        """Whether to take this way for so many support rows."""
-        # A kernel that somebody else computes might not be symmetric.
-        return isinstance(program.kernel, Compiled) and count >= tuning.crossed_rows
-
-    @property
-    def order(self) -> NDArray[np.int64]:
-        others = np.ones(len(self.program.support), np.bool_)
-        others[self.places] = False
-        return np.concatenate([self.places, np.flatnonzero(others)])
-
-    @property
-    def tasks(self) -> range:
-        return range(0, len(self.places), self.part_rows)
-
-    def __call__(self, start: int) -> FloatArray:
-        """Sums (2, places from start on) of coefficients' and of spreads' entries."""
-        program, order, n = self.program, self.order, len(self.places)
-        part = self.part_rows
-        X, end = program.support.X, min(start + part, n)
-        own, sums = order[start:end], np.zeros((2, n - start))
-        weights = np.stack([program.coef, program.noise.spread])
-        room: NDArray[Any] = np.empty(part * part, program.dtype)
-        edges = [*range(start, n, part), *range(n, len(order), part), len(order)]
-        rows = Operand(X[own])
-        for a, b in zip(edges, edges[1:], strict=False):
-            columns = order[a:b]
-            out = room[: len(own) * len(columns)].reshape(len(own), len(columns))
-            tile = program.kernel.block(rows, Operand(X[columns]), out=out, dtype=program.dtype)
-            there = np.ascontiguousarray(weights[:, columns])
-            back = sums[:, a - start : b - start] if start < a < n else None
-            add(tile, weights[:, own], there, sums[:, : len(own)], back)
-        return sums
-
-    def total(self, parts: Iterable[FloatArray]) -> tuple[FloatArray, FloatArray]:
-        """(score, band) of the rows wanted, from what all tasks returned, in their order."""
-        sums = np.zeros((2, len(self.places)))
-        for start, part in zip(self.tasks, parts, strict=True):
-            sums[:, start:] += part
-        rows = self.program.support.part(self.places)
-        return sums[0], self.program.banded(rows, sums[0], sums[1])
-
-
-@njit(cache=True, nogil=True, fastmath={"contract", "reassoc", "nsz"})
-def add(
-    tile: NDArray[Any],
-    own: FloatArray,
-    there: FloatArray,
-    sums: FloatArray,
-    back: FloatArray | None,
-) -> None:
-    """``sums += there tile'``, and ``back += own tile`` if there is a back; two rows each."""
-    for i in range(len(tile)):
-        row, one, two = tile[i], 0.0, 0.0
-        c, s = there[0], there[1]
-        for j in range(len(row)):
-            one += c[j] * row[j]
-            two += s[j] * row[j]
-        sums[0, i] += one
-        sums[1, i] += two
-        if back is not None:
-            a, b, first, second = own[0, i], own[1, i], back[0], back[1]
-            for j in range(len(row)):
-                first[j] += a * row[j]
-                second[j] += b * row[j]
