@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.certificate import Pair, Rounding, hides_gap
+from bigscreen.certify.certificate import Pair, Rounding, certified, hides_gap
 from bigscreen.certify.columns import TUNING
 from bigscreen.certify.explicit import UNIT_ROUNDOFF, score_doubt, score_sum_error
 from bigscreen.certify.ledger import Evidence, in_float32, listed
@@ -236,7 +236,8 @@ class Beside:
             pair.dual_point(design.coef(own_w_alpha), offset, sums.alpha),
             shortened=True,
         )
-        return pair.certificate(
+        return certified(
+            *(pair.primal, pair.dual, pair.gap, pair.rounding),
             certified_in=known.certified_in,
             rows=data.n_rows,
             support=sums.support,

@@ -56,6 +56,34 @@ def hides_gap(rounding: float, gap: float, share: float) -> bool:
     return rounding > share * max(gap, 0.0)
 
 
+class Rounding(NamedTuple):
+    """How far rounding can have moved the gap, P and D.
+
+    ``sums``: the part of the gap's that float64 sums have done, whatever was summed.
+    """
+
+    gap: float
+    primal: float
+    dual: float
+    sums: float = 0.0
+
+
+def certified(
+    primal: float, dual: float, gap: float, rounding: Rounding, **how: Any
+) -> Certificate:
+    """The certificate of these numbers; ``how`` holds the fields that say how it came about."""
+    return Certificate(
+        primal=primal,
+        dual=dual,
+        gap=gap,
+        relative_gap=relative(gap, primal),
+        rounding_bound=rounding.gap,
+        primal_rounding=rounding.primal,
+        dual_rounding=rounding.dual,
+        **how,
+    ).checked()
+
+
 class Norm(NamedTuple):
     """``||w(alpha)||^2`` where w itself is known, and a bound on its error."""
 
@@ -75,8 +103,7 @@ class Proof:
         ``||w(alpha)||^2``.
     primal, dual, gap : float
         ``P(w(alpha), mu)``, D(alpha) and the Frank-Wolfe gap; ``primal`` is the sum of the others.
-    rounding, primal_rounding, dual_rounding : float
-        Bounds on how far rounding can have moved ``gap``, ``primal`` and ``dual``.
+    rounding : Rounding
     doubts : float64 (rows,)
         How far each row's band can have moved the gap.
     """
@@ -86,9 +113,7 @@ class Proof:
     primal: float
     dual: float
     gap: float
-    rounding: float
-    primal_rounding: float
-    dual_rounding: float
+    rounding: Rounding
     doubts: FloatArray
 
 
@@ -144,23 +169,9 @@ def prove(
         primal=value + gap,
         dual=value,
         gap=gap,
-        rounding=doubt + summed,
-        primal_rounding=primal_doubt + summed,
-        dual_rounding=dual_doubt + summed,
+        rounding=Rounding(doubt + summed, primal_doubt + summed, dual_doubt + summed, summed),
         doubts=doubts,
     )
-
-
-class Rounding(NamedTuple):
-    """How far rounding can have moved the gap, P and D.
-
-    ``sums``: the part of the gap's that float64 sums have done, whatever was summed.
-    """
-
-    gap: float
-    primal: float
-    dual: float
-    sums: float
 
 
 @dataclass(frozen=True)
@@ -189,19 +200,6 @@ class Pair:
         """The dual point that a ledger keeps; ``listed``: (places, alpha) of rows, by shard."""
         places, alpha = (np.concatenate(part) for part in zip(*listed, strict=True))
         return DualPoint(coef, offset, self.apart, places, alpha)
-
-    def certificate(self, **stated: Any) -> Certificate:
-        """The certificate, with the other fields as they are given."""
-        return Certificate(
-            primal=self.primal,
-            dual=self.dual,
-            gap=self.gap,
-            relative_gap=relative(self.gap, self.primal),
-            rounding_bound=self.rounding.gap,
-            primal_rounding=self.rounding.primal,
-            dual_rounding=self.rounding.dual,
-            **stated,
-        ).checked()
 
 
 def stationary(

@@ -60,28 +60,13 @@ TUNING = ColumnTuning()
 class Sums:
     """What rows add to a closing pass; sums of shards are added in the order of the shards.
 
-    Attributes
-    ----------
-    loss : float
-        P's losses.
-    steep, bend : float
-        How far an error e of every score moves the losses: ``steep e + bend e^2 / 2``.
-    rows, support : float
-        Rows, and those whose alpha is not 0.
-    left : float
-        What an error of every score moves the gap by, where rows are not exact.
-    sizes : float64 (parts,)
-        ``sum |alpha|`` of every part of a mixture.
-    values, vectors : float64 (parts, terms), (parts, terms, m + extras)
-        Of every part the sums of its `Terms`.
-    sample : Sample
-        What float64 columns of some rows would have changed.
-    kinks : list
-        By shard the `Kinks` of P near the multiplier of every group.
-    scores : list of arrays
-        By shard the scores of all rows; in the end float32, if they are kept.
-    alpha : list of arrays
-        By shard alpha of all rows; in the end (places, values) of rows that a ledger lists.
+    ``loss``: P's losses, which an error e of every score moves by ``steep e + bend e^2 / 2``.
+    ``rows``, ``support``: rows, and those whose alpha is not 0. ``left``: what an error of every
+    score moves the gap by where rows are not exact. By part of a mixture ``sizes``, its
+    ``sum |alpha|``; ``values``, the sums of its `Terms`; ``vectors`` (parts, terms, m + extras),
+    its ``sum s alpha [c, border]``. By shard ``kinks`` of P near the multiplier of every group; the
+    ``scores`` of all rows, in the end float32 if they are kept; ``alpha``, in the end (places,
+    values) of rows that a ledger lists.
     """
 
     sizes: FloatArray
@@ -104,9 +89,9 @@ class Sums:
 
 
 class Tile(NamedTuple):
-    """Some rows of a shard: their places, their columns, and the columns that alpha is read off.
+    """Rows of a shard: their places, their columns, and the columns that alpha is read off.
 
-    ``exact``: gives float64 columns of some of them; None: there are no better ones.
+    ``exact`` gives float64 columns of some of them; None: there are no better ones.
     """
 
     rows: slice
@@ -119,23 +104,11 @@ class Tile(NamedTuple):
 class ColumnPass:
     """Runs anywhere: one shard's part of the certificate of a point.
 
-    Parameters
-    ----------
-    solved, summed : Design
-        What alpha is read off, and whose columns are summed.
-    source : Design or None
-        The kernel design behind stored features.
-    dtype : type
-        Of the columns' entries.
-    coef, true_coef : float64 (m,)
-        The point's coefficients of the columns, and those of the kernel design's, if there is one.
-    mu : the multiplier of P
-    keep : bool
-        Whether to keep what a ledger is made of.
-    margin : float
-        Rows no farther than this from their hinge point get float64 columns; 0: none.
-    digits : bool
-        Whether all rows that are part of a sum do.
+    Alpha is read off the columns of ``solved``, and those of ``summed`` are summed, with entries of
+    ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and ``true_coef``
+    are the point's coefficients of the summed columns and of the kernel's. Rows no farther than
+    ``margin`` from their hinge point get float64 columns (0: none); ``digits``: so do all rows that
+    are part of a sum. ``keep``: keep what a ledger is made of.
     """
 
     solved: Design

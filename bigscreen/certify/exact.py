@@ -7,13 +7,13 @@ float64.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.certificate import Proof, hides_gap, prove, stationary
+from bigscreen.certify.certificate import Proof, certified, hides_gap, prove, stationary
 from bigscreen.certify.ledger import Evidence
 from bigscreen.certify.scores import (
     Carried,
@@ -31,7 +31,7 @@ from bigscreen.numerics.multiples import nearest
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.dual_sums import Arrays, arrays
-from bigscreen.problems.point import Certificate, Point, relative
+from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import Problem
 
 
@@ -243,29 +243,29 @@ class ScoredRows:
 
     def certificate(self, keep: bool = False) -> Certificate:
         """The certificate; ``keep``: with what a ledger is made of."""
-        proof, coupled = self.proof, self.dual.coupling is not None
-        offset = self.problem.offset(proof.mu)
+        proof, dual, alpha = self.proof, self.dual, self.alpha
+        primal, gap, rounding = proof.primal, proof.gap, proof.rounding
+        offset, left, evidence = self.problem.offset(proof.mu), None, None
         if self.problem.intercept == "constant":
-            offset = float((self.dual.sign * self.alpha).sum())
-        found = Certificate(
-            primal=proof.primal,
-            dual=proof.dual,
-            gap=proof.gap,
-            relative_gap=relative(proof.gap, proof.primal),
-            rounding_bound=proof.rounding,
-            primal_rounding=proof.primal_rounding,
-            dual_rounding=proof.dual_rounding,
-            certified_in=self.certified_in,
-            rows=len(self.dual),
-            support=int(np.count_nonzero(self.alpha)),
-            intercept=offset,
-            multiplier=tuple(np.atleast_1d(proof.mu).tolist()) if coupled else (),
-        )
+            offset = float((dual.sign * alpha).sum())
         if not self.definite:
-            left, rounding = stationary(self.dual, self.alpha, self.scores, self.bands)
-            found = replace(found, primal=np.nan, gap=np.nan, relative_gap=np.nan, psd=False)
-            return replace(found, violation=left, rounding_bound=rounding).checked()
-        if keep:
-            radius = float(np.sqrt(proof.gap + proof.rounding))  # w is w(alpha) itself
-            found = replace(found, evidence=Evidence(self.scores, self.bands, radius))
-        return found.checked()
+            left, doubt = stationary(dual, alpha, self.scores, self.bands)
+            primal = gap = np.nan
+            rounding = rounding._replace(gap=doubt)
+        elif keep:
+            radius = float(np.sqrt(gap + rounding.gap))  # w is w(alpha) itself
+            evidence = Evidence(self.scores, self.bands, radius)
+        return certified(
+            primal,
+            proof.dual,
+            gap,
+            rounding,
+            certified_in=self.certified_in,
+            rows=len(dual),
+            support=int(np.count_nonzero(alpha)),
+            intercept=offset,
+            multiplier=() if dual.coupling is None else tuple(np.atleast_1d(proof.mu).tolist()),
+            psd=self.definite,
+            violation=left,
+            evidence=evidence,
+        )

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from bigscreen.certify.certificate import Pair, Rounding, hides_gap
+from bigscreen.certify.certificate import Pair, Rounding, certified, hides_gap
 from bigscreen.certify.columns import TUNING, ColumnPass, ColumnTuning, Sums
 from bigscreen.certify.ledger import Evidence
 from bigscreen.certify.offset import Kinks
@@ -80,7 +80,8 @@ def close(
         return close(design, problem, point, fleet, "float64", source, keep, tuning)
     pair = Pair(float(primal), float(dual), rounding, alpha.apart(program))
     best = offsets.best
-    return pair.certificate(
+    return certified(
+        *(pair.primal, pair.dual, pair.gap, pair.rounding),
         certified_in="float64" if program.digits else certify,
         rows=int(sums.rows),
         support=int(sums.support),
@@ -107,23 +108,12 @@ def score_sum_error(width: int, largest: float, size: float) -> float:
 
 @dataclass(frozen=True)
 class FeasibleAlpha:
-    """The dual point of the sums, made feasible.
+    """The dual point of the sums, made feasible: ``D = linear - 1/2 ||w||^2 - 1/2 constant^2``.
 
-    Attributes
-    ----------
-    linear : float
-        D, but for ``1/2 ||w(alpha)||^2``.
-    w, constant : float64 (r,), float
-        ``w(alpha)``, and the constant's coefficient.
-    size : float
-        ``sum |alpha|``, at most.
-    largest_sum : float
-        The largest of the sums over columns that w follows from.
-    scaled : float
-        The part by which a coupling has made any alpha smaller.
-    as_read : bool
-        Whether alpha is what rows' own sums are of: no part of the mixture fell away, and no row in
-        the zone was given more.
+    ``size``: ``sum |alpha|``, at most. ``largest_sum``: of the sums over columns that w follows
+    from. ``scaled``: the part by which a coupling has made any alpha smaller. ``as_read``: whether
+    rows' own sums are of this alpha, as no part of the mixture fell away and no row in the zone was
+    given more.
     """
 
     linear: float
@@ -178,18 +168,10 @@ class FeasibleAlpha:
 
 @dataclass(frozen=True)
 class BestOffsets:
-    """The multipliers near the point's own that are best for its w.
+    """The multipliers near the point's own that are ``best`` for its w, one a group.
 
-    Attributes
-    ----------
-    before, best : sequence of float
-        One a group: the point's, and the middle of the best interval.
-    changes : sequence of float
-        What P changes by from the one to the other, by group.
-    passed : float
-        The weight of the kinks on the way.
-    ends : float64 (2, groups)
-        Between them lie all multipliers that are best.
+    ``changes``: what P changes by from ``before`` to them; ``passed``: the weight of the kinks on
+    the way. All multipliers that are best lie between the two ``ends`` (2, groups).
     """
 
     before: Sequence[float]

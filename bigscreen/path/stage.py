@@ -88,9 +88,9 @@ class PathPoint:
             dual=proof.dual,
             mu=proof.mu,
             gap=proof.gap,
-            rounding=proof.rounding,
-            primal_rounding=proof.primal_rounding,
-            dual_rounding=proof.dual_rounding,
+            rounding=proof.rounding.gap,
+            primal_rounding=proof.rounding.primal,
+            dual_rounding=proof.rounding.dual,
         )
         if definite:
             return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bigscreen.certify.sample import SAMPLE
+from bigscreen.certify.sample import SAMPLE_ROWS as COMPARED_ROWS
 from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
 from bigscreen.errors import in_units
@@ -390,7 +390,7 @@ def outline(data: Rows, request: Request, speed: Speed = USUAL) -> Plan:
     if many:
         # T in float64, in every process, and a Hessian in float32; tiles of its sample.
         sampled = int(square * TOGETHER**2 / 2) + 3 * 4 * TILE_ROWS * m
-        work = request.once(square + sampled + SAMPLE_BYTES * SAMPLE * m)
+        work = request.once(square + sampled + SAMPLE_BYTES * COMPARED_ROWS * m)
         work += request.everywhere(square if request.cluster else 0)
     if solver == "interior":
         work = request.once(interior_bytes(n, m))

@@ -149,14 +149,14 @@ def test_what_scores_prove(name: str, n: int) -> None:
     assert true.primal == pytest.approx(dual.primal(scores, w_sq, mu), abs=1e-11 * size)
     assert true.dual == pytest.approx(dual.value(alpha, w_sq), abs=1e-11 * size)
     assert true.gap == pytest.approx(dual.frank_wolfe_gap(alpha, scores, mu), rel=1e-11)
-    assert 0 < true.rounding < 1e-12 * max(size, n)
+    assert 0 < true.rounding.gap < 1e-12 * max(size, n)
     bands = rng.uniform(0, 1e-3, n)
     for _ in range(5):
         found = prove(dual, alpha, scores + bands * rng.choice([-1.0, 1.0], n), bands)
-        assert abs(found.gap - true.gap) <= found.rounding
-        assert abs(found.primal - true.primal) <= found.primal_rounding
-        assert abs(found.dual - true.dual) <= found.dual_rounding
-        assert np.sum(found.doubts) <= found.rounding * (1 + 1e-12)
+        assert abs(found.gap - true.gap) <= found.rounding.gap
+        assert abs(found.primal - true.primal) <= found.rounding.primal
+        assert abs(found.dual - true.dual) <= found.rounding.dual
+        assert np.sum(found.doubts) <= found.rounding.gap * (1 + 1e-12)
 
 
 def test_a_known_w_says_what_its_square_is() -> None:
@@ -164,9 +164,9 @@ def test_a_known_w_says_what_its_square_is() -> None:
     dual, rng = problem.dual(y, np.ones(40)), np.random.default_rng(0)
     alpha, scores = dual.hi * rng.random(40), rng.normal(size=40)
     own, given = (prove(dual, alpha, scores, 1e-3, norm) for norm in (None, Norm(3.0, 1e-6)))
-    assert given.w_sq == 3.0 and given.gap == own.gap and given.rounding == own.rounding
+    assert given.w_sq == 3.0 and given.gap == own.gap and given.rounding.gap == own.rounding.gap
     assert given.dual - own.dual == pytest.approx(0.5 * (own.w_sq - 3.0))
-    assert given.dual_rounding == pytest.approx(0.5e-6, rel=1e-3)
+    assert given.rounding.dual == pytest.approx(0.5e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize("d", [5, 60])
