@@ -189,8 +189,10 @@ class ScoreProgram:
         cls, design: Design, coef: FloatArray, dtype: type, ids: NDArray[np.int64] | None = None
     ) -> ScoreProgram:
         """The scores of ``sum_j coef_j phi_j``, coef (n,); ``ids``: rows where it is not 0."""
-        data, kernel, square = design.data, design.kernel, design.square
+        data, kernel = design.data, design.kernel
         assert kernel is not None
+        # (The diagonal of a kernel that is not positive semidefinite says nothing of its entries.)
+        square = design.square if kernel.psd else None
         ids = np.flatnonzero(coef) if ids is None else ids
         weights = coef[ids]
         if square is None:

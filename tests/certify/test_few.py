@@ -12,6 +12,7 @@ from scipy import sparse
 from bigscreen import SVC
 from bigscreen.certify.certificate import Norm, prove
 from bigscreen.certify.exact import close_exact
+from bigscreen.certify.scores import ScoreProgram
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
@@ -194,6 +195,20 @@ def test_certificates_agree(d: int) -> None:
         assert abs(getattr(few, field) - getattr(general, field)) <= rounding
     assert abs(few.gap - general.gap) <= allowed
     assert few.relative_gap <= 1e-4
+
+
+@pytest.mark.parametrize("kernel", [Rbf(0.2), Sigmoid(0.02, 0.1)], ids=str)
+def test_entries_at_hand_make_no_band_narrower(kernel: Any) -> None:
+    """The diagonal of an indefinite kernel does not bound its entries."""
+    data = MemoryDataset(rows(), np.zeros(60, np.int32), [0, 1])
+    design, coef = Design(data, kernel), np.random.default_rng(0).normal(size=60)
+    square = Square(kernel, Operand(data.X(0, 60), np.arange(60)))
+    plain, near = (
+        ScoreProgram.of(each, coef, np.float64).noise
+        for each in (design, replace(design, square=square))
+    )
+    assert near.longest == pytest.approx(plain.longest, rel=1e-6)
+    assert near.size == pytest.approx(plain.size, rel=1e-6)
 
 
 # -- pairs of labels -------------------------------------------------------------------------------
