@@ -6,28 +6,23 @@ a look at its float32 score is enough. All others are summed from float64 column
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.explicit import (
-    COLUMN_ROWS,
-    FARTHER,
-    ROUNDING_PART,
-    UNIT_ROUNDOFF,
-    score_doubt,
-)
+from bigscreen.certify.certificate import Pair, Rounding, certified, hides_gap
+from bigscreen.certify.columns import TUNING
+from bigscreen.certify.explicit import UNIT_ROUNDOFF, score_doubt, score_sum_error
 from bigscreen.certify.ledger import Evidence, in_float32, listed
 from bigscreen.certify.sample import stride
-from bigscreen.features.design import Design, row_ranges, with_constant
+from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges, with_constant
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.model.ledger import DualPoint
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.problems.point import Certificate, Point, SumLayout, relative
+from bigscreen.problems.dual import Dual
+from bigscreen.problems.point import Certificate, Point, SumLayout
 from bigscreen.problems.recipes import Problem
-from bigscreen.screening.dynamic import farthest
 
 
 @dataclass(frozen=True)
@@ -53,20 +48,31 @@ class Known:
     certified_in: str
 
 
-class _Found(NamedTuple):
-    """A shard's part: of rows summed from float64 columns, but for the last three.
+@dataclass
+class _Sums:
+    """What rows add; sums of shards are added in their order.
 
-    ``sums``: what P and D hold of them beyond what they moved w(alpha) by, their losses, reach and
-    number, and the rows whose alpha is not 0; ``moved``: what w(alpha) is moved by, over columns;
-    ``far``: how far float32 moved the score of any row of a sample; ``scores`` and (places, alpha)
-    of rows that a ledger lists.
+    Of rows that are summed from float64 columns: ``primal``, ``dual``, what P and D hold of them
+    beyond what they move w(alpha) by; ``losses``, ``reach`` and ``rows``; ``moved``, what w(alpha)
+    is moved by, over columns. ``support``: rows whose alpha is not 0. ``far``: how far float32
+    moves the score of any row of a sample, by shard. ``scores`` and ``alpha``, (places, values) of
+    rows that a ledger lists, by shard.
     """
 
-    sums: FloatArray
     moved: FloatArray
-    far: float
-    scores: NDArray[np.float32]
-    some: tuple[NDArray[np.int64], FloatArray]
+    primal: float = 0.0
+    dual: float = 0.0
+    losses: float = 0.0
+    reach: float = 0.0
+    rows: int = 0
+    support: int = 0
+    far: list[float] = field(default_factory=list)
+    scores: list[NDArray[np.float32]] = field(default_factory=list)
+    alpha: list[tuple[NDArray[np.int64], FloatArray]] = field(default_factory=list)
+
+    def __add__(self, other: _Sums) -> _Sums:
+        names = (each.name for each in fields(self))
+        return _Sums(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True)
@@ -79,43 +85,56 @@ class _ShardSums:
     offset: float
     margin: float
 
-    def __call__(self, item: tuple[int, FloatArray, FloatArray]) -> _Found:
+    def __call__(self, item: tuple[int, FloatArray, FloatArray]) -> _Sums:
         shard, alpha, known = item
-        design, data, width = self.design, self.design.data, self.design.width
+        data = self.design.data
         start, stop = data.shard(shard)
         dual = self.problem.dual(data.y(start, stop), data.weights(start, stop))
-        sums, moved, far = np.zeros(6), np.zeros(width + 1), 0.0
-        scores = np.empty(stop - start)
-        step, coef = stride(data.n_rows), self.coef[:, None]
+        sums, scores = _Sums(np.zeros(self.design.width + 1)), np.empty(stop - start)
         for a, b in row_ranges(stop - start, data.chunk_rows):
-            X = data.X(start + a, start + b)
-            own = design.dots(X, coef)[:, 0] + self.offset
-            longest = int(np.argmax(data.sqnorms(start + a, start + b)))
-            drawn = np.append(np.arange(-(start + a) % step, b - a, step), longest)
-            true = design.dots(X[drawn], coef, np.float64)[:, 0] + self.offset
-            far = max(far, float(np.max(np.abs(true - own[drawn]))))
-            part, now, before = dual[a:b], alpha[a:b], known[a:b]
+            X, part = data.X(start + a, start + b), dual[a:b]
+            own = self.design.dots(X, self.coef[:, None])[:, 0] + self.offset
+            sums.far.append(self._far(X, own, start + a))
             G = part.gradient(own)
             side = np.where(G > self.margin, part.hi, np.where(G < -self.margin, 0.0, np.nan))
-            exact = np.flatnonzero((now != side) | (now != before))
+            exact = np.flatnonzero((alpha[a:b] != side) | (alpha[a:b] != known[a:b]))
             for c, d in row_ranges(len(exact), COLUMN_ROWS):
                 rows = exact[c:d]
-                columns = design.columns(X[rows], np.float64)
+                columns = self.design.columns(X[rows], np.float64)
                 own[rows] = columns @ self.coef + self.offset
-                few, was = part[rows], before[rows]
-                losses, signed = few.losses(own[rows]), few.sign * (now[rows] - was)
-                sums[0] += float(np.sum(losses - was * few.gradient(own[rows])))
-                sums[1] += float(np.sum(now[rows] - was))
-                sums[2] += float(np.sum(losses))
-                sums[3] += float(np.sum(few.reach))
-                moved[:width] += signed @ columns
-                moved[width] += float(np.sum(signed))
-            sums[4] += len(exact)
+                self._add(sums, part[rows], columns, own[rows], alpha[a + rows], known[a + rows])
             scores[a:b] = own
-        sums[5] = np.count_nonzero(alpha)
-        kept = in_float32(scores)
+        sums.support, kept = int(np.count_nonzero(alpha)), in_float32(scores)
         places = np.flatnonzero(listed(dual, kept, alpha))
-        return _Found(sums, moved, far, kept, (places, alpha[places]))
+        sums.scores, sums.alpha = [kept], [(start + places, alpha[places])]
+        return sums
+
+    def _far(self, X: NDArray[np.float32], scores: FloatArray, start: int) -> float:
+        """How far float32 moves the score of any row of a chunk's sample, the longest among it."""
+        design, step = self.design, stride(self.design.data.n_rows)
+        longest = int(np.argmax(design.data.sqnorms(start, start + len(scores))))
+        drawn = np.append(np.arange(-start % step, len(scores), step), longest)
+        true = design.dots(X[drawn], self.coef[:, None], np.float64)[:, 0] + self.offset
+        return float(np.max(np.abs(true - scores[drawn])))
+
+    @staticmethod
+    def _add(
+        sums: _Sums,
+        dual: Dual,
+        columns: FloatArray,
+        scores: FloatArray,
+        now: FloatArray,
+        before: FloatArray,
+    ) -> None:
+        """Add rows with these float64 columns, whose alpha was another or may be off its side."""
+        losses, signed = dual.losses(scores), dual.sign * (now - before)
+        sums.primal += float(np.sum(losses - before * dual.gradient(scores)))
+        sums.dual += float(np.sum(now - before))
+        sums.losses += float(np.sum(losses))
+        sums.reach += float(np.sum(dual.reach))
+        sums.rows += len(dual)
+        sums.moved[:-1] += signed @ columns
+        sums.moved[-1] += float(np.sum(signed))
 
 
 class Beside:
@@ -136,7 +155,7 @@ class Beside:
 
     def scores(self, point: Point) -> FloatArray:
         """The scores of all rows (n,) that a certificate of this point comes from."""
-        return np.concatenate([part.scores for part in self._look(point).parts])
+        return np.concatenate(self._look(point).sums.scores)
 
     def certificate(self, point: Point) -> Certificate | None:
         """That of a point, which has an alpha; None where rounding leaves too little of its gap.
@@ -150,7 +169,10 @@ class Beside:
         What rounding has moved w0 by moves P and D alike: their difference by no more than its
         product with w - w(alpha).
         """
-        return _concluded(self.design, self.problem, point, self.known, self._look(point))
+        looked = self._look(point)
+        if looked.margin < TUNING.sample_factor * max(looked.sums.far):
+            return None
+        return self._concluded(point, looked.sums)
 
     def _look(self, point: Point) -> _Looked:
         """The pass over all rows of a point; the last one is kept."""
@@ -163,77 +185,70 @@ class Beside:
             program = _ShardSums(design, self.problem, coef, point.intercept, margin)
             shards = enumerate(data.shard(s) for s in range(data.n_shards))
             items = ((s, alpha[a:b], before[a:b]) for s, (a, b) in shards)
-            self._last = _Looked(point.w, margin, list(self.fleet.each(program, items)))
+            sums = _Sums(np.zeros(design.width + 1))
+            for found in self.fleet.each(program, items):
+                sums = sums + found
+            self._last = _Looked(point.w, margin, sums)
         return self._last
+
+    def _concluded(self, point: Point, sums: _Sums) -> Certificate | None:
+        """The certificate of the sums of a pass."""
+        design, known, w = self.design, self.known, point.w
+        data, frame = design.data, SumLayout.of(self.problem, design.data)
+        x, w_alpha = w, known.w_alpha + with_constant(design, sums.moved, frame.constant)
+        if frame.constant:
+            x = np.append(w, point.intercept / frame.constant)
+        total, half = float(np.sum(known.alpha)), 0.5 * float(x @ x)
+        along, half_alpha = float(x @ known.w_alpha), 0.5 * float(w_alpha @ w_alpha)
+        primal, dual = half - along + total + sums.primal, total + sums.dual - half_alpha
+        apart = float(np.linalg.norm(x - w_alpha))
+        # How far rounding can have moved them.
+        coef, widest = design.coef(w), frame.largest(design.column_bound)
+        size = float(np.sum(np.abs(coef))) + abs(point.intercept)
+        entry = design.score_error(coef, np.float64) + score_sum_error(design.width, widest, size)
+        own_w_alpha = w_alpha[: design.rank]
+        lengths = 0.5 * design.length_errors(np.stack([w, own_w_alpha], axis=1))
+        products = (design.width + design.rank) * (
+            known.largest + float(np.max(np.abs(sums.moved)))
+        )
+        ordered = [UNIT_ROUNDOFF * products * design.coef_size(each) for each in (w, own_w_alpha)]
+        # (Rows are summed by tiles, tiles and shards one after the other.)
+        summed = half + abs(along) + total + sums.losses + half_alpha + sums.reach * widest
+        common = UNIT_ROUNDOFF * (sums.rows + data.n_shards + 64) * summed
+        astray = known.astray + design.feature_error(np.float64) * sums.reach
+        own = float(lengths[0]) + ordered[0] + common + sums.reach * entry
+        other = float(lengths[1]) + ordered[1] + common + 0.5 * astray**2
+        rounding = Rounding(
+            gap=own + other + apart * astray,
+            primal=own + float(np.linalg.norm(x)) * astray,
+            dual=other + float(np.linalg.norm(w_alpha)) * astray,
+            sums=2.0 * common,
+        )
+        pair = Pair(primal, dual, rounding, apart)
+        if hides_gap(rounding.gap, pair.gap, TUNING.coarse_share):
+            return None
+        offset = frame.constant * float(np.sum(w_alpha[design.rank :]))
+        evidence = Evidence(
+            np.concatenate(sums.scores),
+            float(entry + TUNING.sample_factor * max(sums.far)),
+            pair.radius,
+            (0.0, 0.0),
+            pair.dual_point(design.coef(own_w_alpha), offset, sums.alpha),
+            shortened=True,
+        )
+        return certified(
+            *(pair.primal, pair.dual, pair.gap, pair.rounding),
+            certified_in=known.certified_in,
+            rows=data.n_rows,
+            support=sums.support,
+            intercept=point.intercept,
+            evidence=evidence,
+        )
 
 
 class _Looked(NamedTuple):
-    """A pass over all rows: of which w, the margin, and the shards' parts."""
+    """A pass over all rows: of which w, the margin, and the sums."""
 
     w: FloatArray
     margin: float
-    parts: list[_Found]
-
-
-def _concluded(
-    design: Design, problem: Problem, point: Point, known: Known, looked: _Looked
-) -> Certificate | None:
-    """The certificate of the sums of a pass; see `Beside.certificate`."""
-    data, frame, w = design.data, SumLayout.of(problem, design.data), point.w
-    coef, parts, n = design.coef(w), looked.parts, data.n_rows
-    far = max(part.far for part in parts)
-    more, change, lost, reach, exact, support = np.sum([part.sums for part in parts], axis=0)
-    moved = np.sum([part.moved for part in parts], axis=0)
-    if looked.margin < FARTHER * far:
-        return None
-    x, w_alpha = w, known.w_alpha + with_constant(design, moved, frame.constant)
-    if frame.constant:
-        x = np.append(w, point.intercept / frame.constant)
-    total, half = float(np.sum(known.alpha)), 0.5 * float(x @ x)
-    along, half_alpha = float(x @ known.w_alpha), 0.5 * float(w_alpha @ w_alpha)
-    primal = half - along + total + float(more)
-    dual = total + float(change) - half_alpha
-    gap, apart = primal - dual, float(np.linalg.norm(x - w_alpha))
-
-    # How far rounding can have moved them.
-    entry = design.score_error(coef, np.float64)
-    size, widest = float(np.sum(np.abs(coef))), frame.largest(design.column_bound)
-    deviation = UNIT_ROUNDOFF * (2.0 * float(np.sqrt(design.width)) + 2.0)
-    entry += deviation * widest * (size + abs(point.intercept))
-    own_w_alpha = w_alpha[: design.rank]
-    lengths = 0.5 * design.length_errors(np.stack([w, own_w_alpha], axis=1))
-    summed = half + abs(along) + total + float(lost) + half_alpha
-    terms, v = design.width + design.rank, known.largest + float(np.max(np.abs(moved)))
-    ordered = [UNIT_ROUNDOFF * terms * v * design.coef_size(each) for each in (w, own_w_alpha)]
-    # (Sums of many are taken in pairs, and those of rows by tiles.)
-    tiles = float(exact) + data.n_shards + 64
-    common = UNIT_ROUNDOFF * tiles * (summed + float(reach) * widest)
-    astray = known.astray + design.feature_error(np.float64) * float(reach)
-    own = float(lengths[0]) + ordered[0] + common + float(reach) * entry
-    other = float(lengths[1]) + ordered[1] + common + 0.5 * astray**2
-    rounding = own + other + apart * astray
-    if rounding > ROUNDING_PART * gap:
-        return None
-    kept = np.concatenate([part.scores for part in parts])
-    slack = float(entry + FARTHER * far)
-    shards = (data.shard(s) for s in range(data.n_shards))
-    places = np.concatenate([part.some[0] + a for part, (a, _) in zip(parts, shards, strict=True)])
-    listed_alpha = np.concatenate([part.some[1] for part in parts])
-    offset = frame.constant * float(np.sum(w_alpha[design.rank :]))
-    dual_point = DualPoint(design.coef(own_w_alpha), offset, apart, places, listed_alpha)
-    radius = farthest(gap + rounding, apart, rounding)
-    evidence = Evidence(kept, slack, radius, (0.0, 0.0), dual_point, True)
-    return Certificate(
-        primal=primal,
-        dual=dual,
-        gap=gap,
-        relative_gap=relative(gap, primal),
-        rounding_bound=rounding,
-        primal_rounding=own + float(np.linalg.norm(x)) * astray,
-        dual_rounding=other + float(np.linalg.norm(w_alpha)) * astray,
-        certified_in=known.certified_in,
-        rows=n,
-        support=int(support),
-        intercept=point.intercept,
-        evidence=evidence,
-    ).checked()
+    sums: _Sums

@@ -18,22 +18,22 @@ from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 
-SAMPLE = 2048
-"""Rows looked at."""
+SAMPLE_ROWS = 2048
+"""Compare float32 and float64 columns on this many rows of a data set."""
 
 SIGMAS = 6.0
-"""Standard errors that an estimate is given."""
+"""Bound an estimate from the sample by its mean and this many standard errors."""
 
 SLACK = 1.25
-"""For the rounding of the float64 columns themselves, which large coefficients show."""
+"""Widen estimates by this factor for the rounding of the float64 columns themselves."""
 
 ORDER = 4.0
-"""For what two orders of float64 sums differ by, of which neither is exact."""
+"""Bound the error of a float64 sum by this multiple of what two orders of it differ by."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """What was seen of the rows of a sample.
+    """Differences between float32 and float64 values of P, D and the features, on sampled rows.
 
     Parameters
     ----------
@@ -131,8 +131,8 @@ class Sample:
 
 
 def stride(n: int) -> int:
-    """Every so manieth row is in the sample."""
-    return max(1, n // SAMPLE)
+    """The distance between two sampled rows of n."""
+    return max(1, n // SAMPLE_ROWS)
 
 
 class Looked(NamedTuple):

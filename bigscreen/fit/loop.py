@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.beside import Beside
+from bigscreen.certify.exact import close_exact
 from bigscreen.certify.explicit import close
-from bigscreen.certify.few import close_few
 from bigscreen.certify.ledger import ledger
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
@@ -137,7 +137,7 @@ def fit(
 
     def certified(point: Point) -> Certificate:
         if design.exact:
-            return close_few(design, problem, point, run.fleet, certify, keep=True)
+            return close_exact(design, problem, point, run.fleet, certify, keep=True)
         if beside is not None:
             found = beside.certificate(point)
             if found is not None:

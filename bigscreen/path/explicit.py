@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.certify.certificate import Norm
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.explicit_newton import ProxNewton
@@ -21,7 +22,6 @@ from bigscreen.path.explicit_rows import (
     Goal,
     RowSum,
     UndecidedRows,
-    certificate,
 )
 from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import Dual
@@ -196,30 +196,12 @@ class ColumnsStage:
     # -- the pass over all rows ------------------------------------------------------------------
     def _certified(self, dual: Dual, alpha: FloatArray) -> tuple[PathPoint, RowSum]:
         """The point at alpha with its scores and gap over all rows; and its w."""
-        total = self.columns.sum(dual.sign * alpha)
-        scores, w_sq = self._scores(total), float(total.w @ total.w)
-        gap, rounding, linear, summed = certificate(
-            dual, alpha, scores.values, float(scores.slack)
-        ).tolist()
-        value = linear - 0.5 * w_sq
-        # 1/2 ||w||^2 is in both: w is off by the sum's error, and its square by what it is rounded.
-        length = float(np.sqrt(w_sq)) * total.error + 0.5 * total.error**2
-        other = length + summed + (self.columns.width + 4) * SUM_UNIT * w_sq
-        # The boxes themselves are rounded, which tells where all rows are at an end of theirs.
-        rounding += 8 * SUM_UNIT * (abs(value) + gap + w_sq)
-        point = PathPoint(
-            alpha,
-            scores,
-            w_sq,
-            value + gap,
-            value,
-            0.0,
-            gap,
-            rounding,
-            primal_rounding=rounding + other,
-            dual_rounding=other,
-        )
-        return point, total
+        columns, total = self.columns, self.columns.sum(dual.sign * alpha)
+        square, length = float(total.w @ total.w), float(np.linalg.norm(total.w))
+        error = 2 * length * total.error + total.error**2
+        error += 2 * (columns.width + 4) * SUM_UNIT * square
+        norm = Norm(square, error)
+        return PathPoint.proved(dual, alpha, self._scores(total), norm=norm), total
 
     def _scores(self, total: RowSum) -> Scores:
         """Scores of all rows of a w."""

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray, njit, row_axpy
-from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows, slack
+from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows
+from bigscreen.problems.dual_sums import slack
 
 MOST_STEPS = 500
 """Steps before the point is handed back whatever it is."""

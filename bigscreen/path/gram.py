@@ -19,9 +19,9 @@ from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress, face_steps
 from bigscreen.path.interior import GramInterior
 from bigscreen.path.stage import PathPoint, PointTask
-from bigscreen.problems.dual import FREE, Dual, Mu, moves, sensitivity
+from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.point import enough
-from bigscreen.problems.violation import unit, violation
+from bigscreen.problems.violation import unit
 from bigscreen.screening.bounds import greedy
 from bigscreen.screening.regions import Ball, Scores
 from bigscreen.solvers.smo.loop import Limits, Matrix, smo
@@ -155,7 +155,7 @@ class GramStage:
                 counts["screened"] += rows - len(live)
         self._slow = counts["newton"] > int(self._slow)
         best.counts.update(counts)
-        return stated(dual, best)
+        return best
 
     def products(self, coef: FloatArray) -> Scores:
         """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
@@ -220,7 +220,9 @@ class GramStage:
 
     def _at(self, dual: Dual, alpha: FloatArray) -> PathPoint:
         self._kept.move(dual.sign * alpha)
-        return certified(dual, alpha, self._kept)
+        kept, gram = self._kept, self.gram
+        slack = gram.slack(kept.scores, kept.coef, kept.drift)
+        return PathPoint.proved(dual, alpha, Scores(kept.scores, slack), gram.psd)
 
     def _steps(
         self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], aim: float
@@ -288,56 +290,6 @@ class CachedScores:
         if factor != 1.0 or change.any():
             drift += 2 * ULPS * float(np.abs(coef) @ self.gram.norms)
         self.coef, self.scores, self.drift = coef, scores, drift
-
-
-def certified(dual: Dual, alpha: FloatArray, kept: CachedScores) -> PathPoint:
-    """The point at alpha, whose w is the one kept, with its gap over all rows."""
-    coef, scores = kept.coef, kept.scores
-    slack = kept.gram.slack(scores, coef, kept.drift)
-    mu = 0.0 if dual.coupling is None else dual.multiplier(scores)
-    gap = dual.frank_wolfe_gap(alpha, scores, mu)
-    w_sq = float(coef @ scores)
-    w_sq = max(w_sq, 0.0) if kept.gram.psd else w_sq
-    value = dual.value(alpha, w_sq)
-    band = gradient_errors(dual, scores, slack, mu)
-    room = sensitivity(dual, alpha, dual.gradient(scores, mu), band)
-    rounding = float(room @ band) + 64 * ENTRY_UNIT * gap
-    if dual.coupling is not None:
-        rounding += float(np.sum(np.abs(mu * missing(dual, alpha))))
-    found = PathPoint(alpha, Scores(scores, slack), w_sq, value + gap, value, mu, gap, rounding)
-    if kept.gram.psd:
-        return found
-    off = 2.0 * unit(dual) * float(np.max(slack, initial=0.0))
-    return found.stationary(violation(dual, alpha, scores), off)
-
-
-def gradient_errors(
-    dual: Dual, scores: FloatArray, slack: FloatArray | float, mu: Mu
-) -> FloatArray:
-    """Bound how far each row's gradient is off (n,), given how far its score is."""
-    sizes = np.abs(dual.lin) + np.abs(scores) + np.abs(dual.spread_mu(mu))
-    return slack + 2 * ENTRY_UNIT * sizes
-
-
-def stated(dual: Dual, point: PathPoint) -> PathPoint:
-    """The point, with what rounding can have moved its P and D by."""
-    (scores, slack), alpha, mu = point.scores, point.alpha, point.mu
-    moved = moves(dual, alpha, scores, mu, gradient_errors(dual, scores, slack, mu))
-    # (What a matrix that is rounded may have below 0 was taken as 0.)
-    raised = point.w_sq - float((dual.sign * alpha) @ scores)
-    summed = 64 * ENTRY_UNIT * moved.terms + 0.5 * abs(raised)
-    if dual.coupling is not None:
-        summed += float(np.sum(np.abs(mu * missing(dual, alpha))))
-    # The boxes themselves are rounded, which tells where all rows are at an end of theirs.
-    rounding = point.rounding
-    if point.violation is None:
-        rounding += 4 * ENTRY_UNIT * moved.terms
-    return replace(
-        point,
-        rounding=rounding,
-        primal_rounding=moved.primal + summed,
-        dual_rounding=moved.dual + summed,
-    )
 
 
 def missing(dual: Dual, alpha: FloatArray) -> Any:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.exact import ExactSums, Proved, bands, summed
+from bigscreen.certify.exact import ScoredRows, scored
+from bigscreen.certify.scores import Proved, kept_bands
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import nothing
@@ -23,7 +24,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.path.gram import near_last
 from bigscreen.path.stage import PathPoint, PointTask
-from bigscreen.problems.dual import FREE, Dual, Mu
+from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.screening.dynamic import GapBall, Rule
 from bigscreen.screening.regions import Ball, Scores
@@ -111,8 +112,8 @@ class KernelStage:
             definite=self.design.definite,
         )
         solve.run(monitor)
-        assert judge.best is not None and monitor.closings.certificate is not None
-        found = judge.solved(monitor.closings.certificate)
+        assert judge.best is not None
+        found = judge.solved()
         self._near = judge.best.proved
         found.counts.update(
             rounds=len(monitor.history),
@@ -126,7 +127,7 @@ class KernelStage:
         """Scores of ``sum_j coef_j phi_j`` (see ``screening.regions.Products``)."""
         values = self._solve.products(coef)
         constant = float(coef.sum()) if self.constant else 0.0
-        return Scores(values, bands(self.design, coef, values - constant))
+        return Scores(values, kept_bands(self.design, coef, values - constant))
 
     def machine(self, dual: Dual, solved: PathPoint) -> dict[str, Any]:
         """``support`` rows, int64 ascending, their ``coef``, float64, and ``constant``.
@@ -184,44 +185,26 @@ class _Judge:
     fleet: Fleet
     near: Proved | None
     calls: int = 0
-    best: ExactSums | None = None
+    best: ScoredRows | None = None
     left: float = np.inf
 
     def __call__(self, point: Point) -> Certificate:
-        sums, precision = summed(
-            self.design, self.problem, point, self.fleet, every=True, near=self.near
-        )
-        certificate = sums.certificate(precision)
-        self.near = sums.proved
+        rows = scored(self.design, self.problem, point, self.fleet, every=True, near=self.near)
+        certificate = rows.certificate()
+        self.near = rows.proved
         self.calls += 1
         left = certificate.gap if certificate.psd else certificate.violation
         assert left is not None
         if self.best is None or left < self.left:
-            self.best, self.left = sums, left
+            self.best, self.left = rows, left
         return certificate
 
-    def solved(self, proof: Certificate) -> PathPoint:
+    def solved(self) -> PathPoint:
         """The best point."""
         best = self.best
         assert best is not None
-        mu: Mu = 0.0
-        if proof.multiplier:
-            grouped = best.dual.group is not None
-            mu = np.array(proof.multiplier) if grouped else proof.multiplier[0]
-        w_sq = float((best.dual.sign * best.alpha) @ best.scores)
-        scores = Scores(best.scores, best.band)
-        sums = proof.primal, proof.dual, mu, proof.gap, proof.rounding_bound
-        own, other = proof.primal_rounding, proof.dual_rounding
-        assert own is not None and other is not None
-        return PathPoint(
-            best.alpha,
-            scores,
-            w_sq,
-            *sums,
-            violation=proof.violation,
-            primal_rounding=own,
-            dual_rounding=other,
-        )
+        scores = Scores(best.scores, best.bands)
+        return PathPoint.proved(best.dual, best.alpha, scores, best.definite)
 
 
 @dataclass

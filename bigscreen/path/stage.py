@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.certify.certificate import Norm, prove, stationary
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual, Mu
 from bigscreen.problems.point import relative
@@ -65,10 +66,38 @@ class PathPoint:
         """``gap / |P|``; 0 where both are 0."""
         return relative(self.gap, self.primal)
 
-    def stationary(self, violation: float, rounding: float) -> PathPoint:
-        """The same without what means nothing where the dual is not concave."""
+    @classmethod
+    def proved(
+        cls,
+        dual: Dual,
+        alpha: FloatArray,
+        scores: Scores,
+        definite: bool = True,
+        norm: Norm | None = None,
+    ) -> PathPoint:
+        """The point at a feasible alpha, certified from the scores of its w(alpha).
+
+        ``definite``: whether the kernel is positive semidefinite; ``norm`` as `prove` takes it.
+        """
+        proof = prove(dual, alpha, *scores, norm)
+        found = cls(
+            alpha=alpha,
+            scores=scores,
+            w_sq=max(proof.w_sq, 0.0) if definite else proof.w_sq,
+            primal=proof.primal,
+            dual=proof.dual,
+            mu=proof.mu,
+            gap=proof.gap,
+            rounding=proof.rounding.gap,
+            primal_rounding=proof.rounding.primal,
+            dual_rounding=proof.rounding.dual,
+        )
+        if definite:
+            return found
+        bands = np.broadcast_to(scores.slack, len(alpha))
+        violation, rounding = stationary(dual, alpha, scores.values, bands)
         nan = float("nan")
-        return replace(self, primal=nan, gap=nan, violation=violation, rounding=rounding)
+        return replace(found, primal=nan, gap=nan, violation=violation, rounding=rounding)
 
 
 @dataclass(frozen=True)

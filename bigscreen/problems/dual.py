@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -401,51 +401,3 @@ def sensitivity(
     inside = np.zeros(len(dual), np.bool_) if dual.tube is None else np.abs(gradient) < tube - slack
     up, down = dual.hi - alpha, alpha - dual.lo
     return np.select([above, below, inside], [up, down, np.abs(alpha)], np.maximum(up, down))
-
-
-class Moves(NamedTuple):
-    """What errors of scores can have done to the sums of an alpha and its w(alpha).
-
-    ``gap``: by row (rows,). ``primal``, ``dual``: to P and D. ``terms``: the sizes of all terms
-    of these sums, which a bound of the sums' own rounding is a part of.
-    """
-
-    gap: FloatArray
-    primal: float
-    dual: float
-    terms: float
-
-
-def moves(dual: Dual, alpha: FloatArray, scores: FloatArray, mu: Mu, band: FloatArray) -> Moves:
-    """Bound what errors of scores do to P, D and the gap, ``||w||^2`` being ``s alpha . u``.
-
-    A row that is certainly where its gradient wants it moves P and D alike, and the gap by how far
-    alpha is from there. ``dP / du`` is alpha / 2 less the best alpha, ``dD / du`` is alpha / 2.
-
-    Parameters
-    ----------
-    dual : Dual
-        Without a curve.
-    alpha, scores : float64 (rows,)
-    mu : float or float64 (groups,)
-    band : float64 (rows,)
-        How far each row's gradient may be from the exact one.
-    """
-    gradient = dual.gradient(scores, mu)
-    ends = (_wanted(dual, gradient - band) - alpha, _wanted(dual, gradient + band) - alpha)
-    own = np.maximum(*np.abs([end + 0.5 * alpha for end in ends])), 0.5 * np.abs(alpha)
-    terms = np.abs(dual.losses(scores, mu)) + np.abs(dual.lin * alpha)
-    terms += np.abs(dual.sign * alpha * scores) + np.abs(alpha) * np.abs(dual.spread_mu(mu))
-    return Moves(
-        np.maximum(*np.abs(ends)) * band,
-        float(np.sum(own[0] * band)),
-        float(np.sum(own[1] * band)),
-        float(np.sum(terms)),
-    )
-
-
-def _wanted(dual: Dual, gradient: FloatArray) -> FloatArray:
-    """Where alpha is best at these gradients, without a curve."""
-    tube = 0.0 if dual.tube is None else dual.tube
-    inside = dual.hi if dual.tube is None else np.zeros(len(dual))
-    return np.where(gradient > tube, dual.hi, np.where(gradient < -tube, dual.lo, inside))

@@ -1,11 +1,10 @@
-"""The sums of a dual over a few rows, each in one compiled pass: multiplier, gap, certificate.
+"""The sums of a dual over a few rows, each in one compiled pass: multiplier, D, gap.
 
 They are those of `Dual`, for problems so small that numpy's calls would take longer than the sums.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import NamedTuple
 
 import numpy as np
@@ -41,29 +40,21 @@ def arrays(dual: Dual) -> Arrays:
     n = len(dual)
     coupled = dual.coupling is not None
     return Arrays(
-        _plain(dual.sign),
-        _plain(dual.lin),
-        _plain(dual.lo),
-        _plain(dual.hi),
-        np.zeros(n) if dual.coupling is None else _plain(dual.coupling),
-        np.zeros(n) if dual.tube is None else _plain(dual.tube),
+        plain(dual.sign),
+        plain(dual.lin),
+        plain(dual.lo),
+        plain(dual.hi),
+        np.zeros(n) if dual.coupling is None else plain(dual.coupling),
+        np.zeros(n) if dual.tube is None else plain(dual.tube),
         np.zeros(n, np.int8) if dual.group is None else np.array(dual.group, np.int8),
         np.array(dual.total, np.float64, ndmin=1) if coupled else np.empty(0),
     )
 
 
-def _plain(values: FloatArray) -> FloatArray:
+def plain(values: FloatArray) -> FloatArray:
     """Contiguous and writeable: for any other array all loops would be compiled again."""
     found = np.ascontiguousarray(values, np.float64)
     return found if found.flags.writeable else found.copy()
-
-
-def covers(dual: Dual) -> bool:
-    """Whether these sums know all that a dual consists of."""
-    return all(f.name in _KNOWN or getattr(dual, f.name) is None for f in fields(dual))
-
-
-_KNOWN = {"sign", "lin", "lo", "hi", "coupling", "total", "group", "tube"}
 
 
 def measure(
@@ -241,70 +232,11 @@ def gap_and_doubt(
     return gap, doubt
 
 
-class Proof(NamedTuple):
-    """Sums of a certificate.
-
-    ``w_sq``: ``||w||^2``. ``losses``, ``linear``: of P and of D. ``doubt``, ``primal``, ``dual``:
-    what rounding of scores can have moved the gap, P and D by. ``terms``: the sizes of all that was
-    added up.
-    """
-
-    w_sq: float
-    losses: float
-    linear: float
-    doubt: float
-    primal: float
-    dual: float
-    terms: float
-
-
-@njit(cache=True, nogil=True, fastmath={"contract"})
-def prove(
-    parts: Arrays,
-    alpha: FloatArray,
-    scores: FloatArray,
-    bands: FloatArray,
-    doubts: FloatArray,
-) -> tuple[FloatArray, tuple[float, float, float, float, float, float, float]]:
-    """The best multiplier, and the sums behind a certificate of a feasible alpha.
-
-    The result is a tuple of what `Proof` names. ``bands`` are how far rounding can have moved each
-    score; each row's part of the doubt is written to ``doubts``.
-    """
-    sign, lin, lo, hi, t, tube, group, _ = parts
-    mu = multipliers(parts, scores)
-    w_sq, losses, linear, doubt, primal, dual, terms = 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0
-    for i in range(len(alpha)):
-        a, u, e, at = alpha[i], scores[i], tube[i], 0.0
-        if len(mu):
-            at = mu[group[i]]
-        G = lin[i] - sign[i] * u - t[i] * at
-        if e == 0.0:
-            loss = max(hi[i] * G, lo[i] * G)
-        else:
-            loss = hi[i] * max(G - e, 0.0) + lo[i] * min(G + e, 0.0)
-        signed = sign[i] * a * u
-        w_sq += signed
-        losses += loss
-        linear += lin[i] * a - e * abs(a)
-        at = abs(at)
-        band = bands[i] + GRADIENT_ERROR * (abs(lin[i]) + abs(u) + at)
-        low = _best(G - band, lo[i], hi[i], e) - a
-        high = _best(G + band, lo[i], hi[i], e) - a
-        row = max(abs(low), abs(high)) * band
-        doubts[i] = row
-        doubt += row
-        primal += max(abs(low + 0.5 * a), abs(high + 0.5 * a)) * band
-        dual += 0.5 * abs(a) * band
-        terms += abs(loss) + abs(lin[i] * a) + abs(signed) + abs(a) * at
-    return mu, (w_sq, losses, linear, doubt, primal, dual, terms)
-
-
-@njit(cache=True, nogil=True)
-def _best(G: float, lo: float, hi: float, tube: float) -> float:
-    """Where alpha is best at this gradient."""
-    if G > tube:
-        return hi
-    if G < -tube:
-        return lo
-    return hi if tube == 0.0 else 0.0
+@njit(nogil=True, cache=True)
+def slack(G: float, lo: float, hi: float, tube: float, alpha: float) -> float:
+    """A row's part of the gap (see ``Dual.slacks``)."""
+    if tube == 0.0:
+        return G * (hi - alpha) if G > 0 else -G * (alpha - lo)
+    up, down = max(alpha, 0.0), max(-alpha, 0.0)
+    gap = (G - tube) * (hi - up) if G > tube else (tube - G) * up
+    return gap + ((-G - tube) * (-lo - down) if -G > tube else (tube + G) * down)

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from bigscreen.certify.few import close_few
+from bigscreen.certify.exact import close_exact
 from bigscreen.certify.ledger import ledger
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
@@ -64,7 +64,7 @@ class _AdoptedJob(ExactJob):
             alpha = dual.sign * own / published(problem, (), self.data)
             _check_box(alpha, dual)
             point = Point(np.empty(0), np.empty(0), 0.0, np.nan, np.nan, True, alpha=alpha)
-            proof = close_few(design, problem, point, attempt.fleet, "float64", keep=True)
+            proof = close_exact(design, problem, point, attempt.fleet, "float64", keep=True)
             known = ledger(design, problem, proof.evidence) if proof.proved else None
             self.seconds["certify"] += time.monotonic() - began
             fitted = Fitted(

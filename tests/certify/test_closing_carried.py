@@ -5,8 +5,8 @@ import pytest
 from contracts import rows
 from test_closing_exact import GRID, INTERCEPTS, KERNELS, point
 
-from bigscreen.certify import exact
-from bigscreen.certify.exact import ExactSums, Proved, close_exact, summed
+from bigscreen.certify.exact import ExactTuning, close_exact, scored
+from bigscreen.certify.scores import Carried, KernelTiles, Proved
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
@@ -58,15 +58,15 @@ def test_along_a_path(kernel, sparse_rows, intercept, certify, fleet, monkeypatc
     data = rows(5, n=N, sparse_rows=sparse_rows, **GRID)
     given, design = (data.y(0, N), data.weights(0, N)), Design(data, kernel)
     K, near, carried = gram(data, kernel, CSvc(1.0, 1, (), intercept)), None, []
-    carry = ExactSums.carry
-    monkeypatch.setattr(ExactSums, "carry", lambda *of: carried.append(len(of[3])) or carry(*of))
+    carry = Carried.of
+    monkeypatch.setattr(Carried, "of", lambda *of: carried.append(len(of[2])) or carry(*of))
     for problem, alpha in steps(CSvc(0.1, 1, (1.0, 2.0), intercept), given, 30, 1):
-        sums, precision = summed(design, problem, point(alpha), fleet, certify, True, near)
-        near, found = sums.proved, sums.certificate(precision)
-        anew, _ = summed(design, problem, point(alpha), fleet, certify, True)
+        closed = scored(design, problem, point(alpha), fleet, certify, True, near)
+        near, found = closed.proved, closed.certificate()
+        anew = scored(design, problem, point(alpha), fleet, certify, True)
         true = K @ near.coef.astype(np.longdouble)
-        assert np.all(np.abs(near.scores - true) <= near.band)
-        assert np.sum(near.band) <= (1 + len(carried)) * np.sum(anew.band)
+        assert np.all(np.abs(near.scores - true) <= near.bands)
+        assert np.sum(near.bands) <= (1 + len(carried)) * np.sum(anew.bands)
         fresh = close_exact(design, problem, point(alpha), fleet, "float64")
         size = abs(fresh.primal) + abs(fresh.dual)
         assert abs(found.gap - fresh.gap) <= found.rounding_bound + 1e-12 * size
@@ -88,11 +88,11 @@ def test_roundings_that_add_up(intercept, scale, fleet):
     drift = np.where(dual.sign * K[0] > 0, 1 - 2.0**-51, 1.0)
     alpha, near = dual.hi, None
     for _ in range(200):
-        sums, _ = summed(design, problem, point(alpha), fleet, "float64", True, near)
-        near, alpha = sums.proved, alpha * drift
-        assert np.all(np.abs(near.scores - K @ near.coef.astype(np.longdouble)) <= near.band)
-    anew, _ = summed(design, problem, point(alpha), fleet, "float64", True)
-    assert np.any(np.abs(near.scores - anew.scores) > 2 * anew.band)
+        near = scored(design, problem, point(alpha), fleet, "float64", True, near).proved
+        alpha = alpha * drift
+        assert np.all(np.abs(near.scores - K @ near.coef.astype(np.longdouble)) <= near.bands)
+    anew = scored(design, problem, point(alpha), fleet, "float64", True)
+    assert np.any(np.abs(near.scores - anew.scores) > 2 * anew.bands)
 
 
 def test_another_w_is_computed_anew(fleet, monkeypatch):
@@ -101,10 +101,10 @@ def test_another_w_is_computed_anew(fleet, monkeypatch):
     design, rng = Design(data, KERNELS[0]), np.random.default_rng(0)
     dual = problem.dual(data.y(0, N), data.weights(0, N))
     one, other = (dual.feasible(dual.hi * rng.random(N)) for _ in range(2))
-    near = summed(design, problem, point(one), fleet, every=True)[0].proved
-    monkeypatch.setattr(ExactSums, "carry", None)
-    found = summed(design, problem, point(other), fleet, every=True, near=near)[0].proved
-    anew = summed(design, problem, point(other), fleet, every=True)[0].proved
+    near = scored(design, problem, point(one), fleet, every=True).proved
+    monkeypatch.setattr(Carried, "of", None)
+    found = scored(design, problem, point(other), fleet, every=True, near=near).proved
+    anew = scored(design, problem, point(other), fleet, every=True).proved
     for name in Proved._fields:
         np.testing.assert_array_equal(getattr(found, name), getattr(anew, name))
 
@@ -112,29 +112,30 @@ def test_another_w_is_computed_anew(fleet, monkeypatch):
 def test_a_change_costs_its_own_rows(fleet, monkeypatch):
     data, problem = rows(8, n=N, **GRID), CSvc(1.0, 1, (), "none")
     design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))
-    seen, score = [], ExactSums.score
-    monkeypatch.setattr(exact, "ROUNDING_PART", np.inf)
-    monkeypatch.setattr(exact, "MOVED_PART", np.inf)
-    monkeypatch.setattr(
-        ExactSums, "score", lambda *of: seen.append((len(of[1].coef), len(of[2]))) or score(*of)
-    )
-    near = summed(design, problem, point(dual.hi), fleet, every=True)[0].proved
+    seen, score = [], KernelTiles.__call__
+    none = ExactTuning(mended_share=np.inf, moved_share=np.inf)
+
+    def counted(tiles, rows):
+        seen.append((len(tiles.program.coef), len(rows)))
+        return score(tiles, rows)
+
+    monkeypatch.setattr(KernelTiles, "__call__", counted)
+    near = scored(design, problem, point(dual.hi), fleet, every=True, tuning=none).proved
     alpha = dual.hi.copy()
     alpha[[3, 70, 71]] = 0
-    summed(design, problem, point(alpha), fleet, every=True, near=near)
-    wide = [given for given in seen if given[1]]
-    assert wide == [(np.count_nonzero(dual.hi), N), (np.count_nonzero(dual.hi[[3, 70, 71]]), N)]
+    scored(design, problem, point(alpha), fleet, every=True, near=near, tuning=none)
+    assert seen == [(np.count_nonzero(dual.hi), N), (3, N)]
 
 
 def test_float32_scores_stay_in_doubt(fleet):
     """A change of float64 entries does not make the scores that it is added to exact."""
     data, problem = rows(9, n=N, **GRID), CSvc(1.0, 1, (), "none")
     design, dual = Design(data, KERNELS[0]), problem.dual(data.y(0, N), data.weights(0, N))
-    near = summed(design, problem, point(dual.hi), fleet, every=True)[0].proved
-    near = near._replace(band=np.full(N, 1e3), exact=np.arange(N) < 80)
+    near = scored(design, problem, point(dual.hi), fleet, every=True).proved
+    near = near._replace(bands=np.full(N, 1e3), exact=np.arange(N) < 80)
     alpha = dual.hi * (np.arange(N) != 5)
-    found = summed(design, problem, point(alpha), fleet, every=True, near=near)[0]
-    again = np.flatnonzero(found.band < 1)
+    found = scored(design, problem, point(alpha), fleet, every=True, near=near)
+    again = np.flatnonzero(found.bands < 1)
     assert len(again) > 20 and again.min() >= 80 and found.exact[again].all()
-    anew = summed(design, problem, point(alpha), fleet, "float64", every=True)[0]
+    anew = scored(design, problem, point(alpha), fleet, "float64", every=True)
     np.testing.assert_allclose(found.scores[again], anew.scores[again], rtol=0, atol=1e-9)

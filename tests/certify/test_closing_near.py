@@ -6,7 +6,8 @@ import contracts
 import numpy as np
 import pytest
 
-from bigscreen.certify import explicit, sample
+from bigscreen.certify import columns, sample
+from bigscreen.certify.columns import ColumnTuning
 from bigscreen.certify.explicit import close
 from bigscreen.certify.sample import Sample
 from bigscreen.fit.loop import fit
@@ -23,9 +24,9 @@ def fleet():
         yield fleet
 
 
-def both(design, problem, point, fleet):
+def both(design, problem, point, fleet, **how):
     """The gap of float32 columns with its own bound, and that of float64 ones."""
-    rough = close(design, problem, point, fleet)
+    rough = close(design, problem, point, fleet, **how)
     exact = close(design, problem, point, fleet, "float64")
     return rough, exact
 
@@ -47,7 +48,7 @@ def test_the_gap_is_that_of_float64_columns_to_its_bound(kernel, intercept, C, f
 
 @pytest.mark.parametrize("looked", [32, 256])
 def test_the_gap_is_within_its_bound_where_few_rows_are_looked_at(looked, fleet, monkeypatch):
-    monkeypatch.setattr(sample, "SAMPLE", looked)
+    monkeypatch.setattr(sample, "SAMPLE_ROWS", looked)
     world = contracts.world(contracts.rows(1, n=3000, d=3), "rbf", 3.0)
     run = Run(world.design, world.problem, fleet)
     for tol in (1e-4, 1e-5):
@@ -76,8 +77,8 @@ def test_rows_near_their_kink_left_as_they_are_would_be_caught(fleet, monkeypatc
     def rough(true, used, rows, some):
         return used.columns(rows[some]).astype(np.float64) * (1 + 1e-4)
 
-    for make in (explicit._float64, rough):
-        monkeypatch.setattr(explicit, "_float64", make)
+    for make in (columns._float64, rough):
+        monkeypatch.setattr(columns, "_float64", make)
         one, exact = both(world.design, world.problem, point, fleet)
         allowed = one.rounding_bound + exact.rounding_bound
         found.append(abs(one.gap - exact.gap) <= allowed or one.certified_in == "float64")
@@ -85,14 +86,14 @@ def test_rows_near_their_kink_left_as_they_are_would_be_caught(fleet, monkeypatc
 
 
 @pytest.mark.parametrize("intercept", contracts.INTERCEPTS)
-def test_of_a_close_gap_p_and_d_are_those_of_float64_columns(intercept, fleet, monkeypatch):
+def test_of_a_close_gap_p_and_d_are_those_of_float64_columns(intercept, fleet):
     world = contracts.world(contracts.rows(1, n=2000), "rbf", 1.0, intercept)
     run = Run(world.design, world.problem, fleet)
     point = fit(run, Newton(tol=2e-8), Limits(2e-8, 200)).point
     apart = []
-    for digits in (explicit.DIGITS, 0.0):
-        monkeypatch.setattr(explicit, "DIGITS", digits)
-        own, exact = both(world.design, world.problem, point, fleet)
+    for digits in (1e-7, 0.0):
+        tuning = ColumnTuning(digits_gap=digits)
+        own, exact = both(world.design, world.problem, point, fleet, tuning=tuning)
         apart.append(abs(own.primal - exact.primal) / exact.primal)
         assert abs(own.gap - exact.gap) <= own.rounding_bound + exact.rounding_bound
         assert own.certified_in == ("float64" if digits else "float32")

@@ -10,8 +10,9 @@ import pytest
 from scipy import sparse
 
 from bigscreen import SVC
-from bigscreen.certify.exact import ExactSums, close_exact
-from bigscreen.certify.few import Few, close_few
+from bigscreen.certify.certificate import Norm, prove
+from bigscreen.certify.exact import close_exact
+from bigscreen.certify.scores import ScoreProgram
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
@@ -19,7 +20,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Square, sums
 from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid
 from bigscreen.problems.dual import Dual
-from bigscreen.problems.dual_sums import FEW, arrays, covers, measure, multipliers
+from bigscreen.problems.dual_sums import FEW, arrays, measure, multipliers
 from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Svr
 from bigscreen.solvers.smo.loop import Limits, Matrix, smo
@@ -111,7 +112,6 @@ def test_multiplier_and_gap(name: str, n: int) -> None:
     rng = np.random.default_rng(n)
     for ties in (False, True):
         dual = problem.dual(y, np.ones(n) if ties else rng.uniform(0.1, 2, n))
-        assert covers(dual)
         parts = arrays(dual)
         scores = rng.integers(-2, 3, n) / 2.0 if ties else rng.normal(size=n)
         mu = np.atleast_1d(dual.multiplier(scores)) if len(parts.total) else np.empty(0)
@@ -131,36 +131,43 @@ def test_multiplier_and_gap(name: str, n: int) -> None:
         assert doubt >= 0
 
 
-def test_a_dual_of_more_terms_is_left_to_others() -> None:
-    from dataclasses import make_dataclass
-
-    more = make_dataclass("more", [("ridge", Any, None)], bases=(Dual,), frozen=True)
-    one = np.ones(3)
-    assert covers(more(one, one, one, one))
-    assert not covers(more(one, one, one, one, ridge=one))
-
-
 @pytest.mark.parametrize("name", NAMES)
-def test_sums_are_those_of_the_general_pass(name: str) -> None:
-    """P, D, gap and what rounding can have moved each, of the same scores."""
-    n = 200
+@pytest.mark.parametrize("n", [200, FEW + 5])
+def test_what_scores_prove(name: str, n: int) -> None:
+    """P, D and the gap are the dual's own; no error within the bands moves one beyond its bound."""
     problem, y = problems(n)[name]
     rng = np.random.default_rng(5)
     dual = problem.dual(y, rng.uniform(0.5, 2, n))
+    phi = rng.normal(size=(n, 3))
     alpha = dual.lo + rng.choice([0.0, 0.4, 1.0], n) * (dual.hi - dual.lo)
     alpha = dual.feasible(alpha)
-    box = np.maximum(np.abs(dual.lo), np.abs(dual.hi))
-    few = Few(problem, dual, alpha, box, parts=arrays(dual))
-    few.scores, few.band = np.where(box > 0, rng.normal(size=n), 0.0), rng.uniform(0, 1e-3, n)
-    found, doubt = few._sums()
-    wanted, doubts = ExactSums._sums(few)
-    np.testing.assert_allclose(doubt, doubts, rtol=1e-9, atol=1e-15)
-    for field in ("primal", "dual", "gap", "rounding_bound", "primal_rounding", "dual_rounding"):
-        scale = 1e-11 * (abs(wanted.primal) + abs(wanted.dual))
-        assert getattr(found, field) == pytest.approx(getattr(wanted, field), rel=1e-9, abs=scale)
-    assert found.intercept == pytest.approx(wanted.intercept, abs=1e-12)
-    np.testing.assert_allclose(found.multiplier, wanted.multiplier, atol=1e-12)
-    assert (found.rows, found.support) == (wanted.rows, wanted.support)
+    scores = phi @ (phi.T @ (dual.sign * alpha))
+    true = prove(dual, alpha, scores, 0.0)
+    w_sq = float((dual.sign * alpha) @ scores)
+    mu = 0.0 if dual.coupling is None else dual.multiplier(scores)
+    np.testing.assert_allclose(true.mu, mu, atol=1e-12)
+    size = abs(true.primal) + abs(true.dual)
+    assert true.primal == pytest.approx(dual.primal(scores, w_sq, mu), abs=1e-11 * size)
+    assert true.dual == pytest.approx(dual.value(alpha, w_sq), abs=1e-11 * size)
+    assert true.gap == pytest.approx(dual.frank_wolfe_gap(alpha, scores, mu), rel=1e-11)
+    assert 0 < true.rounding.gap < 1e-12 * max(size, n)
+    bands = rng.uniform(0, 1e-3, n)
+    for _ in range(5):
+        found = prove(dual, alpha, scores + bands * rng.choice([-1.0, 1.0], n), bands)
+        assert abs(found.gap - true.gap) <= found.rounding.gap
+        assert abs(found.primal - true.primal) <= found.rounding.primal
+        assert abs(found.dual - true.dual) <= found.rounding.dual
+        assert np.sum(found.doubts) <= found.rounding.gap * (1 + 1e-12)
+
+
+def test_a_known_w_says_what_its_square_is() -> None:
+    problem, y = problems(40)["free"]
+    dual, rng = problem.dual(y, np.ones(40)), np.random.default_rng(0)
+    alpha, scores = dual.hi * rng.random(40), rng.normal(size=40)
+    own, given = (prove(dual, alpha, scores, 1e-3, norm) for norm in (None, Norm(3.0, 1e-6)))
+    assert given.w_sq == 3.0 and given.gap == own.gap and given.rounding.gap == own.rounding.gap
+    assert given.dual - own.dual == pytest.approx(0.5 * (own.w_sq - 3.0))
+    assert given.rounding.dual == pytest.approx(0.5e-6, rel=1e-3)
 
 
 @pytest.mark.parametrize("d", [5, 60])
@@ -179,10 +186,7 @@ def test_certificates_agree(d: int) -> None:
     design = Design(data, kernel)
     near = replace(design, square=Square(kernel, Operand(X, np.arange(n))))
     with Inline(1) as fleet:
-        few, general = close_few(near, problem, point, fleet), close_exact(
-            design, problem, point, fleet
-        )  # fmt: skip
-        assert close_few(design, problem, point, fleet) == general
+        few, general = (close_exact(each, problem, point, fleet) for each in (near, design))
     allowed = few.rounding_bound + general.rounding_bound
     assert few.certified_in == ("float64" if d == 5 else "float32")
     assert few.rounding_bound <= 2 * general.rounding_bound
@@ -191,6 +195,20 @@ def test_certificates_agree(d: int) -> None:
         assert abs(getattr(few, field) - getattr(general, field)) <= rounding
     assert abs(few.gap - general.gap) <= allowed
     assert few.relative_gap <= 1e-4
+
+
+@pytest.mark.parametrize("kernel", [Rbf(0.2), Sigmoid(0.02, 0.1)], ids=str)
+def test_entries_at_hand_make_no_band_narrower(kernel: Any) -> None:
+    """The diagonal of an indefinite kernel does not bound its entries."""
+    data = MemoryDataset(rows(), np.zeros(60, np.int32), [0, 1])
+    design, coef = Design(data, kernel), np.random.default_rng(0).normal(size=60)
+    square = Square(kernel, Operand(data.X(0, 60), np.arange(60)))
+    plain, near = (
+        ScoreProgram.of(each, coef, np.float64).noise
+        for each in (design, replace(design, square=square))
+    )
+    assert near.longest == pytest.approx(plain.longest, rel=1e-6)
+    assert near.size == pytest.approx(plain.size, rel=1e-6)
 
 
 # -- pairs of labels -------------------------------------------------------------------------------

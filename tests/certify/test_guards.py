@@ -15,7 +15,8 @@ import pytest
 import reference
 from fleet_programs import Recorded
 
-from bigscreen.certify.exact import ExactSums, Noise, ScoreProgram
+from bigscreen.certify.exact import ScoredRows
+from bigscreen.certify.scores import Noise, ScoreProgram
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.worker import Host
 from bigscreen.kernels.base import phi_norms
@@ -120,13 +121,14 @@ def test_no_error_within_its_bands_moves_a_gap_by_more_than_is_stated(kind):
     dual = problem.dual(np.arange(n) % 2, np.ones(n))
     if kind == "c-svc":
         alpha = np.full(n, 0.6)
-    else:  # three rows at their bound
-        alpha = np.where(np.arange(n) < 3, dual.hi, np.where(np.arange(n) == 3, 0.6 * dual.hi, 0.0))
+    else:  # three rows at their bound, and what is left of the total at a wrong row
+        left = 1.0 - 3 * dual.hi
+        alpha = np.where(np.arange(n) < 3, dual.hi, np.where(np.arange(n) == 4, left, 0.0))
 
     def stated(error):
-        sums = ExactSums(problem, dual, alpha, dual.hi)
-        sums.scores, sums.band = base + error, np.full(n, band)
-        return sums.certificate("float32")
+        rows = ScoredRows(problem, dual, alpha)
+        rows.scores, rows.bands = base + error, np.full(n, band)
+        return rows.certificate()
 
     here = stated(0.0)
     moved = [abs(stated(band * rng.choice([-1.0, 1.0], n)).gap - here.gap) for _ in range(2000)]

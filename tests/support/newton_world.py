@@ -10,9 +10,9 @@ import numpy as np
 import reference
 from problem_cases import Case, case
 
-from bigscreen.certify.explicit import COLUMN_ROWS, close
+from bigscreen.certify.explicit import close
 from bigscreen.features import nystrom
-from bigscreen.features.design import Design, row_ranges
+from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Point, Reading
 from bigscreen.solvers.newton import solver as newton

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.certify.explicit import FARTHER
+from bigscreen.certify.columns import TUNING
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
@@ -136,7 +136,7 @@ class Rounds:
             return most
         stack, _ = self.fleet.round({"kind": "rounding", "coefs": np.stack(coefs, axis=1)})
         own = max(design.score_error(coef, np.float64) for coef in coefs)
-        return min(most, FARTHER * float(stack.max()) + own)
+        return min(most, TUNING.sample_factor * float(stack.max()) + own)
 
     def sides(self) -> NDArray[np.int8]:
         """Which side every row is on (n,): ``FREE`` where it is in the zone, or nobody knows."""

@@ -1,0 +1,277 @@
+"""What a certificate is: P, D and their gap over ALL rows, and how far rounding can move them.
+
+Weak duality holds for every w, every multiplier mu and every feasible alpha:
+
+    D(alpha) <= D* = P* <= P(w, mu),    gap = P(w, mu) - D(alpha).
+
+So whatever a solver, a screening rule or a lazy pass left out, two numbers that are summed over all
+rows prove how far the machine is from the best one. There are two kinds of point:
+
+* alpha with its own ``w(alpha) = sum_i s_i alpha_i phi_i``. The scores u of w(alpha) say everything
+  (``||w||^2 = sum s alpha u``), wherever they come from: tiles of a kernel matrix or entries at
+  hand (`certify.scores`), scores that a path keeps, columns in memory. `prove`, below, is the only
+  place where they become a certificate.
+* w and alpha apart from each other, as a smoothed Newton leaves them. P needs scores of w, D the
+  vector ``sum s alpha c`` over columns: `certify.explicit`, and `certify.beside` next to a dual
+  point whose w(alpha) is known already.
+
+A score comes with a *band*: how far it may be from the exact one. What bands do to the gap is less
+than what they do to P and D: a row that is certainly where its gradient wants it moves both alike.
+`hides_gap` says whether rounding could account for a gap; closing passes compute rows or columns
+again, in float64, until it could not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.model.ledger import DualPoint
+from bigscreen.numerics.rows import FloatArray, njit
+from bigscreen.problems.dual import Dual, Mu
+from bigscreen.problems.dual_sums import (
+    FEW,
+    GRADIENT_ERROR,
+    Arrays,
+    arrays,
+    multipliers,
+    plain,
+    slack,
+)
+from bigscreen.problems.point import Certificate, relative
+from bigscreen.problems.violation import unit, violation
+from bigscreen.screening.dynamic import farthest
+
+SUM_ERROR = 16 * 2.0**-53
+"""Relative error of the sums of `prove`, as a part of their terms' sizes: four roundings of a term,
+two of a compensated sum, and the rounding of the boxes, which tells where all rows are at an end.
+"""
+
+
+def hides_gap(rounding: float, gap: float, share: float) -> bool:
+    """Whether rounding can account for more than this share of a gap."""
+    return rounding > share * max(gap, 0.0)
+
+
+class Rounding(NamedTuple):
+    """How far rounding can have moved the gap, P and D.
+
+    ``sums``: the part of the gap's that float64 sums have done, whatever was summed.
+    """
+
+    gap: float
+    primal: float
+    dual: float
+    sums: float = 0.0
+
+
+def certified(
+    primal: float, dual: float, gap: float, rounding: Rounding, **how: Any
+) -> Certificate:
+    """The certificate of these numbers; ``how`` holds the fields that say how it came about."""
+    return Certificate(
+        primal=primal,
+        dual=dual,
+        gap=gap,
+        relative_gap=relative(gap, primal),
+        rounding_bound=rounding.gap,
+        primal_rounding=rounding.primal,
+        dual_rounding=rounding.dual,
+        **how,
+    ).checked()
+
+
+class Norm(NamedTuple):
+    """``||w(alpha)||^2`` where w itself is known, and a bound on its error."""
+
+    square: float
+    error: float
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the scores of w(alpha) prove.
+
+    Attributes
+    ----------
+    mu : float or float64 (groups,)
+        The multiplier that is best for these scores; 0 without a coupling.
+    w_sq : float
+        ``||w(alpha)||^2``.
+    primal, dual, gap : float
+        ``P(w(alpha), mu)``, D(alpha) and the Frank-Wolfe gap; ``primal`` is the sum of the others.
+    rounding : Rounding
+    doubts : float64 (rows,)
+        How far each row's band can have moved the gap.
+    """
+
+    mu: Mu
+    w_sq: float
+    primal: float
+    dual: float
+    gap: float
+    rounding: Rounding
+    doubts: FloatArray
+
+
+def prove(
+    dual: Dual,
+    alpha: FloatArray,
+    scores: FloatArray,
+    bands: FloatArray | float,
+    norm: Norm | None = None,
+    parts: Arrays | None = None,
+) -> Proof:
+    """Sum P, D and the gap of a feasible alpha from the scores of its w(alpha).
+
+    Parameters
+    ----------
+    dual : Dual
+        Of all rows, without a curve.
+    alpha, scores : float64 (rows,)
+    bands : float64 (rows,), or one number for all
+        How far each score may be from the exact one.
+    norm : Norm or None
+        None: ``||w||^2`` follows from the scores.
+    parts : Arrays or None
+        The dual as compiled loops take it, where it is known.
+    """
+    assert dual.curve is None
+    parts = arrays(dual) if parts is None else parts
+    n, groups = len(alpha), len(parts.total)
+    if not groups:
+        mu = np.empty(0)
+    elif n <= FEW:
+        mu = multipliers(parts, scores)
+    else:
+        mu = np.atleast_1d(dual.multiplier(scores))
+    doubts = np.empty(n)
+    sums, bounds = np.zeros(3 + groups), np.zeros(4)
+    bands = np.full(n, bands) if isinstance(bands, float) else plain(bands)
+    given = plain(alpha), plain(scores), bands
+    _sum(parts, mu, *given, doubts, sums, bounds)
+    gap, linear, w_sq = sums[:3].tolist()
+    doubt, primal_doubt, dual_doubt, terms = bounds.tolist()
+    # What alpha lacks of the coupling's totals counts as rounding.
+    missing = float(np.abs(mu) @ np.abs(parts.total - sums[3:]))
+    summed = SUM_ERROR * terms + missing
+    if norm is not None:
+        w_sq = norm.square
+        dual_doubt = 0.5 * norm.error
+        primal_doubt = doubt + dual_doubt
+    value = linear - 0.5 * w_sq
+    return Proof(
+        mu=mu if dual.group is not None else float(mu.sum()),
+        w_sq=w_sq,
+        primal=value + gap,
+        dual=value,
+        gap=gap,
+        rounding=Rounding(doubt + summed, primal_doubt + summed, dual_doubt + summed, summed),
+        doubts=doubts,
+    )
+
+
+@dataclass(frozen=True)
+class Pair:
+    """P(w, mu) and D(alpha) of a w and an alpha that are apart, by ``||w - w(alpha)||``."""
+
+    primal: float
+    dual: float
+    rounding: Rounding
+    apart: float
+
+    @property
+    def gap(self) -> float:
+        """P - D."""
+        return self.primal - self.dual
+
+    @property
+    def radius(self) -> float:
+        """How far from w the optimal w* can be."""
+        rounding = self.rounding.gap
+        return farthest(max(self.gap, 0.0) + rounding, self.apart, rounding)
+
+    def dual_point(
+        self, coef: FloatArray, offset: float, listed: list[tuple[NDArray[np.int64], FloatArray]]
+    ) -> DualPoint:
+        """The dual point that a ledger keeps; ``listed``: (places, alpha) of rows, by shard."""
+        places, alpha = (np.concatenate(part) for part in zip(*listed, strict=True))
+        return DualPoint(coef, offset, self.apart, places, alpha)
+
+
+def stationary(
+    dual: Dual, alpha: FloatArray, scores: FloatArray, bands: FloatArray
+) -> tuple[float, float]:
+    """How far the KKT conditions are from holding, and how far rounding can have moved that.
+
+    It is all that can be said of a kernel that is not positive semidefinite: its dual is not
+    concave, and no gap bounds anything.
+    """
+    band = float(np.max(bands[dual.reach > 0], initial=0.0))
+    return violation(dual, alpha, scores), 2.0 * unit(dual) * band
+
+
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def _sum(
+    parts: Arrays,
+    mu: FloatArray,
+    alpha: FloatArray,
+    scores: FloatArray,
+    bands: FloatArray,
+    doubts: FloatArray,
+    sums: FloatArray,
+    bounds: FloatArray,
+) -> None:
+    """Add up, with compensation, what rows have of the sums.
+
+    ``sums``: the gap, ``p alpha - e |alpha|``, ``s alpha u`` and, by group, ``t alpha``.
+    ``bounds``: what bands can do to the gap, P and D, and the sizes of all terms.
+    """
+    sign, lin, lo, hi, t, tube, group, _ = parts
+    lost = np.zeros(len(sums))
+    for i in range(len(alpha)):
+        a, u, e, at = alpha[i], scores[i], tube[i], 0.0
+        if len(mu):
+            at = mu[group[i]]
+            _add(sums, lost, 3 + group[i], t[i] * a)
+        G = lin[i] - sign[i] * u - t[i] * at
+        left, linear, signed = (
+            slack(G, lo[i], hi[i], e, a),
+            lin[i] * a - e * abs(a),
+            sign[i] * a * u,
+        )
+        _add(sums, lost, 0, left)
+        _add(sums, lost, 1, linear)
+        _add(sums, lost, 2, signed)
+        band = bands[i] + GRADIENT_ERROR * (abs(lin[i]) + abs(u) + abs(at) + e)
+        low = _best(G - band, lo[i], hi[i], e) - a
+        high = _best(G + band, lo[i], hi[i], e) - a
+        doubts[i] = max(abs(low), abs(high)) * band
+        bounds[0] += doubts[i]
+        # dP / du is alpha / 2 less the best alpha, dD / du is alpha / 2.
+        bounds[1] += max(abs(low + 0.5 * a), abs(high + 0.5 * a)) * band
+        bounds[2] += 0.5 * abs(a) * band
+        loss = left + abs(G * a - e * abs(a))
+        bounds[3] += loss + (abs(lin[i]) + e + abs(at)) * abs(a) + abs(signed)
+
+
+@njit(cache=True, nogil=True)
+def _best(G: float, lo: float, hi: float, tube: float) -> float:
+    """Where alpha is best at this gradient."""
+    if G > tube:
+        return hi
+    if G < -tube:
+        return lo
+    return hi if tube == 0.0 else 0.0
+
+
+@njit(cache=True, nogil=True)
+def _add(sums: FloatArray, lost: FloatArray, k: Any, term: float) -> None:
+    """Add a term to a sum; what the addition rounds off goes into the next one (Kahan 1965)."""
+    part = term - lost[k]
+    total = sums[k] + part
+    lost[k] = (total - sums[k]) - part
+    sums[k] = total

@@ -1,0 +1,437 @@
+"""One shard's part of a closing pass over columns: what rows add to P, to D and to ``w(alpha)``.
+
+Rows come tile by tile: their columns, their scores, the alpha that is read off them, and the vector
+``sum s alpha [c, border]``. In float32, rows near their hinge point are summed from float64 columns
+instead, and rows of a sample are looked at in both precisions (`certify.sample`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, fields
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.certify.ledger import in_float32, listed
+from bigscreen.certify.offset import Kinks
+from bigscreen.certify.sample import Looked, Sample, seen, stride
+from bigscreen.data.layout import joined
+from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
+from bigscreen.fleet.protocol import Fleet
+from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_dot
+from bigscreen.problems.dual import Dual, Mu, sensitivity
+from bigscreen.problems.point import Point, SumLayout, Terms, add_in_blocks
+from bigscreen.problems.recipes import CSvc, Problem
+
+
+@dataclass(frozen=True)
+class ColumnTuning:
+    """When columns of a closing pass become float64, and how many rows are summed at once.
+
+    ``coarse_share``: make all columns float64 if float32 ones can have moved the gap by more than
+    this share of it (unless float64 sums have moved it by half as much).
+    ``sample_factor``: no score is farther from its float64 value than this many times the farthest
+    of the sample's rows.
+    ``near_gap``: below this relative gap rows near their hinge point get float64 columns; nothing
+    hangs on them for wider ones. ``digits_gap``: below this one all rows that are part of a sum do
+    (float64 for all rows takes .4 of the time, but proves gaps of 3e-10 where this proves 4e-11).
+    ``side_share``: share of its box that alpha may be off its side by and count as there, as a
+    mixture of equal ones is.
+    ``block_rows``: rows that are added up before the rest: a sum's bound counts these, no more.
+    ``looked_rows``: rows of the sample looked at together: a large factor is read once for them.
+    """
+
+    coarse_share: float = 0.5
+    sample_factor: float = 4.0
+    near_gap: float = 1e-4
+    digits_gap: float = 1e-7
+    side_share: float = 1e-12
+    block_rows: int = 32
+    looked_rows: int = 256
+
+
+TUNING = ColumnTuning()
+
+
+@dataclass
+class Sums:
+    """What rows add to a closing pass; sums of shards are added in the order of the shards.
+
+    ``loss``: P's losses, which an error e of every score moves by ``steep e + bend e^2 / 2``.
+    ``rows``, ``support``: rows, and those whose alpha is not 0. ``left``: what an error of every
+    score moves the gap by where rows are not exact. By part of a mixture ``sizes``, its
+    ``sum |alpha|``; ``values``, the sums of its `Terms`; ``vectors`` (parts, terms, m + extras),
+    its ``sum s alpha [c, border]``. By shard ``kinks`` of P near the multiplier of every group; the
+    ``scores`` of all rows, in the end float32 if they are kept; ``alpha``, in the end (places,
+    values) of rows that a ledger lists.
+    """
+
+    sizes: FloatArray
+    values: FloatArray
+    vectors: FloatArray
+    loss: float = 0.0
+    steep: float = 0.0
+    bend: float = 0.0
+    rows: float = 0.0
+    support: float = 0.0
+    left: float = 0.0
+    sample: Sample = field(default_factory=Sample.none)
+    kinks: list[list[Kinks]] = field(default_factory=list)
+    scores: list[NDArray[Any]] = field(default_factory=list)
+    alpha: list[Any] = field(default_factory=list)
+
+    def __add__(self, other: Sums) -> Sums:
+        names = (each.name for each in fields(self))
+        return Sums(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+class Tile(NamedTuple):
+    """Rows of a shard: their places, their columns, and the columns that alpha is read off.
+
+    ``exact`` gives float64 columns of some of them; None: there are no better ones.
+    """
+
+    rows: slice
+    columns: Any
+    read: Any
+    exact: Callable[[NDArray[np.int64]], FloatArray] | None
+
+
+@dataclass(frozen=True)
+class ColumnPass:
+    """Runs anywhere: one shard's part of the certificate of a point.
+
+    Alpha is read off the columns of ``solved``, and those of ``summed`` are summed, with entries of
+    ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and ``true_coef``
+    are the point's coefficients of the summed columns and of the kernel's. Rows no farther than
+    ``margin`` from their hinge point get float64 columns (0: none); ``digits``: so do all rows that
+    are part of a sum. ``keep``: keep what a ledger is made of.
+    """
+
+    solved: Design
+    summed: Design
+    source: Design | None
+    dtype: type
+    problem: Problem
+    frame: SumLayout
+    point: Point
+    coef: FloatArray
+    true_coef: FloatArray
+    mu: Mu
+    keep: bool = False
+    margin: float = 0.0
+    digits: bool = False
+    tuning: ColumnTuning = TUNING
+
+    def total(self, fleet: Fleet) -> Sums:
+        """The sums of all rows."""
+        data, point = self.summed.data, self.point
+        given: NDArray[Any] | None = point.sides
+        if point.alpha is not None:
+            n = data.n_rows
+            dual = self.problem.dual(data.y(0, n), data.weights(0, n))
+            given = dual.feasible(point.alpha)
+        shards = (data.shard(s) for s in range(data.n_shards))
+        items = ((s, None if given is None else given[a:b]) for s, (a, b) in enumerate(shards))
+        total = self.nothing
+        for found in fleet.each(self, items):
+            total = total + found
+        return total
+
+    def __call__(self, item: tuple[int, NDArray[Any] | None]) -> Sums:
+        """Sums of shard ``item[0]``; ``item[1]``: its own alpha, its sides, or None: read off."""
+        return SeveralPasses((self,))((item,))[0]
+
+    @property
+    def alike(self) -> Any:
+        """Equal for passes over the same columns, which can be one pass."""
+        source = None if self.source is None else self.source.same
+        return self.solved.same, self.summed.same, source, self.dtype
+
+    @staticmethod
+    def together(passes: Iterable[ColumnPass]) -> SeveralPasses:
+        """Passes over the same columns as one pass, whose items are theirs together."""
+        return SeveralPasses(tuple(passes))
+
+    @property
+    def true(self) -> Design | None:
+        """The design whose float64 columns rows are compared with; None: those are summed."""
+        return None if self.dtype is np.float64 else self.source or self.solved
+
+    @property
+    def weights(self) -> list[float]:
+        """The weights of alpha's parts."""
+        return [reading.weight for reading in self.point.readings] or [1.0]
+
+    @property
+    def lists(self) -> bool:
+        """Whether a ledger can hold the dual point."""
+        return self.keep and type(self.problem) is CSvc and not self.frame.groups
+
+    @property
+    def block(self) -> int:
+        """Rows of a tile that are summed by themselves."""
+        # (Of sparse rows that would cost more than they have entries.)
+        sparse = self.summed.kernel is None and self.summed.data.is_sparse
+        return COLUMN_ROWS if sparse else self.tuning.block_rows
+
+    @property
+    def constant(self) -> float:
+        """What a penalised offset adds to every score."""
+        return self.point.intercept if self.frame.constant else 0.0
+
+    @property
+    def nothing(self) -> Sums:
+        """The sums of no rows."""
+        frame, parts = self.frame, len(self.weights)
+        return Sums(
+            sizes=np.zeros(parts),
+            values=np.zeros((parts, frame.terms * (1 + frame.curved))),
+            vectors=np.zeros((parts, frame.terms, self.summed.width + frame.extras)),
+        )
+
+    def begun(self, rows: int) -> Sums:
+        """The sums before the first of so many rows of a shard."""
+        sums = self.nothing
+        sums.scores = [np.empty(rows if self.frame.groups or self.keep else 0)]
+        sums.alpha = [np.empty(rows if self.lists else 0)]
+        return sums
+
+    def add(
+        self, sums: Sums, dual: Dual, tile: Tile, given: NDArray[Any] | None, out: FloatArray
+    ) -> NDArray[np.int64]:
+        """Add a tile's rows; returns which of them were summed from float64 columns.
+
+        ``dual``, ``given``: of the tile's rows. ``out`` receives the alpha that is read off.
+        """
+        scores = np.empty(len(out))
+        column_scores(tile.columns, self.coef, self.constant, scores)
+        parts = self._parts(dual, given, tile.read, scores if tile.read is tile.columns else None)
+        out[:] = 0.0  # where nothing was read off yet
+        weight = np.array(self.weights)
+        for each, share in zip(parts, weight / weight.sum(), strict=False):
+            out += share * each
+        near, instead = np.empty(0, np.int64), np.empty((0, 0))
+        if tile.exact is not None and self.margin:
+            moves = sensitivity(dual, out, dual.gradient(scores, self.mu), self.margin)
+            doubtful = moves > self.tuning.side_share * dual.reach
+            near = np.flatnonzero(doubtful | (out != 0) if self.digits else doubtful)
+            instead, own = tile.exact(near), np.empty(len(near))
+            column_scores(instead, self.coef, self.constant, own)
+            scores[near], moves[near] = own, 0.0
+            sums.left += moves.sum()
+        self._add_losses(sums, dual, scores, near)
+        self._add_alpha(sums, dual, tile.columns, (near, instead), parts)
+        if len(sums.scores[0]):
+            sums.scores[0][tile.rows] = scores
+        if self.lists:
+            sums.alpha[0][tile.rows] = out
+        return near
+
+    def finished(self, sums: Sums, dual: Dual, start: int) -> Sums:
+        """A shard's sums with what follows from all its scores; ``start``: of the shard's rows."""
+        (scores,), (alpha,) = sums.scores, sums.alpha
+        if self.frame.kinked:
+            sums.kinks = [Kinks.near(dual, scores, np.atleast_1d(self.mu))]
+        kept = in_float32(scores) if self.keep else np.empty(0, np.float32)
+        sums.scores, sums.alpha = [kept], []
+        if self.lists:
+            places = np.flatnonzero(listed(dual, kept, alpha))
+            sums.alpha = [(places + start, alpha[places])]
+        return sums
+
+    def _parts(
+        self, dual: Dual, given: NDArray[Any] | None, read: Any, known: FloatArray | None
+    ) -> list[FloatArray]:
+        """Alpha of every part of the mixture; ``known``: scores at w, if they are of ``read``."""
+        if given is not None and given.dtype == np.float64:
+            return [given]
+        parts = list(self._readings(dual, read, known))
+        return parts if given is None else [dual.settled(given, each) for each in parts]
+
+    def _readings(self, dual: Dual, columns: Any, known: FloatArray | None) -> Iterator[FloatArray]:
+        for reading in self.point.readings:
+            scores = known
+            here = reading.intercept == self.constant and np.array_equal(reading.coef, self.coef)
+            if scores is None or not here:
+                scores = np.empty(len(dual))
+                column_scores(columns, reading.coef, reading.intercept, scores)
+            yield reading.alpha(dual, scores)
+
+    def _add_losses(
+        self, sums: Sums, dual: Dual, scores: FloatArray, near: NDArray[np.int64]
+    ) -> None:
+        losses = dual.losses(scores, self.mu)
+        sums.loss += losses.sum()
+        if dual.curve is None:
+            # (Where rows near their hinge point are known, no other loss of 0 can be another.)
+            moving = losses > 0 if self.margin else np.ones(len(dual), np.bool_)
+            moving[near] = True
+            sums.steep += dual.reach[moving].sum()
+        else:
+            sums.steep += np.abs(dual.best(dual.gradient(scores, self.mu))).sum()
+            sums.bend += dual.reach.sum()
+        sums.rows += len(dual)
+
+    def _add_alpha(
+        self,
+        sums: Sums,
+        dual: Dual,
+        columns: Any,
+        exact: tuple[NDArray[np.int64], FloatArray],
+        parts: Iterable[FloatArray],
+    ) -> None:
+        """Add the vectors of alpha's parts; ``exact``: rows with other columns, and these."""
+        near, instead = exact
+        used, border = np.zeros(len(dual), np.bool_), self.frame.border(dual)
+        for k, alpha in enumerate(parts):
+            sums.sizes[k] += np.abs(alpha).sum()
+            terms = Terms(self.frame, dual, alpha)
+            sums.values[k] += terms.sums
+            vector, some = np.zeros(sums.vectors[k].shape), border[near]
+            for coef, term in terms.parts:
+                add_in_blocks(instead, some, coef[near], term[near], self.block, vector)
+                coef[near] = 0.0
+                add_in_blocks(columns, border, coef, term, self.block, vector)
+            sums.vectors[k] += vector
+            used |= alpha != 0
+        sums.support += np.count_nonzero(used)
+
+
+@dataclass(frozen=True)
+class SeveralPasses:
+    """The passes of several points over the same columns, computed once for all of them."""
+
+    passes: tuple[ColumnPass, ...]
+
+    def __call__(self, items: tuple[tuple[int, NDArray[Any] | None], ...]) -> list[Sums]:
+        """The sums of one shard, of every point in their order."""
+        first = self.passes[0]
+        data = first.summed.data
+        start, stop = data.shard(items[0][0])
+        duals, n = self._duals(start, stop), stop - start
+        sums = [each.begun(n) for each in self.passes]
+        alpha, exact = np.empty((len(items), n)), np.zeros((len(items), n), np.bool_)
+        waiting: list[_Looked] = []
+        for a, b in row_ranges(n, data.chunk_rows):
+            X = data.X(start + a, start + b)
+            looked = self._looked(X, start, a, b)
+            for tile in self._tiles(X, start, a, b, looked):
+                rows = tile.rows
+                for k, (each, (_, given)) in enumerate(zip(self.passes, items, strict=True)):
+                    own = None if given is None else given[rows]
+                    near = each.add(sums[k], duals[k][rows], tile, own, alpha[k, rows])
+                    exact[k, rows.start + near] = True
+            if looked is None:
+                continue
+            waiting.append(looked)
+            if sum(len(part.places) for part in waiting) >= first.tuning.looked_rows or b == n:
+                self._look(waiting, duals, (alpha, exact), sums)
+                waiting = []
+        ended = zip(self.passes, sums, duals, strict=True)
+        return [each.finished(found, dual, start) for each, found, dual in ended]
+
+    def _duals(self, start: int, stop: int) -> list[Dual]:
+        """The dual of these rows in every pass; labels and weights are read once."""
+        stores = {id(data): data for data in (each.summed.data for each in self.passes)}
+        read = {key: (own.y(start, stop), own.weights(start, stop)) for key, own in stores.items()}
+        return [each.problem.dual(*read[id(each.summed.data)]) for each in self.passes]
+
+    def _tiles(self, X: Any, start: int, a: int, b: int, looked: _Looked | None) -> Iterator[Tile]:
+        """The tiles of a chunk X, the rows from a to b of the shard that begins at ``start``."""
+        first = self.passes[0]
+        solved, summed, true = first.solved, first.summed, first.true
+        # Alpha is read off the very columns that the solver read it off: any alpha in the box is as
+        # good, but at a small h another reading is another alpha.
+        same = summed is solved and first.dtype is np.float32
+        other = X if summed is solved else solved.data.X(start + a, start + b)
+        for c, d in row_ranges(b - a, summed.tile(COLUMN_ROWS)):
+            columns = _columns(summed, X[c:d], first.dtype, "certified")
+            read = columns if same else _columns(solved, other[c:d], np.float32, "read")
+            exact = None
+            if looked is not None and true is not None:
+                looked.remember(columns, a + c, a + d)
+                exact = partial(_float64, true, summed, looked.chunk[c:d])
+            yield Tile(slice(a + c, a + d), columns, read, exact)
+
+    def _looked(self, X: Any, start: int, a: int, b: int) -> _Looked | None:
+        """The rows of a chunk that are to be looked at, if float32 columns are those of a kernel.
+
+        A float32 product may round an entry by its place among the rows: what has been summed is
+        known of the very columns only.
+        """
+        true, summed = self.passes[0].true, self.passes[0].summed
+        if true is None or true.kernel is None:
+            return None
+        data, begin, stop = true.data, start + a, start + b
+        chunk = X if true is summed else data.X(begin, stop)
+        drawn = np.arange(-begin % stride(data.n_rows), stop - begin, stride(data.n_rows))
+        # (Errors grow with rows' lengths: no row is to be out of sight.)
+        some = np.append(drawn, int(np.argmax(data.sqnorms(begin, stop))))
+        counted = np.arange(len(some)) < len(drawn)
+        dtype = summed.data.layout.dtype if summed.kernel is None else np.float32
+        columns = np.empty((len(some), summed.width), dtype)
+        return _Looked(a + some, counted, chunk, chunk[some], columns)
+
+    def _look(
+        self,
+        rows: list[_Looked],
+        duals: list[Dual],
+        read: tuple[FloatArray, NDArray[np.bool_]],
+        sums: list[Sums],
+    ) -> None:
+        """Add some rows to the samples of all points."""
+        true, (alpha, exact) = self.passes[0].true, read
+        assert true is not None
+        own = joined(true.data.is_sparse, [part.own for part in rows])
+        columns = np.concatenate([part.columns for part in rows])
+        places = np.concatenate([part.places for part in rows])
+        drawn = np.concatenate([part.drawn for part in rows])
+        looked = Looked.at(true, self.passes[0].summed, own, columns, drawn)
+        for k, each in enumerate(self.passes):
+            w = each.point.w, each.true_coef, each.constant
+            of_rows = duals[k][places], alpha[k, places], w, each.mu, exact[k, places]
+            sums[k].sample = sums[k].sample + seen(looked, *of_rows)
+
+
+class _Looked(NamedTuple):
+    """Rows of a chunk that are to be looked at.
+
+    ``places``: in the shard; ``drawn``: whether they are in the sample; ``chunk``, ``own``: the
+    kernel design's rows, all and these; ``columns``: those that were summed for them.
+    """
+
+    places: NDArray[np.int64]
+    drawn: NDArray[np.bool_]
+    chunk: Any
+    own: Any
+    columns: NDArray[Any]
+
+    def remember(self, columns: Any, start: int, stop: int) -> None:
+        """Keep what was summed for those among these rows of the shard."""
+        here = (self.places >= start) & (self.places < stop)
+        if here.any():
+            self.columns[here] = columns[self.places[here] - start]
+
+
+def _columns(design: Design, X: Any, dtype: type, passing: str) -> Any:
+    """Columns as compiled loops take them, until the next; raw features are their own."""
+    return as_rows(X if design.kernel is None else design.columns(X, dtype, passing))
+
+
+def _float64(true: Design, used: Design, rows: Any, some: NDArray[np.int64]) -> FloatArray:
+    """Float64 columns, as ``used`` has them, of some rows of the kernel design ``true``."""
+    if not len(some):
+        return np.empty((0, used.width))
+    columns = true.columns(rows[some], np.float64)
+    return columns if used is true else true.features_of(columns)
+
+
+@njit(cache=True, nogil=True)
+def column_scores(columns: Any, coef: FloatArray, intercept: float, out: FloatArray) -> None:
+    """Write down scores of rows by their columns."""
+    for i in range(len(out)):
+        out[i] = row_dot(columns, i, coef) + intercept
