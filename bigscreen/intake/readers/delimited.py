@@ -8,20 +8,20 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow
+import pyarrow.compute
 from numpy.typing import NDArray
 
-from bigscreen.data.missing import Missing
+from bigscreen.data.missing import MISSING, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place, located
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import (
     Block,
-    Members,
     Piece,
     RowLines,
     Source,
-    joined,
     line_pieces,
     line_places,
 )
@@ -34,20 +34,20 @@ from bigscreen.intake.readers.categories import (
     Labels,
     Seen,
     Typed,
+    numbers_of,
 )
-from bigscreen.intake.readers.decimals import write_plainly
+from bigscreen.intake.readers.decimals import check_points, written_plainly
 from bigscreen.intake.readers.text import (
-    DROPPED,
-    LABEL,
-    SPACE,
     Fields,
     Layout,
+    NotOfType,
+    Reached,
     Records,
-    fill_numbers,
-    fill_plain_rows,
-    find_fields,
+    exact_number,
     finite_number,
     missing_value,
+    read_fields,
+    whole_records,
 )
 
 LABEL_NAMES = ("label", "class", "target", "y")
@@ -194,6 +194,8 @@ class DelimitedReader:
     missing : Missing
         What says that a value is missing, and whether features may be: a number is NaN then, a
         text a category of its own.
+    texts_label : bool
+        Whether labels are known to be texts. (They may be in any case.)
     """
 
     sparse = False
@@ -205,8 +207,12 @@ class DelimitedReader:
         columns: TableColumns,
         typed: Typed,
         missing: Missing = NONE,
+        texts_label: bool = False,
     ) -> None:
-        self._missing = missing
+        self._missing, self._texts_label = missing, texts_label
+        # A mark that is a number is one for pyarrow, too: a label may be equal to it.
+        texts = (mark for mark in missing.marks if exact_number(mark) is None)
+        self._nulls = [*MISSING, *texts]
         # Columns of X that hold nothing but missing values in the first rows.
         self.blank: set[int] = set()
         self.path, self.layout, self.columns = located(path), layout, columns
@@ -217,10 +223,7 @@ class DelimitedReader:
         self._typed, self.dates, self.hashed = typed, typed.dates, typed.hashed
         self._restart()
         with Source(path) as source:
-            self._progress, self.anywhere = (
-                source.progress(),
-                not source.compressed or source.members,
-            )
+            self._progress, self.anywhere = source.progress(), not source.compressed
 
     def _restart(self) -> None:
         typed, missing = self._typed, self._missing
@@ -248,40 +251,36 @@ class DelimitedReader:
             Naming file, line and column, for whatever does not fit.
         """
         self._restart()
-        row, seen, records = 0, Seen(), Records(self.path, self.layout)
+        row, seen, reached = 0, Seen(), Reached(self.path, self.layout)
         with Source(self.path) as source:
-            start = self.layout.body_start
-            pieces = line_pieces(source, start)
-            tries = ((piece, row < skip_rows) for piece in pieces)
-            for piece, parsed in joined(source, start, each(self._tried, tries)):
+            pieces = line_pieces(source, self.layout.body_start)
+            for piece, parsed in each(self._tried, ((piece, row < skip_rows) for piece in pieces)):
                 self._progress = piece.progress
-                if records.rest or parsed is None:
+                if reached.rest or parsed is None:
                     text, begun = piece.read()
                     skip = max(skip_rows - row, 0)
-                    parsed = self._parsed(records.rest + text, begun, records.line, skip)
+                    parsed = self._parsed(reached.rest + text, begun, reached.line, skip)
                 else:
-                    parsed.move(records.line)
-                records.take(parsed.rest, parsed.line, parsed.begun)
+                    parsed.move(reached.line)
+                reached.take(parsed.rest, parsed.line, parsed.begun)
                 block = self._block(parsed, seen, row)
                 row += len(parsed.lines)
                 if block is not None:
                     yield block
-            records.finish()
+            reached.finish()
         if row == 0:
             raise NoRows(f"{self.path} has no row after its header.")
 
     def _tried(self, item: tuple[Piece, bool]) -> tuple[Piece, Parsed | None]:
-        """A piece, parsed as if it began with a record, in line 0; None where that fails.
+        """Parse a piece as if it began with a record, in line 0; None where that fails.
 
         What does not begin with one, has an error, or has rows to `skip`, is parsed again when all
         before it is known.
         """
         piece, skip = item
-        if skip and not isinstance(piece.text, Members):
+        if skip:
             return piece, None
-        piece, text, begun = piece.opened()
-        if skip or piece.ends is False:
-            return piece, None
+        text, begun = piece.read()
         try:
             return piece, self._parsed(text, begun, 0, 0)
         except InputError:
@@ -289,60 +288,78 @@ class DelimitedReader:
 
     def _parsed(self, text: bytes, begun: int, line: int, skip: int) -> Parsed:
         """Parse a text that begins with a record; of `skip` rows the categories alone."""
-        if not skip and (plain := self._plain(text, begun, line)) is not None:
-            return plain
-        split = find_fields(self.path, self.layout, text, line)
-        fields, codes = split.fields, {}
-        if fields is None:
-            return Parsed(RowLines(np.empty(0, np.int64)), split.rest, split.line, begun)
+        found = whole_records(self.path, self.layout, text, line)
+        out = Parsed(RowLines(np.empty(0, np.int64)), found.rest, found.next_line, begun)
+        if found.is_blank:
+            return out
+        try:
+            fields = self._read(found, plain=not skip)
+            plain = not skip
+        except NotOfType:
+            fields, plain = self._read(found, plain=False), False
+        out.lines, out.skipped = fields.lines, min(skip, len(fields.lines))
         for j, coder in self._coders.items():
-            f = self.columns.features[j]
+            column, places = self._column(fields, self.columns.features[j])
             read = coder.encode if isinstance(coder, Hashed) else coder.tokens
-            codes[j] = read(*fields.column(f), fields.places(f))
-        rows = len(fields.lines)
-        out = Parsed(fields.lines, split.rest, split.line, begun, codes, min(skip, rows))
-        if out.skipped < rows:
-            self._fill(out, fields.after(skip))
+            out.codes[j] = read(column, places)
+        if out.skipped < len(fields.lines):
+            self._fill(out, fields.after(skip), plain)
         return out
 
-    def _plain(self, text: bytes, begun: int, line: int) -> Parsed | None:
-        """The rows of a text of nothing but plain numbers; None if it holds anything else."""
-        marks, columns = self.layout.marks, self.columns
-        typed = bool(self._coders or self._dates) or columns.weight is not None
-        if typed or self.layout.decimal or marks.delimiter == SPACE or not text.endswith(b"\n"):
-            return None
-        places = np.full(self.layout.columns, DROPPED)
-        places[columns.features] = np.arange(len(columns.features))
+    def _read(self, found: Records, plain: bool) -> Fields:
+        """Read the columns that are wanted; ``plain``: every number is one for pyarrow, too."""
+        columns, number = self.columns, pyarrow.float64() if plain else pyarrow.utf8()
+        types = dict.fromkeys(columns.features, number)
+        for j, f in enumerate(columns.features):
+            if j in self._typed.hashed:
+                types[f] = pyarrow.utf8()
+            elif j in self._coders or j in self._dates:
+                types[f] = pyarrow.dictionary(pyarrow.int32(), pyarrow.utf8())
+        if columns.weight is not None:
+            types[columns.weight] = number
         if columns.label is not None:
-            places[columns.label] = LABEL
-        rows = text.count(b"\n")
-        X, y = np.empty((rows, len(columns.features))), np.empty(rows)
-        if fill_plain_rows(np.frombuffer(text, np.uint8), marks, places, X, y) != rows:
-            return None
-        out = Parsed(RowLines(np.arange(line, line + rows)), b"", line + rows, begun)
-        out.X, out.labels = X, None if columns.label is None else Labels.numbers(y)
-        return out
+            types[columns.label] = pyarrow.utf8() if self._texts_label else number
+        return read_fields(self.path, self.layout, found, types, self._nulls)
 
-    def _fill(self, out: Parsed, fields: Fields) -> None:
+    def _column(self, fields: Fields, f: int) -> tuple[Any, Callable[[int], str]]:
+        return fields.column(f), fields.places(f)
+
+    def _fill(self, out: Parsed, fields: Fields, plain: bool) -> None:
         """Parse what does not depend on rows before: all but categories."""
-        columns = np.array(self.columns.features)
-        columns[[*out.codes, *self._dates]] = -1
-        beside = [f for f in (self.columns.label, self.columns.weight) if f is not None]
-        numbers = [*columns[columns >= 0].tolist(), *beside]
-        write_plainly(fields, numbers, self.layout.decimal)
-        out.X = X = np.empty((len(fields.lines), len(columns)))
-        _fill(fields, columns, X, self._missing)
-        for j, dates in self._dates.items():
-            f = self.columns.features[j]
-            X[:, j] = dates.encode(*fields.column(f), fields.places(f))
+        features = self.columns.features
+        out.X = X = np.empty((len(fields.lines), len(features)))
+        for j, f in enumerate(features):
+            if j in self._dates:
+                X[:, j] = self._dates[j].encode(*self._column(fields, f))
+            elif j not in self._coders:
+                X[:, j] = self._numbers(fields, f, self._missing, plain)
         if self.columns.label is not None:
-            f = self.columns.label
-            out.labels = Labels(*fields.column(f), fields.places(f))
+            column, places = self._column(fields, self.columns.label)
+            if not pyarrow.types.is_floating(column.type):
+                column = pyarrow.compute.utf8_trim_whitespace(column)
+                check_points(column, self.layout.decimal, places)
+                column = written_plainly(column, self.layout.decimal)
+            out.labels = Labels(column, places)
         if self.columns.weight is not None:
             f = self.columns.weight
-            weights = np.empty((len(X), 1))
-            _fill(fields, np.array([f]), weights, NONE)
-            out.weight = check_weights(weights[:, 0], fields.places(f))
+            out.weight = check_weights(self._numbers(fields, f, NONE, plain), fields.places(f))
+
+    def _numbers(
+        self, fields: Fields, f: int, missing: Missing, plain: bool
+    ) -> NDArray[np.float64]:
+        """Return the numbers of a column, which is one of texts unless all are `plain`."""
+        column, places = self._column(fields, f)
+        if not plain:
+            return numbers_of(column, places, missing, self.layout.decimal)
+        values: NDArray[np.float64] = column.to_numpy(zero_copy_only=False)
+        if column.null_count and not missing.allowed:
+            raise missing_value(places(int(np.argmax(column.is_null().to_numpy(False)))))
+        if not np.isfinite(values).all():
+            fine = np.isfinite(values) | column.is_null().to_numpy(zero_copy_only=False)
+            if not fine.all():
+                row = int(np.argmin(fine))
+                finite_number(str(values[row]), places(row))
+        return values
 
     def _block(self, parsed: Parsed, seen: Seen, row: int) -> Block | None:
         """Give texts the codes that they have in the rows before; `row` is the first one's number.
@@ -364,7 +381,7 @@ class DelimitedReader:
         if labels is not None:
             y = labels.values
             if labels.odd is not None:
-                seen.add(labels.odd, AS_LABELS)
+                seen.add(labels.odd.texts, labels.odd, AS_LABELS)
         where = line_places(self.path, parsed.lines.after(skip))
         return Block(X, y, parsed.weight, row + skip, where)
 
@@ -414,21 +431,3 @@ def check_weights(weight: NDArray[np.float64], where: Callable[[int], str]) -> N
     if len(bad := np.flatnonzero(weight < 0)):
         raise InputError(f"{where(int(bad[0]))}: the weight is negative; weights are 0 or more.")
     return weight
-
-
-def _fill(
-    fields: Fields, columns: NDArray[np.int64], out: NDArray[np.float64], missing: Missing
-) -> None:
-    """Parse numbers into `out`: plain ones in the compiled loop, any other one by one."""
-    arrays = fields.buf, fields.starts, fields.ends, columns, out
-    row, j = fill_numbers(*arrays, 0, 0)
-    while row < len(out):
-        f = int(columns[j])
-        text = fields.text(row, f)
-        if text in missing:
-            if not missing.allowed:
-                raise missing_value(fields.place(row, f))
-            out[row, j] = np.nan
-        else:
-            out[row, j] = finite_number(text, fields.place(row, f))
-        row, j = fill_numbers(*arrays, row, j + 1)

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow
+import pyarrow.compute
 
 from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
@@ -25,15 +27,18 @@ from bigscreen.intake.readers.base import (
     too_long,
 )
 from bigscreen.intake.readers.categories import (
+    IN_COLUMN,
     NONE,
     TEXT,
-    Encoder,
     Kind,
+    Tokens,
     Typed,
+    as_numbers,
+    check_texts,
     date_format,
 )
 from bigscreen.intake.readers.columns import check_amounts, index_columns
-from bigscreen.intake.readers.decimals import check_decimal, plainly
+from bigscreen.intake.readers.decimals import check_decimal, plainly, written_plainly
 from bigscreen.intake.readers.delimited import (
     LABEL_NAMES,
     Column,
@@ -41,14 +46,7 @@ from bigscreen.intake.readers.delimited import (
     TableColumns,
     find_column,
 )
-from bigscreen.intake.readers.text import (
-    Fields,
-    Layout,
-    Marks,
-    exact_number,
-    first_fields,
-    mark_numbers,
-)
+from bigscreen.intake.readers.text import Fields, Layout, exact_number, first_fields
 
 if TYPE_CHECKING:
     import _csv
@@ -139,6 +137,9 @@ class TableReader(DelimitedReader):
         if like is not None:
             super().__init__(path, layout, chosen, Typed.of(like), missing)
             return
+        texts_label = False
+        if fields is not None and chosen.label is not None:
+            texts_label = as_numbers(_texts(fields, chosen.label)) is None
         kinds: dict[int, Kind] = {}
         blank = set()
         for j, f in enumerate(chosen.features):
@@ -149,7 +150,7 @@ class TableReader(DelimitedReader):
                 blank.add(j)
             elif kind is not None:
                 kinds[j] = kind
-        super().__init__(path, layout, chosen, Typed.learnt(kinds), missing)
+        super().__init__(path, layout, chosen, Typed.learnt(kinds), missing, texts_label)
         self.blank = blank
 
 
@@ -183,12 +184,15 @@ def asked_kinds(
 
 def _is_whole(fields: Fields | None, f: int) -> bool:
     """Whether a column holds whole numbers alone in the first rows of a file."""
-    if fields is None:
+    numbers = None if fields is None else as_numbers(_texts(fields, f))
+    if numbers is None:
         return False
-    buf, starts, ends = fields.column(f)
-    plain, values = np.empty(len(starts), bool), np.empty(len(starts))
-    mark_numbers(buf, starts, ends, values, plain)
-    return bool(np.all(plain & (values == np.floor(values))))
+    values = numbers.to_numpy(zero_copy_only=False)
+    return bool(np.all(np.isfinite(values) & (values == np.floor(values))))
+
+
+def _texts(fields: Fields, f: int) -> Any:
+    return pyarrow.compute.utf8_trim_whitespace(fields.column(f))
 
 
 def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
@@ -199,31 +203,22 @@ def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
     InputError
         If it holds both texts and numbers.
     """
-    buf, starts, ends = fields.column(f)
-    plain = np.empty(len(starts), bool)
-    values = np.empty(len(starts))
-    mark_numbers(buf, starts, ends, values, plain)
-    odd = np.flatnonzero(~plain)
-    if not len(odd):
-        return None
-    encoder = Encoder()
-    try:
-        codes = encoder.encode(buf, starts[odd], ends[odd])
-    except InputError as error:
-        place = fields.place(int(odd[0]), f)
-        raise InputError(f"{place}: {error} in this column; drop it.") from None
+    column = _texts(fields, f)
     decimal = fields.layout.decimal
-    texts = [plainly(text.strip(), decimal) for text in encoder.texts()]
+    column = written_plainly(column, decimal)
+    if as_numbers(column) is not None and not missing.numbers:
+        return None
+    found = Tokens.of(column, fields.places(f))
+    texts = found.texts
     words = [text for text in texts if text not in missing and exact_number(text) is None]
+    numbers = [text for text in texts if exact_number(text) is not None]
+    has_numbers = any(text not in missing for text in numbers)
     if not words:
-        numbers = np.any(plain & ~missing.holes(values)) or any(
-            exact_number(text) is not None for text in texts if text not in missing
-        )
-        return None if numbers else BLANK
-    place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
+        return None if has_numbers else BLANK
+    place = found.place(texts.index(words[0]))
+    check_texts(len(words), sum(map(len, words)), lambda: place, IN_COLUMN)
     check_amounts(words, place, _SAY_DECIMAL if decimal is None else None)
-    amounts = [text for text in texts if exact_number(text) is not None]
-    if np.any(plain & ~missing.holes(values)) or not all(map(missing.marked, amounts)):
+    if has_numbers or not all(map(missing.marked, numbers)):
         raise InputError(
             f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
             f"missing value (`missing={words[0][:40]!r}`), or that the column is `categorical`, or "
@@ -338,7 +333,7 @@ def find_layout(
         if twice:
             raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
     start = sum(len(line) + 1 for line in lines[:first])
-    return Layout(columns, names, Marks(ord(delimiter)), start, first + 1, decimal, n_blank)
+    return Layout(columns, names, delimiter, False, start, first + 1, decimal, n_blank)
 
 
 def _first_lines(path: str | Place) -> list[bytes]:
