@@ -269,13 +269,7 @@ def find_layout(
         If the delimiter or the header cannot be told, two columns have one name, or the header
         comes again.
     """
-    if delimiter is not None and (
-        len(delimiter) != 1
-        or not delimiter.isascii()
-        or delimiter.isalnum()
-        or delimiter in '+-."\r\n'
-    ):
-        raise InputError(f"{delimiter!r} is no delimiter: give one character, such as ',' or ';'.")
+    _check_delimiter(delimiter)
     lines = _first_lines(path)
     first = 0
     if lines and (told := _EXCEL.fullmatch(lines[0])):
@@ -283,28 +277,22 @@ def find_layout(
     while first < len(lines) and (not lines[first].strip() or lines[first].startswith(b"#")):
         first += 1
     body = [decode(line) for line in lines[first:]]
-    marks = _DELIMITERS if delimiter is None else delimiter
-    if body and max(body[0].count(mark) for mark in (*marks, " ")) >= _MOST_COLUMNS:
+    if not body:
+        raise NoRows(f"{path} has no row among its first lines: check that it is a table.")
+    if max(map(body[0].count, delimiter or (*_DELIMITERS, " "))) >= _MOST_COLUMNS:
         raise InputError(
             f"{path}, line {first + 1}: the line has {_MOST_COLUMNS} columns or more; check its "
             "format, or write so wide rows as svmlight or HDF5."
         )
-    if not body:
-        raise NoRows(f"{path} has no row among its first lines: check that it is a table.")
-    if delimiter is None:
-        delimiter = _find_delimiter(path, body)
+    delimiter = delimiter or _find_delimiter(path, body)
     rows = _split(body, delimiter)
     if not rows:
         raise InputError(f"{path} does not look like a table; check its format and its line ends.")
     columns = Counter(map(len, rows)).most_common(1)[0][0]
-
-    names = None
     comments = [line for line in lines[:first] if line.startswith(b"#")]
+    names = None
     if comments and header is not False:
-        fields = (_split([decode(comments[-1]).lstrip("# \t")], delimiter) or [[]])[0]
-        words = [field for field in fields if exact_number(field) is None]
-        if len(fields) == columns and (header or words == fields):
-            names = fields
+        names = _names_in_comment(decode(comments[-1]), delimiter, columns, header)
     if names is None and header is None and len(rows[0]) == 1 < columns:
         raise InputError(
             f"{path}, line {first + 1}: {rows[0][0][:40]!r} stands alone where rows have {columns} "
@@ -326,14 +314,39 @@ def find_layout(
         _check_single_header(path, names, reader, first)
         first += header_lines
     n_blank = 0 if names is None else next((k for k, name in enumerate(names) if name), columns)
-    if names and names.count("") > 1:
-        names = [name or f"column {k + 1}" for k, name in enumerate(names)]
-    if names:
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        if twice:
-            raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
+    names = names and _distinct(path, names)
     start = sum(len(line) + 1 for line in lines[:first])
     return Layout(columns, names, delimiter, False, start, first + 1, decimal, n_blank)
+
+
+def _check_delimiter(delimiter: str | None) -> None:
+    """Refuse what sets no fields apart."""
+    if delimiter is not None and (
+        len(delimiter) != 1
+        or not delimiter.isascii()
+        or delimiter.isalnum()
+        or delimiter in '+-."\r\n'
+    ):
+        raise InputError(f"{delimiter!r} is no delimiter: give one character, such as ',' or ';'.")
+
+
+def _names_in_comment(
+    comment: str, delimiter: str, columns: int, header: bool | None
+) -> list[str] | None:
+    """Return the names that the last comment before the rows holds, if it is a header."""
+    fields = (_split([comment.lstrip("# \t")], delimiter) or [[]])[0]
+    words = [field for field in fields if exact_number(field) is None]
+    return fields if len(fields) == columns and (header or words == fields) else None
+
+
+def _distinct(path: str | Place, names: list[str]) -> list[str]:
+    """Return names with numbers for several that are empty, or refuse two that are equal."""
+    if names.count("") > 1:
+        names = [name or f"column {k + 1}" for k, name in enumerate(names)]
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
+    return names
 
 
 def _first_lines(path: str | Place) -> list[bytes]:
