@@ -1,9 +1,11 @@
 """Text readers: every row of the real files, whatever the pieces, the skipping, the packing."""
 
 import bz2
+import csv
 import gzip
 import io
 import lzma
+import random
 import re
 import tracemalloc
 import zlib
@@ -236,3 +238,42 @@ def test_a_table_of_nothing_but_numbers(write, monkeypatch, ending):
     lines[50] = lines[50].replace(",x,", ",,x,")
     with pytest.raises(InputError, match=r"a.csv, line 51: 6 fields where 5"):
         read(TableReader(write(ending.join(lines), "a.csv"), header=False, drop=[2]))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_quotes_blanks_and_lines_are_those_of_python(write, monkeypatch, seed):
+    """Fields in quotes after blanks, inch marks, blank lines, records that cross pieces."""
+    chance = random.Random(seed)
+    words = [
+        "ab",
+        '5"',
+        '"q ""q"" q"',
+        '"one\ntwo"',
+        '"\n\nz"',
+        ' "a,b"',
+        '"c,\n7,8"',
+        ' "d\n" ',
+        "é",
+    ]
+    lines = ["x,text,y"]
+    for row in range(60):
+        lines += [f"{row}.5,{chance.choice(words)},{row % 2}"] + [""] * (chance.random() < 0.2)
+    end = chance.choice(["\n", "\r\n"])
+    text = end.join(lines) + end
+    reader = csv.reader(io.StringIO(text, newline=""), skipinitialspace=True)
+    expected, starts, at = [], [], 0
+    for fields in reader:
+        if fields:
+            expected.append([field.strip() for field in fields])
+            starts.append(at + 1)
+        at = reader.line_num
+    path = write(text.encode("latin-1" if seed % 2 else "utf-8"), "a.csv")
+    for piece in (30, 200, 1 << 20):
+        monkeypatch.setattr(base, "PIECE_BYTES", piece)
+        found = TableReader(path, delimiter=",", header=True, categorical=["text"])
+        X, y, places = read(found)
+        texts = [found.categories[1][int(code)].replace("\r\n", "\n") for code in X[:, 1]]
+        assert texts == [row[1].replace("\r\n", "\n") for row in expected[1:]]
+        assert X[:, 0].tolist() == [float(row[0]) for row in expected[1:]]
+        assert y == [float(row[2]) for row in expected[1:]]
+        assert places == [f"{path}, line {line}" for line in starts[1:]]

@@ -220,12 +220,13 @@ def _hash(
         codes[r] = np.int32(h & np.uint64(mask))
 
 
-def holes_in(texts: Any, missing: Missing) -> NDArray[np.bool_]:
-    """Return where an Arrow array of texts, blanks around them trimmed, lacks a value."""
-    known = pyarrow.array([*MISSING, *missing.marks], texts.type)
+def holes_in(texts: Any, missing: Missing, numbers: bool = True) -> NDArray[np.bool_]:
+    """Return where an Arrow array of trimmed texts lacks a value; ``numbers``: marks are, too."""
+    marks = (mark for mark in missing.marks if numbers or exact_number(mark) is None)
+    known = pyarrow.array([*MISSING, *marks], texts.type)
     holes = pyarrow.compute.is_in(texts, known).to_numpy(zero_copy_only=False)
     holes = holes | texts.is_null().to_numpy(zero_copy_only=False)
-    if missing.numbers:
+    if numbers and missing.numbers:
         found = pyarrow.compute.match_substring_regex(texts, r"^[+-]?[0-9.]").fill_null(False)
         for row in np.flatnonzero(found.to_numpy(zero_copy_only=False)).tolist():
             holes[row] |= texts[row].as_py() in missing
@@ -433,7 +434,7 @@ def numbers_of(
         For the first text that is no finite number, or missing where no value may be.
     """
     texts = pyarrow.compute.utf8_trim_whitespace(column)
-    holes = holes_in(texts, missing)
+    holes = holes_in(texts, missing, numbers=False)  # (those are looked for in all sources)
     if holes.any():
         if not missing.allowed:
             raise missing_value(places(int(np.argmax(holes))))

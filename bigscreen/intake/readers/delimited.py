@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -44,7 +45,6 @@ from bigscreen.intake.readers.text import (
     Reached,
     Records,
     exact_number,
-    finite_number,
     missing_value,
     read_fields,
     whole_records,
@@ -292,11 +292,20 @@ class DelimitedReader:
         out = Parsed(RowLines(np.empty(0, np.int64)), found.rest, found.next_line, begun)
         if found.is_blank:
             return out
-        try:
-            fields = self._read(found, plain=not skip)
-            plain = not skip
-        except NotOfType:
-            fields, plain = self._read(found, plain=False), False
+        with suppress(NotOfType):
+            if not skip:
+                return self._filled(out, found, 0, plain=True)
+        return self._filled(out, found, skip, plain=False)
+
+    def _filled(self, out: Parsed, found: Records, skip: int, plain: bool) -> Parsed:
+        """Parse records; ``plain``: every number is one for pyarrow, too.
+
+        Raises
+        ------
+        NotOfType
+            If one is not.
+        """
+        fields = self._read(found, plain)
         out.lines, out.skipped = fields.lines, min(skip, len(fields.lines))
         for j, coder in self._coders.items():
             column, places = self._column(fields, self.columns.features[j])
@@ -307,7 +316,7 @@ class DelimitedReader:
         return out
 
     def _read(self, found: Records, plain: bool) -> Fields:
-        """Read the columns that are wanted; ``plain``: every number is one for pyarrow, too."""
+        """Read the columns that are wanted, numbers as such if all are `plain`."""
         columns, number = self.columns, pyarrow.float64() if plain else pyarrow.utf8()
         types = dict.fromkeys(columns.features, number)
         for j, f in enumerate(columns.features):
@@ -354,11 +363,8 @@ class DelimitedReader:
         values: NDArray[np.float64] = column.to_numpy(zero_copy_only=False)
         if column.null_count and not missing.allowed:
             raise missing_value(places(int(np.argmax(column.is_null().to_numpy(False)))))
-        if not np.isfinite(values).all():
-            fine = np.isfinite(values) | column.is_null().to_numpy(zero_copy_only=False)
-            if not fine.all():
-                row = int(np.argmin(fine))
-                finite_number(str(values[row]), places(row))
+        if np.count_nonzero(~np.isfinite(values)) > column.null_count:
+            raise NotOfType  # to be named as it is written
         return values
 
     def _block(self, parsed: Parsed, seen: Seen, row: int) -> Block | None:

@@ -133,7 +133,7 @@ def whole_records(path: Place, layout: Layout, text: bytes, line: int) -> Record
     if b'"' not in text:
         return Records(text, line, b"", line + text.count(b"\n"))
     quotes = _alternating_quotes(text, layout)
-    if quotes is None:
+    if quotes is None and layout.delimiter != " ":
         text = _without_blanks_at_quotes(text, layout)
         quotes = _alternating_quotes(text, layout)
     ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE)
@@ -190,30 +190,28 @@ def _ends_by_fields(path: Place, layout: Layout, text: bytes, line: int) -> NDAr
     InputError
         If text follows a closing quote.
     """
-    mark = re.escape(layout.delimiter.encode())
-    field = re.compile(rb"(?m)(^|" + mark + rb")" + _QUOTED)
+    mark = layout.delimiter.encode()
+    field = re.compile(rb"(?m)(^|" + re.escape(mark) + rb")" + _QUOTED)
 
     def blot(match: re.Match[bytes]) -> bytes:
-        if text[match.end() : match.end() + 1] not in (layout.delimiter.encode(), b"\n", b"\r"):
+        if text[match.end() : match.end() + 1] not in (mark, b"\n", b"\r", b""):
             start = match.start()
             before = field.sub(rb"\1", text[text.rfind(b"\n", 0, start) + 1 : start] + match[1])
             raise InputError(
                 f"{path}, line {line + text.count(NEWLINE, 0, match.end())}, "
-                f"column {before.count(layout.delimiter.encode()) + 1}: text follows a closing "
+                f"column {before.count(mark) + 1}: text follows a closing "
                 "quote; a quote within a quoted field must be doubled or escaped."
             )
         return match[1] + b"x" * (len(match[0]) - len(match[1]))
 
     blotted = np.frombuffer(field.sub(blot, text), np.uint8)
-    opened = re.search(rb"(?m)(?:^|" + mark + rb')"', blotted.tobytes())
-    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE)
-    stop = len(text) if opened is None else opened.start()
-    return np.asarray((blotted[ends] == NEWLINE) & (ends <= stop))
+    return np.asarray(blotted[np.frombuffer(text, np.uint8) == NEWLINE] == NEWLINE)
 
 
 # -- what pyarrow does not read as it stands -------------------------------------------------------
 _LONE_RETURN = re.compile(rb"\r(?!\n)")
-_QUOTED = rb'"[^"]*(?:""[^"]*)*"'
+_QUOTED = rb'"[^"]*(?:""[^"]*)*(?:"|\Z)'
+"""A field in quotes, perhaps one that goes on behind the text."""
 _BLANKS = re.compile(rb"(?m)((?:^|(?<=[ \t]))" + _QUOTED + rb")|[ \t]*(\r?\n)[ \t]*|[ \t]+")
 _ARFF_COMMENT = re.compile(rb"(?m)^[ \t]*%.*$")
 _ARFF_FIELD = re.compile(
