@@ -13,6 +13,7 @@ from collections import Counter
 from functools import partial
 
 import numpy as np
+import pyarrow
 import pytest
 from places import DATA
 from reader_rows import read, written
@@ -171,6 +172,15 @@ def test_rows_do_not_depend_on_pieces_or_skipping(write, monkeypatch, kind):
         assert (later, at) == (y[skip:], places[skip:])
         assert reader.categories == whole.categories
     assert list(make(path).blocks(200)) == []
+
+
+def test_zstandard_and_gzip_of_several_members(write):
+    text = "".join(f"1 1:{i} 2:{i * i}\n" for i in range(5000)).encode()
+    parts = [gzip.compress(text[at : at + 9000]) for at in range(0, len(text), 9000)]
+    whole = read(SvmlightReader(write(text, "plain")))[0]
+    for packed in (pyarrow.compress(text, "zstd", asbytes=True), b"".join(parts)):
+        found = read(SvmlightReader(write(packed, "packed")))[0]
+        np.testing.assert_array_equal(found.toarray(), whole.toarray())
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".bz2", ".xz"])

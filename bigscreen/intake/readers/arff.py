@@ -33,13 +33,8 @@ from bigscreen.intake.readers.categories import (
     Typed,
     label_value,
 )
-from bigscreen.intake.readers.delimited import (
-    Column,
-    DelimitedReader,
-    TableColumns,
-    check_weights,
-)
-from bigscreen.intake.readers.table import asked_kinds
+from bigscreen.intake.readers.columns import Column, TableColumns, asked_kinds
+from bigscreen.intake.readers.delimited import DelimitedReader, check_weights
 from bigscreen.intake.readers.text import Layout, finite_number
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""

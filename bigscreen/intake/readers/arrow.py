@@ -15,28 +15,29 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, OtherFile
-from bigscreen.intake.readers.binary import Column
 from bigscreen.intake.readers.categories import (
     NONE,
     TEXT,
-    Categories,
-    Dates,
-    Hashed,
     Kind,
     Tokens,
     Typed,
     date_format,
 )
-from bigscreen.intake.readers.columns import check_amounts, index_columns
-from bigscreen.intake.readers.delimited import TableColumns
-from bigscreen.intake.readers.table import asked_kinds
+from bigscreen.intake.readers.columns import (
+    Column,
+    TableColumns,
+    asked_kinds,
+    check_amounts,
+    index_columns,
+)
+from bigscreen.intake.readers.typed import TypedReader
 
 _DAY_US = 86_400_000_000
 
-_Converted = tuple[Block, dict[int, Tokens]]
+_Converted = tuple[Block, dict[int, Any]]
 
 
-class ArrowReader:
+class ArrowReader(TypedReader):
     """Turns record batches into blocks of rows; columns of texts are categorical.
 
     Parameters
@@ -68,10 +69,7 @@ class ArrowReader:
         If a column is neither of numbers nor of dates nor of texts.
     """
 
-    sparse = False
     _done = 0
-    blank: set[int]
-    """Columns of X that hold nothing but missing values, so that nothing says what they are of."""
 
     def __init__(
         self,
@@ -104,10 +102,7 @@ class ArrowReader:
         chosen = TableColumns.choose(
             name, len(names), names, label, weight, drop, columns, like, index
         )
-        self._columns, self._names = chosen, names
-        self.left_out, self.index_names = chosen.left_out, chosen.index_names
-        self.names: list[str] | None = [names[f] for f in chosen.features]
-        self.n_features: int | None = len(chosen.features)
+        self._names = names
         kinds = {j: asked.get(f) or self._kind(types[f]) for j, f in enumerate(chosen.features)}
         coded = pyarrow.types.is_dictionary  # what is said to be kinds is no dates
         texts = {j: names[f] for j, f in enumerate(chosen.features) if f not in asked}
@@ -117,8 +112,8 @@ class ArrowReader:
             first = self.first_rows([*texts.values()])
             kinds |= {j: self._found_kind(first, name) for j, name in texts.items()}
         learnt = Typed.learnt({j: kind for j, kind in kinds.items() if kind is not None})
-        self._typed = learnt if like is None else Typed.of(like)
-        typed = {**self._typed.categories, **self._typed.hashed, **self._typed.dates}
+        super().__init__(chosen, names, learnt if like is None else Typed.of(like), missing, True)
+        typed = {*self._coders, *self._dates}
         for j, f in enumerate(chosen.features):
             if pyarrow.types.is_null(types[f]) and not missing.allowed:
                 raise InputError(
@@ -130,10 +125,8 @@ class ArrowReader:
                     f"{name}: column {names[f]!r} holds {types[f]}, neither numbers nor texts that "
                     "are known as categories; drop it."
                 )
-        self.dates, self.hashed = self._typed.dates, self._typed.hashed
         null = pyarrow.types.is_null
         self.blank = {j for j, f in enumerate(chosen.features) if j not in typed and null(types[f])}
-        self._restart()
 
     def first_rows(self, names: list[str]) -> Any:
         """A record batch of some columns, by whose texts dates are known."""
@@ -159,24 +152,9 @@ class ArrowReader:
         self._restart()
         for item, tried in each(self._tried, self.batches(skip_rows)):
             for block, texts in self._read(item) if tried is None else tried:
-                for j, tokens in texts.items():
-                    block.X[:, j] = self._coders[j].encode(tokens)
-                    if j in self.unseen:
-                        self.unseen[j] = self._coders[j].unseen
+                self._set_codes(block.X, texts)
                 self._done = block.first_row + block.X.shape[0]
                 yield block
-
-    def _restart(self) -> None:
-        typed, missing = self._typed, self._missing
-        self._coders = {
-            j: Categories(known, False, missing, typed=True)
-            for j, known in typed.categories.items()
-        }
-        self._hashes = {j: Hashed(bits, missing) for j, bits in typed.hashed.items()}
-        self._dates = {j: Dates(form, missing) for j, form in typed.dates.items()}
-        self.categories = {j: coder.names for j, coder in self._coders.items()}
-        self.categories |= {j: coder.names for j, coder in self._hashes.items()}
-        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
 
     def _found_kind(self, first: Any, name: str) -> Kind:
         """What a column of texts holds by its first rows: dates, as in text files, or kinds."""
@@ -246,28 +224,27 @@ class ArrowReader:
                 )
             return values
 
-        X = np.empty((len(batch), len(self._columns.features)))
-        for j, f in enumerate(self._columns.features):
+        X = np.empty((len(batch), len(self.columns.features)))
+        for j, f in enumerate(self.columns.features):
             values = column(f)
             if j in self._dates:
                 X[:, j] = self._days(j, values, where)
-            elif j in self._hashes:
-                X[:, j] = self._hashes[j].encode(self._as_texts(values), where)
             elif j in self._coders:
+                values = self._as_texts(values) if j in self.hashed else values
                 texts[j] = self._coders[j].tokens(values, where)
             else:
                 X[:, j] = self._numbers(values)
         y, weight = self.beside(first, len(batch))
-        if self._columns.label is not None:
-            values = column(self._columns.label)
+        if self.columns.label is not None:
+            values = column(self.columns.label)
             if self._is_number(values.type):
                 y = self._numbers(values)
             else:
                 coded = values.dictionary_encode()  # no text is written out as often as it occurs
                 known = [*coded.dictionary.to_pylist(), None]
                 y = np.array(known, object)[coded.indices.fill_null(len(known) - 1).to_numpy()]
-        if self._columns.weight is not None:
-            weight = self._numbers(column(self._columns.weight))
+        if self.columns.weight is not None:
+            weight = self._numbers(column(self.columns.weight))
         return Block(X, y, weight, first, where), texts
 
     def _as_texts(self, values: Any) -> Any:

@@ -50,9 +50,6 @@ with suppress(ImportError):
 _UNPACKED_BYTES = 1 << 16
 """Unpack this many bytes at a time: an error names the place of a damage as exactly as that."""
 
-_LINE_BYTES = 1 << 14
-"""How far behind a range of bytes its last line is looked for at once."""
-
 
 @dataclass
 class Block:
@@ -269,11 +266,8 @@ class Span:
     ----------
     path : Place
     start, stop : int
-        The first begins a line.
     state : (int, int or str)
         Size and mark of the file, by which another one, or one that has changed, is known.
-    returns : bool
-        Whether carriage returns end its lines.
     first : bool
         Whether a line is known to begin at `start`.
     """
@@ -282,7 +276,6 @@ class Span:
     start: int
     stop: int
     state: tuple[int, int | str]
-    returns: bool
     first: bool
 
     def read(self) -> tuple[bytes, int]:
@@ -298,32 +291,19 @@ class Span:
             check_state(self.path, self.state)
             with self.path.open("rb") as file:
                 file.seek(self.start - before)
-                size = self.stop - file.tell()
-                # Most often with the end of the last line, so that nothing is copied once more.
-                text = self._lines(file.read(size + _LINE_BYTES))
-                begin = text.find(b"\n", 0, size) + 1 if before else 0
-                if before and begin in (0, size):
+                text = file.read(self.stop - self.start + before)
+                begin = text.find(b"\n") + 1 if before else 0
+                if before and begin in (0, len(text)):
                     return b"", 0
-                if end := text.find(b"\n", size - 1) + 1:
-                    return text[begin:end], 0
-                parts = [text[begin:]]
-                begun = len(text) - max(text.rfind(b"\n") + 1, begin)
-                while begun <= LONGEST_RECORD and (more := file.read(max(begun, 1 << 16))):
-                    more = self._lines(more)
-                    if end := more.find(b"\n") + 1:
-                        return b"".join([*parts, more[:end]]), 0
-                    parts.append(more)
-                    begun += len(more)
+                last = b"" if text.endswith(b"\n") else file.readline(LONGEST_RECORD + 1)
         except OSError as error:
             reason = error.strerror or "there is no such file"
             raise InputError(f"{self.path} cannot be read: {reason}.") from None
-        text = b"".join(parts)
-        if begun > LONGEST_RECORD:
-            return text[:-begun], begun
-        return text + b"\n", 0
-
-    def _lines(self, text: bytes) -> bytes:
-        return text.replace(b"\r", b"\n") if self.returns else text
+        if len(last) > LONGEST_RECORD:
+            cut = text.rfind(b"\n") + 1
+            return text[begin:cut], len(text) - cut + len(last)
+        end = b"" if (last or text).endswith(b"\n") else b"\n"
+        return b"".join([memoryview(text)[begin:], last, end]), 0
 
 
 def state_of(path: Place) -> tuple[int, int | str]:
@@ -367,11 +347,29 @@ def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
     is longer than a piece comes after, or before, pieces without text. A record may go on behind
     the end of a piece.
     """
-    yield from _unpacked(source, skip) if source.compressed else _spans(source, skip)
+    if source.compressed:
+        yield from _unpacked(source, skip)
+        return
+    head = source.read(PIECE_BYTES)
+    if _ends_in_returns(head, source):
+        with Source(source.path) as again:
+            yield from _unpacked(again, skip)
+        return
+    at = first = skip + len(_BYTE_ORDER) * head.startswith(_BYTE_ORDER)
+    head = head.removeprefix(_BYTE_ORDER)
+    while not head.strip():
+        if not (head := source.read(PIECE_BYTES)):
+            raise _blank(source)
+    state, total = state_of(source.path), source.total
+    while at < total:
+        stop = min(at + PIECE_BYTES, total)
+        span = Span(source.path.absolute(), at, stop, state, at == first)
+        yield Piece(span, 0, (stop, total))
+        at = stop
 
 
 def _unpacked(source: Source, skip: int) -> Iterator[Piece]:
-    """Yield the text of a compressed file as it is unpacked, one piece after the other."""
+    """Yield the text of a file as it is read, or unpacked, one piece after the other."""
     begun = b""
     for piece in _ahead(text_pieces(source)):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
@@ -387,23 +385,6 @@ def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while (piece := following.result()) is not None:
             following = pool.submit(next, pieces, None)
             yield piece
-
-
-def _spans(source: Source, skip: int) -> Iterator[Piece]:
-    """Yield the spans of a plain file."""
-    state, total = state_of(source.path), source.total
-    head = source.read(PIECE_BYTES)
-    returns = _ends_in_returns(head, source)
-    at = first = skip + len(_BYTE_ORDER) * head.startswith(_BYTE_ORDER)
-    head = head.removeprefix(_BYTE_ORDER)
-    while not head.strip():
-        if not (head := source.read(PIECE_BYTES)):
-            raise _blank(source)
-    while at < total:
-        stop = min(at + PIECE_BYTES, total)
-        span = Span(source.path.absolute(), at, stop, state, returns, at == first)
-        yield Piece(span, 0, (stop, total))
-        at = stop
 
 
 def line_places(path: Place, lines: RowLines) -> Callable[[int], str]:

@@ -189,11 +189,15 @@ class Hashed:
         self.names, self.unseen = bucket_names(bits), 0
         self._bits, self._missing = bits, missing
 
-    def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.int32]:
+    def encode(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the codes of some rows' tokens, which are buckets already."""
+        return found
+
+    def tokens(self, column: Any, places: Callable[[int], str]) -> NDArray[np.int32]:
         """Return the buckets of the texts; ``places(i)`` names the i-th one in an error."""
         if pyarrow.types.is_dictionary(column.type):  # no text is written out as often as it occurs
             found = Tokens.of(column, places)
-            of_texts = self.encode(pyarrow.array(found.texts, pyarrow.utf8()), found.place)
+            of_texts = self.tokens(pyarrow.array(found.texts, pyarrow.utf8()), found.place)
             return of_texts[found.codes]
         texts = pyarrow.compute.utf8_trim_whitespace(column.cast(pyarrow.large_utf8()))
         holes = holes_in(texts, self._missing)

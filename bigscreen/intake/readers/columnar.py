@@ -153,8 +153,8 @@ class ColumnarReader(ArrowReader):
             return
         group, skip_rows = batch
         promised, given = self._groups[group], 0
-        wanted = [f for f in (self._columns.label, self._columns.weight) if f is not None]
-        names = [self._names[f] for f in [*wanted, *self._columns.features]]
+        wanted = [f for f in (self.columns.label, self.columns.weight) if f is not None]
+        names = [self._names[f] for f in [*wanted, *self.columns.features]]
         check_state(self.path.absolute(), self._state)
         with self._readable():
             for found in self._read_group(group, names):

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow
@@ -14,7 +13,6 @@ import pyarrow.compute
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import MISSING, Missing
-from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place, located
 from bigscreen.fleet.protocol import Each
@@ -29,14 +27,12 @@ from bigscreen.intake.readers.base import (
 from bigscreen.intake.readers.categories import (
     AS_LABELS,
     NONE,
-    Categories,
-    Dates,
-    Hashed,
     Labels,
     Seen,
     Typed,
     numbers_of,
 )
+from bigscreen.intake.readers.columns import TableColumns
 from bigscreen.intake.readers.decimals import check_points, written_plainly
 from bigscreen.intake.readers.text import (
     Fields,
@@ -49,139 +45,10 @@ from bigscreen.intake.readers.text import (
     read_fields,
     whole_records,
 )
-
-LABEL_NAMES = ("label", "class", "target", "y")
-
-Column = str | int
+from bigscreen.intake.readers.typed import TypedReader
 
 
-@dataclass(frozen=True)
-class TableColumns:
-    """What each column of a file is: positions of the label, the weight and the features.
-
-    Attributes
-    ----------
-    label, weight : int or None
-    features : list of int
-    left_out : list of str
-        Columns of the file alone, not of the store that it shall be like; nobody dropped them.
-    index_names : list of str
-        Columns that are left out because they hold the index of a data frame.
-    """
-
-    label: int | None
-    weight: int | None
-    features: list[int]
-    left_out: list[str] = field(default_factory=list)
-    index_names: list[str] = field(default_factory=list)
-
-    @staticmethod
-    def choose(
-        path: str | Place,
-        count: int,
-        names: list[str] | None,
-        label: Column | Literal[False] | None,
-        weight: Column | None,
-        drop: Sequence[Column],
-        columns: Sequence[Column] = (),
-        like: Preparation | None = None,
-        index: Sequence[int] = (),
-    ) -> TableColumns:
-        """Return the choice; a label of None is a column with a usual name, or the last one.
-
-        Features are those of ``columns``, or all if there are none, that are nothing else and not
-        dropped, in the order of the file. Where the file and the store that it shall be ``like``
-        have names, they are the store's columns, wherever the file has them, and a label of None
-        is none of them. Columns of an ``index`` are left out unless they are named.
-
-        Raises
-        ------
-        InputError
-            If a column that is named is not there, or none is left as a feature.
-        """
-        weight_at = None if weight is None else find_column(path, count, names, weight)
-        dropped = [find_column(path, count, names, column) for column in drop]
-        known = like.names if like is not None and names and not columns else None
-        if known is not None and len({*known}) == len(known):
-            assert names is not None
-            _check_names(path, names, known)
-            features = [names.index(name) for name in known]
-            others = [f for f in range(count) if f not in {*features, *dropped, weight_at}]
-            at = _label_at(path, count, names, label, others, index)
-            index = [f for f in others if f in index and f != at]
-            left_out = [names[f] for f in others if f != at and f not in index]
-            _check_label(path, at, [*features, *dropped, weight_at])
-            index_names = [names[f] for f in index]
-            return TableColumns(at, weight_at, features, left_out, index_names)
-        at = _label_at(path, count, names, label, range(count), index)
-        out = [at, weight_at, *dropped]
-        kept = [find_column(path, count, names, column) for column in columns]
-        index = [f for f in index if f not in {*kept, *out}]
-        kept = kept or [f for f in range(count) if f not in index]
-        features = [f for f in range(count) if f in kept and f not in out]
-        if not features:
-            raise InputError(
-                f"{path}: of its {count} column(s) none is left as a feature; check the delimiter "
-                "and which columns are the label, the weight and dropped."
-            )
-        _check_label(path, at, out[1:])
-        index_names = [names[f] for f in index] if names else []
-        return TableColumns(at, weight_at, features, index_names=index_names)
-
-
-def _label_at(
-    path: str | Place,
-    count: int,
-    names: list[str] | None,
-    label: Column | Literal[False] | None,
-    among: Sequence[int],
-    index: Sequence[int],
-) -> int | None:
-    """Return the position of the label's column; if nobody names it, one of `among`, or None."""
-    if label is False:
-        return None
-    if label is not None:
-        return find_column(path, count, names, label)
-    named = {names[f].lower(): f for f in reversed(among) if f not in index} if names else {}
-    usual = (named[name] for name in LABEL_NAMES if name in named)
-    last = max((f for f in range(count) if f not in index), default=None)
-    return next(usual, last if last in among else None)
-
-
-def _check_label(path: str | Place, at: int | None, others: Sequence[int | None]) -> None:
-    """Refuse a label's column that is something else, too."""
-    if at is not None and at in others:
-        raise InputError(
-            f"{path}: the label's column cannot be the weight or a feature, or be dropped."
-        )
-
-
-def _check_names(path: str | Place, names: list[str], known: list[str]) -> None:
-    """Refuse a file without a column of the store that it shall be like."""
-    missing = [name for name in known if name not in names]
-    if missing:
-        more = f" (nor {len(missing) - 1} more)" if len(missing) > 1 else ""
-        raise InputError(
-            f"{path} has no column {missing[0]!r}{more}, which the store it shall be like has; its "
-            f"columns are {', '.join(names[:20])}."
-        )
-
-
-def find_column(path: str | Place, count: int, names: list[str] | None, column: Column) -> int:
-    """Return the position of a column given by its name, or its position (from 0, or from -1)."""
-    if isinstance(column, str):
-        if names and column in names:
-            return names.index(column)
-        if not re.fullmatch(r"-?\d+", column):
-            known = f"its columns are {', '.join(names[:20])}" if names else "it has no header"
-            raise InputError(f"{path} has no column {column!r}: {known}.")
-    at = int(column)
-    if not -count <= at < count:
-        raise InputError(f"{path} has no column {at}: its columns are 0 to {count - 1}.")
-    return at % count
-
-
-class DelimitedReader:
+class DelimitedReader(TypedReader):
     """Reads rows of fields whose layout and columns are known: see `TableReader`.
 
     Parameters
@@ -198,8 +65,6 @@ class DelimitedReader:
         Whether labels are known to be texts. (They may be in any case.)
     """
 
-    sparse = False
-
     def __init__(
         self,
         path: str | Place,
@@ -209,32 +74,14 @@ class DelimitedReader:
         missing: Missing = NONE,
         texts_label: bool = False,
     ) -> None:
-        self._missing, self._texts_label = missing, texts_label
+        super().__init__(columns, layout.names, typed, missing)
+        self._texts_label = texts_label
         # A mark that is a number is one for pyarrow, too: a label may be equal to it.
         texts = (mark for mark in missing.marks if exact_number(mark) is None)
         self._nulls = [*MISSING, *texts]
-        # Columns of X that hold nothing but missing values in the first rows.
-        self.blank: set[int] = set()
-        self.path, self.layout, self.columns = located(path), layout, columns
-        self.left_out, self.index_names = columns.left_out, columns.index_names
-        self.n_features: int | None = len(columns.features)
-        names = layout.names
-        self.names: list[str] | None = [names[f] for f in columns.features] if names else None
-        self._typed, self.dates, self.hashed = typed, typed.dates, typed.hashed
-        self._restart()
+        self.path, self.layout = located(path), layout
         with Source(path) as source:
             self._progress, self.anywhere = source.progress(), not source.compressed
-
-    def _restart(self) -> None:
-        typed, missing = self._typed, self._missing
-        self._coders: dict[int, Categories | Hashed] = {
-            j: Categories(known, typed.closed, missing) for j, known in typed.categories.items()
-        }
-        self._coders |= {j: Hashed(bits, missing) for j, bits in typed.hashed.items()}
-        self._dates = {j: Dates(form, missing) for j, form in typed.dates.items()}
-        self.categories = {j: coder.names for j, coder in self._coders.items()}
-        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
-        self._progress = 0, 0
 
     def progress(self) -> tuple[int, int]:
         """Bytes read and bytes in all, of the file as it lies on disk."""
@@ -251,6 +98,7 @@ class DelimitedReader:
             Naming file, line and column, for whatever does not fit.
         """
         self._restart()
+        self._progress = 0, 0
         row, seen, reached = 0, Seen(), Reached(self.path, self.layout)
         with Source(self.path) as source:
             pieces = line_pieces(source, self.layout.body_start)
@@ -308,9 +156,7 @@ class DelimitedReader:
         fields = self._read(found, plain)
         out.lines, out.skipped = fields.lines, min(skip, len(fields.lines))
         for j, coder in self._coders.items():
-            column, places = self._column(fields, self.columns.features[j])
-            read = coder.encode if isinstance(coder, Hashed) else coder.tokens
-            out.codes[j] = read(column, places)
+            out.codes[j] = coder.tokens(*self._column(fields, self.columns.features[j]))
         if out.skipped < len(fields.lines):
             self._fill(out, fields.after(skip), plain)
         return out
@@ -373,14 +219,7 @@ class DelimitedReader:
         Of rows that are all skipped there is no block.
         """
         skip, X = parsed.skipped, parsed.X
-        for j, found in parsed.codes.items():
-            coder = self._coders[j]
-            if isinstance(coder, Categories):
-                found = coder.encode(found)
-            if j in self.unseen:
-                self.unseen[j] = coder.unseen
-            if X is not None:
-                X[:, j] = found[skip:]
+        self._set_codes(X, parsed.codes, skip)
         if X is None:
             return None
         y, labels = None, parsed.labels

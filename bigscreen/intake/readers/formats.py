@@ -13,7 +13,7 @@ from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.base import Reader, Source, base_name
 from bigscreen.intake.readers.binary import open_hdf5, open_idx, open_npy
 from bigscreen.intake.readers.columnar import ColumnarReader, FeatherReader
-from bigscreen.intake.readers.delimited import LABEL_NAMES
+from bigscreen.intake.readers.columns import LABEL_NAMES
 from bigscreen.intake.readers.frames import FrameReader, is_frame
 from bigscreen.intake.readers.npz import open_npz
 from bigscreen.intake.readers.python import python_reader

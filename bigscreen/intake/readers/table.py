@@ -37,15 +37,16 @@ from bigscreen.intake.readers.categories import (
     check_texts,
     date_format,
 )
-from bigscreen.intake.readers.columns import check_amounts, index_columns
-from bigscreen.intake.readers.decimals import check_decimal, plainly, written_plainly
-from bigscreen.intake.readers.delimited import (
+from bigscreen.intake.readers.columns import (
     LABEL_NAMES,
     Column,
-    DelimitedReader,
     TableColumns,
-    find_column,
+    asked_kinds,
+    check_amounts,
+    index_columns,
 )
+from bigscreen.intake.readers.decimals import check_decimal, plainly, written_plainly
+from bigscreen.intake.readers.delimited import DelimitedReader
 from bigscreen.intake.readers.text import Fields, Layout, exact_number, first_fields
 
 if TYPE_CHECKING:
@@ -152,34 +153,6 @@ class TableReader(DelimitedReader):
                 kinds[j] = kind
         super().__init__(path, layout, chosen, Typed.learnt(kinds), missing, texts_label)
         self.blank = blank
-
-
-def asked_kinds(
-    path: str | Place,
-    names: list[str] | None,
-    count: int,
-    categorical: Sequence[Column],
-    dates: Mapping[Column, str],
-    hashed: Mapping[Column, int],
-) -> dict[int, Kind]:
-    """Return what columns of a file were said to hold, by their positions.
-
-    Raises
-    ------
-    InputError
-        If there is no such column, or it was said to hold two things.
-    """
-    said: list[tuple[Column, Kind]] = [(column, TEXT) for column in categorical]
-    said += [(column, Kind("date", form)) for column, form in dates.items()]
-    said += [(column, Kind("hash", bits)) for column, bits in hashed.items()]
-    out: dict[int, Kind] = {}
-    for column, kind in said:
-        at = find_column(path, count, names, column)
-        if out.setdefault(at, kind) != kind:
-            raise InputError(
-                f"{path}: the column {column!r} cannot be {out[at].name} and {kind.name} at once."
-            )
-    return out
 
 
 def _is_whole(fields: Fields | None, f: int) -> bool:
