@@ -52,7 +52,6 @@ from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
 
 ROWS, HANGS, LINGERS = 20_000, 400.0, 30.0
-MEMBER = 1 << 20
 DISK = 1 << 30
 ON_LANDMARKS = "--landmarks 60 --gamma .3"
 
@@ -94,7 +93,6 @@ JOBS = {
     "ingest": Job("ingest rows.csv", "r.store", "--scale standard --holdout .2", workers=False),
     "ingest on workers": Job("ingest rows.csv", "r.store", "--scale standard --holdout .2"),
     "gzip": Job("ingest rows.csv.gz", "r.store", "--scale standard", workers=False),
-    "gzip members on workers": Job("ingest members.csv.gz", "r.store", "--scale standard"),
     "parquet": Job("ingest rows.parquet", "r.store", "--label x8 --scale standard", workers=False),
     "parquet on workers": Job(
         "ingest rows.parquet", "r.store", "--label x8 --scale standard --holdout .2"
@@ -236,9 +234,6 @@ class World:
         np.savetxt(folder / "rows.csv", table, delimiter=",")
         text = (folder / "rows.csv").read_bytes()
         (folder / "rows.csv.gz").write_bytes(gzip.compress(text, 1))
-        parts = (text[k : k + MEMBER] for k in range(0, len(text), MEMBER))
-        members = b"".join(gzip.compress(part, 1) for part in parts)
-        (folder / "members.csv.gz").write_bytes(members)
         columns = {f"x{k}": column for k, column in enumerate(table.T)}
         parquet.write_table(pyarrow.table(columns), folder / "rows.parquet", row_group_size=5000)
         exact = self._start("fit few.store exact.bsm --exact --gamma .3 --tol 1e-2", 30.0)

@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.data.folder import store_path, unfinished
 from bigscreen.data.layout import Label
-from bigscreen.data.missing import ABSENT, Missing, as_marks
-from bigscreen.data.preparation import Preparation, divisor
+from bigscreen.data.missing import as_marks
+from bigscreen.data.preparation import Preparation
 from bigscreen.data.texts import parse_dates, parse_hashes
 from bigscreen.errors import InputError, TimeOver, reason_of
 from bigscreen.files.remote import RemotePath, is_url, located
@@ -35,7 +32,8 @@ from bigscreen.files.sealed import digest
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each, Fleet
-from bigscreen.intake.inputs import inputs_of
+from bigscreen.intake.choices import Choices, Pattern, pattern_of, row_range, with_absent
+from bigscreen.intake.inputs import Input, inputs_of
 from bigscreen.intake.needs import threads_within
 from bigscreen.intake.read_pass import Reading, Request
 from bigscreen.intake.settle import Build, Ingested, Wanted
@@ -190,30 +188,23 @@ def ingest(
     -----
     While it runs, the disk holds the rows twice: in the buckets and in the new dataset.
     """
-    first, stop = row_range(rows)
-    divisor(scale)
-    if max_kinds is not None and max_kinds < 1:
-        raise InputError(f"max_kinds={max_kinds}: a column needs at least one kind.")
-    if layout not in ("auto", "dense", "sparse"):
-        raise InputError(f"there is no layout {layout!r}: use auto, dense or sparse.")
-    if not (0 <= holdout < 1 or holdout == int(holdout)):
-        raise InputError(f"holdout={holdout}: give a fraction below 1 or a number of rows.")
-    pattern = None if like is None else pattern_of(like)
+    pattern = pattern_of(like)
     known = None if pattern is None else pattern.preparation
-    if impute not in (None, "mean", "median", "most-frequent", "zero"):
-        raise InputError(
-            f"there is no way {impute!r} to impute: use mean, median, most-frequent or zero."
-        )
-    if impute is not None and known is not None:
-        raise InputError("like brings its own numbers for what is missing: leave out impute.")
-    if impute is not None and drop_missing:
-        raise InputError("impute fills what is missing and drop_missing drops it: choose one.")
-    check_choices(known, scale, positive, regression, unlabelled)
-    if missing and known is not None:
-        raise InputError("like knows what means missing where it came from: leave out missing.")
-    fills = impute is not None or (known is not None and known.fill is not None)
-    marks = as_marks(missing) if known is None else known.missing
-    regression = regression or (known is not None and known.labels is None)
+    choices = Choices(
+        holdout=holdout,
+        seed=seed,
+        rows=row_range(rows),
+        scale=scale,
+        impute=impute,
+        drop_missing=drop_missing,
+        missing=tuple(as_marks(missing)),
+        positive=positive,
+        regression=regression,
+        unlabelled=unlabelled,
+        shuffle=shuffle,
+        layout=layout,
+        max_kinds=max_kinds,
+    ).checked(known)
     options: dict[str, Any] = {
         "label": label,
         "weight": weight,
@@ -232,89 +223,92 @@ def ingest(
         "unlabelled": unlabelled,
     }
     allowed = allowed_memory(memory)
-    elsewhere = located(path) if is_url(path) else None
-    if isinstance(elsewhere, RemotePath) and (elsewhere / MANIFEST).exists() and not overwrite:
-        raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
-    gaps = Missing(tuple(marks), fills or drop_missing)
-    follow: dict[str, Any] = {}
-    if known is not None and known.n_raw is not None:
-        follow["like"] = with_absent(known) if drop_missing else known
-    inputs = inputs_of(sources, {**options, **follow, "missing": gaps})
-    choices = {
-        "holdout": holdout,
-        "seed": seed,
-        "rows": [first, stop],
-        "scale": scale,
-        "positive": positive,
-        "regression": regression,
-        "unlabelled": unlabelled,
-        "shuffle": shuffle,
-        "layout": layout,
-        "max_kinds": max_kinds,
-        **({} if impute is None else {"impute": impute}),
-        **({"drop_missing": True} if drop_missing else {}),
-        **({"missing": marks} if missing else {}),
-    }
+    inputs, how = _inputs(sources, options, choices, pattern, allowed)
+    target = _Target.of(path, overwrite)
+    record = choices.record(known)
     job = {
         "sources": [source.identity for source in inputs],
         **options,
-        **choices,
+        **record,
         "like": None if known is None else known.fingerprint,
     }
-    options["missing"] = gaps
-    options["memory"] = allowed  # not of the job: it decides nothing of what comes out
-    if pattern is not None and pattern.index_base is not None and zero_based == "auto":
-        options["zero_based"] = pattern.index_base == 0
-    options |= follow
     request = Request(
         names=[source.name for source in inputs],
-        openers=[partial(source.open, options) for source in inputs],
+        openers=[partial(source.open, how) for source in inputs],
         expected_bytes=sum(source.expected_bytes for source in inputs),
-        rows=(first, stop),
+        choices=choices,
         like=known,
-        seed=seed,
-        shuffle=shuffle,
-        regression=regression,
-        unlabelled=unlabelled,
-        max_kinds=max_kinds,
-        missing=gaps,
-        drop_missing=drop_missing,
+        missing=how["missing"],
         # (Of a file whose rows are not all wanted the others might have kinds of their own.)
-        small=[s.elsewhere(options) if s.small and stop is None else None for s in inputs],
+        small=[s.elsewhere(how) if s.small and choices.rows[1] is None else None for s in inputs],
         exact=pattern is not None and pattern.exact,
         repeatable=all(source.identity is not None for source in inputs),
     )
-    here = _made_here(elsewhere) if isinstance(elsewhere, RemotePath) else store_path(path)
     wanted = Wanted(
-        path=here,
-        holdout=holdout,
-        seed=seed,
-        scale=scale,
-        impute=impute,
-        missing=marks,
-        positive=positive,
+        path=target.here,
+        choices=choices,
         like=known,
         like_sparse=None if pattern is None else pattern.sparse,
-        layout=layout,
         overwrite=overwrite,
-        extra={"sources": [source.name for source in inputs], **choices},
-        regression=regression,
-        unlabelled=unlabelled,
+        extra={"sources": [source.name for source in inputs], **record},
         memory=allowed,
-        max_kinds=max_kinds,
     )
-    resumable = request.repeatable
-    sizes = [source.size for source in inputs]
-    try:
-        with Inline(threads_within(allowed, threads)) as own:
-            ways = _Ways(partial(own.each, in_flight=own.workers + 1), fleet)
-            report = _Reporter(progress, sizes, deadline)
-            made = _run(request, wanted, job, resumable, report, ways)
-        return made if not isinstance(elsewhere, RemotePath) else _copied(made, elsewhere)
-    finally:
-        if isinstance(elsewhere, RemotePath):
+    report = _Reporter(progress, [source.size for source in inputs], deadline)
+    with target, Inline(threads_within(allowed, threads)) as own:
+        ways = _Ways(partial(own.each, in_flight=own.workers + 1), fleet)
+        return target.take(_run(request, wanted, job, report, ways))
+
+
+def _inputs(
+    sources: Any,
+    options: dict[str, Any],
+    choices: Choices,
+    pattern: Pattern | None,
+    memory: int,
+) -> tuple[list[Input], dict[str, Any]]:
+    """Take the sources apart; returns how their files are opened, too."""
+    known = None if pattern is None else pattern.preparation
+    how = {**options, "missing": choices.gaps(known)}
+    if known is not None and known.n_raw is not None:
+        how["like"] = with_absent(known) if choices.drop_missing else known
+    inputs = inputs_of(sources, how)
+    if pattern is not None and pattern.index_base is not None and options["zero_based"] == "auto":
+        how["zero_based"] = pattern.index_base == 0
+    return inputs, {**how, "memory": memory}
+
+
+class _Target:
+    """Where a dataset is made: in place, or here to be copied elsewhere when it is whole.
+
+    Attributes
+    ----------
+    here : Path
+    """
+
+    def __init__(self, here: Path, elsewhere: RemotePath | None = None) -> None:
+        self.here, self._elsewhere = here, elsewhere
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], overwrite: bool) -> _Target:
+        """Return the target for a path or URL; InputError if a URL exists already."""
+        elsewhere = located(path) if is_url(path) else None
+        if not isinstance(elsewhere, RemotePath):
+            return cls(store_path(path))
+        if (elsewhere / MANIFEST).exists() and not overwrite:
+            raise InputError(f"{elsewhere} exists already; choose another path or overwrite it.")
+        return cls(_made_here(elsewhere), elsewhere)
+
+    def take(self, made: Ingested) -> Ingested:
+        """Bring what was made to where it belongs."""
+        return made if self._elsewhere is None else _copied(made, self._elsewhere)
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        if self._elsewhere is not None:
             with suppress(OSError):  # unless a later run goes on with what is in it
-                here.parent.rmdir()
+                self.here.parent.rmdir()
 
 
 @dataclass(frozen=True)
@@ -365,7 +359,6 @@ def _run(
     request: Request,
     wanted: Wanted,
     job: dict[str, Any],
-    resumable: bool,
     report: _Reporter,
     ways: _Ways,
 ) -> Ingested:
@@ -374,6 +367,7 @@ def _run(
         _refuse_existing(wanted)
     for folder in (work, *map(unfinished, wanted.paths)):
         check_own(folder)
+    resumable = request.repeatable
     with _explained(work, resumable):
         journal = Journal(work, job, wanted.overwrite)
         try:
@@ -488,92 +482,3 @@ class _Reporter:
             raise TimeOver(f"the time budget ended after {event['rows']:,} rows")
         if self._progress is not None:
             self._progress({"event": "ingest", **event})
-
-
-@dataclass(frozen=True)
-class Pattern:
-    """The store or model that a new store shall be like.
-
-    Attributes
-    ----------
-    preparation : Preparation
-    sparse : bool or None
-    index_base : int or None
-        Number of the first column in the svmlight files it came from.
-    exact : bool
-        Whether its features are known to be the source's own numbers, none rounded to float32.
-    """
-
-    preparation: Preparation
-    sparse: bool | None = None
-    index_base: int | None = None
-    exact: bool = False
-
-
-def pattern_of(like: str | os.PathLike[str] | Dataset | Model | Preparation) -> Pattern:
-    """Return what a new store takes over from `like`.
-
-    Raises
-    ------
-    InputError
-        If it is the path of neither a dataset nor a model.
-    """
-    if isinstance(like, Preparation):
-        return Pattern(like)
-    if isinstance(like, (str, os.PathLike)):
-        like = Dataset.open(like, verify=False) if located(like).is_dir() else Model.load(like)
-    if isinstance(like, Model):
-        preparation = like.preparation
-        if preparation.n_raw is None:  # of an imported model, or one fitted to arrays
-            preparation = replace(preparation, n_raw=like.n_features)
-        if like.kind == "regressor":  # fitted to arrays it need not say so
-            preparation = replace(preparation, labels=None)
-        exact = like.landmarks is not None and like.landmarks.dtype == np.float64
-        return Pattern(preparation, None, like.provenance.get("index_base"), exact)
-    extra = like.manifest["extra"]
-    exact = like.layout.wide or extra.get("rounded") is False
-    return Pattern(like.preparation, like.is_sparse, extra.get("index_base"), exact)
-
-
-def with_absent(known: Preparation) -> Preparation:
-    """The same with a category for texts that are missing, by which readers tell them apart."""
-    texts = {c: kinds for c, kinds in known.categories.items() if c not in known.hashed}
-    more = {c: [*kinds, ABSENT] for c, kinds in texts.items() if ABSENT not in kinds}
-    out = Preparation(known.n_raw, known.names, {**known.categories, **more})
-    return replace(out, dates=known.dates, hashed=known.hashed)
-
-
-def check_choices(
-    like: Preparation | None, scale: str, positive: Label | None, regression: bool, unlabelled: bool
-) -> None:
-    """Refuse contradictions about what is to be predicted, and how rows are prepared.
-
-    Raises
-    ------
-    InputError
-    """
-    if regression and unlabelled:
-        raise InputError("unlabelled rows have no targets: ask for regression or for unlabelled.")
-    if positive is not None and (regression or unlabelled):
-        asked = "regression" if regression else "unlabelled"
-        raise InputError(f"positive chooses a label and {asked} rows have none: leave out one.")
-    if like is None:
-        return
-    if scale != "none" or (positive is not None and like.labels != []):
-        raise InputError("like brings its own scaling and labels: leave out scale and positive.")
-    if regression and like.labels:
-        raise InputError(
-            "the store it shall be like has labels and no targets: leave out regression, or like."
-        )
-
-
-def row_range(rows: str | None) -> tuple[int, int | None]:
-    """Parse "A:B" into the first row and one past the last (None: to the end)."""
-    if rows is None:
-        return 0, None
-    match = re.fullmatch(r"(\d*):(\d*)", rows.strip())
-    if match:
-        first, stop = int(match[1] or 0), int(match[2]) if match[2] else None
-        if stop is None or first < stop:
-            return first, stop
-    raise InputError(f"rows={rows!r} is no range: write A:B with A below B, rows counted from 0.")

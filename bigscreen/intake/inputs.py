@@ -13,14 +13,14 @@ from bigscreen.data.dataset import MANIFEST
 from bigscreen.data.limits import file_size
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place, RemotePath, located
-from bigscreen.intake.readers import is_path, open_source
 from bigscreen.intake.readers.base import WHOLE_BYTES, Reader, check_state
+from bigscreen.intake.readers.formats import is_path, open_source
 
 # Bytes of float32 rows per byte on disk, rather too many: of text or packed numbers, and of the
 # same compressed.
 _GROWTH, _PACKED_GROWTH = 4, 20
 UNKNOWN_BYTES = 1 << 29
-_PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq")
+_PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq", ".feather", ".arrow")
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features, coarse, fits, plain_label, spreads
 from bigscreen.errors import InputError, NoRows
 from bigscreen.fleet.protocol import Each
+from bigscreen.intake.choices import Choices
 from bigscreen.intake.needs import check_source
 from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, Block, OtherFile, Reader
 from bigscreen.intake.readers.binary import MatrixReader
@@ -51,20 +52,11 @@ class Request:
         Each opens the reader of one source.
     expected_bytes : int
         Guess of the bytes of all rows as float32.
-    rows : (int, int or None)
-        First row number wanted, and one past the last.
+    choices : Choices
     like : Preparation or None
         Its columns, categories and labels are binding.
-    seed, shuffle
-        Of the order.
-    regression, unlabelled : bool
-        Whether rows have targets, or nothing that is to be predicted, in place of labels.
-    max_kinds : int or None
-        Of a categorical column.
     missing : Missing
         What says that a value is missing; where it may be, numbers are NaN in the spill.
-    drop_missing : bool
-        Whether rows that lack something are left out.
     small : sequence of callable or None
         The same of sources that are read whole, each as one piece, by whoever it may be.
     exact : bool
@@ -77,15 +69,9 @@ class Request:
     names: Sequence[str]
     openers: Sequence[Callable[[], Reader]]
     expected_bytes: int
-    rows: tuple[int, int | None]
+    choices: Choices
     like: Preparation | None
-    seed: int
-    shuffle: bool
-    regression: bool
-    unlabelled: bool
-    max_kinds: int | None
     missing: Missing
-    drop_missing: bool = False
     small: Sequence[Callable[[], Reader] | None] = ()
     exact: bool = False
     repeatable: bool = True
@@ -133,7 +119,7 @@ class Reading:
             Lengths of the buckets: none.
         """
         self.wide = wide
-        self.found = Found(first=self.request.rows[0])
+        self.found = Found(first=self.request.choices.rows[0])
         if self.request.like is not None:
             self.found.categories = {c: list(v) for c, v in self.request.like.categories.items()}
         self.shape = self.spill = None
@@ -164,7 +150,7 @@ class Reading:
 
     def _read_all(self, report: Report, each: Each, anywhere: Each | None) -> None:
         """Read from where the spill ends until all rows are in it."""
-        found, stop = self.found, self.request.rows[1]
+        found, stop = self.found, self.request.choices.rows[1]
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
         last_read: Reader | None = None
@@ -192,7 +178,7 @@ class Reading:
                 "values (`impute='median'`), or `drop` the columns that have them."
             )
         if self.spill is None:
-            first, stop = self.request.rows
+            first, stop = self.request.choices.rows
             raise InputError(
                 f"there is no row in the range {first}:{'' if stop is None else stop} of the "
                 "source; give a range within it."
@@ -209,7 +195,7 @@ class Reading:
         NoRows
             If it holds no row.
         """
-        found, stop = self.found, self.request.rows[1]
+        found, stop = self.found, self.request.choices.rows[1]
         for block in blocks:
             for part in _storable(block, reader):
                 self._take(part, reader)
@@ -255,7 +241,7 @@ class Reading:
         skip = found.source_rows
         if k == len(self.request.openers) - 1:
             # Only here: of any other source all rows must be counted.
-            skip = max(skip, self.request.rows[0] - found.offset)
+            skip = max(skip, self.request.choices.rows[0] - found.offset)
         if (count := getattr(reader, "n_rows", None)) is not None:
             wanted = self._wanted(count) - self._wanted(skip)
             check_source(reader, wanted, self.folder.parents[1])
@@ -264,24 +250,24 @@ class Reading:
 
     def _wanted(self, rows: int) -> int:
         """How many of the source's first rows lie in the range asked for."""
-        first, stop = self.request.rows
+        first, stop = self.request.choices.rows
         end = self.found.offset + rows
         return max((end if stop is None else min(end, stop)) - max(first, self.found.offset), 0)
 
     def _take(self, block: Block, reader: Reader) -> None:
         """Check a block, and append to the spill what lies within the wanted rows."""
         first = self.found.offset + block.first_row
-        start = max(self.request.rows[0] - first, 0)
+        start = max(self.request.choices.rows[0] - first, 0)
         stop = block.X.shape[0]
-        if self.request.rows[1] is not None:
-            stop = min(self.request.rows[1] - first, stop)
+        if self.request.choices.rows[1] is not None:
+            stop = min(self.request.choices.rows[1] - first, stop)
         if start >= stop:
             return
         if start > 0 or stop < block.X.shape[0]:
             block = _rows_of(block, np.arange(start, stop))
         numbers = np.arange(first + start, first + stop)
         block = self._marked(block, reader)
-        if self.request.drop_missing:
+        if self.request.choices.drop_missing:
             kept = self._whole(block, reader)
             if not len(kept):
                 return
@@ -316,7 +302,7 @@ class Reading:
         missing, X = self.request.missing, block.X
         if not missing.marks:
             return block
-        y = None if block.y is None else _known(block.y, missing, self.request.regression)
+        y = None if block.y is None else _known(block.y, missing, self.request.choices.regression)
         if isinstance(X, csr_array):
             if missing.holes(X.data).any():
                 raise InputError(
@@ -344,7 +330,7 @@ class Reading:
                 if ABSENT in kinds:
                     lacks[:, c] |= block.X[:, c] == kinds.index(ABSENT)
         lacking = lacks.any(axis=1)
-        if block.y is not None and not self.request.unlabelled:
+        if block.y is not None and not self.request.choices.unlabelled:
             labels = np.ravel(block.y).tolist()
             lacking = lacking | np.array([plain_label(value) is None for value in labels], bool)
         found = self.found
@@ -438,19 +424,11 @@ class Reading:
         return categorical, dates
 
     def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
-        order = Order(self.request.seed, self.request.shuffle, shape.bits, shape.rows_per_bucket)
+        choices = self.request.choices
+        order = Order(choices.seed, choices.shuffle, shape.bits, shape.rows_per_bucket)
         self.shape = shape
         self.spill = Spill(self.folder, order, shape.width, lengths, shape.wide)
-        request = self.request
-        self._intake = Intake(
-            self.found,
-            shape,
-            request.like,
-            request.regression,
-            request.unlabelled,
-            request.max_kinds,
-            request.drop_missing,
-        )
+        self._intake = Intake(self.found, shape, self.request.like, choices)
 
     def _note_base(self, reader: Reader) -> None:
         if isinstance(reader, SvmlightReader):

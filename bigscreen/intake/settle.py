@@ -20,6 +20,7 @@ from bigscreen.data.texts import by_column
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
+from bigscreen.intake.choices import Choices
 from bigscreen.intake.needs import STORED_ROW_BYTES, check_disk, check_memory
 from bigscreen.intake.profile import MOST_COLUMNS, TableProfile, nearly_alike
 from bigscreen.intake.read_pass import Reading, Report
@@ -78,38 +79,29 @@ class Wanted:
 
     Attributes
     ----------
+    choices : Choices
     like : Preparation or None
     like_sparse : bool or None
         Whether the store to be like is sparse; None if not known.
     extra : dict
         For the manifests.
-    regression, unlabelled : bool
     memory : int
         Bytes allowed.
     """
 
     path: Path
-    holdout: float
-    seed: int
-    scale: str
-    impute: str | None
-    missing: list[str]
-    positive: Label | None
+    choices: Choices
     like: Preparation | None
     like_sparse: bool | None
-    layout: str
     overwrite: bool
     extra: dict[str, Any]
-    regression: bool
-    unlabelled: bool
     memory: int
-    max_kinds: int | None = None
 
     @property
     def paths(self) -> list[Path]:
         """The datasets to make."""
         beside = self.path.with_name(f"{self.path.stem}-holdout{self.path.suffix}")
-        return [self.path, beside] if self.holdout else [self.path]
+        return [self.path, beside] if self.choices.holdout else [self.path]
 
 
 class Build:
@@ -141,9 +133,9 @@ class Build:
         first = found.first
         count = self._held_out()
         if found.dropped:
-            holdout = Holdout.among(wanted.seed, self._spill.numbers, count)
+            holdout = Holdout.among(wanted.choices.seed, self._spill.numbers, count)
         else:
-            holdout = Holdout.choose(wanted.seed, first, first + found.rows, count)
+            holdout = Holdout.choose(wanted.choices.seed, first, first + found.rows, count)
         survey = Survey.of(self._spill, holdout, len(found.labels))
         if wanted.like is None and labels and codes is not None:
             _check_labels(labels, codes, survey.labels[0])
@@ -181,17 +173,17 @@ class Build:
     def _labels(self) -> tuple[list[Label] | None, NDArray[np.int32] | None]:
         """The labels and the code of each raw one; None where rows have targets."""
         wanted, like = self.wanted, self.wanted.like
-        if wanted.regression:
+        if wanted.choices.regression:
             return None, None
         if like is not None and like.labels:
             return list(like.labels), known_codes(self.found.labels, like.labels, like.positive)
         # What is like a store without labels, the test rows of a one-class machine, has its own.
-        least = 2 if like is None and not wanted.unlabelled else 0
-        most = max(wanted.max_kinds or 0, FEW_LABELS) if least else MAX_LABELS
-        return settle(self.found.labels, wanted.positive, least, most)
+        least = 2 if like is None and not wanted.choices.unlabelled else 0
+        most = max(wanted.choices.max_kinds or 0, FEW_LABELS) if least else MAX_LABELS
+        return settle(self.found.labels, wanted.choices.positive, least, most)
 
     def _held_out(self) -> int:
-        wanted, rows = self.wanted.holdout, self.found.rows
+        wanted, rows = self.wanted.choices.holdout, self.found.rows
         count = round(wanted * rows) if wanted < 1 else int(wanted)
         if wanted and not 0 < count < rows:
             raise InputError(
@@ -219,15 +211,15 @@ class Build:
 
     def _transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
         """Settle columns, categories and layout; the scaling, where it must be measured, is not."""
-        like, found, scale = self.wanted.like, self.found, self.wanted.scale
-        positive = labels[1] if labels and self.wanted.positive is not None else None
+        like, found, scale = self.wanted.like, self.found, self.wanted.choices.scale
+        positive = labels[1] if labels and self.wanted.choices.positive is not None else None
         recode: dict[int, NDArray[np.int32]] = {}
         kinds = sum(len(texts) - 1 for texts in found.categories.values())
         if like is not None and like.n_raw is not None and n_raw > like.n_raw:
             like = like.widened(n_raw)
         width = (like and like.n_features) or n_raw + kinds
         stores = len(self.wanted.paths)
-        dense = self.wanted.layout == "dense" or not self.shape.sparse
+        dense = self.wanted.choices.layout == "dense" or not self.shape.sparse
         check_memory(self.wanted.memory, width, scale, 4 * width if dense else 0, stores)
         if like is not None:
             preparation = like if like.labels else replace(like, labels=labels, positive=positive)
@@ -244,7 +236,7 @@ class Build:
                 positive=positive,
                 dates=by_column(self.shape.dates),
                 hashed=by_column(self.shape.hashed),
-                missing=self.wanted.missing,
+                missing=[*self.wanted.choices.missing],
             )
             if by := divisor(scale):
                 _, factor = _of_all(preparation, None, np.full(len(preparation.numeric), 1 / by))
@@ -257,8 +249,8 @@ class Build:
         """Bytes of the features in either layout."""
         rows, values = self.found.rows, self.found.nonzeros
         if not self.shape.sparse:
-            centred = preparation.fills(sparse=True) or self.wanted.scale == "standard"
-            if centred or (self.wanted.scale == "minmax" and preparation.categories):
+            centred = preparation.fills(sparse=True) or self.wanted.choices.scale == "standard"
+            if centred or (self.wanted.choices.scale == "minmax" and preparation.categories):
                 values = rows * (preparation.n_raw or n_features)  # no number is 0 any more
         size = 8 if self._wide(preparation) else 4
         return {"dense": size * rows * n_features, "sparse": (4 + size) * (values + rows)}
@@ -278,13 +270,13 @@ class Build:
         """Whether the datasets are CSR."""
         wanted = self.wanted
         fills = preparation.fills(self.shape.sparse)
-        if wanted.layout != "auto":
-            if fills and wanted.layout == "sparse":
+        if wanted.choices.layout != "auto":
+            if fills and wanted.choices.layout == "sparse":
                 raise InputError(
                     f"the {preparation.scaling} scaling of the store it shall be like subtracts an "
                     "offset, which would fill sparse rows: leave the layout to auto."
                 )
-            return wanted.layout == "sparse"
+            return wanted.choices.layout == "sparse"
         if fills:
             return False
         if wanted.like_sparse is not None:
@@ -294,7 +286,7 @@ class Build:
 
     def _fill(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
         """Learn what stands for missing numbers, unless an earlier run has."""
-        how, preparation = self.wanted.impute, transform.preparation
+        how, preparation = self.wanted.choices.impute, transform.preparation
         if how is None:
             return
         if self.shape.sparse:
@@ -313,7 +305,7 @@ class Build:
         self._note_fill(transform.preparation, known)
 
     def _note_fill(self, preparation: Preparation, known: dict[str, Any]) -> None:
-        names, what = preparation.names, _FILLS[self.wanted.impute or ""]
+        names, what = preparation.names, _FILLS[self.wanted.choices.impute or ""]
         missing, values = np.array(known["missing"]), known["values"]
         columns = np.flatnonzero(missing)
         for k in columns[:NAMED].tolist():
@@ -329,7 +321,7 @@ class Build:
 
     def _scale(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
         """Measure the scaling on the rows that are kept, unless an earlier run has."""
-        scale = self.wanted.scale
+        scale = self.wanted.choices.scale
         if scale not in ("standard", "minmax"):
             return
         preparation = transform.preparation
@@ -361,7 +353,7 @@ class Build:
             )
         self._note_rows()
         if found.unlabelled:
-            what = "target" if self.wanted.regression else "label"
+            what = "target" if self.wanted.choices.regression else "label"
             self.notes.append(f"{found.unlabelled} row(s) have no {what}.")
         if self._wide(transform.preparation):
             self.notes.append(
@@ -407,16 +399,16 @@ class Build:
             if like is None and not form:
                 name = repr(shape.names[int(c)]) if shape.names else f"number {int(c) + 1}"
                 self.notes.append(f"the column {name} holds dates, taken as days since 1970.")
-        marks = Missing(tuple(self.wanted.missing))
+        marks = Missing(self.wanted.choices.missing)
         numbers = [str(label) for label in found.labels if marks.marked(label)]
-        if numbers and not (self.wanted.regression or self.wanted.unlabelled):
+        if numbers and not (self.wanted.choices.regression or self.wanted.choices.unlabelled):
             self.notes.append(
                 f"the label {' and '.join(numbers)} is a label, though missing names it: marks "
                 "that are numbers speak of features (and targets) alone."
             )
         pair = (
             nearly_alike(plain_truths(found.labels))
-            if like is None and not self.wanted.regression
+            if like is None and not self.wanted.choices.regression
             else None
         )
         if pair:
@@ -461,7 +453,7 @@ class Build:
 
     def _wide(self, preparation: Preparation) -> bool:
         # Scaled features are near 0 and of size 1: float32 holds them as well as any.
-        name = preparation.scaling if preparation.scaling != "none" else self.wanted.scale
+        name = preparation.scaling if preparation.scaling != "none" else self.wanted.choices.scale
         return self.shape.wide and (name == "none" or name.startswith("divide"))
 
     def _rounded(self, preparation: Preparation) -> bool:

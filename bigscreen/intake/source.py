@@ -17,6 +17,7 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_targets, plain_label
 from bigscreen.data.texts import truth_of
 from bigscreen.errors import InputError
+from bigscreen.intake.choices import Choices
 from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.readers.delimited import DelimitedReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
@@ -126,30 +127,13 @@ class Intake:
     shape : Shape
     like : Preparation or None
         Its columns, categories and labels are binding.
-    regression : bool
-        Whether rows have targets, not labels.
-    unlabelled : bool
-        Whether whatever the source has of labels or targets is left out.
-    max_kinds : int or None
-        Most kinds that a categorical column may have; None: MAX_KINDS, and in the end one for ten
-        rows, or FEW_KINDS.
-    whole : bool
-        Whether rows that lack something were left out, so that nothing is `ABSENT`.
+    choices : Choices
     """
 
     def __init__(
-        self,
-        found: Found,
-        shape: Shape,
-        like: Preparation | None,
-        regression: bool = False,
-        unlabelled: bool = False,
-        max_kinds: int | None = None,
-        whole: bool = False,
+        self, found: Found, shape: Shape, like: Preparation | None, choices: Choices
     ) -> None:
-        self.max_kinds, self._whole = max_kinds, whole
-        self.found, self.shape, self.like = found, shape, like
-        self.regression, self.unlabelled = regression, unlabelled
+        self.found, self.shape, self.like, self.choices = found, shape, like, choices
         self._labels = RawLabels(found.labels)
         self._codes = {
             c: {text: code for code, text in enumerate(texts)}
@@ -181,8 +165,8 @@ class Intake:
         self._check(X, weight, reader, where)
         if reader.categories:
             X = self._categories(X, reader)
-        y, missing = self._outcome(None if self.unlabelled else y, X.shape[0], where)
-        if not self.unlabelled:
+        y, missing = self._outcome(None if self.choices.unlabelled else y, X.shape[0], where)
+        if not self.choices.unlabelled:
             self._check_missing(missing, where)
         return X, y
 
@@ -261,12 +245,12 @@ class Intake:
             ours, names = self._codes.setdefault(c, {}), self.found.categories.setdefault(c, [])
             fresh = []
             for text in texts[len(table) :]:
-                gone = self._whole and text == ABSENT
+                gone = self.choices.drop_missing and text == ABSENT
                 if text not in ours and self.like is None and not gone:
                     ours[text] = len(names)
                     names.append(text)
                 fresh.append(ours.get(text, -1))
-            most = self.max_kinds or MAX_KINDS
+            most = self.choices.max_kinds or MAX_KINDS
             self._check_kinds(c, most, f"has more than {most} kinds", reader)
             self._tables[c] = table = np.concatenate([table, np.array(fresh, np.int32)])
             # One entry more, at the end, so that -1 stays -1.
@@ -278,7 +262,7 @@ class Intake:
 
     def finish(self, reader: Reader) -> None:
         """Refuse, once all rows are known, columns with too many kinds for so few rows."""
-        if self.max_kinds is None:
+        if self.choices.max_kinds is None:
             rows = self.found.rows
             for c, kinds in self.found.categories.items():
                 why = f"has {len(kinds)} kinds in {rows} rows, more than one for ten"
@@ -303,7 +287,7 @@ class Intake:
         self, y: NDArray[Any] | None, rows: int, where: Where
     ) -> tuple[NDArray[Any], NDArray[Any]]:
         """What is to be predicted of every row, and where it is missing."""
-        if not self.regression:
+        if not self.choices.regression:
             codes = self._labels.encode(y, rows, where)
             missing = codes < 0
             self._note_unknown(codes)
@@ -316,7 +300,9 @@ class Intake:
     def _check_missing(self, missing: NDArray[np.bool_], where: Where) -> None:
         self.found.unlabelled += int(np.count_nonzero(missing))
         if self.like is None and missing.any():
-            what, ask = ("target (nan)", "") if self.regression else ("label", " or unlabelled")
+            what, ask = (
+                ("target (nan)", "") if self.choices.regression else ("label", " or unlabelled")
+            )
             raise InputError(
                 f"{where(int(np.argmax(missing)))}: the row has no {what}; training rows need "
                 "one, so correct it, remove it, or leave out such rows (`drop_missing`); only a "

@@ -3,9 +3,10 @@
     python -m pipelines.scale.ingest [--rows 300000] [--times 3] [--out FOLDER]
 
 Rows of SUSY's shape, made up, as CSV text of nine digits, the same compressed by gzip, Parquet,
-HDF5 and NPY. A second of a core is one of processor time, of all threads together; one by the clock
-is as it passes. `read` is parsing alone, on one thread, `ingest` all up to the finished store, on
-one thread and on all cores. All ways are timed in turn, and the least of each counts.
+Feather, HDF5 and NPY; half of their columns and one of kinds, in quotes, as CSV. A second of a core
+is one of processor time, of all threads together; one by the clock is as it passes. `read` is
+parsing alone, on one thread, `ingest` all up to the finished store, on one thread and on all cores.
+All ways are timed in turn, and the least of each counts.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ import h5py
 import numpy as np
 import pyarrow
 import pyarrow.csv
+import pyarrow.feather
 import pyarrow.parquet
 
 from bigscreen.data.synthetic import susy_like
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers import open_source
+from bigscreen.intake.readers.formats import open_source
 from pipelines.bench import common
 
 TEXT = {"label": 0, "header": False}
@@ -76,7 +78,9 @@ def timed(work: Path, n: int, times: int = 2) -> dict[str, tuple[float, float, f
         "pyarrow.csv rows.csv": lambda: pyarrow.csv.read_csv(work / "rows.csv", plain),
         **sources("rows.csv", **TEXT),
         **sources("rows.csv.gz", **TEXT),
+        **sources("kinds.csv", label=0),
         **sources("rows.parquet", label=0),
+        **sources("rows.feather", label=0),
         **sources("rows.h5"),
         **sources("rows.npy", label=0),
     }
@@ -85,7 +89,8 @@ def timed(work: Path, n: int, times: int = 2) -> dict[str, tuple[float, float, f
         for name, way in ways.items():
             core, clock = cost(way)
             least[name] = min(least[name][0], core), min(least[name][1], clock)
-    size = {file.name: file.stat().st_size / 1e6 for file in work.glob("rows.*")}
+    files = (file for file in work.iterdir() if file.is_file())
+    size = {file.name: file.stat().st_size / 1e6 for file in files}
     return {name: (size[name.removesuffix(ONE).split()[-1]], *least[name]) for name in ways}
 
 
@@ -104,6 +109,10 @@ def write(work: Path, n: int) -> None:
         shutil.copyfileobj(text, packed)
     columns = {f"x{j}": table[:, j] for j in range(table.shape[1])}
     pyarrow.parquet.write_table(pyarrow.table(columns), work / "rows.parquet")
+    pyarrow.feather.write_feather(pyarrow.table(columns), work / "rows.feather")
+    kinds = np.array(["alpha", "beta", "gamma, delta"])[np.arange(n) % 3]
+    mixed = {"label": table[:, 0].astype(int), "kind": kinds, **dict([*columns.items()][1:10])}
+    pyarrow.csv.write_csv(pyarrow.table(mixed), work / "kinds.csv")
     with h5py.File(work / "rows.h5", "w") as file:
         file["X"], file["y"] = table[:, 1:].astype(np.float32), table[:, 0]
     np.save(work / "rows.npy", table.astype(np.float32))

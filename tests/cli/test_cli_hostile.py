@@ -20,7 +20,7 @@ from bigscreen.errors import reason_of
 from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers.base import Block, Source
 from bigscreen.intake.readers.binary import MatrixReader
-from bigscreen.intake.readers.parquet import ParquetReader
+from bigscreen.intake.readers.columnar import ColumnarReader
 
 __all__ = ["world"]  # a fixture
 
@@ -91,7 +91,7 @@ def test_a_disk_that_fails_while_a_source_is_read(
     if read is not None:
         monkeypatch.setattr(MatrixReader, "_blocks", some_then_failing)
     elif suffix == "parquet":
-        monkeypatch.setattr(ParquetReader, "parts", failing)
+        monkeypatch.setattr(ColumnarReader, "parts", failing)
     else:
         begin = Source.__init__
 

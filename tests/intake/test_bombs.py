@@ -20,8 +20,9 @@ from bigscreen.data.dataset import Dataset
 from bigscreen.data.limits import parse_json
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers import categories, open_source
+from bigscreen.intake.readers import categories
 from bigscreen.intake.readers import table as dialect
+from bigscreen.intake.readers.formats import open_source
 from bigscreen.model.file import is_path
 from bigscreen.model.model import Model
 

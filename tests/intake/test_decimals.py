@@ -1,6 +1,7 @@
 """Numbers with decimal commas and marks of thousands, in text tables."""
 
 import numpy as np
+import pyarrow
 import pytest
 from click.testing import CliRunner
 from hypothesis import example, given, settings
@@ -10,7 +11,7 @@ from ingest_cases import in_source_order, take_small_steps
 from bigscreen.cli.commands import group
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers.decimals import _write, plainly
+from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
 
 GROUPERS = [" ", "'", "\u2019", "\u00a0", "\u2009", "\u202f"]
 WAYS = {",": [".", *GROUPERS], ".": [",", *GROUPERS]}
@@ -82,19 +83,16 @@ def test_what_is_no_such_number_is_said(tmp_path):
 @example("12.34", ",")
 @example("-1,5E+03", ",")
 @example(",", ",")
-def test_the_compiled_loop_writes_what_the_pattern_says(text, decimal):
-    buf = np.frombuffer(bytearray(text.encode() + b"\n"), np.uint8)
-    size = len(text.encode())
-    starts, ends = np.zeros((1, 1), np.int32), np.full((1, 1), size, np.int32)
-    wrong = _write(buf, starts, ends, np.zeros(1, np.int64), ord(decimal))
-    out = buf[: ends[0, 0]].tobytes().decode()
-    assert out == plainly(text, decimal)
-    if decimal == "," and out == text and "." in text:
+def test_an_array_is_written_as_its_texts_are(text, decimal):
+    texts = pyarrow.array([text])
+    assert written_plainly(texts, decimal).to_pylist() == [plainly(text, decimal)]
+    if decimal == "," and plainly(text, decimal) == text and "." in text:
         try:
             float(text)
         except ValueError:
             return
-        assert wrong == (0, 0), "a point that would be taken for a decimal one is refused"
+        with pytest.raises(InputError, match="has a point"):
+            check_points(texts, decimal, lambda row: "here")
 
 
 def test_thousands_in_latin_1(tmp_path):

@@ -21,7 +21,8 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.local import local_cluster
 from bigscreen.intake import read_pass
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers import base, open_source
+from bigscreen.intake.readers import base
+from bigscreen.intake.readers.formats import open_source
 
 ROWS = 1000
 HOW = {"impute": "mean", "scale": "standard", "holdout": 0.2, "seed": 3}
@@ -104,7 +105,6 @@ def test_the_store_is_the_same(tmp_path, monkeypatch, fleet):
 BESIDE = """
 import pickle, sys
 tried, item = pickle.load(sys.stdin.buffer)
-assert "pyarrow.parquet" not in sys.modules
 item, blocks = tried(item)
 assert item is None and [block.X.shape for block, _ in blocks] == [(130, 1)]
 """
@@ -197,22 +197,3 @@ def test_many_small_files(tmp_path, monkeypatch, fleet):
     monkeypatch.setattr("bigscreen.intake.inputs.WHOLE_BYTES", 0)
     ingest(folder, tmp_path / "s.store", overwrite=True, threads=2, **HOW, **TYPED)
     assert files(tmp_path / "s.store") == stores[0]
-
-
-def test_members_of_a_gzip_file(tmp_path, monkeypatch, fleet):
-    text = mixed(tmp_path / "rows.csv").read_bytes()
-    parts = [gzip.compress(text[at : at + 900]) for at in range(0, len(text), 900)]
-    (tmp_path / "rows.csv.gz").write_bytes(b"".join(parts))
-    monkeypatch.setattr(base, "PIECE_BYTES", 4000)
-    monkeypatch.setattr("bigscreen.intake.inputs.WHOLE_BYTES", 0)
-    plain = ingest(tmp_path / "rows.csv", tmp_path / "a.store", threads=1, **HOW, **TYPED)
-    sent = []
-    each = fleet.each
-    monkeypatch.setattr(
-        fleet, "each", lambda f, items: each(f, (sent.append(i) or i for i in items))
-    )
-    made = ingest(tmp_path / "rows.csv.gz", tmp_path / "b.store", fleet=fleet, **HOW, **TYPED)
-    assert made.store.fingerprint == plain.store.fingerprint
-    assert made.holdout.fingerprint == plain.holdout.fingerprint
-    pieces = [item[0].text for item in sent if isinstance(item, tuple)]
-    assert len(pieces) > 5 and all(isinstance(piece, base.Members) for piece in pieces)

@@ -10,11 +10,11 @@ import pyarrow.parquet
 import pytest
 
 from bigscreen.data.dataset import Dataset
-from bigscreen.data.missing import Missing
 from bigscreen.errors import InputError
 from bigscreen.intake import needs
 from bigscreen.intake.ingest import ingest
-from bigscreen.intake.readers import base, open_source
+from bigscreen.intake.readers import base
+from bigscreen.intake.readers.formats import open_source
 
 ROWS = 300
 
@@ -145,51 +145,3 @@ def test_a_damaged_gzip_file_is_named_however_many_threads(tmp_path: Path) -> No
     for threads in (1, 3):
         with pytest.raises(InputError, match="ends too early"):
             ingest(tmp_path / "rows.csv.gz", tmp_path / "rows.store", threads=threads)
-
-
-def members(text: bytes, seed: int, odd: bool) -> bytes:
-    """A gzip file of many members, cut anywhere; of an odd one the bytes are as they were."""
-    chance, parts, at = random.Random(seed), [], 0
-    while at < len(text):
-        size = chance.choice([1, 60, 200, 700])
-        level = 0 if odd else chance.choice([1, 6, 9])
-        parts.append(gzip.compress(text[at : at + size], level) + bytes(chance.choice([0, 0, 3])))
-        at += size
-    return b"".join(parts)
-
-
-@pytest.mark.parametrize("kind", ["csv", "svm"])
-@pytest.mark.parametrize("odd", [False, True])
-@pytest.mark.parametrize("size", [300, 1200])
-def test_members_of_a_gzip_file(
-    kind: str, odd: bool, size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(base, "PIECE_BYTES", size)
-    lines = records(size) if kind == "csv" else svmlight(size).split("\n")
-    how: dict[str, object] = {"impute": "mean"} if kind == "csv" else {}
-    if odd:  # bytes that look like a member's first ones
-        head = "\x1f\x8b\x08\x00????\x00\x03"
-        lines.insert(len(lines) // 2, f"1,2,{head},1" if kind == "csv" else f"# {head}")
-    text = "\n".join(lines).encode("latin-1")
-    (tmp_path / f"rows.{kind}").write_bytes(text)
-    packed = tmp_path / f"rows.{kind}.gz"
-    packed.write_bytes(members(text, size, odd))
-    assert open_source(packed, **({"missing": Missing((), True)} if how else {})).anywhere
-    plain = ingest(tmp_path / f"rows.{kind}", tmp_path / "plain.store", threads=1, **how).store
-    for threads in (1, 3):
-        made = ingest(packed, tmp_path / "s.store", threads=threads, overwrite=True, **how).store
-        assert made.fingerprint == plain.fingerprint
-    names = [[], []]
-    for places, path in zip(names, (tmp_path / f"rows.{kind}", packed), strict=True):
-        for block in open_source(path, **({"missing": Missing((), True)} if how else {})).blocks(7):
-            places += [block.where(i).partition(", ")[2] for i in range(block.X.shape[0])]
-    assert names[0] == names[1]
-    damaged = bytearray(packed.read_bytes())
-    damaged[len(damaged) // 2] ^= 255
-    packed.write_bytes(damaged)
-    said = set()
-    for threads in (1, 3):
-        with pytest.raises(InputError) as caught:
-            ingest(packed, tmp_path / "s.store", threads=threads, overwrite=True, **how)
-        said.add(str(caught.value))
-    assert len(said) == 1

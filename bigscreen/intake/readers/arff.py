@@ -25,15 +25,17 @@ from bigscreen.intake.readers.base import (
     text_pieces,
     too_long,
 )
-from bigscreen.intake.readers.categories import MAX_CATEGORIES, NONE, Kind, Typed, label_value
-from bigscreen.intake.readers.delimited import (
-    Column,
-    DelimitedReader,
-    TableColumns,
-    check_weights,
+from bigscreen.intake.readers.categories import (
+    MAX_CATEGORIES,
+    NONE,
+    Categories,
+    Kind,
+    Typed,
+    label_value,
 )
-from bigscreen.intake.readers.table import asked_kinds
-from bigscreen.intake.readers.text import Layout, Marks, finite_number
+from bigscreen.intake.readers.columns import Column, TableColumns, asked_kinds
+from bigscreen.intake.readers.delimited import DelimitedReader, check_weights
+from bigscreen.intake.readers.text import Layout, finite_number
 
 _TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
 _ATTRIBUTE = re.compile(rf"@attribute\s+({_TEXT}|[^\s{{]+)\s*(.*)", re.IGNORECASE)
@@ -208,16 +210,13 @@ class ArffReader(DelimitedReader):
         layout = Layout(
             columns=count,
             names=names,
-            marks=Marks(
-                delimiter=ord("," if header.comma or count == 1 else " "),
-                quotes=(ord("'"), ord('"')),
-                escape=ord("\\"),
-                comment=ord("%"),
-            ),
+            delimiter="," if header.comma or count == 1 else " ",
+            arff=True,
             body_start=header.start,
             body_line=header.line,
         )
-        super().__init__(path, layout, chosen, typed, missing)
+        texts_label = chosen.label is not None and header.kinds[chosen.label] not in _NUMERIC
+        super().__init__(path, layout, chosen, typed, missing, texts_label)
         self.sparse = header.sparse
         if self.sparse and (typed.dates or typed.hashed):
             raise InputError(f"{path}: sparse rows cannot have dates or hashed texts; drop them.")
@@ -225,12 +224,12 @@ class ArffReader(DelimitedReader):
         self._column_of = {f: j for j, f in enumerate(chosen.features)}
         # What a sparse row leaves out, where that is anything but a 0 in X.
         self._explicit = {}
-        for f, kind in enumerate(header.kinds):
+        for f, kind in enumerate(header.kinds if self.sparse else []):
             text = kind[0] if isinstance(kind, list) else "0"
-            nominal = self._column_of.get(f) in self._coders
-            if nominal and self._coders[self._column_of[f]].code(text, str(path)) == 0:
+            coder = self._coders.get(self._column_of.get(f, -1))
+            if isinstance(coder, Categories) and coder.code(text, str(path)) == 0:
                 continue
-            if nominal or f in (chosen.label, chosen.weight):
+            if coder is not None or f in (chosen.label, chosen.weight):
                 self._explicit[f] = text
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
@@ -286,9 +285,10 @@ class ArffReader(DelimitedReader):
 
     def _number(self, f: int, text: str, place: str) -> float:
         j = self._column_of[f]
-        if j not in self._coders:
+        coder = self._coders.get(j)
+        if not isinstance(coder, Categories):
             return finite_number(text, f"{place}, attribute {f} ({self._names[f]!r})")
-        code = self._coders[j].code(text, place)
+        code = coder.code(text, place)
         self.unseen[j] += code < 0
         return code
 

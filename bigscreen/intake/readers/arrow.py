@@ -7,46 +7,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import same_truth
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, OtherFile
-from bigscreen.intake.readers.binary import Column
 from bigscreen.intake.readers.categories import (
     NONE,
     TEXT,
-    Dates,
-    Hashed,
     Kind,
+    Tokens,
     Typed,
     date_format,
 )
-from bigscreen.intake.readers.columns import check_amounts, index_columns
-from bigscreen.intake.readers.delimited import TableColumns
-from bigscreen.intake.readers.table import asked_kinds
-from bigscreen.intake.readers.text import missing_value
+from bigscreen.intake.readers.columns import (
+    Column,
+    TableColumns,
+    asked_kinds,
+    check_amounts,
+    index_columns,
+)
+from bigscreen.intake.readers.typed import TypedReader
 
 _DAY_US = 86_400_000_000
 
-_Converted = tuple[Block, dict[int, tuple[list[str], NDArray[np.int64]]]]
+_Converted = tuple[Block, dict[int, Any]]
 
 
-def needs_pyarrow(what: str) -> Any:
-    """The library; InputError saying what needs it, if it is not installed."""
-    try:
-        import pyarrow
-    except ImportError:
-        raise InputError(
-            f'{what} needs pyarrow; install it with pip install "bigscreen[parquet]".'
-        ) from None
-    return pyarrow
-
-
-class ArrowReader:
+class ArrowReader(TypedReader):
     """Turns record batches into blocks of rows; columns of texts are categorical.
 
     Parameters
@@ -78,10 +69,7 @@ class ArrowReader:
         If a column is neither of numbers nor of dates nor of texts.
     """
 
-    sparse = False
     _done = 0
-    blank: set[int]
-    """Columns of X that hold nothing but missing values, so that nothing says what they are of."""
 
     def __init__(
         self,
@@ -99,7 +87,6 @@ class ArrowReader:
         like: Preparation | None = None,
         missing: Missing = NONE,
     ) -> None:
-        self._arrow = needs_pyarrow(f"{name}: reading it")
         self._name, self._missing, self.n_rows = name, missing, n_rows
         names = list(schema.names)
         twice = [column for column, times in Counter(names).items() if times > 1]
@@ -110,19 +97,14 @@ class ArrowReader:
             name, names, len(names), categorical, dict(dates or {}), dict(hashed or {})
         )
         metadata = (schema.metadata or {}).get(b"pandas")
-        index = index_columns(names, metadata, lambda f: self._arrow.types.is_integer(types[f]))
+        index = index_columns(names, metadata, lambda f: pyarrow.types.is_integer(types[f]))
         index = [f for f in index if f not in asked]
         chosen = TableColumns.choose(
             name, len(names), names, label, weight, drop, columns, like, index
         )
-        self._columns, self._names = chosen, names
-        self.left_out, self.index_names = chosen.left_out, chosen.index_names
-        self.names: list[str] | None = [names[f] for f in chosen.features]
-        self.n_features: int | None = len(chosen.features)
-        self.text_names = [names[f] for f in range(len(names)) if self._is_text(types[f])]
-        """Columns whose batches may come as dictionaries."""
+        self._names = names
         kinds = {j: asked.get(f) or self._kind(types[f]) for j, f in enumerate(chosen.features)}
-        coded = self._arrow.types.is_dictionary  # what is said to be kinds is no dates
+        coded = pyarrow.types.is_dictionary  # what is said to be kinds is no dates
         texts = {j: names[f] for j, f in enumerate(chosen.features) if f not in asked}
         texts = {j: name for j, name in texts.items() if kinds[j] == TEXT}
         texts = {j: name for j, name in texts.items() if not coded(schema.field(name).type)}
@@ -130,10 +112,10 @@ class ArrowReader:
             first = self.first_rows([*texts.values()])
             kinds |= {j: self._found_kind(first, name) for j, name in texts.items()}
         learnt = Typed.learnt({j: kind for j, kind in kinds.items() if kind is not None})
-        self._typed = learnt if like is None else Typed.of(like)
-        typed = {**self._typed.categories, **self._typed.hashed, **self._typed.dates}
+        super().__init__(chosen, names, learnt if like is None else Typed.of(like), missing, True)
+        typed = {*self._coders, *self._dates}
         for j, f in enumerate(chosen.features):
-            if self._arrow.types.is_null(types[f]) and not missing.allowed:
+            if pyarrow.types.is_null(types[f]) and not missing.allowed:
                 raise InputError(
                     f"{name}: every value of the column {names[f]!r} is missing; say what stands "
                     "for such values (`impute='median'`), or `drop` the column."
@@ -143,10 +125,8 @@ class ArrowReader:
                     f"{name}: column {names[f]!r} holds {types[f]}, neither numbers nor texts that "
                     "are known as categories; drop it."
                 )
-        self.dates, self.hashed = self._typed.dates, self._typed.hashed
-        null = self._arrow.types.is_null
+        null = pyarrow.types.is_null
         self.blank = {j for j, f in enumerate(chosen.features) if j not in typed and null(types[f])}
-        self._restart()
 
     def first_rows(self, names: list[str]) -> Any:
         """A record batch of some columns, by whose texts dates are known."""
@@ -172,33 +152,23 @@ class ArrowReader:
         self._restart()
         for item, tried in each(self._tried, self.batches(skip_rows)):
             for block, texts in self._read(item) if tried is None else tried:
-                for j, of_column in texts.items():
-                    block.X[:, j] = self._codes(j, *of_column)
+                self._set_codes(block.X, texts)
                 self._done = block.first_row + block.X.shape[0]
                 yield block
 
-    def _restart(self) -> None:
-        typed = self._typed
-        self.categories = {j: list(known or []) for j, known in typed.categories.items()}
-        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
-        self._hashes = {j: Hashed(bits, self._missing) for j, bits in typed.hashed.items()}
-        self.categories |= {j: coder.names for j, coder in self._hashes.items()}
-        self._dates = {j: Dates(form, self._missing) for j, form in typed.dates.items()}
-
     def _found_kind(self, first: Any, name: str) -> Kind:
         """What a column of texts holds by its first rows: dates, as in text files, or kinds."""
-        texts, at = self._different(first.column(name))
-        words = [text for text in texts if text is not None and text.strip() not in self._missing]
+        found = Tokens.of(first.column(name), lambda row: f"row {row}")
+        words = [t for t in found.texts if t != ABSENT and t.strip() not in self._missing]
         if not words:
             return TEXT
-        row = int(np.argmax(at == texts.index(words[0])))
-        place = f"{self._name}, row {row}, column {name!r}"
-        check_amounts(words, place, "convert the column to numbers")
-        form = date_format(words, place)
+        first_place = f"{self._name}, {found.place(found.texts.index(words[0]))}, column {name!r}"
+        check_amounts(words, first_place, "convert the column to numbers")
+        form = date_format(words, first_place)
         return TEXT if form is None else Kind("date", form)
 
     def _is_text(self, kind: Any) -> bool:
-        types = self._arrow.types
+        types = pyarrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
         return bool(
@@ -206,7 +176,7 @@ class ArrowReader:
         )
 
     def _is_number(self, kind: Any) -> bool:
-        types = self._arrow.types
+        types = pyarrow.types
         if types.is_dictionary(kind):
             kind = kind.value_type
         return bool(
@@ -221,7 +191,7 @@ class ArrowReader:
         """What a column of a type holds; None for numbers and what is not known."""
         if self._is_text(kind):
             return TEXT
-        return Kind("date", "") if self._arrow.types.is_temporal(kind) else None
+        return Kind("date", "") if pyarrow.types.is_temporal(kind) else None
 
     def _tried(self, item: tuple[int, Any]) -> tuple[Any, list[_Converted] | None]:
         """What is to be read next, and its blocks; None where that fails, to be said in turn."""
@@ -254,105 +224,55 @@ class ArrowReader:
                 )
             return values
 
-        X = np.empty((len(batch), len(self._columns.features)))
-        for j, f in enumerate(self._columns.features):
+        X = np.empty((len(batch), len(self.columns.features)))
+        for j, f in enumerate(self.columns.features):
             values = column(f)
             if j in self._dates:
                 X[:, j] = self._days(j, values, where)
-            elif j in self._hashes:
-                X[:, j] = self._buckets(j, values, where)
-            elif j in self._typed.categories:
-                texts[j] = self._texts(values, where)
+            elif j in self._coders:
+                values = self._as_texts(values) if j in self.hashed else values
+                texts[j] = self._coders[j].tokens(values, where)
             else:
                 X[:, j] = self._numbers(values)
         y, weight = self.beside(first, len(batch))
-        if self._columns.label is not None:
-            values = column(self._columns.label)
+        if self.columns.label is not None:
+            values = column(self.columns.label)
             if self._is_number(values.type):
                 y = self._numbers(values)
             else:
-                known, at = self._different(values)
-                y = np.array([*known, None], object)[at]
-        if self._columns.weight is not None:
-            weight = self._numbers(column(self._columns.weight))
+                coded = values.dictionary_encode()  # no text is written out as often as it occurs
+                known = [*coded.dictionary.to_pylist(), None]
+                y = np.array(known, object)[coded.indices.fill_null(len(known) - 1).to_numpy()]
+        if self.columns.weight is not None:
+            weight = self._numbers(column(self.columns.weight))
         return Block(X, y, weight, first, where), texts
 
+    def _as_texts(self, values: Any) -> Any:
+        is_text = self._is_text(values.type)
+        return values if is_text else self._plain(values).cast(pyarrow.utf8())
+
     def _plain(self, values: Any) -> Any:
-        dictionary = self._arrow.types.is_dictionary(values.type)
+        dictionary = pyarrow.types.is_dictionary(values.type)
         return values.dictionary_decode() if dictionary else values
 
     def _numbers(self, values: Any) -> NDArray[np.float64]:
-        cast = self._plain(values).cast(self._arrow.float64(), safe=False)
+        cast = self._plain(values).cast(pyarrow.float64(), safe=False)
         return np.asarray(cast.to_numpy(zero_copy_only=False))
 
     def _days(self, j: int, values: Any, where: Any) -> NDArray[np.float64]:
         """Dates and times, or texts of them, in days; NaN where there is none."""
-        arrow, values = self._arrow, self._plain(values)
+        values = self._plain(values)
         if self._is_text(values.type):
-            coder = self._dates[j]
-            texts, at = self._different(values)
-            texts.append("")  # where there is none
-            known = np.empty(len(texts))
-            for k, row in zip(*np.unique(at, return_index=True), strict=True):
-                known[k] = coder.value(texts[k], where, int(row))
-            return known[at]
-        types = arrow.types
+            return self._dates[j].encode(values, where)
+        types = pyarrow.types
         if types.is_date32(values.type):
-            return self._numbers(values.cast(arrow.int32()))
+            return self._numbers(values.cast(pyarrow.int32()))
         if types.is_date64(values.type) or types.is_timestamp(values.type):
-            values = values.cast(arrow.timestamp("us", getattr(values.type, "tz", None)), False)
+            values = values.cast(pyarrow.timestamp("us", getattr(values.type, "tz", None)), False)
         elif types.is_time(values.type):
-            values = values.cast(arrow.time64("us"), False)
+            values = values.cast(pyarrow.time64("us"), False)
         elif types.is_duration(values.type):
-            values = values.cast(arrow.duration("us"), False)
+            values = values.cast(pyarrow.duration("us"), False)
         else:
             return self._numbers(values)  # days already
-        return self._numbers(values.cast(arrow.int64())) / _DAY_US
-
-    def _different(self, values: Any) -> tuple[list[Any], NDArray[np.int64]]:
-        """The different values, and the place of each row's among them; -1 where there is none.
-
-        A long text that occurs in many rows is not written out as often.
-        """
-        if not self._arrow.types.is_dictionary(values.type):
-            values = values.dictionary_encode()
-        places = values.indices.cast(self._arrow.int64()).fill_null(-1)
-        return values.dictionary.to_pylist(), places.to_numpy(zero_copy_only=False)
-
-    def _buckets(self, j: int, values: Any, where: Any) -> NDArray[np.int32]:
-        coder = self._hashes[j]
-        texts, at = self._different(values)
-        codes = [coder.code(str(text), where(0)) for text in texts]
-        # (A text that is missing was refused already where none may be.)
-        codes.append(coder.code("", where(0)) if (at < 0).any() else 0)
-        return np.array(codes, np.int32)[at]
-
-    def _texts(self, values: Any, where: Any) -> tuple[list[str], NDArray[np.int64]]:
-        """The different texts, what is missing being `ABSENT`, and the place of each row's."""
-        texts, at = self._different(values)
-        out = []
-        for k, value in enumerate([*texts, *([None] if (at < 0).any() else [])]):
-            text = ABSENT if value is None else str(value)
-            if self._missing.marked(text):
-                if not self._missing.allowed:
-                    raise missing_value(where(int(np.argmax(at == k))))
-                text = ABSENT
-            out.append(text)
-        return out, at
-
-    def _codes(self, j: int, texts: list[str], at: NDArray[np.int64]) -> NDArray[np.int32]:
-        """Category numbers of texts; a category not seen before gets the next one."""
-        names = self.categories[j]
-        table = {name: code for code, name in enumerate(names)}
-        codes = []
-        for text in texts:
-            if text not in table and (alike := same_truth(text, names)) is not None:
-                table[text] = table[alike]
-            elif text not in table and self._typed.categories[j] is None:
-                table[text] = len(names)
-                names.append(text)
-            codes.append(table.get(text, -1))
-        out = np.array(codes, np.int32)[at]
-        if j in self.unseen:
-            self.unseen[j] += int(np.count_nonzero(out < 0))
-        return out
+        return self._numbers(values.cast(pyarrow.int64())) / _DAY_US

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import bz2
 import importlib
-import io
 import lzma
-import re
-import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any, BinaryIO, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, BinaryIO, NamedTuple, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,10 +20,6 @@ from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
 from bigscreen.fleet.protocol import Each
 
-inflate: Any = zlib
-with suppress(ImportError):
-    inflate = importlib.import_module("isal.isal_zlib")  # the same, in a third of the time
-
 PIECE_BYTES = 8 << 20
 """Uncompressed bytes read at a time; what a text reader parses, and so holds, at once."""
 
@@ -37,63 +29,26 @@ WHOLE_BYTES = 4 * PIECE_BYTES
 LONGEST_RECORD = 128 << 20
 """A line longer than this is refused: memory stays bounded whatever the file holds."""
 
-COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz")
+COMPRESSION_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
 
-
-class _Gunzip:
-    """The content of a gzip file, of one member or several, in two thirds of the time of `gzip`."""
-
-    def __init__(self, raw: BinaryIO) -> None:
-        self._raw = raw
-        self._member = inflate.decompressobj(_OF_GZIP)
-
-    def read1(self, size: int) -> bytes:
-        """Some of the next bytes, at most `size`; none at the end.
-
-        Raises
-        ------
-        EOFError, inflate.error
-            If the file ends within a member, or is damaged.
-        """
-        while True:
-            if self._member.eof:
-                data = self._member.unused_data.lstrip(b"\0")  # what is padded, is by zeros
-                while not data:
-                    if not (data := self._raw.read(_PACKED_BYTES)):
-                        return b""
-                    data = data.lstrip(b"\0")
-                self._member = inflate.decompressobj(_OF_GZIP)
-            else:
-                data = self._member.unconsumed_tail or self._raw.read(_PACKED_BYTES)
-                if not data:
-                    raise EOFError
-            text: bytes = self._member.decompress(data, size)
-            if text:
-                return text
-
-    def close(self) -> None:
-        """Nothing: whoever opened the file closes it."""
-
-
-_OF_GZIP = 31
-"""What zlib calls the format of gzip, its checksum included."""
-
-_MEMBER = re.compile(rb"\x1f\x8b\x08[\x00-\x1f].{4}[\x00\x02\x04][\x00-\x0d\xff]", re.DOTALL)
-"""What a member of a gzip file begins with, and other bytes by chance: once in 200 GB."""
-
-_MOST_UNPACKED = 64 << 20
-"""Content of what is taken for members, at most: of more, it is unpacked piece by piece."""
-
-_PACKED_BYTES = 1 << 14
-
-_LINE_BYTES = 1 << 14
-"""How far behind a range of bytes its last line is looked for at once."""
-
-_MAGIC: dict[bytes, Callable[[BinaryIO], BinaryIO]] = {
-    b"\x1f\x8b": lambda raw: cast(BinaryIO, _Gunzip(raw)),
-    b"BZh": lambda raw: cast(BinaryIO, bz2.BZ2File(raw)),
-    b"\xfd7zXZ\x00": lambda raw: cast(BinaryIO, lzma.LZMAFile(raw)),  # noqa: SIM115 (the caller closes)
+_COMPRESSIONS = {
+    b"\x1f\x8b": "gzip",
+    b"BZh": "bz2",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\xfd7zXZ\0": "xz",
 }
+"""The first bytes of compressed files."""
+
+_OPENERS: dict[str | None, Callable[[BinaryIO], Any]] = {"xz": lzma.LZMAFile}
+"""What unpacks a compression that pyarrow does not know, or takes twice the time for."""
+_DAMAGED: tuple[type[Exception], ...] = (EOFError, OSError, lzma.LZMAError)
+with suppress(ImportError):
+    igzip = importlib.import_module("isal.igzip")
+    _OPENERS["gzip"] = lambda raw: igzip.IGzipFile(fileobj=raw, mode="rb")
+    _DAMAGED = (*_DAMAGED, importlib.import_module("isal.isal_zlib").error)
+
+_UNPACKED_BYTES = 1 << 16
+"""Unpack this many bytes at a time: an error names the place of a damage as exactly as that."""
 
 
 @dataclass
@@ -201,11 +156,17 @@ class Source:
         if not head:
             self._raw.close()
             raise NoRows(f"{path} is empty: give a file with at least one row.")
-        wrap = next((w for magic, w in _MAGIC.items() if head.startswith(magic)), None)
-        self.compressed = wrap is not None
-        self._file: BinaryIO = wrap(self._raw) if wrap else self._raw
-        # What a damaged file still gives comes before the error, and shows where the damage is.
-        self._take: Callable[[int], bytes] = getattr(self._file, "read1" if wrap else "read")
+        self._kind = next((k for magic, k in _COMPRESSIONS.items() if head.startswith(magic)), None)
+        self.compressed = self._kind is not None
+        self._file: Any = self._raw
+        if self._kind in _OPENERS:
+            self._file = _OPENERS[self._kind](self._raw)
+        elif self._kind is not None:
+            import pyarrow  # here, as what is in Python already needs none
+
+            raw = pyarrow.PythonFile(self._raw, mode="r")
+            self._file = pyarrow.CompressedInputStream(raw, self._kind)
+        self._take: Callable[[int], bytes] = self._file.read
         self._read = self._done = 0
 
     def read(self, size: int) -> bytes:
@@ -213,16 +174,18 @@ class Source:
         parts: list[bytes] = []
         missing = size
         while missing > 0:
+            step = min(missing, _UNPACKED_BYTES) if self.compressed else missing
             try:
-                part = self._take(missing)
-            except (EOFError, OSError, inflate.error, lzma.LZMAError) as error:
+                part = self._take(step)
+            except _DAMAGED as error:
                 if getattr(error, "errno", None) is not None:  # of the disk, not of what is there
                     raise
+                cut = isinstance(error, EOFError) or "Truncated" in str(error)
                 done = self._read + size - missing
-                what = "ends too early" if isinstance(error, EOFError) else "is damaged"
                 raise InputError(
-                    f"{self.path} {what} after byte {done:,} of its uncompressed content, near "
-                    f"byte {self._raw.tell():,} of the file's {self.total:,}: fetch the file again."
+                    f"{self.path} {'ends too early' if cut else 'is damaged'} after byte {done:,} "
+                    f"of its uncompressed content, near byte {self._raw.tell():,} of the file's "
+                    f"{self.total:,}: fetch the file again."
                 ) from None
             if not part:
                 break
@@ -230,20 +193,6 @@ class Source:
             missing -= len(part)
         self._read += size - missing
         return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    @property
-    def members(self) -> bool:
-        """Whether it seems to be a gzip file of several members of no great size."""
-        if not isinstance(self._file, _Gunzip) or isinstance(self.path, RemotePath):
-            return False
-        with self.path.open("rb") as file:
-            return _next_member(file, 0, self.total) < self.total
-
-    def restart(self) -> None:
-        """Go back to the start of a gzip file."""
-        self._raw.seek(0)
-        self._file = cast(BinaryIO, _Gunzip(self._raw))
-        self._take, self._read = getattr(self._file, "read1"), 0  # noqa: B009 (no BinaryIO has it)
 
     def progress(self) -> tuple[int, int]:
         """Bytes of the file on disk consumed so far, and its size."""
@@ -317,11 +266,8 @@ class Span:
     ----------
     path : Place
     start, stop : int
-        The first begins a line.
     state : (int, int or str)
         Size and mark of the file, by which another one, or one that has changed, is known.
-    returns : bool
-        Whether carriage returns end its lines.
     first : bool
         Whether a line is known to begin at `start`.
     """
@@ -330,7 +276,6 @@ class Span:
     start: int
     stop: int
     state: tuple[int, int | str]
-    returns: bool
     first: bool
 
     def read(self) -> tuple[bytes, int]:
@@ -346,32 +291,19 @@ class Span:
             check_state(self.path, self.state)
             with self.path.open("rb") as file:
                 file.seek(self.start - before)
-                size = self.stop - file.tell()
-                # Most often with the end of the last line, so that nothing is copied once more.
-                text = self._lines(file.read(size + _LINE_BYTES))
-                begin = text.find(b"\n", 0, size) + 1 if before else 0
-                if before and begin in (0, size):
+                text = file.read(self.stop - self.start + before)
+                begin = text.find(b"\n") + 1 if before else 0
+                if before and begin in (0, len(text)):
                     return b"", 0
-                if end := text.find(b"\n", size - 1) + 1:
-                    return text[begin:end], 0
-                parts = [text[begin:]]
-                begun = len(text) - max(text.rfind(b"\n") + 1, begin)
-                while begun <= LONGEST_RECORD and (more := file.read(max(begun, 1 << 16))):
-                    more = self._lines(more)
-                    if end := more.find(b"\n") + 1:
-                        return b"".join([*parts, more[:end]]), 0
-                    parts.append(more)
-                    begun += len(more)
+                last = b"" if text.endswith(b"\n") else file.readline(LONGEST_RECORD + 1)
         except OSError as error:
             reason = error.strerror or "there is no such file"
             raise InputError(f"{self.path} cannot be read: {reason}.") from None
-        text = b"".join(parts)
-        if begun > LONGEST_RECORD:
-            return text[:-begun], begun
-        return text + b"\n", 0
-
-    def _lines(self, text: bytes) -> bytes:
-        return text.replace(b"\r", b"\n") if self.returns else text
+        if len(last) > LONGEST_RECORD:
+            cut = text.rfind(b"\n") + 1
+            return text[begin:cut], len(text) - cut + len(last)
+        end = b"" if (last or text).endswith(b"\n") else b"\n"
+        return b"".join([memoryview(text)[begin:], last, end]), 0
 
 
 def state_of(path: Place) -> tuple[int, int | str]:
@@ -396,186 +328,54 @@ def check_state(path: Place, state: tuple[int, int | str]) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Members:
-    """The content of what looks like whole members of a gzip file, for anybody to unpack.
-
-    Attributes
-    ----------
-    path : Place
-    start, stop : int
-        At `stop` stand the bytes that a member begins with, which may be nothing but chance, or the
-        file ends.
-    state, returns
-        See `Span`.
-    skip : int
-        Bytes of the content to leave out; only of what is at the start of the file.
-    """
-
-    path: Place
-    start: int
-    stop: int
-    state: tuple[int, int | str]
-    returns: bool
-    skip: int = 0
-
-    def unpacked(self) -> Ends | None:
-        """The content in three; None unless members end where they should, checksums and all.
-
-        Raises
-        ------
-        OtherFile
-            See `check_state`.
-        """
-        check_state(self.path, self.state)
-        try:
-            with self.path.open("rb") as file:
-                file.seek(self.start)
-                packed = file.read(self.stop - self.start)
-            parts, held, unpacked = [], 0, _Gunzip(io.BytesIO(packed))
-            while part := unpacked.read1(PIECE_BYTES):
-                parts.append(part)
-                held += len(part)
-                if held > _MOST_UNPACKED:
-                    return None
-        except (EOFError, OSError, inflate.error):
-            return None
-        text = b"".join(parts)
-        if held < self.skip:
-            return None
-        if self.returns:
-            text = text.replace(b"\r", b"\n")
-        first = self.skip if self.start == 0 else text.find(b"\n") + 1 or held
-        last = max(text.rfind(b"\n") + 1, first)
-        return Ends(text[self.skip : first], text[first:last], text[last:], held)
-
-    def read(self) -> tuple[bytes, int]:
-        """The lines that begin behind a newline and end within, which were unpacked before."""
-        ends = self.unpacked()
-        assert ends is not None
-        return ends.lines, 0
-
-
-class Ends(NamedTuple):
-    """A content in three: the end of a line, whole lines, the beginning of one; and its bytes."""
-
-    before: bytes
-    lines: bytes
-    behind: bytes
-    size: int
-
-
 class Piece(NamedTuple):
-    """Whole lines of a text, the bytes read of the line behind them, and how far the file is.
+    """Whole lines of a text, the bytes read of the line behind them, and how far the file is."""
 
-    Of members, when they were unpacked, what they hold beside whole lines; False: they are none.
-    """
-
-    text: bytes | Span | Members
+    text: bytes | Span
     begun: int
     progress: tuple[int, int]
-    ends: Ends | Literal[False] | None = None
 
     def read(self) -> tuple[bytes, int]:
         """The lines, and the bytes read of the line behind them."""
         return (self.text, self.begun) if isinstance(self.text, bytes) else self.text.read()
 
-    def opened(self) -> tuple[Piece, bytes, int]:
-        """The piece with its ends, and the same as `read` gives."""
-        if not isinstance(self.text, Members):
-            return self, *self.read()
-        ends = self.text.unpacked()
-        if ends is None:
-            return self._replace(ends=False), b"", 0
-        return self._replace(ends=ends._replace(lines=b"")), ends.lines, 0
 
-
-def line_pieces(source: Source, skip: int = 0, apart: bool = True) -> Iterator[Piece]:
+def line_pieces(source: Source, skip: int = 0) -> Iterator[Piece]:
     """Yield the text of `source` from byte `skip` on, cut where lines end; see `text_pieces`.
 
-    Of a file that is not compressed pieces are spans, and of a gzip file of many members, if they
-    may lie ``apart``, runs of those, for `joined`: both can be read anywhere. A line that is longer
-    than a piece comes after, or before, pieces without text. Whether a record ends where a line
-    does, nobody has looked.
+    The pieces of a file that is not compressed are spans, which any process can read. A line that
+    is longer than a piece comes after, or before, pieces without text. A record may go on behind
+    the end of a piece.
     """
-    if not source.compressed:
-        yield from _spans(source, skip)
-    elif apart and source.members:
-        yield from _members(source, skip)
-    else:
+    if source.compressed:
         yield from _unpacked(source, skip)
+        return
+    head = source.read(PIECE_BYTES)
+    if _ends_in_returns(head, source):
+        with Source(source.path) as again:
+            yield from _unpacked(again, skip)
+        return
+    at = first = skip + len(_BYTE_ORDER) * head.startswith(_BYTE_ORDER)
+    head = head.removeprefix(_BYTE_ORDER)
+    while not head.strip():
+        if not (head := source.read(PIECE_BYTES)):
+            raise _blank(source)
+    state, total = state_of(source.path), source.total
+    while at < total:
+        stop = min(at + PIECE_BYTES, total)
+        span = Span(source.path.absolute(), at, stop, state, at == first)
+        yield Piece(span, 0, (stop, total))
+        at = stop
 
 
 def _unpacked(source: Source, skip: int) -> Iterator[Piece]:
-    """Yield the text of a compressed file as it is unpacked, one piece after the other."""
+    """Yield the text of a file as it is read, or unpacked, one piece after the other."""
     begun = b""
     for piece in _ahead(text_pieces(source)):
         piece, skip = piece[skip:], max(skip - len(piece), 0)
         cut = piece.rfind(b"\n") + 1
         text, begun = (begun + piece[:cut], piece[cut:]) if cut else (b"", begun + piece)
         yield Piece(text, len(begun), source.progress())
-
-
-def _members(source: Source, skip: int) -> Iterator[Piece]:
-    """Yield runs of members of a gzip file, as far as they look like it."""
-    state, total = state_of(source.path), source.total
-    head = source.read(PIECE_BYTES)
-    returns = _ends_in_returns(head, source)
-    skip += len(_BYTE_ORDER) * head.startswith(_BYTE_ORDER)
-    start = 0
-    with source.path.open("rb") as file:
-        while start < total:
-            stop = _next_member(file, start, total)
-            members = Members(source.path.absolute(), start, stop, state, returns, skip)
-            yield Piece(members, 0, (stop, total))
-            start, skip = stop, 0
-
-
-def _next_member(file: IO[bytes], start: int, total: int) -> int:
-    """Where, some way behind `start`, a member seems to begin; `total` if that is too far off."""
-    at, most = start + PIECE_BYTES // 4, start + PIECE_BYTES
-    file.seek(at)
-    found = _MEMBER.search(file.read(most - at))
-    return total if found is None else at + found.start()
-
-
-Tried = TypeVar("Tried")
-
-
-def joined(
-    source: Source, skip: int, tried: Iterable[tuple[Piece, Tried | None]]
-) -> Iterator[tuple[Piece, Tried | None]]:
-    """Yield what `tried` does, and between members the lines that lie on both sides.
-
-    Where what looked like members is none, all is unpacked here from the start of the file, and
-    what was done is left out.
-    """
-    begun, size = b"", 0
-    progress = 0, source.total
-    marked = 0  # bytes of a byte order mark
-    for piece, parsed in tried:
-        ends = piece.ends
-        if ends is None:
-            yield piece, parsed
-            continue
-        assert isinstance(piece.text, Members)
-        if piece.text.start == 0:
-            marked = piece.text.skip - skip
-        if ends is False:
-            source.restart()
-            for rest in _unpacked(source, max(skip, size - marked - len(begun))):
-                yield rest, None
-            return
-        size, progress, begun = size + ends.size, piece.progress, begun + ends.before
-        if begun.endswith(b"\n"):
-            yield Piece(begun, 0, progress), None
-            begun = b""
-        yield piece, parsed
-        begun += ends.behind
-        if len(begun) > LONGEST_RECORD:
-            yield Piece(b"", len(begun), progress), None
-    if begun:
-        yield Piece(begun + b"\n", 0, progress), None
 
 
 def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
@@ -585,23 +385,6 @@ def _ahead(pieces: Iterator[bytes]) -> Iterator[bytes]:
         while (piece := following.result()) is not None:
             following = pool.submit(next, pieces, None)
             yield piece
-
-
-def _spans(source: Source, skip: int) -> Iterator[Piece]:
-    """Yield the spans of a plain file."""
-    state, total = state_of(source.path), source.total
-    head = source.read(PIECE_BYTES)
-    returns = _ends_in_returns(head, source)
-    at = first = skip + len(_BYTE_ORDER) * head.startswith(_BYTE_ORDER)
-    head = head.removeprefix(_BYTE_ORDER)
-    while not head.strip():
-        if not (head := source.read(PIECE_BYTES)):
-            raise _blank(source)
-    while at < total:
-        stop = min(at + PIECE_BYTES, total)
-        span = Span(source.path.absolute(), at, stop, state, returns, at == first)
-        yield Piece(span, 0, (stop, total))
-        at = stop
 
 
 def line_places(path: Place, lines: RowLines) -> Callable[[int], str]:

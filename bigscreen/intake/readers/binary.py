@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
-import h5py
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
@@ -168,6 +167,8 @@ def open_hdf5(
         Paths of the datasets within the file. Default: the one dataset with a usual name (X,
         data, features; y, label, target), or else the only one of a fitting shape.
     """
+    import h5py
+
     shapes: dict[str, tuple[int, ...]] = {}
     chunks: dict[str, int] = {}
 

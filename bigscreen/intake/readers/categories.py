@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
+import pyarrow.compute
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, MISSING, Missing
@@ -22,129 +23,28 @@ from bigscreen.data.texts import (
 )
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
-from bigscreen.intake.readers.text import exact_number, finite_number, mark_numbers, missing_value
+from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
+from bigscreen.intake.readers.text import exact_number, finite_number, missing_value
 from bigscreen.numerics.rows import njit
 
 NONE = Missing()
 """Nothing may be missing, and nothing but the usual texts says so."""
+
+_FIRST_ROWS = 64
+"""Try this many rows before a whole column."""
 
 MAX_CATEGORIES = 100_000
 MAX_TEXT_BYTES = 64 << 20
 """Of all different texts of a column together."""
 
 
-class Texts(NamedTuple):
-    """Different texts: their bytes one after the other, where each ends, and a hash table."""
-
-    flat: NDArray[np.uint8]
-    bounds: NDArray[np.int64]
-    slots: NDArray[np.int32]
-
-
-@njit(cache=True, nogil=True)
-def _slot(buf: NDArray[np.uint8], start: int, stop: int, texts: Texts) -> int:
-    """Return the hash slot that holds the token, or the empty one where it belongs."""
-    flat, bounds, slots = texts
-    h = np.uint64(14695981039346656037)
-    for i in range(start, stop):
-        h = (h ^ np.uint64(buf[i])) * np.uint64(1099511628211)
-    h ^= h >> np.uint64(29)
-    mask = np.int64(len(slots) - 1)
-    at = np.int64(h) & mask
-    while slots[at] >= 0:
-        code = slots[at]
-        low = bounds[code]
-        if bounds[code + 1] - low == stop - start:
-            k = 0
-            while k < stop - start and flat[low + k] == buf[start + k]:
-                k += 1
-            if k == stop - start:
-                break
-        at = (at + 1) & mask
-    return int(at)
-
-
-@njit(cache=True, nogil=True)
-def _encode(
-    buf: NDArray[np.uint8],
-    starts: NDArray[Any],
-    ends: NDArray[Any],
-    row: int,
-    codes: NDArray[np.int32],
-    count: int,
-    texts: Texts,
-) -> tuple[int, int]:
-    """Write codes from `row` on; returns the row at which the tables are full, and the count."""
-    flat, bounds, slots = texts
-    for r in range(row, len(starts)):
-        at = _slot(buf, starts[r], ends[r], texts)
-        code = slots[at]
-        if code < 0:
-            size = ends[r] - starts[r]
-            low = bounds[count]
-            full = count + 2 > len(bounds) or 2 * count + 2 > len(slots)
-            if full or low + size > len(flat):
-                return r, count
-            flat[low : low + size] = buf[starts[r] : ends[r]]
-            bounds[count + 1] = low + size
-            code = count
-            slots[at] = code
-            count += 1
-        codes[r] = code
-    return len(starts), count
-
-
-class Encoder:
-    """Gives each distinct token a code, in order of first appearance."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._texts = Texts(np.zeros(0, np.uint8), np.zeros(0, np.int64), np.zeros(0, np.int32))
-        self._resize(16, 256)
-
-    def _resize(self, categories: int, size: int) -> None:
-        flat = np.zeros(size, np.uint8)
-        bounds = np.zeros(categories + 1, np.int64)
-        slots = np.full(4 * categories, -1, np.int32)
-        old, self._texts = self._texts, Texts(flat, bounds, slots)
-        if self.count:
-            flat[: len(old.flat)] = old.flat
-            bounds[: len(old.bounds)] = old.bounds
-            for code in range(self.count):
-                slots[_slot(flat, bounds[code], bounds[code + 1], self._texts)] = code
-
-    def encode(
-        self, buf: NDArray[np.uint8], starts: NDArray[Any], ends: NDArray[Any]
-    ) -> NDArray[np.int32]:
-        """Return the codes of the tokens; InputError if there are too many, or too long ones."""
-        codes = np.empty(len(starts), np.int32)
-        row = 0
-        while True:
-            flat, bounds, _ = self._texts
-            row, self.count = _encode(buf, starts, ends, row, codes, self.count, self._texts)
-            if self.count > MAX_CATEGORIES:
-                raise InputError(f"there are more than {MAX_CATEGORIES} different texts")
-            if row == len(starts):
-                return codes
-            need = int(bounds[self.count] + ends[row] - starts[row])
-            if need > MAX_TEXT_BYTES:
-                raise InputError(f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts")
-            self._resize(2 * (len(bounds) - 1), max(2 * need, len(flat)))
-
-    def texts(self, start: int = 0) -> list[str]:
-        """Return the texts from code `start` on."""
-        flat, bounds = self._texts.flat.tobytes(), self._texts.bounds
-        return [decode(flat[bounds[c] : bounds[c + 1]]) for c in range(start, self.count)]
-
-
 @dataclass
 class Tokens:
-    """The tokens of some rows: the different texts, and which of them each row has.
+    """The texts of some rows: the different ones, and which of them each row has.
 
     Attributes
     ----------
     texts : list of str
-        In order of first appearance.
     codes : int32 array, (rows,)
     places : callable
         ``places(i)`` names the i-th row in an error.
@@ -154,25 +54,38 @@ class Tokens:
     codes: NDArray[np.int32]
     places: Callable[[int], str]
 
+    @classmethod
+    def of(cls, column: Any, places: Callable[[int], str]) -> Tokens:
+        """Return those of an Arrow array of texts or anything else; null is `ABSENT`."""
+        if not pyarrow.types.is_dictionary(column.type):
+            column = column.dictionary_encode()
+        texts = [decode(t) if isinstance(t, bytes) else t for t in column.dictionary.to_pylist()]
+        texts = [ABSENT if text is None else str(text) for text in texts]
+        codes = column.indices
+        if codes.null_count:
+            codes = codes.fill_null(len(texts))
+            texts.append(ABSENT)
+        return cls(texts, codes.to_numpy(zero_copy_only=False).astype(np.int32, copy=False), places)
+
     def place(self, code: int) -> str:
         """Where the text with this code stands first."""
         return self.places(int(np.argmax(self.codes == code)))
 
 
-def tokens(
-    buf: NDArray[np.uint8],
-    starts: NDArray[Any],
-    ends: NDArray[Any],
-    where: Callable[[int], str],
-    what: str,
-) -> Tokens:
-    """Tell tokens apart; InputError if there are too many, `what` saying what they are."""
-    encoder = Encoder()
-    try:
-        codes = encoder.encode(buf, starts, ends)
-    except InputError as error:
-        raise InputError(f"{where(0)}: {error} {what}.") from None
-    return Tokens(encoder.texts(), codes, where)
+def check_texts(count: int, size: int, place: Callable[[], str], what: str) -> None:
+    """Refuse too many different texts, or too many bytes of them; `what` says what they are.
+
+    Raises
+    ------
+    InputError
+    """
+    if count > MAX_CATEGORIES:
+        too = f"there are more than {MAX_CATEGORIES} different texts"
+    elif size > MAX_TEXT_BYTES:
+        too = f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts"
+    else:
+        return
+    raise InputError(f"{place()}: {too} {what}.")
 
 
 IN_COLUMN, AS_LABELS = "in this column; drop it", "as labels"
@@ -189,6 +102,9 @@ class Categories:
         A text that is not among `known` is an error; otherwise it has code -1 and is counted.
     missing : Missing
         Where it allows them, missing texts have a category of their own, `ABSENT`.
+    typed : bool, default=False
+        Whether the source has types and nulls of its own: blanks around a text are part of it then,
+        and texts such as "NA" mean nothing but themselves.
     """
 
     def __init__(
@@ -196,31 +112,26 @@ class Categories:
         known: list[str] | None = None,
         closed: bool = False,
         missing: Missing = NONE,
+        typed: bool = False,
     ) -> None:
         self.names: list[str] = list(known or [])
         self.unseen = 0
         self._given = frozenset(self.names)
         self._learning = known is None
-        self._closed, self._missing = closed, missing
+        self._closed, self._missing, self._typed = closed, missing, typed
         self._codes = {name: code for code, name in enumerate(self.names)}
         self._seen = Seen()
 
-    def tokens(
-        self,
-        buf: NDArray[Any],
-        starts: NDArray[Any],
-        ends: NDArray[Any],
-        where: Callable[[int], str],
-    ) -> Tokens:
-        """Tell the tokens of some rows apart, whatever the rows before; see `encode`."""
-        found = tokens(buf, starts, ends, where, IN_COLUMN)
+    def tokens(self, column: Any, places: Callable[[int], str]) -> Tokens:
+        """Tell the texts of some rows apart, whatever the rows before; see `encode`."""
+        found = Tokens.of(column, places)
         for code, text in enumerate(found.texts):
             self._check(text, found, code)
         return found
 
     def encode(self, found: Tokens) -> NDArray[np.int32]:
         """Return the codes of some rows' tokens, which come after all that were encoded before."""
-        self._seen.add(found, IN_COLUMN)
+        self._seen.add(found.texts, found, IN_COLUMN)
         of_texts = np.array([self._code(text) for text in found.texts], np.int32)
         codes = of_texts[found.codes]
         self.unseen += int(np.count_nonzero(codes < 0))
@@ -231,12 +142,15 @@ class Categories:
         self._check(text, Tokens([text], np.zeros(1, np.int32), lambda _: place), 0)
         return self._code(text)
 
+    def _is_missing(self, text: str) -> bool:
+        return self._missing.marked(text) if self._typed else text in self._missing
+
     def _check(self, text: str, found: Tokens, code: int) -> None:
         """Refuse a text that no row may have."""
         bare = text.strip()
         if text in self._given or bare in self._given:
             return
-        if bare in self._missing:
+        if self._is_missing(bare):
             if not self._missing.allowed:
                 raise missing_value(found.place(code))
         elif self._closed:
@@ -246,13 +160,13 @@ class Categories:
             )
 
     def _code(self, text: str) -> int:
-        if text not in self._codes:
+        if text not in self._codes and not self._typed:
             text = text.strip()  # blanks within quotes mean nothing either
         if text not in self._codes:
             if (alike := same_truth(text, self.names)) is not None:
                 self._codes[text] = self._codes[alike]
                 return self._codes[text]
-            absent = text in self._missing
+            absent = self._is_missing(text)
             text = ABSENT if absent else text
             grows = self._learning or (absent and self._closed)
             if grows and text not in self._codes:
@@ -275,56 +189,52 @@ class Hashed:
         self.names, self.unseen = bucket_names(bits), 0
         self._bits, self._missing = bits, missing
 
-    def encode(
-        self,
-        buf: NDArray[Any],
-        starts: NDArray[Any],
-        ends: NDArray[Any],
-        where: Callable[[int], str],
-    ) -> NDArray[np.int32]:
-        """Return the buckets of the tokens; `where(i)` names the i-th one's place in an error."""
-        codes = np.empty(len(starts), np.int32)
-        plain = np.empty(len(starts), bool)
-        _hash(buf, starts, ends, (1 << self._bits) - 1, codes, plain)
-        if marks := self._missing.marks:  # a mark is looked at as a text
-            numbers = "+-.0123456789" if self._missing.numbers else ""
-            firsts = {byte for mark in (*marks, *numbers) for byte in mark.encode()[:1]}
-            plain &= ~np.isin(buf[starts], list(firsts))
-        for row in np.flatnonzero(~plain).tolist():
-            text = decode(buf[starts[row] : ends[row]].tobytes())
-            codes[row] = self.code(text, where(row))
-        return codes
+    def encode(self, found: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the codes of some rows' tokens, which are buckets already."""
+        return found
 
-    def code(self, text: str, place: str) -> int:
-        """Return the bucket of one text; `place` stands in an error."""
-        text = text.strip()
-        if text in self._missing:
-            if not self._missing.allowed:
-                raise missing_value(place)
-            text = ABSENT
-        return hashed_name(text, self._bits)
+    def tokens(self, column: Any, places: Callable[[int], str]) -> NDArray[np.int32]:
+        """Return the buckets of the texts; ``places(i)`` names the i-th one in an error."""
+        if pyarrow.types.is_dictionary(column.type):  # no text is written out as often as it occurs
+            found = Tokens.of(column, places)
+            of_texts = self.tokens(pyarrow.array(found.texts, pyarrow.utf8()), found.place)
+            return of_texts[found.codes]
+        texts = pyarrow.compute.utf8_trim_whitespace(column.cast(pyarrow.large_utf8()))
+        holes = holes_in(texts, self._missing)
+        if holes.any() and not self._missing.allowed:
+            raise missing_value(places(int(np.argmax(holes))))
+        _, bounds, content = texts.buffers()
+        bounds = np.frombuffer(bounds, np.int64)[texts.offset : texts.offset + len(texts) + 1]
+        codes = np.empty(len(texts), np.int32)
+        _hash(np.frombuffer(content or b"", np.uint8), bounds, (1 << self._bits) - 1, codes)
+        codes[holes] = hashed_name(ABSENT, self._bits)
+        return codes
 
 
 @njit(cache=True, nogil=True)
 def _hash(
-    buf: NDArray[np.uint8],
-    starts: NDArray[Any],
-    ends: NDArray[Any],
-    mask: int,
-    codes: NDArray[np.int32],
-    plain: NDArray[np.bool_],
+    buf: NDArray[np.uint8], bounds: NDArray[np.int64], mask: int, codes: NDArray[np.int32]
 ) -> None:
-    """`hashed_name` of tokens; those that may be missing, or are not plain, are left out."""
-    for r in range(len(starts)):
-        start, stop = starts[r], ends[r]
+    """Write `hashed_name` of texts that lie one behind the other."""
+    for r in range(len(codes)):
         h = np.uint64(14695981039346656037)
-        plain[r] = stop - start > 4 and buf[start] != 32 and buf[stop - 1] != 32
-        for i in range(start, stop):
-            if buf[i] > 127:
-                plain[r] = False
+        for i in range(bounds[r], bounds[r + 1]):
             h = (h ^ np.uint64(buf[i])) * np.uint64(1099511628211)
         h ^= h >> np.uint64(29)
         codes[r] = np.int32(h & np.uint64(mask))
+
+
+def holes_in(texts: Any, missing: Missing, numbers: bool = True) -> NDArray[np.bool_]:
+    """Return where an Arrow array of trimmed texts lacks a value; ``numbers``: marks are, too."""
+    marks = (mark for mark in missing.marks if numbers or exact_number(mark) is None)
+    known = pyarrow.array([*MISSING, *marks], texts.type)
+    holes = pyarrow.compute.is_in(texts, known).to_numpy(zero_copy_only=False)
+    holes = holes | texts.is_null().to_numpy(zero_copy_only=False)
+    if numbers and missing.numbers:
+        found = pyarrow.compute.match_substring_regex(texts, r"^[+-]?[0-9.]").fill_null(False)
+        for row in np.flatnonzero(found.to_numpy(zero_copy_only=False)).tolist():
+            holes[row] |= texts[row].as_py() in missing
+    return np.asarray(holes)
 
 
 class Dates:
@@ -341,28 +251,18 @@ class Dates:
     def __init__(self, form: str, missing: Missing = NONE) -> None:
         self._form, self._missing = form, missing
 
-    def encode(
-        self,
-        buf: NDArray[Any],
-        starts: NDArray[Any],
-        ends: NDArray[Any],
-        where: Callable[[int], str],
-    ) -> NDArray[np.float64]:
-        """Return the days of the tokens; `where(i)` names the i-th one's place in an error."""
-        content, out = buf.tobytes(), np.empty(len(starts))
-        known: dict[bytes, float] = {}
-        for row, (start, stop) in enumerate(zip(starts.tolist(), ends.tolist(), strict=True)):
-            token = content[start:stop]
-            value = known.get(token)
-            if value is None:
-                value = known[token] = self.value(decode(token), where, row)
-            out[row] = value
-        return out
+    def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.float64]:
+        """Return the days of the texts; ``places(i)`` names the i-th one in an error."""
+        found = Tokens.of(column, places)
+        values = np.full(len(found.texts), np.nan)
+        for code, row in zip(*np.unique(found.codes, return_index=True), strict=True):
+            values[code] = self.value(found.texts[code], places, int(row))
+        return values[found.codes]
 
     def value(self, text: str, where: Callable[[int], str], row: int) -> float:
         """Return the days of one text."""
         text = text.strip()
-        if text in self._missing:
+        if text == ABSENT or text in self._missing:
             if not self._missing.allowed:
                 raise missing_value(where(row))
             return float("nan")
@@ -463,67 +363,93 @@ class Seen:
         self._texts: set[str] = set()
         self._bytes = 0
 
-    def add(self, found: Tokens, what: str) -> None:
-        """Count the texts of some more rows; InputError if there are too many, or too long ones."""
-        for text in found.texts:
-            if text not in self._texts:
-                self._texts.add(text)
-                self._bytes += len(text.encode())
-        if len(self._texts) > MAX_CATEGORIES:
-            too = f"there are more than {MAX_CATEGORIES} different texts"
-        elif self._bytes > MAX_TEXT_BYTES:
-            too = f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts"
-        else:
-            return
-        raise InputError(f"{found.places(0)}: {too} {what}.")
+    def add(self, texts: Iterable[str], found: Tokens, what: str) -> None:
+        """Count texts of some more rows; InputError if there are too many, or too long ones."""
+        fresh = {*texts} - self._texts
+        self._texts |= fresh
+        self._bytes += sum(len(text.encode()) for text in fresh)
+        check_texts(len(self._texts), self._bytes, lambda: found.places(0), what)
 
 
 class Labels:
     """Labels of some rows: what is a number is a float, so that 1, +1 and 1.0 are one label.
+
+    Parameters
+    ----------
+    column : pyarrow.Array of float64 or of texts
+    places : callable
+        ``places(i)`` names the i-th row in an error.
 
     Attributes
     ----------
     values : float64 array (rows,), or object array of float and str
         The first if all are numbers. What is missing is None.
     odd : Tokens or None
-        What is no plain number.
+        What is no number.
     """
 
     values: NDArray[Any]
-    odd: Tokens | None
+    odd: Tokens | None = None
 
-    @classmethod
-    def numbers(cls, values: NDArray[np.float64]) -> Labels:
-        """Of rows whose labels all are plain numbers."""
-        out = cls.__new__(cls)
-        out.values, out.odd = values, None
-        return out
-
-    def __init__(
-        self,
-        buf: NDArray[Any],
-        starts: NDArray[Any],
-        ends: NDArray[Any],
-        where: Callable[[int], str],
-    ) -> None:
-        numbers = np.empty(len(starts))
-        plain = np.empty(len(starts), bool)
-        mark_numbers(buf, starts, ends, numbers, plain)
-        self.values, self.odd = numbers, None
-        odd = np.flatnonzero(~plain)
-        if not len(odd):
+    def __init__(self, column: Any, places: Callable[[int], str]) -> None:
+        numbers = as_numbers(column)
+        if numbers is not None:
+            self.values = numbers.to_numpy(zero_copy_only=False)
+            holes = numbers.is_null().to_numpy(zero_copy_only=False)
+            if not (fine := np.isfinite(self.values) | holes).all():
+                row = int(np.argmin(fine))
+                finite_number(str(self.values[row]), f"{places(row)}: the label")
+            if holes.any():
+                self.values = np.where(holes, np.array(None), self.values.astype(object))
             return
-        places = partial(_picked, where, odd)
-        self.odd = found = tokens(buf, starts[odd], ends[odd], places, AS_LABELS)
+        found = Tokens.of(column, places)
         values = np.empty(len(found.texts), object)  # (a label that is missing is None)
         for code, text in enumerate(found.texts):
             values[code] = label_value(text, found.place(code))
-        if all(isinstance(value, float) for value in values):
-            numbers[odd] = values[found.codes].astype(float)
-            return
-        self.values = numbers.astype(object)
-        self.values[odd] = values[found.codes]
+        self.values = values[found.codes]
+        if any(isinstance(value, str) for value in values):
+            self.odd = found
+        elif all(isinstance(value, float) for value in values):
+            self.values = self.values.astype(float)
 
 
-def _picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
-    return where(int(rows[i]))
+def as_numbers(column: Any) -> Any:
+    """Return an Arrow array as float64, or None if a text in it is no number."""
+    if pyarrow.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    try:
+        if pyarrow.types.is_large_binary(column.type):
+            column = column.cast(pyarrow.large_utf8())
+        # A cast that fails takes long, and most columns of texts fail in the first rows.
+        column.slice(0, _FIRST_ROWS).cast(pyarrow.float64(), safe=False)
+        return column.cast(pyarrow.float64(), safe=False)
+    except pyarrow.ArrowException:
+        return None
+
+
+def numbers_of(
+    column: Any, places: Callable[[int], str], missing: Missing, decimal: str | None = None
+) -> NDArray[np.float64]:
+    """Return the numbers that an Arrow array of texts holds, NaN where a value is missing.
+
+    Raises
+    ------
+    InputError
+        For the first text that is no finite number, or missing where no value may be.
+    """
+    texts = pyarrow.compute.utf8_trim_whitespace(column)
+    holes = holes_in(texts, missing, numbers=False)  # (those are looked for in all sources)
+    if holes.any():
+        if not missing.allowed:
+            raise missing_value(places(int(np.argmax(holes))))
+        texts = pyarrow.compute.if_else(pyarrow.array(~holes), texts, None)
+    check_points(texts, decimal, places)
+    numbers = as_numbers(written_plainly(texts, decimal))
+    out = np.full(len(texts), np.nan)
+    if numbers is not None:
+        out = numbers.to_numpy(zero_copy_only=False)
+    if not np.isfinite(out[~holes]).all():
+        out = np.full(len(texts), np.nan)
+        for row in np.flatnonzero(~holes).tolist():
+            out[row] = finite_number(plainly(texts[row].as_py(), decimal), places(row))
+    return out

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pyarrow
 
 from bigscreen.errors import InputError, NoRows, reason_of
-from bigscreen.intake.readers.arrow import ArrowReader, needs_pyarrow
+from bigscreen.intake.readers.arrow import ArrowReader
 from bigscreen.intake.readers.base import PIECE_BYTES
 
 FIRST = 1 << 16
@@ -51,7 +52,6 @@ class FrameReader(ArrowReader):
 
     def __init__(self, frame: Any, y: Any = None, weight: Any = None, **options: Any) -> None:
         kind = type(frame).__name__
-        self._arrow = needs_pyarrow(f"{kind}: reading it")
         self._parts: list[Callable[[], Any]] = [lambda: frame]
         if _is_dask(frame):
             parts = (frame.partitions[k] for k in range(frame.npartitions))
@@ -61,7 +61,7 @@ class FrameReader(ArrowReader):
         if first is None:
             raise NoRows(f"the {kind} has no row.")
         schema = first.schema
-        null = self._arrow.types.is_null
+        null = pyarrow.types.is_null
         # A partition without any value of a column does not say of which type the column is.
         while any(null(field.type) for field in schema) and (other := next(tables, None)):
             fields = [
@@ -70,7 +70,7 @@ class FrameReader(ArrowReader):
                 else field
                 for field in schema
             ]
-            schema = self._arrow.schema(fields, schema.metadata)
+            schema = pyarrow.schema(fields, schema.metadata)
         if schema != first.schema:
             first = first.cast(schema)
         rows = None if len(self._parts) > 1 else first.num_rows
@@ -83,13 +83,12 @@ class FrameReader(ArrowReader):
         self._size = first.nbytes if rows is not None else 0
 
     def _table(self, part: Callable[[], Any]) -> Any:
-        arrow = self._arrow
         frame = part()
         try:
             if _is_pandas(frame):
-                return arrow.Table.from_pandas(frame, preserve_index=False)
-            return arrow.table(frame)
-        except (arrow.ArrowException, TypeError, ValueError) as error:
+                return pyarrow.Table.from_pandas(frame, preserve_index=False)
+            return pyarrow.table(frame)
+        except (pyarrow.ArrowException, TypeError, ValueError) as error:
             reason = reason_of(error)
             raise InputError(
                 f"the {type(frame).__name__} has a column that is neither of numbers nor of texts "

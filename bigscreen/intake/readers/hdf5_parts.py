@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-import h5py
-
 from bigscreen.errors import InputError, reason_of
 
 _SAME_FILE = "."
@@ -66,6 +64,8 @@ def _check(path: Path, folder: Path, dataset: Any, above: tuple[tuple[Path, str]
 def _check_parts(
     place: str, path: Path, folder: Path, dataset: Any, above: tuple[tuple[Path, str], ...]
 ) -> None:
+    import h5py
+
     covered = h5py.h5s.create_simple(dataset.shape)
     covered.select_none()
     for part in dataset.virtual_sources():
@@ -104,6 +104,8 @@ def _check_parts(
 
 def _cover(covered: Any, space: Any) -> None:
     """Add the values of one part to those that are covered (overlapping parts count once)."""
+    import h5py
+
     if space.get_select_type() == h5py.h5s.SEL_ALL:
         covered.select_all()
     elif space.is_regular_hyperslab():
@@ -113,6 +115,8 @@ def _cover(covered: Any, space: Any) -> None:
 
 def _holds(source: Any, part: Any) -> bool:
     """Whether a dataset has all values that a virtual dataset takes from it."""
+    import h5py
+
     space = part.src_space
     if space.get_select_type() == h5py.h5s.SEL_ALL:
         return bool(source.size == part.vspace.get_select_npoints())

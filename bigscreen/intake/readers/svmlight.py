@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
+import pyarrow
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
@@ -20,13 +21,12 @@ from bigscreen.intake.readers.base import (
     RowLines,
     Source,
     decode,
-    joined,
     line_pieces,
     line_places,
     too_long,
 )
-from bigscreen.intake.readers.categories import AS_LABELS, Labels, Seen
-from bigscreen.intake.readers.text import finite_number, scan_number
+from bigscreen.intake.readers.categories import AS_LABELS, Labels, Seen, as_numbers
+from bigscreen.intake.readers.text import finite_number
 from bigscreen.numerics.rows import njit
 
 LARGEST_INDEX = 2**31 - 1
@@ -50,14 +50,39 @@ def _ends(byte: int) -> bool:
 
 
 class Lines(NamedTuple):
-    """What lines hold: where labels start and end, and the line, of every row; the rows as CSR."""
+    """What lines hold: labels and values as texts one behind the other, the lines, rows as CSR.
 
-    starts: NDArray[np.int32]
-    ends: NDArray[np.int32]
+    Attributes
+    ----------
+    labels, values : uint8 array
+    label_ends, value_ends : int64 array
+        Where each text ends; the first text begins at the first of these.
+    lines : int64 array
+        The line of each row.
+    indptr, indices
+    """
+
+    labels: NDArray[np.uint8]
+    label_ends: NDArray[np.int64]
+    values: NDArray[np.uint8]
+    value_ends: NDArray[np.int64]
     lines: NDArray[np.int64]
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]
-    data: NDArray[np.float64]
+
+
+@njit(cache=True, nogil=True)
+def _copied(
+    buf: NDArray[np.uint8], i: int, out: NDArray[np.uint8], ends: NDArray[np.int64], k: int
+) -> int:
+    """Copy the token at `i` behind the k-th text of `out`; returns where it ends."""
+    to = ends[k]
+    while not _ends(buf[i]):
+        out[to] = buf[i]
+        to += 1
+        i += 1
+    ends[k + 1] = to
+    return i
 
 
 @njit(cache=True, nogil=True)
@@ -66,7 +91,7 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
 
     `state` holds the position, line number, row, entries, and the smallest and largest index.
     """
-    starts, ends, lines, indptr, indices, data = out
+    labels, label_ends, values, value_ends, lines, indptr, indices = out
     n = len(buf)
     i, line, row, entries = state[0], state[1], state[2], state[3]
     lowest, highest = state[4], state[5]
@@ -77,12 +102,10 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
         while _blank(buf[i]):
             i += 1
         if buf[i] != 10 and buf[i] != 35:
-            starts[row] = i
-            while not _ends(buf[i]):
-                if buf[i] == 58 or buf[i] == 44:
-                    plain = False
-                i += 1
-            ends[row] = i
+            stop = _copied(buf, i, labels, label_ends, row)
+            for k in range(i, stop):
+                plain = plain and buf[k] != 58 and buf[k] != 44
+            i = stop
             previous = smallest - 1
             while plain:
                 while _blank(buf[i]):
@@ -101,14 +124,8 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
                 if buf[i] != 58 or i == start or index <= previous or index > LARGEST_INDEX:
                     plain = False
                     break
-                i += 1
-                value, stop = scan_number(buf, i)
-                if stop == i or not _ends(buf[stop]):
-                    plain = False
-                    break
-                i = stop
+                i = _copied(buf, i + 1, values, value_ends, entries)
                 indices[entries] = index
-                data[entries] = value
                 entries += 1
                 previous = index
             if not plain:
@@ -128,6 +145,12 @@ def _parse(buf: NDArray[np.uint8], state: NDArray[np.int64], smallest: int, out:
     state[0], state[1], state[2], state[3] = i, line, row, entries
     state[4], state[5] = lowest, highest
     return plain
+
+
+def _texts(content: NDArray[np.uint8], ends: NDArray[np.int64], kind: Any) -> Any:
+    """Return texts that lie one behind the other as an Arrow array."""
+    buffers = [None, pyarrow.py_buffer(ends), pyarrow.py_buffer(content)]
+    return pyarrow.Array.from_buffers(kind, len(ends) - 1, buffers)
 
 
 class Parsed(NamedTuple):
@@ -190,10 +213,7 @@ class SvmlightReader:
         self.unseen: dict[int, int] = {}
         self._restart()
         with Source(path) as source:
-            self._progress, self.anywhere = (
-                source.progress(),
-                not source.compressed or source.members,
-            )
+            self._progress, self.anywhere = source.progress(), not source.compressed
 
     def _restart(self) -> None:
         self.min_index, self.max_index = LARGEST_INDEX + 1, -1
@@ -219,7 +239,7 @@ class SvmlightReader:
         self._restart()
         first_row, line, seen = 0, 1, Seen()
         with Source(self.path) as source:
-            for piece, parsed in joined(source, 0, each(self._tried, line_pieces(source))):
+            for piece, parsed in each(self._tried, line_pieces(source)):
                 self._progress = piece.progress
                 if parsed is None:
                     text, begun = piece.read()
@@ -241,9 +261,7 @@ class SvmlightReader:
 
     def _tried(self, piece: Piece) -> tuple[Piece, Parsed | None]:
         """Parse as if the text began in line 0; None where it has an error, to be named later."""
-        piece, text, begun = piece.opened()
-        if piece.ends is False:
-            return piece, None
+        text, begun = piece.read()
         try:
             return piece, self._parsed(text, begun, 0)
         except InputError:
@@ -254,64 +272,81 @@ class SvmlightReader:
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
         out = Lines(
-            starts=np.empty(most_rows, np.int32),
-            ends=np.empty(most_rows, np.int32),
+            labels=np.empty(len(text), np.uint8),
+            label_ends=np.zeros(most_rows + 1, np.int64),
+            values=np.empty(len(text), np.uint8),
+            value_ends=np.zeros(most_entries + 1, np.int64),
             lines=np.empty(most_rows, np.int64),
             indptr=np.zeros(most_rows + 1, np.int64),
             indices=np.empty(most_entries, np.int32),
-            data=np.empty(most_entries),
         )
         smallest = 1 if self.zero_based is False else 0
         state = np.array([0, line, 0, 0, LARGEST_INDEX + 1, -1], np.int64)
-        while not _parse(buf, state, smallest, out):
-            self._parse_line(text, state, smallest, out)
+        if not _parse(buf, state, smallest, out):
+            self._say_what_is_wrong(text, state, smallest)
         rows, entries = int(state[_ROW]), int(state[_ENTRIES])
-        lines = RowLines(out.lines[:rows])
+        lines, indptr = RowLines(out.lines[:rows]), out.indptr[: rows + 1]
+        values = self._values(out, entries, lines)
+        labels = _texts(out.labels, out.label_ends[: rows + 1], pyarrow.large_binary())
         return Parsed(
             lines=lines,
             text_lines=most_rows,
             begun=begun,
-            arrays=(out.data[:entries], out.indices[:entries], out.indptr[: rows + 1]),
-            labels=Labels(buf, out.starts[:rows], out.ends[:rows], line_places(self.path, lines)),
+            arrays=(values, out.indices[:entries], indptr),
+            labels=Labels(labels, line_places(self.path, lines)),
             lowest=int(state[_LOWEST]),
             highest=int(state[_HIGHEST]),
         )
+
+    def _values(self, out: Lines, entries: int, lines: RowLines) -> NDArray[np.float64]:
+        """Return the numbers of all entries, or say which one is not finite."""
+        texts = out.values, out.value_ends[: entries + 1]
+        numbers = as_numbers(_texts(*texts, pyarrow.large_utf8()))  # (numbers are ASCII)
+        if numbers is not None:
+            values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
+            if np.isfinite(values).all():
+                return values
+        values = np.empty(entries)
+        for k, text in enumerate(_texts(*texts, pyarrow.large_binary()).to_pylist()):
+            try:
+                values[k] = finite_number(decode(text), "")
+            except InputError:
+                row = int(np.searchsorted(out.indptr[: len(lines) + 1], k, side="right")) - 1
+                place = f"{self.path}, line {lines[row]}, index {out.indices[k]}"
+                finite_number(decode(text), place)
+        return values
 
     def _block(self, parsed: Parsed, seen: Seen, first_row: int) -> Block:
         """The rows as a block, as wide as all up to here."""
         self.min_index = min(self.min_index, parsed.lowest)
         self.max_index = max(self.max_index, parsed.highest)
         if parsed.labels.odd is not None:
-            seen.add(parsed.labels.odd, AS_LABELS)
+            seen.add(parsed.labels.odd.texts, parsed.labels.odd, AS_LABELS)
         X = csr_array(parsed.arrays, shape=(len(parsed.lines), self.max_index + 1))
         where = line_places(self.path, parsed.lines)
         return Block(X, parsed.labels.values, None, first_row, where)
 
-    def _parse_line(self, text: bytes, state: NDArray[np.int64], smallest: int, out: Lines) -> None:
-        """Parse the line at `state` exactly, or say what is wrong with it."""
-        begin, line, row, entries = (int(v) for v in state[:4])
+    def _say_what_is_wrong(self, text: bytes, state: NDArray[np.int64], smallest: int) -> NoReturn:
+        """Raise InputError for the line at `state`, which is not what svmlight has."""
+        begin, line = int(state[0]), int(state[1])
         stop = text.index(b"\n", begin)
         # One after the other: as a list they would take many times what the line does.
         tokens = (match[0] for match in _TOKEN.finditer(text[begin:stop].split(b"#", 1)[0]))
-        first = next(tokens)
         place = f"{self.path}, line {line}"
-        label = decode(first)
+        label = decode(next(tokens))
         if ":" in label:
             raise InputError(f"{place}: the line begins with {label[:40]!r}, not with a label.")
         if "," in label:
             raise InputError(
                 f"{place}: {label[:40]!r} is several labels; give every row exactly one."
             )
-        out.starts[row] = text.index(first, begin)
-        out.ends[row] = out.starts[row] + len(first)
-        out.lines[row] = line
         previous = smallest - 1
         for token in map(decode, tokens):
             index_text, colon, value_text = token.partition(":")
             if index_text == "qid":
                 continue
             if not (colon and _INDEX.fullmatch(index_text)):
-                raise InputError(f"{place}: {token[:40]!r} is not index:value.")
+                break
             index = int(index_text)
             if index == 0 and smallest == 1:
                 raise InputError(f"{place}: index 0 in a 1-based file; read it as 0-based.")
@@ -322,13 +357,9 @@ class SvmlightReader:
                     f"{place}: index {index} follows index {previous}; the indices of a row must "
                     "ascend without duplicates."
                 )
-            out.indices[entries] = previous = index
-            out.data[entries] = finite_number(value_text, f"{place}, index {index}")
-            entries += 1
-            state[_LOWEST] = min(state[_LOWEST], index)
-            state[_HIGHEST] = max(state[_HIGHEST], index)
-        out.indptr[row + 1] = entries
-        state[:4] = stop + 1, line + 1, row + 1, entries
+            finite_number(value_text, f"{place}, index {index}")
+            previous = index
+        raise InputError(f"{place}: {token[:40]!r} is not index:value.")
 
 
 def _tail(block: Block, skip_rows: int) -> Block:

@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+import pyarrow
+import pyarrow.compute
 
 from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
@@ -25,30 +27,27 @@ from bigscreen.intake.readers.base import (
     too_long,
 )
 from bigscreen.intake.readers.categories import (
+    IN_COLUMN,
     NONE,
     TEXT,
-    Encoder,
     Kind,
+    Tokens,
     Typed,
+    as_numbers,
+    check_texts,
     date_format,
 )
-from bigscreen.intake.readers.columns import check_amounts, index_columns
-from bigscreen.intake.readers.decimals import check_decimal, plainly
-from bigscreen.intake.readers.delimited import (
+from bigscreen.intake.readers.columns import (
     LABEL_NAMES,
     Column,
-    DelimitedReader,
     TableColumns,
-    find_column,
+    asked_kinds,
+    check_amounts,
+    index_columns,
 )
-from bigscreen.intake.readers.text import (
-    Fields,
-    Layout,
-    Marks,
-    exact_number,
-    first_fields,
-    mark_numbers,
-)
+from bigscreen.intake.readers.decimals import check_decimal, plainly, written_plainly
+from bigscreen.intake.readers.delimited import DelimitedReader
+from bigscreen.intake.readers.text import Fields, Layout, exact_number, first_fields
 
 if TYPE_CHECKING:
     import _csv
@@ -139,6 +138,9 @@ class TableReader(DelimitedReader):
         if like is not None:
             super().__init__(path, layout, chosen, Typed.of(like), missing)
             return
+        texts_label = False
+        if fields is not None and chosen.label is not None:
+            texts_label = as_numbers(_texts(fields, chosen.label)) is None
         kinds: dict[int, Kind] = {}
         blank = set()
         for j, f in enumerate(chosen.features):
@@ -149,46 +151,21 @@ class TableReader(DelimitedReader):
                 blank.add(j)
             elif kind is not None:
                 kinds[j] = kind
-        super().__init__(path, layout, chosen, Typed.learnt(kinds), missing)
+        super().__init__(path, layout, chosen, Typed.learnt(kinds), missing, texts_label)
         self.blank = blank
-
-
-def asked_kinds(
-    path: str | Place,
-    names: list[str] | None,
-    count: int,
-    categorical: Sequence[Column],
-    dates: Mapping[Column, str],
-    hashed: Mapping[Column, int],
-) -> dict[int, Kind]:
-    """Return what columns of a file were said to hold, by their positions.
-
-    Raises
-    ------
-    InputError
-        If there is no such column, or it was said to hold two things.
-    """
-    said: list[tuple[Column, Kind]] = [(column, TEXT) for column in categorical]
-    said += [(column, Kind("date", form)) for column, form in dates.items()]
-    said += [(column, Kind("hash", bits)) for column, bits in hashed.items()]
-    out: dict[int, Kind] = {}
-    for column, kind in said:
-        at = find_column(path, count, names, column)
-        if out.setdefault(at, kind) != kind:
-            raise InputError(
-                f"{path}: the column {column!r} cannot be {out[at].name} and {kind.name} at once."
-            )
-    return out
 
 
 def _is_whole(fields: Fields | None, f: int) -> bool:
     """Whether a column holds whole numbers alone in the first rows of a file."""
-    if fields is None:
+    numbers = None if fields is None else as_numbers(_texts(fields, f))
+    if numbers is None:
         return False
-    buf, starts, ends = fields.column(f)
-    plain, values = np.empty(len(starts), bool), np.empty(len(starts))
-    mark_numbers(buf, starts, ends, values, plain)
-    return bool(np.all(plain & (values == np.floor(values))))
+    values = numbers.to_numpy(zero_copy_only=False)
+    return bool(np.all(np.isfinite(values) & (values == np.floor(values))))
+
+
+def _texts(fields: Fields, f: int) -> Any:
+    return pyarrow.compute.utf8_trim_whitespace(fields.column(f))
 
 
 def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
@@ -199,31 +176,22 @@ def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
     InputError
         If it holds both texts and numbers.
     """
-    buf, starts, ends = fields.column(f)
-    plain = np.empty(len(starts), bool)
-    values = np.empty(len(starts))
-    mark_numbers(buf, starts, ends, values, plain)
-    odd = np.flatnonzero(~plain)
-    if not len(odd):
-        return None
-    encoder = Encoder()
-    try:
-        codes = encoder.encode(buf, starts[odd], ends[odd])
-    except InputError as error:
-        place = fields.place(int(odd[0]), f)
-        raise InputError(f"{place}: {error} in this column; drop it.") from None
+    column = _texts(fields, f)
     decimal = fields.layout.decimal
-    texts = [plainly(text.strip(), decimal) for text in encoder.texts()]
+    column = written_plainly(column, decimal)
+    if as_numbers(column) is not None and not missing.numbers:
+        return None
+    found = Tokens.of(column, fields.places(f))
+    texts = found.texts
     words = [text for text in texts if text not in missing and exact_number(text) is None]
+    numbers = [text for text in texts if exact_number(text) is not None]
+    has_numbers = any(text not in missing for text in numbers)
     if not words:
-        numbers = np.any(plain & ~missing.holes(values)) or any(
-            exact_number(text) is not None for text in texts if text not in missing
-        )
-        return None if numbers else BLANK
-    place = fields.place(int(odd[np.argmax(codes == texts.index(words[0]))]), f)
+        return None if has_numbers else BLANK
+    place = found.place(texts.index(words[0]))
+    check_texts(len(words), sum(map(len, words)), lambda: place, IN_COLUMN)
     check_amounts(words, place, _SAY_DECIMAL if decimal is None else None)
-    amounts = [text for text in texts if exact_number(text) is not None]
-    if np.any(plain & ~missing.holes(values)) or not all(map(missing.marked, amounts)):
+    if has_numbers or not all(map(missing.marked, numbers)):
         raise InputError(
             f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
             f"missing value (`missing={words[0][:40]!r}`), or that the column is `categorical`, or "
@@ -274,13 +242,7 @@ def find_layout(
         If the delimiter or the header cannot be told, two columns have one name, or the header
         comes again.
     """
-    if delimiter is not None and (
-        len(delimiter) != 1
-        or not delimiter.isascii()
-        or delimiter.isalnum()
-        or delimiter in '+-."\r\n'
-    ):
-        raise InputError(f"{delimiter!r} is no delimiter: give one character, such as ',' or ';'.")
+    _check_delimiter(delimiter)
     lines = _first_lines(path)
     first = 0
     if lines and (told := _EXCEL.fullmatch(lines[0])):
@@ -288,28 +250,22 @@ def find_layout(
     while first < len(lines) and (not lines[first].strip() or lines[first].startswith(b"#")):
         first += 1
     body = [decode(line) for line in lines[first:]]
-    marks = _DELIMITERS if delimiter is None else delimiter
-    if body and max(body[0].count(mark) for mark in (*marks, " ")) >= _MOST_COLUMNS:
+    if not body:
+        raise NoRows(f"{path} has no row among its first lines: check that it is a table.")
+    if max(map(body[0].count, delimiter or (*_DELIMITERS, " "))) >= _MOST_COLUMNS:
         raise InputError(
             f"{path}, line {first + 1}: the line has {_MOST_COLUMNS} columns or more; check its "
             "format, or write so wide rows as svmlight or HDF5."
         )
-    if not body:
-        raise NoRows(f"{path} has no row among its first lines: check that it is a table.")
-    if delimiter is None:
-        delimiter = _find_delimiter(path, body)
+    delimiter = delimiter or _find_delimiter(path, body)
     rows = _split(body, delimiter)
     if not rows:
         raise InputError(f"{path} does not look like a table; check its format and its line ends.")
     columns = Counter(map(len, rows)).most_common(1)[0][0]
-
-    names = None
     comments = [line for line in lines[:first] if line.startswith(b"#")]
+    names = None
     if comments and header is not False:
-        fields = (_split([decode(comments[-1]).lstrip("# \t")], delimiter) or [[]])[0]
-        words = [field for field in fields if exact_number(field) is None]
-        if len(fields) == columns and (header or words == fields):
-            names = fields
+        names = _names_in_comment(decode(comments[-1]), delimiter, columns, header)
     if names is None and header is None and len(rows[0]) == 1 < columns:
         raise InputError(
             f"{path}, line {first + 1}: {rows[0][0][:40]!r} stands alone where rows have {columns} "
@@ -331,14 +287,39 @@ def find_layout(
         _check_single_header(path, names, reader, first)
         first += header_lines
     n_blank = 0 if names is None else next((k for k, name in enumerate(names) if name), columns)
-    if names and names.count("") > 1:
-        names = [name or f"column {k + 1}" for k, name in enumerate(names)]
-    if names:
-        twice = [name for name, times in Counter(names).items() if times > 1]
-        if twice:
-            raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
+    names = names and _distinct(path, names)
     start = sum(len(line) + 1 for line in lines[:first])
-    return Layout(columns, names, Marks(ord(delimiter)), start, first + 1, decimal, n_blank)
+    return Layout(columns, names, delimiter, False, start, first + 1, decimal, n_blank)
+
+
+def _check_delimiter(delimiter: str | None) -> None:
+    """Refuse what sets no fields apart."""
+    if delimiter is not None and (
+        len(delimiter) != 1
+        or not delimiter.isascii()
+        or delimiter.isalnum()
+        or delimiter in '+-."\r\n'
+    ):
+        raise InputError(f"{delimiter!r} is no delimiter: give one character, such as ',' or ';'.")
+
+
+def _names_in_comment(
+    comment: str, delimiter: str, columns: int, header: bool | None
+) -> list[str] | None:
+    """Return the names that the last comment before the rows holds, if it is a header."""
+    fields = (_split([comment.lstrip("# \t")], delimiter) or [[]])[0]
+    words = [field for field in fields if exact_number(field) is None]
+    return fields if len(fields) == columns and (header or words == fields) else None
+
+
+def _distinct(path: str | Place, names: list[str]) -> list[str]:
+    """Return names with numbers for several that are empty, or refuse two that are equal."""
+    if names.count("") > 1:
+        names = [name or f"column {k + 1}" for k, name in enumerate(names)]
+    twice = [name for name, times in Counter(names).items() if times > 1]
+    if twice:
+        raise InputError(f"{path}: two columns are named {twice[0]!r}; rename one.")
+    return names
 
 
 def _first_lines(path: str | Place) -> list[bytes]:

@@ -1,352 +1,29 @@
-"""Rows and fields of delimited text: the compiled loop that finds them, quotes and all."""
+"""Delimited text, read by pyarrow; what pyarrow cannot say: lines, odd quotes, odd blanks."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow
+import pyarrow.csv
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import MISSING
-from bigscreen.errors import InputError
+from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import RowLines, Source, decode, line_pieces, too_long
-from bigscreen.numerics.rows import njit
 
-TAB, NEWLINE, RETURN, SPACE = 9, 10, 13, 32
-WHOLE, RAGGED, BAD_QUOTE = 0, 1, 2
-
-
-class Marks(NamedTuple):
-    """The bytes that a dialect sets fields apart with; a comment of -1 is none."""
-
-    delimiter: int
-    quotes: tuple[int, int] = (34, 34)
-    escape: int = 34
-    comment: int = -1
-
-
-class Places(NamedTuple):
-    """Where fields are: their starts and ends (rows, columns), and the line of each row."""
-
-    starts: NDArray[np.int32]
-    ends: NDArray[np.int32]
-    lines: NDArray[np.int64]
-
-
-@njit(cache=True, nogil=True)
-def split_rows(
-    buf: NDArray[np.uint8], marks: Marks, out: Places, line: int
-) -> tuple[int, int, int, int, int, bool]:
-    """Find the fields of all whole records in `buf`.
-
-    A field that holds escapes has its end negated. Blank lines and lines that begin with
-    `comment` are passed over; SPACE as delimiter stands for any run of spaces and tabs. White
-    space around a field is no part of it, unless quoted. `line` is the number of the first line.
-    Returns rows, bytes consumed, next line, status, fields in the record at fault, any escapes.
-    """
-    delimiter, quotes, escape, comment = marks
-    starts, ends, lines = out
-    n = len(buf)
-    blanks = delimiter == SPACE
-    skip_tabs = delimiter != TAB
-    columns = starts.shape[1]
-    rows = 0
-    escapes = False
-    i = 0
-    while True:
-        begin = i
-        first_line = line
-        while i < n and (buf[i] == SPACE or buf[i] == RETURN or (skip_tabs and buf[i] == TAB)):
-            i += 1
-        if i == n:
-            return rows, begin, first_line, WHOLE, 0, escapes
-        if buf[i] == NEWLINE or buf[i] == comment:
-            while i < n and buf[i] != NEWLINE:
-                i += 1
-            if i == n:
-                return rows, begin, first_line, WHOLE, 0, escapes
-            i += 1
-            line += 1
-            continue
-        i = begin
-        field = 0
-        while True:
-            while i < n and (buf[i] == SPACE or buf[i] == RETURN or (skip_tabs and buf[i] == TAB)):
-                i += 1
-            if i == n:
-                return rows, begin, first_line, WHOLE, 0, escapes
-            if blanks and buf[i] == NEWLINE:
-                break
-            q = buf[i]
-            if q == quotes[0] or q == quotes[1]:
-                i += 1
-                start = i
-                escaped = False
-                while i < n:
-                    c = buf[i]
-                    if c == escape and (c != q or (i + 1 < n and buf[i + 1] == q)):
-                        escaped = True
-                        i += 1
-                        if i == n:
-                            break
-                        c = buf[i]
-                    elif c == q:
-                        break
-                    if c == NEWLINE:
-                        line += 1
-                    i += 1
-                stop = i
-                i += 1
-                while i < n and (
-                    buf[i] == SPACE or buf[i] == RETURN or (skip_tabs and buf[i] == TAB)
-                ):
-                    i += 1
-                if i >= n:
-                    return rows, begin, first_line, WHOLE, 0, escapes
-                if buf[i] != NEWLINE:
-                    if blanks:
-                        i -= 1  # to the blank that ended the field, as after an unquoted one
-                    if buf[i] != delimiter and not (blanks and i > stop):
-                        return rows, begin, line, BAD_QUOTE, field + 1, escapes
-                if escaped:
-                    escapes = True
-                    stop = -stop
-            else:
-                start = i
-                while buf[i] != NEWLINE and buf[i] != delimiter and not (blanks and buf[i] == TAB):
-                    i += 1
-                    if i == n:
-                        return rows, begin, first_line, WHOLE, 0, escapes
-                stop = i
-                while stop > start and (
-                    buf[stop - 1] == SPACE or buf[stop - 1] == RETURN or buf[stop - 1] == TAB
-                ):
-                    stop -= 1
-            if field < columns:
-                starts[rows, field] = start
-                ends[rows, field] = stop
-            field += 1
-            if buf[i] == NEWLINE:
-                break
-            i += 1
-        i += 1
-        line += 1
-        if field != columns:
-            return rows, begin, first_line, RAGGED, field, escapes
-        lines[rows] = first_line
-        rows += 1
-
-
-@njit(cache=True, nogil=True)
-def unescape(
-    buf: NDArray[np.uint8], starts: NDArray[np.int32], ends: NDArray[np.int32], escape: int
-) -> None:
-    """Drop the escape bytes of the fields whose end is negated, in place."""
-    for r in range(starts.shape[0]):
-        for f in range(starts.shape[1]):
-            if ends[r, f] < 0:
-                to = starts[r, f]
-                i = to
-                while i < -ends[r, f]:
-                    if buf[i] == escape:
-                        i += 1
-                    buf[to] = buf[i]
-                    to += 1
-                    i += 1
-                ends[r, f] = to
-
-
-@dataclass(frozen=True)
-class Layout:
-    """How a delimited file is written.
-
-    Attributes
-    ----------
-    columns : int
-        Fields in every row.
-    names : list of str or None
-        Their names.
-    delimiter : int
-        The byte between fields; SPACE stands for any run of spaces and tabs.
-    quotes : pair of int
-        Bytes that open, and close, a quoted field.
-    escape : int
-        Byte before a quote that is part of a quoted field; in RFC 4180 the quote itself.
-    comment : int
-        Lines that begin with this byte are no rows; -1: there are none.
-    body_start, body_line : int
-        Byte (after a byte order mark) and line, from 1, where the rows begin.
-    decimal : {".", ","} or None
-        What stands before decimals, the other one setting thousands apart; None: a point, and
-        nothing sets them apart.
-    n_blank : int
-        Leading columns whose name is empty in the file.
-    """
-
-    columns: int
-    names: list[str] | None
-    marks: Marks
-    body_start: int = 0
-    body_line: int = 1
-    decimal: str | None = None
-    n_blank: int = 0
-
-
-@dataclass
-class Fields:
-    """Consecutive rows as fields: positions in `buf`, (rows, columns), and each row's line."""
-
-    path: Place
-    layout: Layout
-    buf: NDArray[np.uint8]
-    starts: NDArray[np.int32]
-    ends: NDArray[np.int32]
-    lines: RowLines
-
-    def after(self, rows: int) -> Fields:
-        """Return the fields without the first `rows` rows."""
-        parts = self.starts[rows:], self.ends[rows:], self.lines.after(rows)
-        return Fields(self.path, self.layout, self.buf, *parts)
-
-    def column(self, f: int) -> tuple[NDArray[np.uint8], NDArray[np.int32], NDArray[np.int32]]:
-        """Return the bytes, starts and ends of a column's fields."""
-        starts, ends = self.starts[:, f], self.ends[:, f]
-        return self.buf, np.ascontiguousarray(starts), np.ascontiguousarray(ends)
-
-    def text(self, row: int, f: int) -> str:
-        """Return one field's text."""
-        return decode(self.buf[self.starts[row, f] : self.ends[row, f]].tobytes()).strip()
-
-    def place(self, row: int, f: int) -> str:
-        """Name a field for a person."""
-        return self.places(f)(row)
-
-    def places(self, f: int) -> Callable[[int], str]:
-        """Names a column's field of a row for a person; of all fields it keeps the lines alone."""
-        names = self.layout.names
-        name = f" ({names[f]!r})" if names else ""
-        return partial(_field_place, self.path, self.lines, f"column {f + 1}{name}")
-
-
-def _field_place(path: Place, lines: RowLines, column: str, row: int) -> str:
-    return f"{path}, line {lines[row]}, {column}"
-
-
-@dataclass
-class Split:
-    """What a text holds: its whole records, if any, and what stands behind them.
-
-    Attributes
-    ----------
-    fields : Fields or None
-        None: no record is whole.
-    rest : bytes
-        A record that is begun and does not end.
-    line : int
-        Number of the line in which that begins.
-    """
-
-    fields: Fields | None
-    rest: bytes
-    line: int
-
-
-def find_fields(path: Place, layout: Layout, text: bytes, line: int) -> Split:
-    """Find the fields of a text that begins with a record, in line `line`.
-
-    Raises
-    ------
-    InputError
-        Naming file and line: a row with another number of fields, a quote that does not close.
-    """
-    buf = np.frombuffer(bytearray(text), np.uint8)
-    # A row takes a newline, and a byte per field: an allocation no input can blow up.
-    most = min(int(np.count_nonzero(buf == NEWLINE)), len(buf) // layout.columns) + 1
-    starts = np.empty((most, layout.columns), np.int32)
-    ends = np.empty((most, layout.columns), np.int32)
-    places = Places(starts, ends, np.empty(most, np.int64))
-    rows, used, line, status, found, escapes = split_rows(buf, layout.marks, places, line)
-    if status == RAGGED:
-        raise InputError(
-            f"{path}, line {line}: {found} fields where {layout.columns} are expected; mend "
-            "the row, or name the `delimiter` if it is another."
-        )
-    if status == BAD_QUOTE:
-        raise InputError(
-            f"{path}, line {line}, column {found}: text follows a closing quote; a quote "
-            "within a quoted field must be doubled or escaped."
-        )
-    rest = buf[used:].tobytes()
-    if not rows:
-        return Split(None, rest, line)
-    if escapes:
-        unescape(buf, starts[:rows], ends[:rows], layout.marks.escape)
-    lines = RowLines(places.lines[:rows])
-    fields = Fields(path, layout, buf, starts[:rows], ends[:rows], lines)
-    return Split(fields, rest, line)
-
-
-class Records:
-    """What of a delimited file was taken so far: the line reached, and a record that is begun.
-
-    Parameters
-    ----------
-    path : Place
-    layout : Layout
-    """
-
-    def __init__(self, path: Place, layout: Layout) -> None:
-        self._path, self.line, self.rest = path, layout.body_line, b""
-
-    def take(self, rest: bytes, line: int, begun: int) -> None:
-        """Go on behind a piece, where a record is begun, and so many bytes of a line behind it.
-
-        Raises
-        ------
-        InputError
-            If what is begun is too long for a record.
-        """
-        self.line, self.rest = line, rest
-        if len(rest) + begun > base.LONGEST_RECORD:
-            raise too_long(self._path, self.line)
-
-    def finish(self) -> None:
-        """InputError if a record is begun that does not end."""
-        if self.rest.strip():
-            raise InputError(
-                f"{self._path}, line {self.line}: a quoted field is opened and never closed."
-            )
-
-
-def first_fields(source: Source, layout: Layout) -> Fields | None:
-    """The first some thousand rows of a delimited file, None if it has none.
-
-    Raises
-    ------
-    InputError
-        See `find_fields` and `Records`.
-    """
-    records = Records(source.path, layout)
-    for piece in line_pieces(source, layout.body_start, apart=False):
-        text, begun = piece.read()
-        found = find_fields(source.path, layout, records.rest + text, records.line)
-        if found.fields is not None:
-            return found.fields
-        records.take(found.rest, found.line, begun)
-    records.finish()
-    return None
-
+NEWLINE, RETURN, SPACE, QUOTE = b'\n\r "'
 
 _NUMBER = re.compile(
     r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
 )
-_POWERS = np.array([float(f"1e{k}") for k in range(291)])
 
 
 def exact_number(text: str) -> float | None:
@@ -373,165 +50,384 @@ def finite_number(text: str, place: str) -> float:
     raise InputError(f"{place}: {text[:40]!r} is not {kind}; correct it or remove the row.")
 
 
-@njit(cache=True, nogil=True)
-def scan_number(buf: NDArray[np.uint8], start: int) -> tuple[float, int]:
-    """Read a decimal number at `start`; the byte after it must not be one of a number.
+@dataclass(frozen=True)
+class Layout:
+    """How a delimited file is written.
 
-    Returns the value and the position after it, or `start` itself where no plain number stands
-    (words, or exponents near the ends of float64's range: those go through `exact_number`).
-    18 digits in an int64 times an exact power of ten: correct to an ulp or so of float64, hence
-    after rounding to float32.
+    Attributes
+    ----------
+    columns : int
+        Fields in every row.
+    names : list of str or None
+        Their names.
+    delimiter : str
+        The character between fields; " " stands for any run of spaces and tabs.
+    arff : bool
+        Whether quotes, escapes and comments are those of ARFF: fields in single or double quotes,
+        a backslash before a quote that is part of a field, % before a comment.
+    body_start, body_line : int
+        Byte (after a byte order mark) and line, from 1, where the rows begin.
+    decimal : {".", ","} or None
+        The decimal mark, if the other mark may set thousands apart; None: a point, and no mark of
+        thousands.
+    n_blank : int
+        Leading columns whose name is empty in the file.
     """
-    i = start
-    first = buf[i]
-    if first == 43 or first == 45:
-        i += 1
-    mantissa = np.int64(0)
-    exponent = np.int64(0)
-    digits = 0
-    while True:
-        c = np.int64(buf[i]) - 48
-        if c < 0 or c > 9:
-            break
-        if mantissa < 100_000_000_000_000_000:
-            mantissa = mantissa * 10 + c
-        else:
-            exponent += 1
-        digits += 1
-        i += 1
-    if buf[i] == 46:
-        i += 1
-        while True:
-            c = np.int64(buf[i]) - 48
-            if c < 0 or c > 9:
-                break
-            if mantissa < 100_000_000_000_000_000:
-                mantissa = mantissa * 10 + c
-                exponent -= 1
-            digits += 1
-            i += 1
-    if digits == 0:
-        return 0.0, start
-    if buf[i] == 101 or buf[i] == 69:
-        i += 1
-        sign = 1
-        if buf[i] == 45:
-            sign = -1
-            i += 1
-        elif buf[i] == 43:
-            i += 1
-        digits = 0
-        shift = np.int64(0)
-        while True:
-            c = np.int64(buf[i]) - 48
-            if c < 0 or c > 9:
-                break
-            if shift < 100_000:
-                shift = shift * 10 + c
-            digits += 1
-            i += 1
-        if digits == 0:
-            return 0.0, start
-        exponent += sign * shift
-    value = float(mantissa)
-    if exponent < 0:
-        if exponent < -290:
-            return 0.0, start
-        value /= _POWERS[-exponent]
-    elif exponent > 0:
-        if exponent > 290:
-            return 0.0, start
-        value *= _POWERS[exponent]
-    if first == 45:
-        value = -value
-    return value, i
+
+    columns: int
+    names: list[str] | None
+    delimiter: str
+    arff: bool = False
+    body_start: int = 0
+    body_line: int = 1
+    decimal: str | None = None
+    n_blank: int = 0
 
 
-@njit(cache=True, nogil=True)
-def fill_numbers(
-    buf: NDArray[np.uint8],
-    starts: NDArray[np.int32],
-    ends: NDArray[np.int32],
-    columns: NDArray[np.int64],
-    out: NDArray[Any],
-    row: int,
-    column: int,
-) -> tuple[int, int]:
-    """Parse fields into out[:, j] from field columns[j] (-1: leave out), from (row, column) on.
+class Records(NamedTuple):
+    """The whole records of a text.
 
-    Returns the row and column of the first field that is no plain number, or (len(out), 0).
+    Attributes
+    ----------
+    text : bytes
+        The records, as pyarrow reads them; blank lines may stand between.
+    line : int
+        The line in which the first record begins.
+    rest : bytes
+        A record that begins in the text and does not end in it.
+    next_line : int
+        The line in which `rest` begins.
+    begins : int64 array or None
+        The line in which each record begins; None: every line that is not blank is a record.
     """
-    for r in range(row, len(out)):
-        for j in range(column, len(columns)):
-            f = columns[j]
-            if f >= 0:
-                value, stop = scan_number(buf, starts[r, f])
-                if stop != ends[r, f] or stop == starts[r, f]:
-                    return r, j
-                out[r, j] = value
-        column = 0
-    return len(out), 0
+
+    text: bytes
+    line: int
+    rest: bytes
+    next_line: int
+    begins: NDArray[np.int64] | None = None
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.text or self.text.isspace()
+
+    def lines(self, rows: int | None = None) -> NDArray[np.int64]:
+        """Return the line in which each record begins, if there may be this many `rows`."""
+        if self.begins is not None:
+            return self.begins
+        if rows == self.next_line - self.line:
+            return np.arange(self.line, self.next_line)
+        ends = np.flatnonzero(np.frombuffer(self.text, np.uint8) == NEWLINE)
+        return self.line + _not_blank(self.text, ends, np.arange(len(ends)))
 
 
-@njit(cache=True, nogil=True)
-def mark_numbers(
-    buf: NDArray[np.uint8],
-    starts: NDArray[Any],
-    ends: NDArray[Any],
-    out: NDArray[np.float64],
-    plain: NDArray[np.bool_],
-) -> None:
-    """Parse the tokens that are plain numbers into `out`; `plain` says which are."""
-    for r in range(len(starts)):
-        value, stop = scan_number(buf, starts[r])
-        out[r] = value
-        plain[r] = stop == ends[r] and stop != starts[r]
+def whole_records(path: Place, layout: Layout, text: bytes, line: int) -> Records:
+    """Find the whole records of lines of which the first, number `line`, begins a record.
 
-
-DROPPED, LABEL = -1, -2
-
-
-@njit(cache=True, nogil=True)
-def fill_plain_rows(
-    buf: NDArray[np.uint8],
-    marks: Marks,
-    places: NDArray[np.int64],
-    out: NDArray[np.float64],
-    labels: NDArray[np.float64],
-) -> int:
-    """Parse a text of nothing but plain numbers, of which every line is a row, in one go.
-
-    The number of field f goes to out[:, places[f]], or to `labels`, or is DROPPED. Returns the
-    rows, or -1 where anything else stands: blanks, quotes, comments, words, empty fields.
+    Raises
+    ------
+    InputError
+        If text follows a closing quote.
     """
-    i, row = 0, 0
-    while i < len(buf):
-        if buf[i] == marks.comment:
-            return -1
-        for f in range(len(places)):
-            to = places[f]
-            if to == DROPPED:
-                while buf[i] != marks.delimiter and buf[i] != NEWLINE:
-                    if buf[i] == marks.quotes[0] or buf[i] == marks.quotes[1]:
-                        return -1
-                    i += 1
-            else:
-                value, stop = scan_number(buf, i)
-                if stop == i:
-                    return -1
-                i = stop
-                if to == LABEL:
-                    labels[row] = value
-                else:
-                    out[row, to] = value
-            if f + 1 < len(places):
-                if buf[i] != marks.delimiter:
-                    return -1
-            else:
-                if buf[i] == RETURN:
-                    i += 1
-                if buf[i] != NEWLINE:
-                    return -1
-            i += 1
-        row += 1
-    return row
+    text = _plain_csv(text, layout)
+    if b'"' not in text:
+        return Records(text, line, b"", line + text.count(b"\n"))
+    quotes = _alternating_quotes(text, layout)
+    if quotes is None and layout.delimiter != " ":
+        text = _without_blanks_at_quotes(text, layout)
+        quotes = _alternating_quotes(text, layout)
+    ends = np.flatnonzero(np.frombuffer(text, np.uint8) == NEWLINE)
+    if quotes is not None:
+        ends_record = np.searchsorted(quotes, ends) % 2 == 0
+    else:
+        ends_record = _ends_by_fields(path, layout, text, line)
+    at = np.flatnonzero(ends_record)
+    next_line = int(at[-1]) + 1 if len(at) else 0
+    cut = int(ends[next_line - 1]) + 1 if next_line else 0
+    begins = _not_blank(text, ends, np.concatenate([[0], at[:-1] + 1])[: len(at)])
+    return Records(text[:cut], line, text[cut:], next_line + line, begins + line)
+
+
+def _not_blank(text: bytes, ends: NDArray[np.int64], lines: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return those of some lines that hold more than their end."""
+    buf = np.frombuffer(text, np.uint8)
+    begins = np.concatenate([[0], ends + 1])[lines]
+    size = ends[lines] - begins
+    holds = (size > 1) | ((size == 1) & (buf[begins] != RETURN))
+    return np.asarray(lines[holds], np.int64)
+
+
+def _alternating_quotes(text: bytes, layout: Layout) -> NDArray[np.int64] | None:
+    """Return the positions of quotes, or None unless every other one opens a field.
+
+    The quotes between them close a field, or stand doubled.
+    """
+    buf, delimiter = np.frombuffer(text, np.uint8), ord(layout.delimiter)
+    quotes = np.flatnonzero(buf == QUOTE)
+    opening, closing = quotes[::2], quotes[1::2]
+    before = buf[np.maximum(opening - 1, 0)]
+    after = buf[np.minimum(closing + 1, len(buf) - 1)]
+    opens = (opening == 0) | (before == delimiter) | (before == NEWLINE) | (before == QUOTE)
+    closes = (after == delimiter) | (after == NEWLINE) | (after == RETURN) | (after == QUOTE)
+    # A quote that follows a quote must be the doubled one, not the first of the next field.
+    opens[1:] &= (before[1:] != QUOTE) | (opening[1:] == closing[: len(opening) - 1] + 1)
+    return quotes if opens.all() and closes.all() else None
+
+
+def _without_blanks_at_quotes(text: bytes, layout: Layout) -> bytes:
+    """Return a text without blanks between delimiters and the quotes of fields."""
+    mark = re.escape(layout.delimiter.encode())
+    blanks = rb"[ \t]*" if layout.delimiter != "\t" else b" *"
+    field = rb"(?m)(^|" + mark + rb")" + blanks + rb"(" + _QUOTED + rb")" + blanks
+    return re.sub(field, rb"\1\2", text)
+
+
+def _ends_by_fields(path: Place, layout: Layout, text: bytes, line: int) -> NDArray[np.bool_]:
+    """Say of each line whether a record ends there, where quotes stand within unquoted fields.
+
+    Raises
+    ------
+    InputError
+        If text follows a closing quote.
+    """
+    mark = layout.delimiter.encode()
+    field = re.compile(rb"(?m)(^|" + re.escape(mark) + rb")" + _QUOTED)
+
+    def blot(match: re.Match[bytes]) -> bytes:
+        if text[match.end() : match.end() + 1] not in (mark, b"\n", b"\r", b""):
+            start = match.start()
+            before = field.sub(rb"\1", text[text.rfind(b"\n", 0, start) + 1 : start] + match[1])
+            raise InputError(
+                f"{path}, line {line + text.count(NEWLINE, 0, match.end())}, "
+                f"column {before.count(mark) + 1}: text follows a closing "
+                "quote; a quote within a quoted field must be doubled or escaped."
+            )
+        return match[1] + b"x" * (len(match[0]) - len(match[1]))
+
+    blotted = np.frombuffer(field.sub(blot, text), np.uint8)
+    return np.asarray(blotted[np.frombuffer(text, np.uint8) == NEWLINE] == NEWLINE)
+
+
+# -- what pyarrow does not read as it stands -------------------------------------------------------
+_LONE_RETURN = re.compile(rb"\r(?!\n)")
+_QUOTED = rb'"[^"]*(?:""[^"]*)*(?:"|\Z)'
+"""A field in quotes, perhaps one that goes on behind the text."""
+_BLANKS = re.compile(rb"(?m)((?:^|(?<=[ \t]))" + _QUOTED + rb")|[ \t]*(\r?\n)[ \t]*|[ \t]+")
+_ARFF_COMMENT = re.compile(rb"(?m)^[ \t]*%.*$")
+_ARFF_FIELD = re.compile(
+    rb"""(?m)(^|[, \t])[ \t]*(?:'((?:[^'\\\n]|\\.)*)'|"((?:[^"\\\n]|\\.)*)")(?=[, \t]|\r?$)"""
+)
+
+
+def _plain_csv(text: bytes, layout: Layout) -> bytes:
+    """Return lines as CSV in UTF-8 whose quotes stand directly behind a delimiter."""
+    text = _as_utf8(text)
+    if b"\r" in text and text.count(b"\r") != text.count(b"\r\n"):
+        text = _LONE_RETURN.sub(b" ", text)
+    if layout.arff:
+        text = _ARFF_COMMENT.sub(b"", text) if b"%" in text else text
+        if b"'" in text or b'"' in text:
+            text = _ARFF_FIELD.sub(_requoted, text)
+    if layout.delimiter == " ":
+        return _single_blanks(text)
+    return text
+
+
+def _as_utf8(text: bytes) -> bytes:
+    """Return lines as UTF-8; a line that is not UTF-8 is taken as Latin-1."""
+    try:
+        if not text.isascii():
+            text.decode()
+    except UnicodeDecodeError:
+        return b"\n".join(decode(line).encode() for line in text.split(b"\n"))
+    return text
+
+
+def _requoted(match: re.Match[bytes]) -> bytes:
+    """Return a quoted field of ARFF as CSV quotes it."""
+    content = match[2] if match[2] is not None else match[3]
+    content = re.sub(rb"\\(.)", rb"\1", content).replace(b'"', b'""')
+    return b'%b"%b"' % (match[1], content)
+
+
+def _single_blanks(text: bytes) -> bytes:
+    """Return lines with one space for each run of spaces and tabs, and none at their ends."""
+    if b'"' in text:
+        return _BLANKS.sub(lambda m: m[1] or (b"\n" if m[2] else b" "), text).lstrip(b" ")
+    text = text.replace(b"\r\n", b"\n").replace(b"\t", b" ")
+    while b"  " in text:
+        text = text.replace(b"  ", b" ")
+    return text.replace(b"\n ", b"\n").replace(b" \n", b"\n").lstrip(b" ")
+
+
+# -- fields ----------------------------------------------------------------------------------------
+@dataclass
+class Fields:
+    """Consecutive rows of a text as columns of an Arrow table.
+
+    Attributes
+    ----------
+    path : Place
+    layout : Layout
+    table : pyarrow.Table
+        Its columns are named by their positions in the file.
+    lines : RowLines
+        The line in which each row begins.
+    """
+
+    path: Place
+    layout: Layout
+    table: Any
+    lines: RowLines
+
+    def after(self, rows: int) -> Fields:
+        """Return the fields without the first `rows` rows."""
+        if not rows:
+            return self
+        return Fields(self.path, self.layout, self.table.slice(rows), self.lines.after(rows))
+
+    def column(self, f: int) -> Any:
+        """Return the fields of a column as one Arrow array."""
+        column = self.table.column(str(f))
+        return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+    def places(self, f: int) -> Callable[[int], str]:
+        """Return what names a column's field of a row for a person; it keeps the lines alone."""
+        return field_places(self.path, self.layout, self.lines, f)
+
+
+def field_places(path: Place, layout: Layout, lines: RowLines, f: int) -> Callable[[int], str]:
+    """Return what names the field of a row in column `f` for a person."""
+    name = f" ({layout.names[f]!r})" if layout.names else ""
+    return partial(_field_place, path, lines, f"column {f + 1}{name}")
+
+
+def _field_place(path: Place, lines: RowLines, column: str, row: int) -> str:
+    return f"{path}, line {lines[row]}, {column}"
+
+
+class NotOfType(Exception):
+    """A field does not have the type that was requested."""
+
+
+def read_fields(
+    path: Place, layout: Layout, found: Records, types: dict[int, Any], nulls: Iterable[str] = ()
+) -> Fields:
+    """Read the columns `types` of records.
+
+    Parameters
+    ----------
+    path, layout
+    found : Records
+    types : dict of int to pyarrow.DataType
+        The type of each column that is wanted. Texts are never null.
+    nulls : iterable of str
+        What is null in columns of numbers.
+
+    Raises
+    ------
+    NotOfType
+        If a field does not have the type that was requested.
+    InputError
+        Naming file and line, if a row has another number of fields.
+    """
+    names = [str(f) for f in range(layout.columns)]
+    blank: list[int] = []
+    odd: list[tuple[int, int]] = []
+
+    def take_blank_lines(row: Any) -> str:
+        if not row.text.strip():
+            blank.append(row.number - 1)
+            return "skip"
+        odd.append((row.number - 1, row.actual_columns))
+        return "error"
+
+    try:
+        table = pyarrow.csv.read_csv(
+            pyarrow.BufferReader(found.text),
+            pyarrow.csv.ReadOptions(
+                use_threads=False, block_size=len(found.text) + 1, column_names=names
+            ),
+            pyarrow.csv.ParseOptions(
+                delimiter=layout.delimiter,
+                newlines_in_values=True,
+                invalid_row_handler=take_blank_lines,
+            ),
+            pyarrow.csv.ConvertOptions(
+                include_columns=[str(f) for f in types],
+                column_types={str(f): kind for f, kind in types.items()},
+                null_values=[*nulls],
+                decimal_point=layout.decimal or ".",
+            ),
+        )
+    except pyarrow.ArrowInvalid as error:
+        if "conversion error" in str(error):
+            raise NotOfType from None
+        if not odd:
+            raise InputError(f"{path}, line {found.line}: {reason_of(error)}.") from None
+        row, count = odd[-1]
+        raise InputError(
+            f"{path}, line {found.lines()[row]}: {count} fields where {layout.columns} are "
+            "expected; mend the row, or name the `delimiter` if it is another."
+        ) from None
+    lines = np.delete(found.lines(table.num_rows + len(blank)), blank)
+    if len(lines) != table.num_rows:
+        raise InputError(
+            f"{path}, lines {found.line} to {found.next_line - 1}: {len(lines)} rows are read as "
+            f"{table.num_rows}; check the line ends and the quotes."
+        )
+    return Fields(path, layout, table, RowLines(lines))
+
+
+class Reached:
+    """What of a delimited file was taken so far: the line reached, and a record that is begun.
+
+    Parameters
+    ----------
+    path : Place
+    layout : Layout
+    """
+
+    def __init__(self, path: Place, layout: Layout) -> None:
+        self._path, self.line, self.rest = path, layout.body_line, b""
+
+    def take(self, rest: bytes, line: int, begun: int) -> None:
+        """Go on behind a piece, where a record is begun, and `begun` bytes of a line behind it.
+
+        Raises
+        ------
+        InputError
+            If what is begun is too long for a record.
+        """
+        self.line, self.rest = line, rest
+        if len(rest) + begun > base.LONGEST_RECORD:
+            raise too_long(self._path, self.line)
+
+    def finish(self) -> None:
+        """InputError if a record is begun that does not end."""
+        if self.rest.strip():
+            raise InputError(
+                f"{self._path}, line {self.line}: a quoted field is opened and never closed."
+            )
+
+
+def first_fields(source: Source, layout: Layout) -> Fields | None:
+    """Return the rows of the first piece of a delimited file as texts; None if it has no row.
+
+    Raises
+    ------
+    InputError
+        See `whole_records`, `read_fields` and `Reached`.
+    """
+    reached = Reached(source.path, layout)
+    texts = dict.fromkeys(range(layout.columns), pyarrow.utf8())
+    for piece in line_pieces(source, layout.body_start):
+        text, begun = piece.read()
+        found = whole_records(source.path, layout, reached.rest + text, reached.line)
+        if not found.is_blank:
+            fields = read_fields(source.path, layout, found, texts)
+            if len(fields.lines):
+                return fields
+        reached.take(found.rest, found.next_line, begun)
+    reached.finish()
+    return None

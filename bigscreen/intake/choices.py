@@ -1,0 +1,193 @@
+"""What a user chooses of a store, beyond how its sources are read: checked once, for all passes."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bigscreen.data.dataset import Dataset
+from bigscreen.data.layout import Label
+from bigscreen.data.missing import ABSENT, Missing
+from bigscreen.data.preparation import Preparation, divisor
+from bigscreen.errors import InputError
+from bigscreen.files.remote import located
+from bigscreen.model.model import Model
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """The store or model that a new store shall be like.
+
+    Attributes
+    ----------
+    preparation : Preparation
+    sparse : bool or None
+    index_base : int or None
+        Number of the first column in the svmlight files it came from.
+    exact : bool
+        Whether its features are known to be the source's own numbers, none rounded to float32.
+    """
+
+    preparation: Preparation
+    sparse: bool | None = None
+    index_base: int | None = None
+    exact: bool = False
+
+
+def pattern_of(
+    like: str | os.PathLike[str] | Dataset | Model | Preparation | None,
+) -> Pattern | None:
+    """Return what a new store takes over from `like`, if anything.
+
+    Raises
+    ------
+    InputError
+        If it is the path of neither a dataset nor a model.
+    """
+    if like is None:
+        return None
+    if isinstance(like, Preparation):
+        return Pattern(like)
+    if isinstance(like, (str, os.PathLike)):
+        like = Dataset.open(like, verify=False) if located(like).is_dir() else Model.load(like)
+    if isinstance(like, Model):
+        preparation = like.preparation
+        if preparation.n_raw is None:  # of an imported model, or one fitted to arrays
+            preparation = replace(preparation, n_raw=like.n_features)
+        if like.kind == "regressor":  # fitted to arrays it need not say so
+            preparation = replace(preparation, labels=None)
+        exact = like.landmarks is not None and like.landmarks.dtype == np.float64
+        return Pattern(preparation, None, like.provenance.get("index_base"), exact)
+    extra = like.manifest["extra"]
+    exact = like.layout.wide or extra.get("rounded") is False
+    return Pattern(like.preparation, like.is_sparse, extra.get("index_base"), exact)
+
+
+def with_absent(known: Preparation) -> Preparation:
+    """The same with a category for texts that are missing, by which readers tell them apart."""
+    texts = {c: kinds for c, kinds in known.categories.items() if c not in known.hashed}
+    more = {c: [*kinds, ABSENT] for c, kinds in texts.items() if ABSENT not in kinds}
+    out = Preparation(known.n_raw, known.names, {**known.categories, **more})
+    return replace(out, dates=known.dates, hashed=known.hashed)
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a user chooses of a store; see `ingest` for what the attributes mean.
+
+    Attributes
+    ----------
+    rows : (int, int or None)
+        The first row number wanted, and one past the last.
+    missing : tuple of str
+        The marks of missing values, as texts.
+    """
+
+    holdout: float
+    seed: int
+    rows: tuple[int, int | None]
+    scale: str
+    impute: str | None
+    drop_missing: bool
+    missing: tuple[str, ...]
+    positive: Label | None
+    regression: bool
+    unlabelled: bool
+    shuffle: bool
+    layout: str
+    max_kinds: int | None
+
+    def checked(self, like: Preparation | None) -> Choices:
+        """Return the choices for a store that is to be like another, or new.
+
+        Raises
+        ------
+        InputError
+            If a choice means nothing, or contradicts another one.
+        """
+        divisor(self.scale)
+        if self.max_kinds is not None and self.max_kinds < 1:
+            raise InputError(f"max_kinds={self.max_kinds}: a column needs at least one kind.")
+        if self.layout not in ("auto", "dense", "sparse"):
+            raise InputError(f"there is no layout {self.layout!r}: use auto, dense or sparse.")
+        if not (0 <= self.holdout < 1 or self.holdout == int(self.holdout)):
+            raise InputError(
+                f"holdout={self.holdout}: give a fraction below 1 or a number of rows."
+            )
+        if self.impute not in (None, "mean", "median", "most-frequent", "zero"):
+            raise InputError(
+                f"there is no way {self.impute!r} to impute: use mean, median, most-frequent or "
+                "zero."
+            )
+        if self.impute is not None and self.drop_missing:
+            raise InputError("impute fills what is missing and drop_missing drops it: choose one.")
+        if self.regression and self.unlabelled:
+            raise InputError(
+                "unlabelled rows have no targets: ask for regression or for unlabelled."
+            )
+        if self.positive is not None and (self.regression or self.unlabelled):
+            asked = "regression" if self.regression else "unlabelled"
+            raise InputError(f"positive chooses a label and {asked} rows have none: leave out one.")
+        return self if like is None else self._like(like)
+
+    def _like(self, like: Preparation) -> Choices:
+        """Return the choices for a store that is to be like another, which has made some."""
+        if self.impute is not None:
+            raise InputError("like brings its own numbers for what is missing: leave out impute.")
+        if self.scale != "none" or (self.positive is not None and like.labels != []):
+            raise InputError(
+                "like brings its own scaling and labels: leave out scale and positive."
+            )
+        if self.regression and like.labels:
+            raise InputError(
+                "the store it shall be like has labels and no targets: leave out regression, or "
+                "like."
+            )
+        if self.missing:
+            raise InputError("like knows what means missing where it came from: leave out missing.")
+        return replace(
+            self, missing=tuple(like.missing), regression=self.regression or like.labels is None
+        )
+
+    def gaps(self, like: Preparation | None) -> Missing:
+        """What says in the sources that a value is missing, and whether any may be."""
+        filled = self.impute is not None or (like is not None and like.fill is not None)
+        return Missing(self.missing, filled or self.drop_missing)
+
+    def record(self, like: Preparation | None) -> dict[str, Any]:
+        """The choices as JSON has them, for the journal and the manifests."""
+        out: dict[str, Any] = {
+            "holdout": self.holdout,
+            "seed": self.seed,
+            "rows": [*self.rows],
+            "scale": self.scale,
+            "positive": self.positive,
+            "regression": self.regression,
+            "unlabelled": self.unlabelled,
+            "shuffle": self.shuffle,
+            "layout": self.layout,
+            "max_kinds": self.max_kinds,
+        }
+        if self.impute is not None:
+            out["impute"] = self.impute
+        if self.drop_missing:
+            out["drop_missing"] = True
+        if self.missing and like is None:
+            out["missing"] = [*self.missing]
+        return out
+
+
+def row_range(rows: str | None) -> tuple[int, int | None]:
+    """Parse "A:B" into the first row and one past the last (None: to the end)."""
+    if rows is None:
+        return 0, None
+    match = re.fullmatch(r"(\d*):(\d*)", rows.strip())
+    if match:
+        first, stop = int(match[1] or 0), int(match[2]) if match[2] else None
+        if stop is None or first < stop:
+            return first, stop
+    raise InputError(f"rows={rows!r} is no range: write A:B with A below B, rows counted from 0.")

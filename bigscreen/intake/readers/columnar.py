@@ -1,0 +1,185 @@
+"""Parquet and Feather: tables stored by columns, read by pyarrow one row group after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any
+
+import pyarrow
+import pyarrow.dataset
+import pyarrow.fs
+
+from bigscreen.data.limits import file_size
+from bigscreen.errors import InputError, NoRows, in_units, reason_of
+from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.fleet.memory import allowed_memory
+from bigscreen.intake.readers.arrow import ArrowReader
+from bigscreen.intake.readers.base import PIECE_BYTES, WHOLE_BYTES, check_state, state_of
+
+MAX_GROUP_BYTES = 256 << 20
+"""Read a row group whole if its numbers take at most this, and the memory is large."""
+
+
+class ColumnarReader(ArrowReader):
+    """Reads a Parquet or Feather file; columns of texts are categorical.
+
+    Parameters
+    ----------
+    path : str or Path
+    memory : int, optional
+        Bytes that reading may take.
+    **options
+        Of `ArrowReader`.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged, or a column is neither of numbers nor of dates nor of texts.
+    """
+
+    n_rows: int
+    format = "Parquet"
+
+    def __init__(self, path: str | Place, *, memory: int | None = None, **options: Any) -> None:
+        self.path = located(path)
+        most = allowed_memory(memory)
+        with self._readable():
+            self._state = state_of(self.path)
+            fragment = self._opened([])
+            schema, self._groups = fragment.physical_schema, self._group_rows(fragment, most // 4)
+            rows = sum(self._groups)
+        # A text that occurs often is not written out as often where it is in a dictionary.
+        self._text_names = [field.name for field in schema if self._is_text(field.type)]
+        if rows == 0:
+            raise NoRows(f"{path} has no row.")
+        super().__init__(str(path), schema, rows, **options)
+        self._whole_bytes = min(max(most // 128, WHOLE_BYTES), MAX_GROUP_BYTES)
+        self.anywhere = all(map(self._is_piece, range(len(self._groups))))
+
+    @cached_property
+    def _fragment(self) -> Any:
+        return self._opened(self._text_names)
+
+    def _opened(self, text_names: list[str]) -> Any:
+        """The file as a dataset has it, some columns as dictionaries."""
+        path, kind = self.path.absolute(), self._kind_of_file(text_names)
+        if isinstance(path, RemotePath):
+            return kind.make_fragment(path.open())
+        return kind.make_fragment(str(path), filesystem=pyarrow.fs.LocalFileSystem())
+
+    def _kind_of_file(self, text_names: list[str]) -> Any:
+        return pyarrow.dataset.ParquetFileFormat(dictionary_columns=text_names)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the open file: whoever gets the reader opens it there."""
+        return {key: value for key, value in self.__dict__.items() if key != "_fragment"}
+
+    @contextmanager
+    def _readable(self) -> Iterator[None]:
+        """Say of all that a damaged file raises that the file is damaged."""
+        try:
+            yield
+        except (pyarrow.ArrowException, OSError, MemoryError, OverflowError) as error:
+            raise InputError(
+                f"{self.path} is not a readable {self.format} file ({reason_of(error)})."
+            ) from None
+
+    def _group_rows(self, fragment: Any, most: int) -> list[int]:
+        """Return the rows of each row group; refuse a column of one that takes more than `most`."""
+        metadata, rows = fragment.metadata, []
+        for g in range(metadata.num_row_groups):
+            group = metadata.row_group(g)
+            rows.append(max(group.num_rows, 0))
+            for c in range(group.num_columns):
+                column = group.column(c)
+                if not 0 <= column.total_uncompressed_size <= most:
+                    raise InputError(
+                        f"{self.path}: the column {column.path_in_schema!r} takes "
+                        f"{in_units(column.total_uncompressed_size)} in one row group, and at most "
+                        f"{in_units(most)} are taken: write the file in smaller row groups, or "
+                        "allow more memory."
+                    )
+        if sum(rows) != metadata.num_rows:
+            raise InputError(
+                f"{self.path} is damaged: it says that it has {metadata.num_rows} rows, and its "
+                f"row groups {sum(rows)}."
+            )
+        return rows
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes read and bytes in all, as far as the rows read tell."""
+        size = file_size(self.path)
+        return size * self._done // self.n_rows, size
+
+    def first_rows(self, names: list[str]) -> Any:
+        """See `ArrowReader.first_rows`."""
+        with self._readable():
+            for batch in self._read_group(0, names):
+                return batch
+        raise InputError(
+            f"{self.path} is damaged: it says that it has {self.n_rows} rows, and it gives none; "
+            "write or fetch the file again."
+        )
+
+    def _read_group(self, group: int, names: list[str]) -> Iterator[Any]:
+        """Yield the record batches of a row group."""
+        fragment = self._fragment
+        if len(self._groups) > 1:
+            fragment = fragment.subset(row_group_ids=[group])
+        step = max(PIECE_BYTES // (8 * len(self._names)), 1)
+        yield from fragment.to_batches(
+            columns=names, batch_size=step, batch_readahead=1, use_threads=False
+        )
+
+    def batches(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
+        """See `ArrowReader.batches`: numbers of row groups, and batches of those that are large."""
+        first = 0
+        for g, rows in enumerate(self._groups):
+            skip = max(skip_rows - first, 0)
+            if skip < rows:
+                of_group = (g, skip)
+                if self._is_piece(g):
+                    yield first, of_group
+                else:
+                    yield from self.parts(first, of_group)
+            first += rows
+
+    def parts(self, first: int, batch: Any) -> Iterator[tuple[int, Any]]:
+        """See `ArrowReader.parts`."""
+        if not isinstance(batch, tuple):
+            yield first, batch
+            return
+        group, skip_rows = batch
+        promised, given = self._groups[group], 0
+        wanted = [f for f in (self.columns.label, self.columns.weight) if f is not None]
+        names = [self._names[f] for f in [*wanted, *self.columns.features]]
+        check_state(self.path.absolute(), self._state)
+        with self._readable():
+            for found in self._read_group(group, names):
+                skip = min(max(skip_rows - given, 0), len(found))
+                if skip < len(found):
+                    yield first + given + skip, found.slice(skip)
+                given += len(found)
+        if given != promised:
+            raise InputError(
+                f"{self.path} is damaged: its row group {group} says that it has {promised} rows, "
+                f"and it gives {given}; write or fetch the file again."
+            )
+
+    def _is_piece(self, group: int) -> bool:
+        """Whether a row group may be read whole, by anybody."""
+        return 8 * self._groups[group] * len(self._names) <= self._whole_bytes
+
+
+class FeatherReader(ColumnarReader):
+    """Reads a Feather file (Arrow's own format), as one row group."""
+
+    format = "Feather"
+
+    def _kind_of_file(self, text_names: list[str]) -> Any:
+        return pyarrow.dataset.IpcFileFormat()
+
+    def _group_rows(self, fragment: Any, most: int) -> list[int]:
+        return [fragment.count_rows()]

@@ -1,0 +1,167 @@
+"""Formats: which reader opens a file, or data that is in Python already."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from bigscreen.errors import InputError
+from bigscreen.files.remote import Place, RemotePath, located
+from bigscreen.intake.readers.arff import ArffReader
+from bigscreen.intake.readers.base import Reader, Source, base_name
+from bigscreen.intake.readers.binary import open_hdf5, open_idx, open_npy
+from bigscreen.intake.readers.columnar import ColumnarReader, FeatherReader
+from bigscreen.intake.readers.columns import LABEL_NAMES
+from bigscreen.intake.readers.frames import FrameReader, is_frame
+from bigscreen.intake.readers.npz import open_npz
+from bigscreen.intake.readers.python import python_reader
+from bigscreen.intake.readers.svmlight import SvmlightReader
+from bigscreen.intake.readers.table import TableReader
+
+_COLUMNS = ("label", "weight")
+_TABLE = (*_COLUMNS, "drop", "columns", "dates", "hashed", "like", "missing")
+
+_FRAME = (*_TABLE, "categorical")
+
+# How a format is called, what opens it, which options it takes.
+_FORMATS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "svmlight": (SvmlightReader, ("zero_based",)),
+    "table": (TableReader, (*_FRAME, "header", "delimiter", "decimal")),
+    "ARFF": (ArffReader, _TABLE),
+    "HDF5": (open_hdf5, (*_COLUMNS, "h5_x", "h5_y", "memory")),
+    "NPY": (open_npy, (*_COLUMNS, "labels_file", "memory")),
+    "NPZ": (open_npz, (*_COLUMNS, "labels_file", "memory")),
+    "IDX": (open_idx, ("label", "labels_file")),
+    "Parquet": (ColumnarReader, (*_FRAME, "memory")),
+    "Feather": (FeatherReader, (*_FRAME, "memory")),
+}
+_HERE = ("HDF5", "NPY", "NPZ", "IDX")
+_ALWAYS_GIVEN = ("zero_based", "like", "memory", "missing")
+
+_NAMES = {
+    "svmlight": (".svm", ".libsvm", ".svmlight"),
+    "table": (".csv", ".tsv"),
+    "ARFF": (".arff",),
+    "HDF5": (".h5", ".hdf5"),
+    "NPY": (".npy",),
+    "NPZ": (".npz",),
+    "IDX": ("-ubyte", ".idx", ".idx3", ".ubyte"),
+    "Parquet": (".parquet", ".pq"),
+    "Feather": (".feather", ".arrow"),
+}
+_MAGIC = {
+    b"\x89HDF": "HDF5",
+    b"\x93NUM": "NPY",
+    b"PK\x03\x04": "NPZ",
+    b"PAR1": "Parquet",
+    b"ARROW1": "Feather",
+    b"\x00\x00": "IDX",
+}
+_ENTRY = re.compile(rb"\d+:[^\s:]+$")
+_HEAD = 1 << 16
+
+
+def is_path(source: Any) -> bool:
+    """Whether a source is the name of a file."""
+    return isinstance(source, (str, Path, RemotePath))
+
+
+def open_source(source: Any, **options: Any) -> Reader:
+    """Open a file of any known format, or data that is in Python already.
+
+    Parameters
+    ----------
+    source : path, array, (X, y), (X, y, weight), dask array, or iterable of such blocks
+    **options
+        label, weight, drop, columns, categorical, dates, hashed, like (the `Preparation` of an
+        earlier store), header, delimiter, decimal (tables), zero_based (svmlight), labels_file
+        (IDX, NPY), h5_x, h5_y (HDF5), memory (bytes that what must be held whole may take), missing
+        (a `Missing`: what says so, and whether a missing number is NaN, a missing text a category
+        of its own; other formats have NaN as it is); None and () stand for "not given".
+        A label of "none" says that there are no labels; so does unlabelled=True, unless a label
+        is named.
+
+    Returns
+    -------
+    Reader
+
+    Raises
+    ------
+    InputError
+        If the format is not known, or an option means nothing to it.
+    """
+    unlabelled = options.pop("unlabelled", False)
+    given = {key: value for key, value in options.items() if value not in (None, (), {})}
+    unsaid = unlabelled and "label" not in given
+    if given.get("label") == "none":
+        given["label"] = False
+    if not is_path(source):
+        parts = source if isinstance(source, tuple) else (source,)
+        if 1 <= len(parts) <= 3 and is_frame(parts[0]):
+            _refuse(given, _FRAME, "a data frame")
+            if unsaid:
+                given["label"] = False
+            return FrameReader(*parts, **{key: given[key] for key in _FRAME if key in given})
+        _refuse(given, (), "data given as arrays")
+        return python_reader(source)
+    path = located(source)
+    kind = detect(path)
+    if isinstance(path, RemotePath) and kind in _HERE:
+        raise InputError(
+            f"{path}: a file of format {kind} is read in any order, and so from a disk of this "
+            "machine: copy it here first."
+        )
+    opener, known = _FORMATS[kind]
+    _refuse(given, known, f"{path}, a file of format {kind},")
+    if unsaid and "label" in known:
+        given["label"] = False
+    arguments = {key: value for key, value in given.items() if key in known}
+    if kind in ("HDF5", "NPY", "NPZ", "IDX"):
+        arguments = {key: given.get(key) for key in known}
+    reader: Reader = opener(path, **arguments)
+    usual = [name for name in reader.names or [] if name.lower() in LABEL_NAMES]
+    if unsaid and usual:
+        raise InputError(
+            f"{path}: by its name the column {usual[0]!r} holds labels; name it as the label to "
+            "leave it out of the unlabelled rows, or say label none to keep it as a feature."
+        )
+    return reader
+
+
+def _refuse(given: dict[str, Any], known: tuple[str, ...], place: str) -> None:
+    for key in given:
+        if key not in known and key not in _ALWAYS_GIVEN:
+            raise InputError(f"{place} cannot be read with the option {key}: leave it out.")
+
+
+def detect(path: Place) -> str:
+    """Return the format of a file: by its first bytes, then by its name, then by its lines.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, or nothing is known about its format.
+    """
+    with Source(path) as source:
+        head = source.read(_HEAD)
+        compressed = source.compressed
+    kind = next((k for magic, k in _MAGIC.items() if head.startswith(magic)), None)
+    if kind not in (None, "IDX") and compressed:
+        raise InputError(f"{path}: a compressed {kind} file cannot be read; decompress it first.")
+    if kind is not None:
+        return kind
+    name = base_name(path)
+    kind = next((k for k, suffixes in _NAMES.items() if name.endswith(suffixes)), None)
+    if kind is None and b"\0" in head and not head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{path}: this format is not known; convert it to CSV, svmlight or HDF5.")
+    return kind or ("svmlight" if _looks_svmlight(head) else "table")
+
+
+def _looks_svmlight(head: bytes) -> bool:
+    for line in head.splitlines()[:50]:
+        tokens = line.split(b"#", 1)[0].split()
+        if len(tokens) > 1:
+            return all(_ENTRY.match(token) or token.startswith(b"qid:") for token in tokens[1:3])
+    return False
