@@ -94,8 +94,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     default="halving",
     show_default=True,
     help="How candidates are dropped. halving: the best third goes on to three times the rows, "
-    "and the best one's neighbours to all, a heuristic; safe: all are solved on all rows, and "
-    "dropped only where their gaps prove that they cannot win; none: all are solved on all rows.",
+    "and the best one's neighbours to all, a heuristic; none: all are solved on all rows.",
 )
 @fit_options(OF_EVERY_FIT)
 @click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
@@ -138,8 +137,7 @@ def tune(
       bigscreen tune train.store best.bsm
       bigscreen tune train.store best.bsm --gamma 2^-8:2^2:11 \\
           --C 1e-2:1e3:10 --landmarks 200,1000
-      bigscreen tune train.store best.bsm --exact --elimination safe \\
-          --C .1,1,10 --gamma .1,1
+      bigscreen tune train.store best.bsm --exact --C .1,1,10 --gamma .1,1
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.model import Model

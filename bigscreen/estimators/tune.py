@@ -180,10 +180,9 @@ class NystroemSVCCV(_Search):
         Numbers of landmarks to try, ascending.
     cv : int or list of (rows to fit, rows to hold out), default=5
         Stratified folds, or the row numbers of each.
-    elimination : {"halving", "safe", "none"}, default="halving"
+    elimination : {"halving", "none"}, default="halving"
         "halving": the best third goes on to three times the rows, and the best one's neighbours in
-        the grid to all, a heuristic; "safe": all are solved on all rows, and dropped only where
-        their gaps prove that they cannot win; "none": all are solved on all rows.
+        the grid to all, a heuristic; "none": all candidates are solved on all rows.
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
     degree, coef0, sampling, truncation, class_weight, fit_intercept
         As in `NystroemSVC`.

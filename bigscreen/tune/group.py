@@ -242,7 +242,7 @@ def walked(
     Parameters
     ----------
     before : dict of arrays or None
-        What this made of the same fold on fewer rows, or less closely: where to begin.
+        What this made of the same fold on fewer rows: where to begin.
     data : Rows
         All rows.
 
@@ -251,8 +251,8 @@ def walked(
     steps : list of list of Step
         For every value, those of its machines.
     arrays : dict
-        ``values``, ``alpha`` (values, machines, n), ``coef`` (values, machines, r or n) and
-        ``intercept`` (values, machines), by which the machines score other rows.
+        ``values``, ``coef`` (values, machines, r or n) and ``intercept`` (values, machines), by
+        which the machines score other rows.
     """
     stage = ground.stage()
     grid = np.array(values)
@@ -269,16 +269,15 @@ def walked(
         for k, one in enumerate(binaries)
     ]
     steps, arrays = [], {"values": grid}
-    coefs, intercepts, alphas = [], [], []
+    coefs, intercepts = [], []
     for k in range(len(values)):
         solved = [walk.step(k) for walk in walks]
         made = [_scoring(ground, stage, step, data) for step in solved]
         steps.append(solved)
         coefs.append([coef for coef, _ in made])
         intercepts.append([offset for _, offset in made])
-        alphas.append([step.solved.alpha for step in solved])
     arrays |= {"coef": np.array(coefs), "intercept": np.array(intercepts)}
-    return steps, {**arrays, "alpha": np.array(alphas)}
+    return steps, arrays
 
 
 def rough(ground: Ground, steps: list[list[Step]], tol: float) -> bool:
@@ -324,8 +323,6 @@ class _Start:
     def __call__(self, dual: Dual, value: float) -> tuple[FloatArray, FloatArray | None] | None:
         own = int(np.argmin(np.abs(np.log(self.before["values"] / value))))
         found, k = {name: part[own] for name, part in self.before.items()}, self.machine
-        if "alpha" in found and len(found["alpha"][k]) == len(dual) and found["values"] == value:
-            return found["alpha"][k], None
         if self.ground.X is None or dual.group is not None or not np.any(dual.lin):
             return None
         X, coef = self.ground.X, found["coef"][k]

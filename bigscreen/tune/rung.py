@@ -19,13 +19,12 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.folds import judged
+from bigscreen.path.folds import SCORINGS, judged
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import settled
 from bigscreen.train.path_options import Fold
 from bigscreen.train.path_stage import LEAST_FLOAT32, room_for
 from bigscreen.train.problems import Binary, published
-from bigscreen.tune.bounds import accuracy, decisions
 from bigscreen.tune.group import Ground, Group, Part, rough, summed, walked
 from bigscreen.tune.judge import score
 from bigscreen.tune.kept import KeptParts, Pair, Solved, Unit
@@ -116,7 +115,7 @@ class RungSolver:
         self.keeping = rung.rows is not None and kept <= KEPT_SHARE * self.room
         self.done = 0.0
         parts = [self._fold_part(f, rung) for f in range(len(self.folds))]
-        self.quick = tol >= LEAST_FLOAT32 and self.options.elimination != "safe"
+        self.quick = tol >= LEAST_FLOAT32
         streamed = [pair for pair in values if self._streams(pair, rung)]
         batches = list(self._batches([pair for pair in values if pair not in streamed], rows))
         # Where all groups fit side by side, they stay for the rungs after this.
@@ -211,16 +210,13 @@ class RungSolver:
                 gaps = [record["relative_gap"] for record in records]
                 gap = None if None in gaps else max(gaps)
                 own = scores[pair][k].tolist()
-                ends: list[float | None] = [None, None]
-                if self.options.elimination == "safe":
-                    ends = [float(np.mean([one[e] for one in records])) for e in ("low", "high")]
-                outcomes[Candidate(*pair, value)] = Outcome(own, r, rows, gap, *ends)
+                outcomes[Candidate(*pair, value)] = Outcome(own, r, rows, gap)
         return outcomes, {unit: arrays for unit, (_, arrays) in solved.items()}
 
     def _streams(self, pair: Pair, rung: Rung) -> bool:
         """Whether a group's features of all rows are none of this process's memory."""
         landmarks, n = pair[0], self.data.n_rows
-        if rung.rows is not None or landmarks is None or self.options.elimination == "safe":
+        if rung.rows is not None or landmarks is None:
             return False
         return self.cluster or 4.0 * n * landmarks > self.room
 
@@ -279,17 +275,12 @@ class RungSolver:
             raise OutOfTime
         if ground.quick and rough(ground, steps, tol):
             return None
-        norms = ground.stage().norms if self.options.elimination == "safe" else None
-        records = [self._point(point, unit[1], norms, rung.rows is None) for point in steps]
-        if self.options.elimination != "safe":
-            del arrays["alpha"]
+        records = [self._point(point, unit[1], rung.rows is None) for point in steps]
         self.kept.write(r, unit, values, records, arrays)
         return records, arrays
 
-    def _point(
-        self, steps: list[Step], f: int, norms: FloatArray | None, whole: bool
-    ) -> dict[str, Any]:
-        """What is known of a point: its gap; on all rows its score, and bounds on that."""
+    def _point(self, steps: list[Step], f: int, whole: bool) -> dict[str, Any]:
+        """What is known of a point: its gap, and on all rows its score."""
         gaps = [step.record["relative_gap"] for step in steps]
         record: dict[str, Any] = {"relative_gap": None if None in gaps else max(gaps)}
         if not whole:
@@ -298,14 +289,8 @@ class RungSolver:
         y, weights = self.y[held], self.weights[held]
         scale = [published(step.problem, step.multiplier, self.data) for step in steps]
         scores = np.stack([a * s.decision[held] for a, s in zip(scale, steps, strict=True)], axis=1)
-        if not self.options.fit.classifies:
-            return {**record, "score": judged("R2", y, scores, weights)}
-        record["score"] = accuracy(y, scores, scores, weights)[0]
-        if norms is not None:
-            ends = [decisions(step, norms) for step in steps]
-            lower, upper = (np.stack([end[e][held] for end in ends], axis=1) for e in (0, 1))
-            record["low"], record["high"] = accuracy(y, lower, upper, weights)
-        return record
+        scoring = SCORINGS[self.options.fit.problem]
+        return {**record, "score": judged(scoring, y, scores, weights)}
 
     def _judged(
         self,
@@ -373,17 +358,14 @@ class RungSolver:
     def _check_memory(self) -> None:
         """Refuse what is to be in memory and does not fit: a part of the rows, or all of them."""
         most = self.options.candidates[-1].landmarks
-        safe = self.options.elimination == "safe"
         if most is None:
             return
-        rows = self.data.n_rows if safe else min(self.data.n_rows, FEWEST_ROWS)
+        rows = min(self.data.n_rows, FEWEST_ROWS)
         if 4.0 * rows * most > self.room:
             raise InputError(
-                f"the features of {'all' if safe else rows} rows take {in_units(4.0 * rows * most)}"
-                f" and of the memory allowed, {in_units(self.allowed)}, "
-                f"{in_units(max(self.room, 0))} are left for them; use fewer landmarks, "
-                + ("halving, " if safe else "")
-                + "or allow more memory"
+                f"the features of {rows} rows take {in_units(4.0 * rows * most)} and of the memory "
+                f"allowed, {in_units(self.allowed)}, {in_units(max(self.room, 0))} are left for "
+                "them; use fewer landmarks, or allow more memory"
             )
 
     def _watch(self) -> None:
