@@ -179,7 +179,8 @@ class Search:
         options, alive = self.options, self.candidates
         most = self.candidates[-1].landmarks
         held = math.inf if most is None else self.solver.room / (4.0 * most)
-        plan = rungs(len(alive), options.factor, self.strata, self.folds, options.fit.seed, held)
+        of_rows = self.strata, self.solver.weights, self.folds
+        plan = rungs(len(alive), options.factor, *of_rows, options.fit.seed, held)
         for r, rung in enumerate(plan):
             last = rung.rows is None
             self._rung(r, rung, alive, self._tol if last else max(self._tol, ROUGH))

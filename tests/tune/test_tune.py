@@ -266,11 +266,13 @@ def test_rungs_are_nested_and_have_every_label():
     y[:12] = 1
     folds = [Fold(np.where(held, 0.0, 1.0), np.flatnonzero(held))
              for held in (np.arange(5000) % 3 == f for f in range(3))]  # fmt: skip
-    plan = rungs(100, 3, y, folds, 0)
+    plan = rungs(100, 3, y, np.ones(5000), folds, 0)
     assert [r.candidates for r in plan] == [100, 34, 12] and plan[-1].rows is None
     assert len(plan[0].rows) >= FEWEST_ROWS and set(plan[0].rows) < set(plan[1].rows)
     for fold in folds:
         assert np.sum(y[plan[0].rows][fold.weights[plan[0].rows] > 0]) >= 5
+        there = np.isin(fold.held, plan[0].rows)
+        assert np.sum(y[fold.held[there]]) == min(5, np.sum(y[fold.held]))
 
 
 def test_any_number_of_threads_and_sparse_rows_give_the_same():
