@@ -80,7 +80,7 @@ class Commands(click.Group):
             _stop("interrupted", INTERRUPTED)
         except click.ClickException as error:
             _stop(_usage_sentence(error), BAD_INPUT)
-        except (InputError, TimeOver) as error:
+        except InputError as error:
             _stop(reason_of(error), BAD_INPUT)
         except BrokenPipeError:
             # The reader of our output (`| head`) went away: nobody is left to say anything to.

@@ -150,7 +150,10 @@ class Search:
         except OutOfTime:
             late = True
         if not self.outcomes:
-            raise TimeOver("the time budget ended before any candidate was judged")
+            raise TimeOver(
+                "the time budget ended before any candidate was judged; give more time, or a "
+                "smaller grid"
+            )
         self.spent = time.monotonic() - self.began
         return recorded(
             self.options,

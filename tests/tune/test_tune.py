@@ -310,6 +310,26 @@ def test_time_that_runs_out_leaves_the_best_so_far(monkeypatch):
     assert 0 < sum("mean" in p for p in record["candidates"]) < 60
 
 
+def test_time_that_runs_out_before_a_candidate_is_judged_keeps_what_is_done(tmp_path, monkeypatch):
+    X, y = rows(200)
+    how = {"landmarks": [20], "intercept": "penalized", "work": tmp_path}
+    clock = time.monotonic
+
+    def last(event):
+        if event["event"] == "part":
+            monkeypatch.setattr(time, "monotonic", lambda: clock() + 1e6)
+
+    with pytest.raises(TimeOver, match="^the time budget ended before any .* grid$") as caught:
+        searched(X, y, report=last, time_budget=1e5, **how)
+    assert isinstance(caught.value, ValueError)
+    monkeypatch.setattr(time, "monotonic", clock)
+    kept = {file: file.stat().st_mtime_ns for file in tmp_path.glob("rung-*/*.kept")}
+    again = searched(X, y, resume=True, **how)
+    assert kept and all(file.stat().st_mtime_ns == at for file, at in kept.items())
+    whole = searched(X, y, **{**how, "work": None})
+    assert np.array_equal(again.coef, whole.coef)
+
+
 @pytest.mark.parametrize(("elimination", "stop_at"), [("halving", 13), ("none", 7)])
 def test_a_search_goes_on_where_it_was_stopped(tmp_path, elimination, stop_at):
     X, y = rows(1500 if elimination == "halving" else 200)
