@@ -8,7 +8,7 @@ same rows); `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a grid in on
 and C); `solve` (any problem that can be written down, with an exact kernel); `ingest` (files and
 arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`, `TrainOptions` (of
 `bigscreen.train.run.train`, the same fit without scikit-learn), `Inline`, `connect` and
-`local_cluster` (where it runs) and `InputError`. They are imported when first used.
+`local_cluster` (where it runs), `InputError` and `TimeOver`. They are imported when first used.
 
 The packages, from the ground up; each imports only itself and those before it:
 
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
     from bigscreen.data.dataset import Dataset
     from bigscreen.data.memory import MemoryDataset
-    from bigscreen.errors import InputError
+    from bigscreen.errors import InputError, TimeOver
     from bigscreen.estimators.classification import SVC, NuSVC
     from bigscreen.estimators.large_scale import NystroemSVC
     from bigscreen.estimators.linear import LinearSVC, LinearSVR
@@ -89,6 +89,7 @@ __all__ = [
     "SVCPathCV",
     "SVR",
     "SolvedPath",
+    "TimeOver",
     "TrainOptions",
     "connect",
     "fit_many",
@@ -121,6 +122,7 @@ _MODULES = {
     "SVCPathCV": "estimators.path",
     "SVR": "estimators.regression",
     "SolvedPath": "model.solved_path",
+    "TimeOver": "errors",
     "TrainOptions": "train.options",
     "connect": "fleet.connecting",
     "fit_many": "estimators.many",

@@ -21,8 +21,11 @@ class NoRows(InputError):
     """A source without any row: next to other sources it is skipped."""
 
 
-class TimeOver(Exception):
-    """The time budget ended before there was a result; the message says what is kept."""
+class TimeOver(InputError):
+    """The time budget ended before there was a result: give more time, or resume.
+
+    What is done until then stays in the work folder, if there is one.
+    """
 
 
 class Paused(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""What edits can change at most, from the rows that they touch alone (maths.md 2.9).
+"""What edits can change at most, from the rows that they touch alone (maths.md 2.8).
 
 The old w is a point of the edited problem, and the old alpha, less that of the rows that leave, is
 one of its dual: P' and D' follow from P, D and the edited rows. Between them lies the new optimum.

@@ -1,4 +1,4 @@
-"""The smallest store that provably has the same optimum (maths.md 2.10)."""
+"""The smallest store that provably has the same optimum (maths.md 2.9)."""
 
 from __future__ import annotations
 

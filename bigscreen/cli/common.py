@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import click
 
@@ -80,7 +80,7 @@ class Commands(click.Group):
             _stop("interrupted", INTERRUPTED)
         except click.ClickException as error:
             _stop(_usage_sentence(error), BAD_INPUT)
-        except (InputError, TimeOver) as error:
+        except InputError as error:
             _stop(reason_of(error), BAD_INPUT)
         except BrokenPipeError:
             # The reader of our output (`| head`) went away: nobody is left to say anything to.
@@ -373,6 +373,44 @@ def check_own(path: str, other: str) -> None:
 def being_made(path: str) -> AbstractContextManager[None]:
     """Hold an output that takes long to make: who comes second hears of it."""
     return held(path, f"another process is making {path}: wait for it, or choose another name")
+
+
+class GridRun(NamedTuple):
+    """How a command that fits a grid runs: what stands already, and where it keeps what is done."""
+
+    is_finished: bool
+    work: str
+    owns_work: bool
+    deadline: float | None
+
+
+def begin_grid(context: click.Context, out: str, values: dict[str, Any]) -> GridRun:
+    """Check the files that a grid's command writes, before any work, and hold its output.
+
+    Parameters
+    ----------
+    values : dict
+        resume, overwrite, plots, page, log, json_file, work, time_budget, and how it computes.
+    """
+    deadline = deadline_of(values["time_budget"])
+    resume, overwrite = values["resume"], values["overwrite"]
+    before = finished(out, resume, overwrite)
+    check_output(out, overwrite or before)
+    page, json_file, plots = values["page"], values["json_file"], values["plots"]
+    check_json(json_file, out)
+    check_page(page, out, *filter(None, [json_file]))
+    check_log(values["log"], out, *filter(None, [json_file, page]))
+    check_fleet(values)
+    if plots is not None:
+        from bigscreen.report.path import check_matplotlib
+
+        check_output(plots, overwrite=True, folder=True)
+        check_matplotlib()
+    work, owns_work = values["work"] or f"{out}.work", values["work"] is None
+    context.with_resource(being_made(out))
+    if not before:
+        check_work(work, owns_work, resume, overwrite)
+    return GridRun(before, work, owns_work, deadline)
 
 
 @contextmanager

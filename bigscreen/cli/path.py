@@ -11,16 +11,10 @@ import click
 
 from bigscreen.cli.common import (
     Number,
-    being_made,
-    check_fleet,
+    begin_grid,
     check_json,
-    check_log,
     check_output,
     check_own,
-    check_page,
-    check_work,
-    deadline_of,
-    finished,
     json_option,
     log_option,
     open_fleet,
@@ -150,19 +144,7 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 @log_option
 @json_option
 @click.pass_context
-def path(
-    context: click.Context,
-    /,
-    store: str,
-    out: str,
-    plots: str | None,
-    resume: bool,
-    overwrite: bool,
-    page: str | None,
-    log: str | None,
-    json_file: str | None,
-    **values: Any,
-) -> None:
+def path(context: click.Context, /, store: str, out: str, **values: Any) -> None:
     """Fit a support vector machine on STORE for every value of a grid, into the one file OUT.
 
     Each fit begins at the one before, and leaves out the rows that provably are decided already:
@@ -189,22 +171,9 @@ def path(
     from bigscreen.train.path import train_path
     from bigscreen.train.path_options import PathOptions
 
-    deadline = deadline_of(values["time_budget"])
-    before = finished(out, resume, overwrite)
-    check_output(out, overwrite or before)
-    check_json(json_file, out)
-    check_page(page, out, *filter(None, [json_file]))
-    check_log(log, out, *filter(None, [json_file, page]))
-    check_fleet(values)
-    if plots is not None:
-        check_output(plots, overwrite=True, folder=True)
-        report_path.check_matplotlib()
-    work, own_work = values["work"] or f"{out}.work", values["work"] is None
-    context.with_resource(being_made(out))
-    if not before:
-        check_work(work, own_work, resume, overwrite)
+    before, work, own_work, deadline = begin_grid(context, out, values)
     dataset = Dataset.open(store)
-    fit = _fit(context, dataset, values, Path(work), resume)
+    fit = _fit(context, dataset, values, Path(work), values["resume"])
     options = PathOptions(
         fit,
         values["nu"] or values["C"] or Grid(log=True).convert("1e-2:1e1:20", None, context),
@@ -221,19 +190,19 @@ def path(
             with (
                 open_fleet(values, deadline) as fleet,
                 report_path.PathBar() as show,
-                Journal(show, "path", out, log) as tell,
+                Journal(show, "path", out, values["log"]) as tell,
             ):
                 solved = train_path(dataset, options, fleet, tell, deadline)
             solved.save(out)
-    if json_file:
-        report.write_result(json_file, "path", solved.record)
+    if values["json_file"]:
+        report.write_result(values["json_file"], "path", solved.record)
     report_path.path_table(solved)
     report.table(f"Path in {out}", report_path.totals(solved))
-    if plots is not None:
-        for file in report_path.save_plots(solved, plots):
+    if values["plots"]:
+        for file in report_path.save_plots(solved, values["plots"]):
             report.note(f"drew {file}")
-    if page:
-        path_page(solved, os.path.basename(out)).write(page)
+    if values["page"]:
+        path_page(solved, os.path.basename(out)).write(values["page"])
     late = deadline is not None and time.monotonic() > deadline
     if solved.missed and late:
         # What the time has cut short is worth going on with.

@@ -7,15 +7,8 @@ from typing import Any
 import click
 
 from bigscreen.cli.common import (
-    being_made,
-    check_json,
-    check_log,
-    check_output,
+    begin_grid,
     check_own,
-    check_page,
-    check_work,
-    deadline_of,
-    finished,
     json_option,
     log_option,
     open_fleet,
@@ -94,8 +87,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     default="halving",
     show_default=True,
     help="How candidates are dropped. halving: the best third goes on to three times the rows, "
-    "and the best one's neighbours to all, a heuristic; safe: all are solved on all rows, and "
-    "dropped only where their gaps prove that they cannot win; none: all are solved on all rows.",
+    "and the best one's neighbours to all, a heuristic; none: all are solved on all rows.",
 )
 @fit_options(OF_EVERY_FIT)
 @click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
@@ -109,19 +101,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
 @log_option
 @json_option
 @click.pass_context
-def tune(
-    context: click.Context,
-    /,
-    store: str,
-    out: str,
-    plots: str | None,
-    resume: bool,
-    overwrite: bool,
-    page: str | None,
-    log: str | None,
-    json_file: str | None,
-    **values: Any,
-) -> None:
+def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None:
     """Search for parameters on STORE, and write the best machine, fitted to all rows, to OUT.
 
     All values of C are solved as paths, each from the one before, over one set of features for
@@ -138,32 +118,18 @@ def tune(
       bigscreen tune train.store best.bsm
       bigscreen tune train.store best.bsm --gamma 2^-8:2^2:11 \\
           --C 1e-2:1e3:10 --landmarks 200,1000
-      bigscreen tune train.store best.bsm --exact --elimination safe \\
-          --C .1,1,10 --gamma .1,1
+      bigscreen tune train.store best.bsm --exact --C .1,1,10 --gamma .1,1
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.model import Model
     from bigscreen.report import certificate, report
     from bigscreen.report import tune as report_tune
     from bigscreen.report.journal import Journal
-    from bigscreen.report.path import check_matplotlib
     from bigscreen.tune.grids import default_gammas
     from bigscreen.tune.options import TuneOptions, unlike_search
     from bigscreen.tune.search import tune as search
 
-    deadline = deadline_of(values["time_budget"])
-    before = finished(out, resume, overwrite)
-    check_output(out, overwrite or before)
-    check_json(json_file, out)
-    check_page(page, out, *filter(None, [json_file]))
-    check_log(log, out, *filter(None, [json_file, page]))
-    if plots is not None:
-        check_output(plots, overwrite=True, folder=True)
-        check_matplotlib()
-    work, own_work = values["work"] or f"{out}.work", values["work"] is None
-    context.with_resource(being_made(out))
-    if not before:
-        check_work(work, own_work, resume, overwrite)
+    before, work, own_work, deadline = begin_grid(context, out, values)
     dataset = Dataset.open(store)
     if values["nu"] is not None and values["C"] is not None:
         raise InputError("a search has a grid of C or of nu; give --C or --nu")
@@ -179,7 +145,7 @@ def tune(
     shared = {name: values[name] for name in OF_EVERY_FIT}
     most = {"landmarks": max(counts or (1,))}
     fit = train_options(
-        context, dataset, {**shared, "problem": problem, **most}, Path(work), resume
+        context, dataset, {**shared, "problem": problem, **most}, Path(work), values["resume"]
     )
     if before:
         model = Model.load(out)
@@ -190,7 +156,7 @@ def tune(
             resumable(context, work, own_work, ("rung-*/*",)),
             open_fleet(values, deadline) as fleet,
             report_tune.TuneReport() as show,
-            Journal(show, "tune", out, log) as tell,
+            Journal(show, "tune", out, values["log"]) as tell,
         ):
             gammas = values["gamma"] or default_gammas(dataset, fleet)
             options = TuneOptions(fit, gammas, grid, counts, values["folds"], values["elimination"])
@@ -198,15 +164,15 @@ def tune(
             model.save(out)
     record = model.provenance["search"]
     fitted = certificate.fit_record(model)
-    if json_file:
-        report.write_result(json_file, "tune", {**fitted, "search": record})
+    if values["json_file"]:
+        report.write_result(values["json_file"], "tune", {**fitted, "search": record})
     report_tune.show(record)
     report.table(f"Search on {store}", report_tune.facts(record))
     certificate.show(fitted, out)
-    if plots is not None:
-        for file in report_tune.save_heat_map(record, plots):
+    if values["plots"]:
+        for file in report_tune.save_heat_map(record, values["plots"]):
             report.note(f"drew {file}")
-    if page:
-        write_page(page, model, out, dataset)
+    if values["page"]:
+        write_page(values["page"], model, out, dataset)
     if own_work:
         shutil.rmtree(work, ignore_errors=True)

@@ -31,8 +31,9 @@ PUBLISHED = {
 """Columns of ``cv_results_``, and what the search's record calls them."""
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class _Search(Classifier):
-    """What the searching classifiers share."""
+    """Parameters that all searching classifiers have, and the search itself."""
 
     # Threads of this process; `Machine` asks.
     scheduler = None
@@ -40,11 +41,19 @@ class _Search(Classifier):
     _exact = True
     _parameter = "C"
 
-    cv: Any
-    gammas: Any
-    kernel: str
-    elimination: str
-    fit_intercept: bool | str
+    cv: int | Sequence[Any] = 5
+    elimination: str = "halving"
+    kernel: str = "rbf"
+    degree: int = 3
+    coef0: float = 0.0
+    class_weight: str | Mapping[Any, float] | None = None
+    fit_intercept: bool | str = True
+    tol: float = 1e-3
+    time_budget: float | None = None
+    random_state: Any = 0
+    memory: int | None = None
+    n_jobs: int | None = None
+    verbose: int = 0
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Search, and fit the best candidate to all rows.
@@ -180,10 +189,9 @@ class NystroemSVCCV(_Search):
         Numbers of landmarks to try, ascending.
     cv : int or list of (rows to fit, rows to hold out), default=5
         Stratified folds, or the row numbers of each.
-    elimination : {"halving", "safe", "none"}, default="halving"
+    elimination : {"halving", "none"}, default="halving"
         "halving": the best third goes on to three times the rows, and the best one's neighbours in
-        the grid to all, a heuristic; "safe": all are solved on all rows, and dropped only where
-        their gaps prove that they cannot win; "none": all are solved on all rows.
+        the grid to all, a heuristic; "none": all candidates are solved on all rows.
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
     degree, coef0, sampling, truncation, class_weight, fit_intercept
         As in `NystroemSVC`.
@@ -221,21 +229,9 @@ class NystroemSVCCV(_Search):
     Cs: Any = (0.01, 0.1, 1.0, 10.0, 100.0)
     _: KW_ONLY
     n_components: int | Sequence[int] = 500
-    cv: int | Sequence[Any] = 5
-    elimination: str = "halving"
-    kernel: str = "rbf"
-    degree: int = 3
-    coef0: float = 0.0
     sampling: str = "uniform"
     truncation: float | None = None
-    class_weight: str | Mapping[Any, float] | None = None
     fit_intercept: bool | str = "penalized"
-    tol: float = 1e-3
-    time_budget: float | None = None
-    random_state: Any = 0
-    memory: int | None = None
-    n_jobs: int | None = None
-    verbose: int = 0
 
     def _more(self) -> dict[str, Any]:
         return {"sampling": self.sampling, "truncation": self.truncation, "landmarks": 1}
@@ -284,20 +280,6 @@ class SVCCV(_Search):
 
     gammas: Any = None
     Cs: Any = (0.01, 0.1, 1.0, 10.0, 100.0)
-    _: KW_ONLY
-    cv: int | Sequence[Any] = 5
-    elimination: str = "halving"
-    kernel: str = "rbf"
-    degree: int = 3
-    coef0: float = 0.0
-    class_weight: str | Mapping[Any, float] | None = None
-    fit_intercept: bool | str = True
-    tol: float = 1e-3
-    time_budget: float | None = None
-    random_state: Any = 0
-    memory: int | None = None
-    n_jobs: int | None = None
-    verbose: int = 0
 
 
 @dataclass(eq=False, repr=False)
@@ -326,20 +308,6 @@ class NuSVCCV(_Search):
 
     gammas: Any = None
     nus: Any = (0.1, 0.2, 0.3, 0.4, 0.5)
-    _: KW_ONLY
-    cv: int | Sequence[Any] = 5
-    elimination: str = "halving"
-    kernel: str = "rbf"
-    degree: int = 3
-    coef0: float = 0.0
-    class_weight: str | Mapping[Any, float] | None = None
-    fit_intercept: bool | str = True
-    tol: float = 1e-3
-    time_budget: float | None = None
-    random_state: Any = 0
-    memory: int | None = None
-    n_jobs: int | None = None
-    verbose: int = 0
 
     def _values(self) -> Any:
         return self.nus

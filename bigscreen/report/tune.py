@@ -110,7 +110,6 @@ def best_rows(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]], in
     most = max(point.get("rows", -1) for point in record["candidates"])
     far = [point for point in record["candidates"] if point.get("rows") == most]
     far.sort(key=lambda point: -point["mean"])
-    bounds = record["elimination"] == "safe"
     names = ["landmarks", "gamma", parameter, record["scoring"], "+-", "gap / P"]
     chosen = [record["best"][name] for name in ("landmarks", "gamma", parameter)]
     rows, best = [], None
@@ -122,9 +121,9 @@ def best_rows(record: Mapping[str, Any]) -> tuple[list[str], list[list[str]], in
             f"{point['std']:.4f}",
             "none" if point["gap"] is None else f"{point['gap']:.1e}",
         ]
-        rows.append(cells + ([f"{point['low']:.4f} and {point['high']:.4f}"] if bounds else []))
+        rows.append(cells)
         best = k if own == chosen else best
-    return names + (["proved between"] if bounds else []), rows, best
+    return names, rows, best
 
 
 def facts(record: Mapping[str, Any]) -> dict[str, str]:
@@ -141,10 +140,6 @@ def facts(record: Mapping[str, Any]) -> dict[str, str]:
         "time": f"search {seconds(record['seconds']['search'])}, with the last fit "
         f"{seconds(record['seconds']['total'])}",
     }
-    if record["elimination"] == "safe":
-        rivals = record["rivals"]
-        left = f"nothing: {rivals} more could not be told from the best"
-        found["proved"] = "no other candidate's optimum scores more" if record["proved"] else left
     if record["late"]:
         found["ended"] = "by the time budget: the best so far"
     return found

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.features import nystrom
-from bigscreen.features.design import Design, row_ranges
+from bigscreen.features.design import Design
 from bigscreen.files.sealed import Arrays
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
@@ -33,10 +33,6 @@ from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import of_rows
 from bigscreen.train.path_stage import exact_stage
 from bigscreen.train.problems import Binary, published
-from bigscreen.tune.judge import told
-
-READ_ROWS = 2048
-"""Rows whose kernel entries are held at once while machines are judged."""
 
 SQUARE = 6
 """Rows for each feature up to which pair steps on products of rows beat Newton steps."""
@@ -68,8 +64,6 @@ class Group:
         self.near = moved(data, self.kernel, False)
         near = self.near
         self.own: Kernel = near.move.kernel(self.kernel) if isinstance(near, Moved) else self.kernel
-        self._kept: NDArray[np.float32] | None = None
-        self._known = np.zeros(0, np.bool_)
         self.whole: Ground | None = None
         """The ground of all rows, where there is room to keep it."""
 
@@ -92,46 +86,6 @@ class Group:
         cutoff = self.options.truncation
         return nystrom.factored(self.own, self.side, nystrom.FULL if cutoff is None else cutoff)
 
-    def keep(self) -> None:
-        """Keep entries between rows and landmarks, from when they are first asked for."""
-        if self._kept is None:
-            self._kept = np.empty((self.data.n_rows, len(self.side)), np.float32)
-            self._known = np.zeros(self.data.n_rows, np.bool_)
-
-    def entries(self, start: int, stop: int, side: Operand) -> NDArray[np.float32]:
-        """Kernel entries of rows, which two calls cut alike, or not at all, with these."""
-        kept, X = self._kept, partial(self.near.X, start, stop)
-        if kept is None:
-            return np.asarray(self.own.block(X(), side))
-        if not self._known[start:stop].all():
-            self.own.block(X(), side, out=kept[start:stop])
-            self._known[start:stop] = True
-        return kept[start:stop]
-
-    def features(
-        self, rows: NDArray[np.int64], factor: FloatArray, fleet: Fleet
-    ) -> NDArray[np.float32]:
-        """float32 features of some rows, from entries that are kept."""
-        design = Design(self.near, self.own, self.side, factor)
-        out = np.empty((len(rows), design.rank), np.float32)
-
-        def chunk(k: int) -> None:
-            for start, stop in self.reads(k):
-                a, b = np.searchsorted(rows, (start, stop))
-                if a < b:
-                    K = self.entries(start, stop, self.side)
-                    design.features_of(K[rows[a:b] - start], out[a:b])
-
-        for _ in fleet.each(chunk, range(self.data.n_chunks)):
-            pass
-        return out
-
-    def reads(self, k: int) -> Iterator[tuple[int, int]]:
-        """The parts in which a chunk of all rows is read."""
-        first, last = self.data.chunk(k)
-        for a, b in row_ranges(last - first, READ_ROWS):
-            yield first + a, first + b
-
     def ground(
         self,
         rows: NDArray[np.int64] | None,
@@ -141,8 +95,6 @@ class Group:
         quick: bool = False,
     ) -> Ground:
         """Some rows, or all, as this group's machines see them; ``quick`` as of a `GramStage`."""
-        if rows is None:
-            self._kept = None  # all rows are judged by their features, or by the matrix
         options = self.options
         constant = options.offset == "constant"
 
@@ -163,12 +115,9 @@ class Group:
         # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
         made_of = self.factor if rows is None else _carried(self.factor)
         factor = made_of.matrix
-        if rows is not None and self._kept is not None:
-            X: Any = self.features(rows, factor, fleet)
-        else:
-            design = made_of.of(Design(self._part(rows), self.own), self.side)
-            data = nystrom.stored_features(design, fleet, None).data
-            X = data.X(0, data.n_rows)
+        design = made_of.of(Design(self._part(rows), self.own), self.side)
+        data = nystrom.stored_features(design, fleet, None).data
+        X = data.X(0, data.n_rows)
         n, width = X.shape
         if not options.coupled and n > SQUARE * width:
             make = ColumnsStage(X, constant, quick=True).beside
@@ -222,10 +171,16 @@ class Ground:
 
 
 class Part(NamedTuple):
-    """The rows that one fold fits: label codes and weights of the ground's rows, 0: held out."""
+    """A fold on the rows of a rung.
+
+    ``y`` and ``weights`` are of all rows of the rung, the weight 0 of rows held out. ``held`` are
+    the numbers of the rows held out, and ``held_weights`` what they count in the score.
+    """
 
     y: NDArray[Any]
     weights: FloatArray
+    held: NDArray[np.int64]
+    held_weights: FloatArray
 
 
 def walked(
@@ -242,7 +197,7 @@ def walked(
     Parameters
     ----------
     before : dict of arrays or None
-        What this made of the same fold on fewer rows, or less closely: where to begin.
+        What this made of the same fold on fewer rows: where to begin.
     data : Rows
         All rows.
 
@@ -251,8 +206,8 @@ def walked(
     steps : list of list of Step
         For every value, those of its machines.
     arrays : dict
-        ``values``, ``alpha`` (values, machines, n), ``coef`` (values, machines, r or n) and
-        ``intercept`` (values, machines), by which the machines score other rows.
+        ``values``, ``coef`` (values, machines, r or n) and ``intercept`` (values, machines), by
+        which the machines score other rows.
     """
     stage = ground.stage()
     grid = np.array(values)
@@ -269,16 +224,15 @@ def walked(
         for k, one in enumerate(binaries)
     ]
     steps, arrays = [], {"values": grid}
-    coefs, intercepts, alphas = [], [], []
+    coefs, intercepts = [], []
     for k in range(len(values)):
         solved = [walk.step(k) for walk in walks]
         made = [_scoring(ground, stage, step, data) for step in solved]
         steps.append(solved)
         coefs.append([coef for coef, _ in made])
         intercepts.append([offset for _, offset in made])
-        alphas.append([step.solved.alpha for step in solved])
     arrays |= {"coef": np.array(coefs), "intercept": np.array(intercepts)}
-    return steps, {**arrays, "alpha": np.array(alphas)}
+    return steps, arrays
 
 
 def rough(ground: Ground, steps: list[list[Step]], tol: float) -> bool:
@@ -324,8 +278,6 @@ class _Start:
     def __call__(self, dual: Dual, value: float) -> tuple[FloatArray, FloatArray | None] | None:
         own = int(np.argmin(np.abs(np.log(self.before["values"] / value))))
         found, k = {name: part[own] for name, part in self.before.items()}, self.machine
-        if "alpha" in found and len(found["alpha"][k]) == len(dual) and found["values"] == value:
-            return found["alpha"][k], None
         if self.ground.X is None or dual.group is not None or not np.any(dual.lin):
             return None
         X, coef = self.ground.X, found["coef"][k]
@@ -336,46 +288,6 @@ class _Start:
         width = ZONE * float(np.mean(np.abs(G[dual.hi > dual.lo])))
         point = np.append(w, offset) if self.ground.constant else w
         return read_off(dual, G, max(width, 1e-12)), point
-
-
-def summed(
-    group: Group,
-    ground: Ground,
-    binaries: list[Binary],
-    machines: list[Arrays],
-    fold: NDArray[np.bool_],
-    chunk: int,
-) -> FloatArray:
-    """The weighted sum of what every machine has `told` of held-out rows, of one chunk of all rows.
-
-    Parameters
-    ----------
-    machines : list of dict of arrays
-        What `walked` made of every fold.
-    fold : bool (folds, n)
-        The rows that each fold holds out.
-    chunk : int
-
-    Returns
-    -------
-    float64 (values, folds)
-    """
-    data, k = group.data, len(binaries)
-    found = np.zeros((len(machines[0]["values"]), len(machines)))
-    columns = []
-    for arrays in machines:
-        flat = arrays["coef"].reshape(-1, arrays["coef"].shape[-1]).T
-        beta = flat if ground.factor is None else ground.factor @ flat
-        columns.append(np.ascontiguousarray(beta, dtype=np.float32))
-    for start, stop in group.reads(chunk):
-        K = group.entries(start, stop, ground.side)
-        y, weights = data.y(start, stop), data.weights(start, stop)
-        for f, arrays in enumerate(machines):
-            held = np.flatnonzero(fold[f, start:stop])
-            scores = K[held] @ columns[f] + arrays["intercept"].reshape(1, -1)
-            scores = scores.reshape(len(held), -1, k)
-            found[:, f] += (weights[held][:, None] * told(scores, y[held])).sum(axis=0)
-    return found
 
 
 def _carried(factor: nystrom.Factor) -> nystrom.Factor:

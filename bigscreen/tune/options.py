@@ -44,11 +44,10 @@ class TuneOptions:
     landmarks : sequence of int or None
         Ascending; None: the exact kernel.
     folds : int or sequence of (rows to fit, rows to hold out)
-    elimination : {"halving", "safe", "none"}
+    elimination : {"halving", "none"}
         "halving": a part of the candidates goes on to `factor` times the rows, until the last are
-        solved on all rows, and then the best one's neighbours in the grid. "safe": all are solved
-        on all rows, ever more closely, and dropped only where their gaps prove that they cannot
-        win.
+        solved on all rows, and then the best one's neighbours in the grid. "none": all candidates
+        are solved on all rows.
     factor : int
         Of halving: one in so many goes on.
     """
@@ -77,13 +76,6 @@ class TuneOptions:
             )
         if not (isinstance(self.factor, (int, np.integer)) and self.factor >= 2):
             raise InputError(f"factor must be a whole number, at least 2, got {self.factor!r}")
-        if self.elimination == "safe" and fit.indefinite:
-            raise InputError(
-                "safe elimination rests on gaps, and a kernel that is not positive semidefinite "
-                "has none; take halving"
-            )
-        if self.elimination == "safe" and not fit.classifies:
-            raise InputError("safe elimination bounds how many labels are told; take halving")
         for name, grid in (("gamma", self.gammas), (self.parameter, self.values)):
             checked_grid(grid, name)
         self._check_landmarks()

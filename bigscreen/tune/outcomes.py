@@ -1,8 +1,7 @@
-"""What is known of candidates: their scores on held-out rows, bounds on them, and the record."""
+"""What is known of candidates: their scores on held-out rows, and the record of a search."""
 
 from __future__ import annotations
 
-import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,49 +10,22 @@ from bigscreen.path.folds import SCORINGS
 from bigscreen.tune.options import Candidate, TuneOptions
 from bigscreen.tune.rules import ELIMINATIONS
 
-TIE = 1e-12
-"""Scores that differ by less are equal: sums of weights are rounded."""
-
 
 class Outcome(NamedTuple):
     """What is known of a candidate's score on held-out rows.
 
-    ``gap`` is the largest relative one of the folds (None: the kernel has none). ``low`` and
-    ``high`` bound the mean score of the exact optimum, where that was looked into.
+    ``gap`` is the largest relative gap of the folds (None: the kernel has none).
     """
 
     scores: list[float]
     rung: int
     rows: int
     gap: float | None
-    low: float | None = None
-    high: float | None = None
 
     @property
     def mean(self) -> float:
         """Over the folds."""
         return float(np.mean(self.scores))
-
-
-def beaten(outcomes: dict[Candidate, Outcome]) -> list[Candidate]:
-    """Those whose exact machine certainly scores less than another's, or as much and comes later.
-
-    Parameters
-    ----------
-    outcomes : dict
-        In the order of the grid, with bounds.
-    """
-    order = list(outcomes)
-    least: list[float] = [one.low for one in outcomes.values()]  # type: ignore[misc]
-    lost = []
-    for k, c in enumerate(order):
-        high = outcomes[c].high
-        assert high is not None
-        before = max(least[:k], default=-math.inf)
-        others = max([before, *least[k + 1 :]])
-        if high < others - TIE or high <= before + TIE:
-            lost.append(c)
-    return lost
 
 
 def worst_of(records: list[dict[str, Any]]) -> dict[str, Any]:
@@ -83,7 +55,6 @@ def recorded(
         if found is not None:
             point |= {**found._asdict(), "mean": found.mean, "std": float(np.std(found.scores))}
         points.append({**point, "dropped": dropped.get(c)})
-    rivals = [c for c in options.candidates if c not in dropped and c != best]
     return {
         "parameter": parameter,
         "elimination": rule,
@@ -99,6 +70,4 @@ def recorded(
         "candidates": points,
         "best": {**named(best), "score": outcomes[best].mean},
         "late": late,
-        "proved": rule == "safe" and not late and not rivals,
-        "rivals": len(rivals),
     }

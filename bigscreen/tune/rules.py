@@ -3,7 +3,6 @@
 ELIMINATIONS = {
     "halving": "a heuristic: the best part of the candidates went on to more rows, and the best "
     "one's neighbours to all",
-    "safe": "candidates were dropped only where gaps prove that they cannot win",
     "none": "every candidate was solved on all rows",
 }
 """How candidates are dropped, and what that is worth."""

@@ -18,24 +18,19 @@ from bigscreen.fit.monitor import Report
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.folds import judged
+from bigscreen.path.folds import SCORINGS, judged
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import settled
 from bigscreen.train.path_options import Fold
 from bigscreen.train.path_stage import LEAST_FLOAT32, room_for
 from bigscreen.train.problems import Binary, published
-from bigscreen.tune.bounds import accuracy, decisions
-from bigscreen.tune.group import Ground, Group, Part, rough, summed, walked
-from bigscreen.tune.judge import score
+from bigscreen.tune.group import Ground, Group, Part, rough, walked
 from bigscreen.tune.kept import KeptParts, Pair, Solved, Unit
 from bigscreen.tune.options import Candidate, TuneOptions
 from bigscreen.tune.outcomes import Outcome, worst_of
 from bigscreen.tune.schedule import FEWEST_ROWS, Rung
 from bigscreen.tune.streamed import streamed
 
-KEPT_SHARE = 0.3
-"""Part of the memory that entries between rows and landmarks may take from rung to rung."""
 FACTOR_SHARE = 0.1
 """Part of the memory that factors of landmarks may take from rung to rung."""
 
@@ -83,9 +78,6 @@ class RungSolver:
         n = data.n_rows
         self.y: NDArray[Any] = data.y(0, n)
         self.weights = np.asarray(data.weights(0, n), dtype=np.float64)
-        self.held_out = np.zeros((len(folds), n), np.bool_)
-        for f, fold in enumerate(folds):
-            self.held_out[f, fold.held] = True
         self.allowed = allowed_memory(options.fit.memory)
         self.room = room_for(data, options.fit, fleet, self.threads.workers)
         self._check_memory()
@@ -93,7 +85,7 @@ class RungSolver:
         self.machines: dict[Unit, Arrays] = {}
         """What the last rung that a group got to made of every fold."""
         self.groups: dict[Pair, Group] = {}
-        self.keeping = self.staying = self.quick = False
+        self.staying = self.quick = False
         self.done = 0.0
 
     @contextmanager
@@ -111,12 +103,9 @@ class RungSolver:
         """Outcomes of the groups' values on the rows of a rung, of some groups after the other."""
         rows = self.data.n_rows if rung.rows is None else len(rung.rows)
         self.groups = {pair: group for pair, group in self.groups.items() if pair in values}
-        # (Those who judge on all rows have read them all by the second rung.)
-        kept = sum(4.0 * self.data.n_rows * (landmarks or np.inf) for landmarks, _ in values)
-        self.keeping = rung.rows is not None and kept <= KEPT_SHARE * self.room
         self.done = 0.0
         parts = [self._fold_part(f, rung) for f in range(len(self.folds))]
-        self.quick = tol >= LEAST_FLOAT32 and self.options.elimination != "safe"
+        self.quick = tol >= LEAST_FLOAT32
         streamed = [pair for pair in values if self._streams(pair, rung)]
         batches = list(self._batches([pair for pair in values if pair not in streamed], rows))
         # Where all groups fit side by side, they stay for the rungs after this.
@@ -139,14 +128,11 @@ class RungSolver:
         """Outcomes of some groups side by side, and what their machines are."""
         if self._streams(batch[0], rung):
             made = self._streamed(r, batch[0], values[batch[0]], tol)
-            scores = self._judged(rung, batch, {}, made)
-            return self._outcomes(r, batch, values, len(parts[0].y), made, scores)
+            return self._outcomes(r, batch, values, len(parts[0].y), made)
         for pair in batch:
             if pair not in self.groups:
                 fit = self.options.fit_of(*pair, float(np.asarray(self.options.values)[-1]))
                 self.groups[pair] = Group(self.data, fit, self.fleet)
-            if self.keeping:
-                self.groups[pair].keep()
         alone = Inline(1)
 
         def ground(pair: Pair, quick: bool) -> Ground:
@@ -191,8 +177,7 @@ class RungSolver:
             again = walks(grounds, [(pair, f) for pair in batch for f in range(len(self.folds))])
             if again:
                 walks({pair: ground(pair, False) for pair in dict(again)}, again)
-        scores = self._judged(rung, batch, grounds, solved)
-        return self._outcomes(r, batch, values, len(parts[0].y), solved, scores)
+        return self._outcomes(r, batch, values, len(parts[0].y), solved)
 
     def _outcomes(
         self,
@@ -201,7 +186,6 @@ class RungSolver:
         values: dict[Pair, list[float]],
         rows: int,
         solved: dict[Unit, Solved],
-        scores: dict[Pair, FloatArray],
     ) -> tuple[dict[Candidate, Outcome], dict[Unit, Arrays]]:
         """What is known of candidates whose folds are solved and judged, and their machines."""
         outcomes = {}
@@ -210,17 +194,14 @@ class RungSolver:
                 records = [solved[pair, f][0][k] for f in range(len(self.folds))]
                 gaps = [record["relative_gap"] for record in records]
                 gap = None if None in gaps else max(gaps)
-                own = scores[pair][k].tolist()
-                ends: list[float | None] = [None, None]
-                if self.options.elimination == "safe":
-                    ends = [float(np.mean([one[e] for one in records])) for e in ("low", "high")]
-                outcomes[Candidate(*pair, value)] = Outcome(own, r, rows, gap, *ends)
+                scores = [record["score"] for record in records]
+                outcomes[Candidate(*pair, value)] = Outcome(scores, r, rows, gap)
         return outcomes, {unit: arrays for unit, (_, arrays) in solved.items()}
 
     def _streams(self, pair: Pair, rung: Rung) -> bool:
         """Whether a group's features of all rows are none of this process's memory."""
         landmarks, n = pair[0], self.data.n_rows
-        if rung.rows is not None or landmarks is None or self.options.elimination == "safe":
+        if rung.rows is not None or landmarks is None:
             return False
         return self.cluster or 4.0 * n * landmarks > self.room
 
@@ -279,65 +260,19 @@ class RungSolver:
             raise OutOfTime
         if ground.quick and rough(ground, steps, tol):
             return None
-        norms = ground.stage().norms if self.options.elimination == "safe" else None
-        records = [self._point(point, unit[1], norms, rung.rows is None) for point in steps]
-        if self.options.elimination != "safe":
-            del arrays["alpha"]
+        records = [self._point(point, part) for point in steps]
         self.kept.write(r, unit, values, records, arrays)
         return records, arrays
 
-    def _point(
-        self, steps: list[Step], f: int, norms: FloatArray | None, whole: bool
-    ) -> dict[str, Any]:
-        """What is known of a point: its gap; on all rows its score, and bounds on that."""
+    def _point(self, steps: list[Step], part: Part) -> dict[str, Any]:
+        """The gap of a fold's point, and its score on those rows of the rung that are held out."""
         gaps = [step.record["relative_gap"] for step in steps]
-        record: dict[str, Any] = {"relative_gap": None if None in gaps else max(gaps)}
-        if not whole:
-            return record
-        held = self.folds[f].held
-        y, weights = self.y[held], self.weights[held]
+        # Several machines are compared in the scale that the model has them in.
         scale = [published(step.problem, step.multiplier, self.data) for step in steps]
-        scores = np.stack([a * s.decision[held] for a, s in zip(scale, steps, strict=True)], axis=1)
-        if not self.options.fit.classifies:
-            return {**record, "score": judged("R2", y, scores, weights)}
-        record["score"] = accuracy(y, scores, scores, weights)[0]
-        if norms is not None:
-            ends = [decisions(step, norms) for step in steps]
-            lower, upper = (np.stack([end[e][held] for end in ends], axis=1) for e in (0, 1))
-            record["low"], record["high"] = accuracy(y, lower, upper, weights)
-        return record
-
-    def _judged(
-        self,
-        rung: Rung,
-        batch: list[Pair],
-        grounds: dict[Pair, Ground],
-        solved: dict[Unit, Solved],
-    ) -> dict[Pair, FloatArray]:
-        """Scores of every group's values on every fold's held-out rows: float64 (values, folds)."""
-        folds = range(len(self.folds))
-        if rung.rows is None:
-            return {
-                pair: np.array([[one["score"] for one in solved[pair, f][0]] for f in folds]).T
-                for pair in batch
-            }
-
-        def chunk(item: tuple[Pair, int]) -> FloatArray:
-            pair, k = item
-            self._watch()
-            machines = [solved[pair, f][1] for f in folds]
-            given = self.groups[pair], grounds[pair], self.binaries, machines, self.held_out
-            return summed(*given, k)
-
-        items = [(pair, k) for pair in batch for k in range(self.data.n_chunks)]
-        found: dict[Pair, FloatArray] = {}
-        for (pair, _), part in zip(items, self.threads.each(chunk, items), strict=True):
-            found[pair] = found[pair] + part if pair in found else part
-        held = [(self.y[fold.held], self.weights[fold.held]) for fold in self.folds]
-        return {
-            pair: np.stack([score(sums[:, f], *held[f]) for f in folds], axis=1)
-            for pair, sums in found.items()
-        }
+        scores = [a * s.decision[part.held] for a, s in zip(scale, steps, strict=True)]
+        given = part.y[part.held], np.stack(scores, axis=1), part.held_weights
+        score = judged(SCORINGS[self.options.fit.problem], *given)
+        return {"relative_gap": None if None in gaps else max(gaps), "score": score}
 
     def _fold_part(self, f: int, rung: Rung) -> Part:
         """The rows of a rung as a fold fits them: each weighs what it does among all rows.
@@ -345,10 +280,12 @@ class RungSolver:
         Many of the best C stay the best as rows are added; with the weight of all rows on a part of
         them smaller ones do (on ijcnn1 and a9a).
         """
-        weights = self.folds[f].weights
+        fold = self.folds[f]
         if rung.rows is None:
-            return Part(self.y, weights)
-        return Part(self.y[rung.rows], weights[rung.rows])
+            return Part(self.y, fold.weights, fold.held, self.weights[fold.held])
+        held = np.flatnonzero(np.isin(rung.rows, fold.held))
+        weights = self.weights[rung.rows[held]]
+        return Part(self.y[rung.rows], fold.weights[rung.rows], held, weights)
 
     # -- memory and time ---------------------------------------------------------------------------
     def _bytes(self, pair: Pair, rows: int) -> float:
@@ -373,17 +310,14 @@ class RungSolver:
     def _check_memory(self) -> None:
         """Refuse what is to be in memory and does not fit: a part of the rows, or all of them."""
         most = self.options.candidates[-1].landmarks
-        safe = self.options.elimination == "safe"
         if most is None:
             return
-        rows = self.data.n_rows if safe else min(self.data.n_rows, FEWEST_ROWS)
+        rows = min(self.data.n_rows, FEWEST_ROWS)
         if 4.0 * rows * most > self.room:
             raise InputError(
-                f"the features of {'all' if safe else rows} rows take {in_units(4.0 * rows * most)}"
-                f" and of the memory allowed, {in_units(self.allowed)}, "
-                f"{in_units(max(self.room, 0))} are left for them; use fewer landmarks, "
-                + ("halving, " if safe else "")
-                + "or allow more memory"
+                f"the features of {rows} rows take {in_units(4.0 * rows * most)} and of the memory "
+                f"allowed, {in_units(self.allowed)}, {in_units(max(self.room, 0))} are left for "
+                "them; use fewer landmarks, or allow more memory"
             )
 
     def _watch(self) -> None:

@@ -16,7 +16,7 @@ FEWEST_ROWS = 400
 LAST = 4
 """Candidates that reach all rows, at least."""
 OF_EACH = 5
-"""Rows of every label that a fold fits at least, where it has so many."""
+"""Rows of every label that a fold fits at least, and holds out at least, if it has as many."""
 
 
 class Rung(NamedTuple):
@@ -30,6 +30,7 @@ def rungs(
     candidates: int,
     factor: int,
     strata: NDArray[Any],
+    weights: FloatArray,
     folds: list[Fold],
     seed: int,
     held: float = math.inf,
@@ -41,6 +42,8 @@ def rungs(
     candidates, factor : int
     strata : int array (n,)
         Label codes.
+    weights : float64 (n,)
+        Of all rows, those that a fold holds out included.
     folds : list of Fold
     seed : int
     held : float
@@ -53,7 +56,7 @@ def rungs(
     order = _ranks(strata, seed)
     found = []
     for left in range(most, 0, -1):
-        rows = _rows(order, min(factor**-left, held / n), strata, folds)
+        rows = _rows(order, min(factor**-left, held / n), strata, weights, folds)
         found.append(Rung(rows, math.ceil(candidates / factor ** (most - left))))
     return [*found, Rung(None, math.ceil(candidates / factor**most))]
 
@@ -69,13 +72,18 @@ def _ranks(strata: NDArray[Any], seed: int) -> FloatArray:
 
 
 def _rows(
-    place: FloatArray, part: float, strata: NDArray[Any], folds: list[Fold]
+    place: FloatArray,
+    part: float,
+    strata: NDArray[Any],
+    weights: FloatArray,
+    folds: list[Fold],
 ) -> NDArray[np.int64]:
-    """The rows of the lowest places, and a few more of labels that a fold would hardly fit."""
+    """The rows of the lowest places, and a few more of labels that a fold hardly has."""
     chosen = place <= part
     for fold in folds:
-        fitted = fold.weights > 0
-        for code in np.unique(strata[fitted]):
-            own = np.flatnonzero(fitted & (strata == code))
-            chosen[own[np.argsort(place[own], kind="stable")[:OF_EACH]]] = True
+        held = fold.held[weights[fold.held] > 0]
+        for rows in (np.flatnonzero(fold.weights > 0), held):
+            for code in np.unique(strata[rows]):
+                own = rows[strata[rows] == code]
+                chosen[own[np.argsort(place[own], kind="stable")[:OF_EACH]]] = True
     return np.flatnonzero(chosen)

@@ -23,16 +23,12 @@ from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
 from bigscreen.tune.kept import Pair
 from bigscreen.tune.options import Candidate, TuneOptions
-from bigscreen.tune.outcomes import Outcome, beaten, recorded
+from bigscreen.tune.outcomes import Outcome, recorded
 from bigscreen.tune.rung import OutOfTime, RungSolver
 from bigscreen.tune.schedule import Rung, rungs
 
 ROUGH = 3e-2
 """Relative gap of points on a part of the rows, unless more is allowed."""
-CLOSER = 0.1
-"""What safe elimination multiplies the gap with, from round to round."""
-CLOSEST = 1e-12
-"""Relative gap at which it gives up, at last: float64 sums show little less."""
 SEARCH_SHARE = 0.75
 """Part of a time budget that is for the search."""
 
@@ -115,11 +111,6 @@ class Search:
         fit = options.fit_of(*most)
         check_rows(data, fit.problem, fit.classifies)
         self.binaries = problems(data, fit)
-        if options.elimination == "safe" and len(self.binaries) > 1 and fit.problem == "nu-svc":
-            raise InputError(
-                "safe elimination bounds scores, and those of several nu-svc machines are compared "
-                "after a division by margins that it does not bound; take halving"
-            )
         y: NDArray[Any] = data.y(0, data.n_rows)
         self.strata = y if fit.classifies else np.zeros(data.n_rows, np.int8)
         weights = np.asarray(data.weights(0, data.n_rows), dtype=np.float64)
@@ -150,19 +141,19 @@ class Search:
         TimeOver
             If the time ends before any candidate is judged.
         """
-        rule = self.options.elimination
         late = False
         try:
-            if rule == "halving":
+            if self.options.elimination == "halving":
                 self._halve()
-            elif rule == "safe":
-                self._narrow()
             else:
                 self._rung(0, Rung(None, len(self.candidates)), self.candidates, self._tol)
         except OutOfTime:
             late = True
         if not self.outcomes:
-            raise TimeOver("the time budget ended before any candidate was judged")
+            raise TimeOver(
+                "the time budget ended before any candidate was judged; give more time, or a "
+                "smaller grid"
+            )
         self.spent = time.monotonic() - self.began
         return recorded(
             self.options,
@@ -191,7 +182,8 @@ class Search:
         options, alive = self.options, self.candidates
         most = self.candidates[-1].landmarks
         held = math.inf if most is None else self.solver.room / (4.0 * most)
-        plan = rungs(len(alive), options.factor, self.strata, self.folds, options.fit.seed, held)
+        of_rows = self.strata, self.solver.weights, self.folds
+        plan = rungs(len(alive), options.factor, *of_rows, options.fit.seed, held)
         for r, rung in enumerate(plan):
             last = rung.rows is None
             self._rung(r, rung, alive, self._tol if last else max(self._tol, ROUGH))
@@ -201,7 +193,10 @@ class Search:
             means = {c: np.nan_to_num(self.outcomes[c].mean, nan=-np.inf) for c in alive}
             order = sorted(alive, key=lambda c: (-means[c], place[c]))
             keep = set(order[: plan[r + 1].candidates])
-            self._drop(r, [c for c in alive if c not in keep], "halving")
+            for c in alive:
+                if c not in keep:
+                    self.dropped[c] = "halving"
+            self.stages[r]["dropped"] = len(alive) - len(keep)
             alive = [c for c in alive if c in keep]
         self._climb(len(plan))
 
@@ -223,25 +218,6 @@ class Search:
                 self.dropped.pop(c, None)
             self._rung(r, Rung(None, len(near)), near, self._tol)
             r += 1
-
-    def _narrow(self) -> None:
-        """Safe elimination: solve ever more closely until one is left that provably wins."""
-        alive, tol, r, last = self.candidates, self._tol, 0, math.inf
-        while True:
-            self._rung(r, Rung(None, len(alive)), alive, tol)
-            widest = max(self.outcomes[c].gap or 0.0 for c in alive)
-            lost = beaten({c: self.outcomes[c] for c in alive})
-            self._drop(r, lost, "safe")
-            alive = [c for c in alive if c not in lost]
-            # Where rounding lets the gaps shrink no further, no later round could decide.
-            if len(alive) == 1 or tol < CLOSEST or widest > 0.9 * last:
-                return
-            tol, r, last = CLOSER * tol, r + 1, widest
-
-    def _drop(self, r: int, lost: list[Candidate], rule: str) -> None:
-        for c in lost:
-            self.dropped[c] = rule
-            self.stages[r]["dropped"] += 1
 
     # -- one rung ----------------------------------------------------------------------------------
     def _rung(self, r: int, rung: Rung, alive: list[Candidate], tol: float) -> None:

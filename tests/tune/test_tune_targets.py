@@ -5,7 +5,6 @@ import json
 import numpy as np
 import pytest
 from cli_world import bigscreen, succeed
-from sklearn.metrics import r2_score
 from sklearn.model_selection import cross_val_score
 from sklearn.svm import SVR
 from test_tune import small_room
@@ -16,7 +15,6 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.path.folds import best_of
 from bigscreen.train.options import TrainOptions
-from bigscreen.tune.judge import score, told
 from bigscreen.tune.options import TuneOptions
 from bigscreen.tune.search import tune
 
@@ -74,20 +72,6 @@ def test_halving_judges_parts_of_the_rows_alike(intercept):
     assert record["stages"][0]["best"] == pytest.approx(whole["score"], abs=0.1)
     again = searched(X, y, "halving", threads=2, **how)
     assert scores(again) == scores(halved) and np.array_equal(again.coef, halved.coef)
-
-
-def test_sums_over_blocks_make_the_score():
-    rng = np.random.default_rng(0)
-    y, values, weights = rng.normal(size=90), rng.normal(size=(90, 4, 1)), rng.random(90)
-    blocks = [slice(0, 40), slice(40, 41), slice(41, 90)]
-    sums = sum(weights[rows] @ told(values[rows], y[rows]) for rows in blocks)
-    wanted = [r2_score(y, values[:, k, 0], sample_weight=weights) for k in range(4)]
-    np.testing.assert_allclose(score(sums, y, weights), wanted)
-    codes, machines = rng.integers(0, 3, 90), rng.normal(size=(90, 4, 3))
-    shares = score(weights @ told(machines, codes), codes, weights)
-    right = np.argmax(machines, axis=2) == codes[:, None]
-    np.testing.assert_allclose(shares, np.average(right, axis=0, weights=weights))
-    assert score(np.ones(2), np.ones(5), np.ones(5)).tolist() == [0, 0]
 
 
 def test_features_that_do_not_fit_in_memory(monkeypatch):
