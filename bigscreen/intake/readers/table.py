@@ -47,7 +47,7 @@ from bigscreen.intake.readers.columns import (
 )
 from bigscreen.intake.readers.decimals import check_decimal, plainly, written_plainly
 from bigscreen.intake.readers.delimited import DelimitedReader
-from bigscreen.intake.readers.text import Fields, Layout, exact_number, first_fields
+from bigscreen.intake.readers.text import LOOK_BYTES, Fields, Layout, exact_number, first_fields
 
 if TYPE_CHECKING:
     import _csv
@@ -130,7 +130,7 @@ class TableReader(DelimitedReader):
         fields: Fields | None = None
         if like is None or layout.n_blank or (names and names[0] == "Unnamed: 0"):
             with Source(path) as source:
-                fields = first_fields(source, layout)
+                fields = first_fields(source, layout, LOOK_BYTES)
         asked_for = asked_kinds(path, names, count, categorical, dates, hashed)
         index = index_columns(names, None, partial(_is_whole, fields), layout.n_blank)
         index = [f for f in index if f not in asked_for]
@@ -141,18 +141,28 @@ class TableReader(DelimitedReader):
         texts_label = False
         if fields is not None and chosen.label is not None:
             texts_label = as_numbers(_texts(fields, chosen.label)) is None
-        kinds: dict[int, Kind] = {}
-        blank = set()
-        for j, f in enumerate(chosen.features):
-            kind = asked_for.get(f)
-            if kind is None and fields is not None:
-                kind = _found_kind(fields, f, missing)
-            if kind == BLANK:
-                blank.add(j)
-            elif kind is not None:
-                kinds[j] = kind
+        kinds, blank = _found_kinds(fields, chosen, asked_for, missing)
+        if blank:  # a longer look
+            with Source(path) as source:
+                fields = first_fields(source, layout)
+            kinds, blank = _found_kinds(fields, chosen, asked_for, missing)
         super().__init__(path, layout, chosen, Typed.learnt(kinds), missing, texts_label)
         self.blank = blank
+
+
+def _found_kinds(
+    fields: Fields | None, chosen: TableColumns, asked_for: Mapping[int, Kind], missing: Missing
+) -> tuple[dict[int, Kind], set[int]]:
+    """Return the columns of X that hold anything but numbers, and those that hold nothing."""
+    kinds: dict[int, Kind] = {}
+    for j, f in enumerate(chosen.features):
+        kind = asked_for.get(f)
+        if kind is None and fields is not None:
+            kind = _found_kind(fields, f, missing)
+        if kind is not None:
+            kinds[j] = kind
+    blank = {j for j, kind in kinds.items() if kind == BLANK}
+    return {j: kind for j, kind in kinds.items() if j not in blank}, blank
 
 
 def _is_whole(fields: Fields | None, f: int) -> bool:
