@@ -11,10 +11,21 @@ from numpy.typing import ArrayLike
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.path.folds import checked_grid
+from bigscreen.train.kernel import gamma_scale
 from bigscreen.train.options import FREE, KERNELS, TrainOptions
 from bigscreen.train.records import unlike
-from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
+
+ELIMINATIONS = {
+    "halving": "a heuristic: the best part of the candidates went on to more rows, and the best "
+    "one's neighbours to all",
+    "none": "every candidate was solved on all rows",
+}
+"""How candidates are dropped, and what that is worth."""
+
+SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
+"""The problems that can be searched, and the parameter of their paths."""
 
 UNSEEN = (*FREE, "C", "nu", "gamma", "landmarks")
 """Options of a fit on which no search depends: it has its own, or they change no result."""
@@ -26,6 +37,23 @@ class Candidate(NamedTuple):
     landmarks: int | None
     gamma: float
     value: float
+
+
+class Outcome(NamedTuple):
+    """What is known of a candidate's score on held-out rows.
+
+    ``gap`` is the largest relative gap of the folds (None: the kernel has none).
+    """
+
+    scores: list[float]
+    rung: int
+    rows: int
+    gap: float | None
+
+    @property
+    def mean(self) -> float:
+        """Over the folds."""
+        return float(np.mean(self.scores))
 
 
 @dataclass(frozen=True)
@@ -137,6 +165,12 @@ class TuneOptions:
         counts = None if self.landmarks is None else [int(m) for m in self.landmarks]
         how = {"elimination": self.elimination, "factor": int(self.factor)}
         return {**fit, **own, "counts": counts, "folds": folds, **how}
+
+
+def default_gammas(data: Rows, fleet: Fleet) -> list[float]:
+    """Nine values of gamma by factors of two around scikit-learn's "scale", for a search."""
+    scale = gamma_scale(data, fleet)
+    return [float(scale * factor) for factor in 2.0 ** np.arange(-4, 5)]
 
 
 def unlike_search(

@@ -301,7 +301,7 @@ def test_time_that_runs_out_leaves_the_best_so_far(monkeypatch):
 
     # Memory for one gamma at a time: the first is judged before the second begins.
     single = "bigscreen.tune.rung.RungSolver._batches"
-    monkeypatch.setattr(single, lambda self, pairs, rows: [[pair] for pair in pairs])
+    monkeypatch.setattr(single, lambda self, task, pairs: [[pair] for pair in pairs])
     record = searched(
         X, y, landmarks=[20], intercept="penalized", time_budget=2.5, report=slow,
         gammas=np.geomspace(0.01, 100, 60), values=[1.0],
