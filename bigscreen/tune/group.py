@@ -33,16 +33,7 @@ from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import of_rows
 from bigscreen.train.path_stage import exact_stage
 from bigscreen.train.problems import Binary
-
-SQUARE = 6
-"""Rows for each feature up to which pair steps on products of rows beat Newton steps."""
-
-PROBED, ROUGHEST = 64, 0.01
-"""Rows whose scores are computed again in float64 after a quick walk, and how far they may have
-been off, as a part of the mean."""
-
-ZONE = 0.05
-"""Width of the zone in which a start's alpha is between its bounds, as part of the mean |G|."""
+from bigscreen.tune.options import SearchTuning
 
 
 class Group:
@@ -55,10 +46,13 @@ class Group:
     options : TrainOptions
         Of any of the group's candidates.
     fleet : Fleet
+    tuning : SearchTuning
     """
 
-    def __init__(self, data: Rows, options: TrainOptions, fleet: Fleet) -> None:
-        self.data, self.options = data, options
+    def __init__(
+        self, data: Rows, options: TrainOptions, fleet: Fleet, tuning: SearchTuning
+    ) -> None:
+        self.data, self.options, self.tuning = data, options, tuning
         self.kernel = chosen_kernel(data, options, fleet)
         # Where float32 holds what the kernel sees of the rows.
         self.near = moved(data, self.kernel, False)
@@ -88,7 +82,7 @@ class Group:
     ) -> Ground:
         """Some rows, or all, as this group's machines see them; ``quick`` as of a `GramStage`."""
         options = self.options
-        constant = options.offset == "constant"
+        constant, start_band = options.offset == "constant", self.tuning.start_band
 
         def exact(design: Design) -> tuple[Callable[[], Stage], bool, bool]:
             first, _ = exact_stage(design, constant, room, options, fleet, _silent, quick)
@@ -101,18 +95,18 @@ class Group:
             return first.afresh, False, False
 
         if options.exact:
-            return Ground(*exact(Design(self._part(rows), self.own)), None, constant)
+            return Ground(*exact(Design(self._part(rows), self.own)), None, constant, start_band)
         # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
         made_of = self.factor if rows is None else _carried(self.factor)
         design = made_of.of(Design(self._part(rows), self.own), self.side)
         data = nystrom.stored_features(design, fleet, None).data
         X = data.X(0, data.n_rows)
         n, width = X.shape
-        if not options.coupled and n > SQUARE * width:
+        if not options.coupled and n > self.tuning.max_product_rows_per_feature * width:
             make = ColumnsStage(X, constant, quick=True).beside
-            return Ground(make, True, False, X, constant)
+            return Ground(make, True, False, X, constant, start_band)
         features = MemoryDataset(X, np.zeros(n, np.int64), self._labels)
-        return Ground(*exact(Design(features, Linear())), X, constant)
+        return Ground(*exact(Design(features, Linear())), X, constant, start_band)
 
     def _part(self, rows: NDArray[np.int64] | None) -> Rows:
         data, n = self.near, self.data.n_rows
@@ -143,6 +137,8 @@ class Ground:
         Features; None: the exact kernel.
     constant : bool
         Whether a 1 is appended to every phi.
+    start_band : float
+        See `SearchTuning`.
     """
 
     stage: Callable[[], Stage]
@@ -150,6 +146,7 @@ class Ground:
     quick: bool
     X: Any
     constant: bool
+    start_band: float
 
 
 class Part(NamedTuple):
@@ -208,7 +205,7 @@ def solve_path(
     return steps, {"values": grid, "coef": np.array(coefs), "intercept": np.array(intercepts)}
 
 
-def rough(ground: Ground, steps: list[list[Step]], tol: float) -> bool:
+def rough(ground: Ground, steps: list[list[Step]], tol: float, tuning: SearchTuning) -> bool:
     """Whether a walk is to be done again with float64 entries: what rounding hid is in the way.
 
     A point is not solved to a relative gap, or scores that are computed again are others.
@@ -217,9 +214,12 @@ def rough(ground: Ground, steps: list[list[Step]], tol: float) -> bool:
     assert isinstance(stage, GramStage)
     for step in (step for point in steps for step in point):
         values = step.solved.scores.values
-        rows = np.linspace(0, len(values) - 1, min(PROBED, len(values))).astype(np.int64)
+        rows = np.linspace(0, len(values) - 1, min(tuning.probed_rows, len(values))).astype(
+            np.int64
+        )
         off = stage.gram.scores(step.dual.sign * step.solved.alpha, rows) - values[rows]
-        if not settled(step.record, tol) or np.max(np.abs(off)) > ROUGHEST * np.mean(abs(values)):
+        allowed = tuning.max_probe_error * np.mean(abs(values))
+        if not settled(step.record, tol) or np.max(np.abs(off)) > allowed:
             return True
     return False
 
@@ -246,7 +246,7 @@ def _start(
     w = np.concatenate([np.zeros(X.shape[1] - len(coef)), coef])
     # (float32 columns times float64 numbers would be made float64 first.)
     G = dual.lin - dual.sign * (X @ w.astype(np.float32) + offset)
-    width = ZONE * float(np.mean(np.abs(G[dual.hi > dual.lo])))
+    width = ground.start_band * float(np.mean(np.abs(G[dual.hi > dual.lo])))
     point = np.append(w, offset) if ground.constant else w
     return read_off(dual, G, max(width, 1e-12)), point
 

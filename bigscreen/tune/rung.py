@@ -28,11 +28,8 @@ from bigscreen.train.problems import Binary, published
 from bigscreen.tune.group import Ground, Group, Part, rough, solve_path
 from bigscreen.tune.kept import KeptParts, Pair, Solved, Unit, worst_of
 from bigscreen.tune.options import Candidate, Outcome, TuneOptions
-from bigscreen.tune.schedule import FEWEST_ROWS, Rung
+from bigscreen.tune.schedule import Rung
 from bigscreen.tune.streamed import streamed
-
-FACTOR_SHARE = 0.1
-"""Part of the memory that factors of landmarks may take from rung to rung."""
 
 
 class OutOfTime(Exception):
@@ -145,7 +142,7 @@ class RungSolver:
         for pair in pairs:
             if pair not in self.groups:
                 fit = self.options.fit_of(*pair, float(np.asarray(self.options.values)[-1]))
-                self.groups[pair] = Group(self.data, fit, self.fleet)
+                self.groups[pair] = Group(self.data, fit, self.fleet, self.options.tuning)
         with Inline(1) as single:
             fleet = self.threads if len(pairs) == 1 else single
 
@@ -238,7 +235,7 @@ class RungSolver:
         steps, arrays = solve_path(ground, self.binaries, part, values, settings, before)
         if settings.late and not all(settled(s.record, tol) for point in steps for s in point):
             raise OutOfTime
-        if ground.quick and rough(ground, steps, tol):
+        if ground.quick and rough(ground, steps, tol, self.options.tuning):
             return None
         records = [self._point(point, part) for point in steps]
         self.kept.write(task.r, unit, values, records, arrays)
@@ -291,7 +288,7 @@ class RungSolver:
         most = self.options.candidates[-1].landmarks
         if most is None:
             return
-        rows = min(self.data.n_rows, FEWEST_ROWS)
+        rows = min(self.data.n_rows, self.options.tuning.min_rows)
         if 4.0 * rows * most > self.room:
             raise InputError(
                 f"the features of {rows} rows take {in_units(4.0 * rows * most)} and of the memory "
@@ -309,5 +306,5 @@ class RungSolver:
             factor = vars(self.groups[pair]).get("factor")
             if factor is not None:
                 taken = len(self.groups) * factor.matrix.nbytes
-                if taken > FACTOR_SHARE * self.room:
+                if taken > self.options.tuning.max_factor_fraction * self.room:
                     del self.groups[pair].factor

@@ -26,11 +26,6 @@ from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, TuneOptions
 from bigscreen.tune.rung import OutOfTime, RungSolver
 from bigscreen.tune.schedule import Rung, rungs
 
-ROUGH = 3e-2
-"""Relative gap of points on a part of the rows, unless more is allowed."""
-SEARCH_SHARE = 0.75
-"""Part of a time budget that is for the search."""
-
 
 def tune(
     data: Rows,
@@ -99,7 +94,7 @@ class Search:
         self.end = deadline
         until = None
         if deadline is not None:
-            until = self.began + SEARCH_SHARE * max(0.0, deadline - self.began)
+            until = self.began + options.tuning.search_fraction * max(0.0, deadline - self.began)
         self.candidates = options.candidates
         most = self.candidates[-1]
         if most.landmarks is not None and most.landmarks > data.n_rows:
@@ -205,10 +200,12 @@ class Search:
         most = self.candidates[-1].landmarks
         held = math.inf if most is None else self.solver.room / (4.0 * most)
         of_rows = self.strata, self.solver.weights, self.folds
-        plan = rungs(len(alive), options.factor, *of_rows, options.fit.seed, held)
+        plan = rungs(len(alive), options.factor, *of_rows, options.fit.seed, held, options.tuning)
         for r, rung in enumerate(plan):
             last = rung.rows is None
-            self._rung(r, rung, alive, self._tol if last else max(self._tol, ROUGH))
+            self._rung(
+                r, rung, alive, self._tol if last else max(self._tol, options.tuning.rough_gap)
+            )
             if last:
                 break
             place = {c: k for k, c in enumerate(alive)}
