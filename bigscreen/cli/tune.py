@@ -20,7 +20,6 @@ from bigscreen.cli.options import fit_options, train_options
 from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
-from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
 
 OF_EVERY_FIT = (
     *("kernel", "degree", "coef0", "exact", "sampling", "truncation", "seed", "class_weight"),
@@ -83,7 +82,7 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
 )
 @click.option(
     "--elimination",
-    type=click.Choice(list(ELIMINATIONS)),
+    type=click.Choice(["halving", "none"]),
     default="halving",
     show_default=True,
     help="How candidates are dropped. halving: the best third goes on to three times the rows, "
@@ -125,8 +124,7 @@ def tune(context: click.Context, /, store: str, out: str, **values: Any) -> None
     from bigscreen.report import certificate, report
     from bigscreen.report import tune as report_tune
     from bigscreen.report.journal import Journal
-    from bigscreen.tune.grids import default_gammas
-    from bigscreen.tune.options import TuneOptions, unlike_search
+    from bigscreen.tune.options import SEARCHED, TuneOptions, default_gammas, unlike_search
     from bigscreen.tune.search import tune as search
 
     before, work, own_work, deadline = begin_grid(context, out, values)

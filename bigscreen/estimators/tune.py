@@ -17,8 +17,7 @@ from bigscreen.estimators.path import judging_folds
 from bigscreen.model.model import Model
 from bigscreen.report.tune import TuneReport
 from bigscreen.train.options import TrainOptions
-from bigscreen.tune.grids import default_gammas
-from bigscreen.tune.options import TuneOptions
+from bigscreen.tune.options import TuneOptions, default_gammas
 from bigscreen.tune.search import tune
 
 PUBLISHED = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,17 +32,8 @@ from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import of_rows
 from bigscreen.train.path_stage import exact_stage
-from bigscreen.train.problems import Binary, published
-
-SQUARE = 6
-"""Rows for each feature up to which pair steps on products of rows beat Newton steps."""
-
-PROBED, ROUGHEST = 64, 0.01
-"""Rows whose scores are computed again in float64 after a quick walk, and how far they may have
-been off, as a part of the mean."""
-
-ZONE = 0.05
-"""Width of the zone in which a start's alpha is between its bounds, as part of the mean |G|."""
+from bigscreen.train.problems import Binary
+from bigscreen.tune.options import SearchTuning
 
 
 class Group:
@@ -55,23 +46,18 @@ class Group:
     options : TrainOptions
         Of any of the group's candidates.
     fleet : Fleet
+    tuning : SearchTuning
     """
 
-    def __init__(self, data: Rows, options: TrainOptions, fleet: Fleet) -> None:
-        self.data, self.options = data, options
+    def __init__(
+        self, data: Rows, options: TrainOptions, fleet: Fleet, tuning: SearchTuning
+    ) -> None:
+        self.data, self.options, self.tuning = data, options, tuning
         self.kernel = chosen_kernel(data, options, fleet)
         # Where float32 holds what the kernel sees of the rows.
         self.near = moved(data, self.kernel, False)
         near = self.near
         self.own: Kernel = near.move.kernel(self.kernel) if isinstance(near, Moved) else self.kernel
-        self.whole: Ground | None = None
-        """The ground of all rows, where there is room to keep it."""
-
-    @property
-    def key(self) -> tuple[int | None, float]:
-        """Landmarks (None: the exact kernel) and gamma."""
-        options = self.options
-        return None if options.exact else options.landmarks, float(options.gamma)
 
     @cached_property
     def side(self) -> Operand:
@@ -96,7 +82,7 @@ class Group:
     ) -> Ground:
         """Some rows, or all, as this group's machines see them; ``quick`` as of a `GramStage`."""
         options = self.options
-        constant = options.offset == "constant"
+        constant, start_band = options.offset == "constant", self.tuning.start_band
 
         def exact(design: Design) -> tuple[Callable[[], Stage], bool, bool]:
             first, _ = exact_stage(design, constant, room, options, fleet, _silent, quick)
@@ -109,22 +95,18 @@ class Group:
             return first.afresh, False, False
 
         if options.exact:
-            data = self._part(rows)
-            made = exact(Design(data, self.own))
-            return Ground(*made, None, Operand(data.X(0, data.n_rows)), None, constant)
+            return Ground(*exact(Design(self._part(rows), self.own)), None, constant, start_band)
         # A part of the rows is judged roughly anyway: by directions that float32 columns carry.
         made_of = self.factor if rows is None else _carried(self.factor)
-        factor = made_of.matrix
         design = made_of.of(Design(self._part(rows), self.own), self.side)
         data = nystrom.stored_features(design, fleet, None).data
         X = data.X(0, data.n_rows)
         n, width = X.shape
-        if not options.coupled and n > SQUARE * width:
+        if not options.coupled and n > self.tuning.max_product_rows_per_feature * width:
             make = ColumnsStage(X, constant, quick=True).beside
-            return Ground(make, True, False, X, self.side, factor, constant)
+            return Ground(make, True, False, X, constant, start_band)
         features = MemoryDataset(X, np.zeros(n, np.int64), self._labels)
-        made = exact(Design(features, Linear()))
-        return Ground(*made, X, self.side, factor, constant)
+        return Ground(*exact(Design(features, Linear())), X, constant, start_band)
 
     def _part(self, rows: NDArray[np.int64] | None) -> Rows:
         data, n = self.near, self.data.n_rows
@@ -153,21 +135,18 @@ class Ground:
         Whether stages are quick ones, which may be too rough for a walk (`rough`).
     X : float32 (n, r) or None
         Features; None: the exact kernel.
-    side : Operand
-        What machines score other rows by: the landmarks, or these rows.
-    factor : float64 (m, r) or None
-        ``T`` of the features.
     constant : bool
         Whether a 1 is appended to every phi.
+    start_band : float
+        See `SearchTuning`.
     """
 
     stage: Callable[[], Stage]
     parallel: bool
     quick: bool
     X: Any
-    side: Operand
-    factor: FloatArray | None
     constant: bool
+    start_band: float
 
 
 class Part(NamedTuple):
@@ -183,59 +162,50 @@ class Part(NamedTuple):
     held_weights: FloatArray
 
 
-def walked(
+def solve_path(
     ground: Ground,
     binaries: list[Binary],
     part: Part,
     values: list[float],
     settings: PathSettings,
     before: Arrays | None,
-    data: Rows,
 ) -> tuple[list[list[Step]], Arrays]:
-    """Solve some values of a fold, the smallest first.
+    """Solve a fold's path over some values, the smallest first.
 
     Parameters
     ----------
     before : dict of arrays or None
-        What this made of the same fold on fewer rows: where to begin.
-    data : Rows
-        All rows.
+        What this function made of the same fold on fewer rows: where the path begins.
 
     Returns
     -------
     steps : list of list of Step
-        For every value, those of its machines.
+        For every value, the steps of its machines.
     arrays : dict
-        ``values``, ``coef`` (values, machines, r or n) and ``intercept`` (values, machines), by
-        which the machines score other rows.
+        ``values``, ``coef`` (values, machines, r) and ``intercept`` (values, machines) of machines
+        over features: where a path on more rows begins. Of an exact kernel nothing.
     """
     stage = ground.stage()
     grid = np.array(values)
-    walks = [
-        Walk(
-            stage,
-            of_rows(one.problem, part.y, part.weights),
-            part.y,
-            part.weights,
-            grid,
-            settings,
-            None if before is None else _Start(ground, before, k),
-        )
-        for k, one in enumerate(binaries)
-    ]
-    steps, arrays = [], {"values": grid}
+    walks = []
+    for k, one in enumerate(binaries):
+        problem = of_rows(one.problem, part.y, part.weights)
+        start = None if before is None else partial(_start, ground, before, k)
+        walks.append(Walk(stage, problem, part.y, part.weights, grid, settings, start))
+    steps: list[list[Step]] = []
     coefs, intercepts = [], []
     for k in range(len(values)):
-        solved = [walk.step(k) for walk in walks]
-        made = [_scoring(ground, stage, step, data) for step in solved]
-        steps.append(solved)
-        coefs.append([coef for coef, _ in made])
-        intercepts.append([offset for _, offset in made])
-    arrays |= {"coef": np.array(coefs), "intercept": np.array(intercepts)}
-    return steps, arrays
+        steps.append([walk.step(k) for walk in walks])
+        if ground.X is not None:
+            made = [_scoring(ground.X, stage, step) for step in steps[-1]]
+            coefs.append([coef for coef, _ in made])
+            intercepts.append([offset for _, offset in made])
+    if ground.X is None:
+        return steps, {}
+    return steps, {"values": grid, "coef": np.array(coefs), "intercept": np.array(intercepts)}
 
 
-def rough(ground: Ground, steps: list[list[Step]], tol: float) -> bool:
+def rough(ground: Ground, steps: list[list[Step]], tol: float, tuning: SearchTuning) -> bool:
     """Whether a walk is to be done again with float64 entries: what rounding hid is in the way.
 
     A point is not solved to a relative gap, or scores that are computed again are others.
@@ -244,50 +214,41 @@ def rough(ground: Ground, steps: list[list[Step]], tol: float) -> bool:
     assert isinstance(stage, GramStage)
     for step in (step for point in steps for step in point):
         values = step.solved.scores.values
-        rows = np.linspace(0, len(values) - 1, min(PROBED, len(values))).astype(np.int64)
+        rows = np.linspace(0, len(values) - 1, min(tuning.probed_rows, len(values))).astype(
+            np.int64
+        )
         off = stage.gram.scores(step.dual.sign * step.solved.alpha, rows) - values[rows]
-        if not settled(step.record, tol) or np.max(np.abs(off)) > ROUGHEST * np.mean(abs(values)):
+        allowed = tuning.max_probe_error * np.mean(abs(values))
+        if not settled(step.record, tol) or np.max(np.abs(off)) > allowed:
             return True
     return False
 
 
-def _scoring(ground: Ground, stage: Stage, step: Step, data: Rows) -> tuple[FloatArray, float]:
-    """Coefficients by which a machine scores features, or the kernel with the rows; its offset."""
+def _scoring(X: Any, stage: Stage, step: Step) -> tuple[FloatArray, float]:
+    """Coefficients by which a machine scores features; the offset."""
     made = stage.machine(step.dual, step.solved)
     coef = np.asarray(made["coef"])
     if "support" in made:
-        if ground.X is None:
-            dense = np.zeros(len(step.dual))
-            dense[made["support"]] = coef
-            coef = dense
-        else:
-            coef = np.asarray(coef @ ground.X[made["support"]], dtype=np.float64)
-    # Several machines are compared in the scale that the model has them in.
-    scale = published(step.problem, step.multiplier, data)
-    return scale * coef, scale * (made["constant"] + step.offset)
+        coef = np.asarray(coef @ X[made["support"]], dtype=np.float64)
+    return coef, float(made["constant"] + step.offset)
 
 
-@dataclass(frozen=True)
-class _Start:
-    """Where the first value of a walk begins: at that value of the walk before, or the nearest."""
-
-    ground: Ground
-    before: Arrays
-    machine: int
-
-    def __call__(self, dual: Dual, value: float) -> tuple[FloatArray, FloatArray | None] | None:
-        own = int(np.argmin(np.abs(np.log(self.before["values"] / value))))
-        found, k = {name: part[own] for name, part in self.before.items()}, self.machine
-        if self.ground.X is None or dual.group is not None or not np.any(dual.lin):
-            return None
-        X, coef = self.ground.X, found["coef"][k]
-        # Directions that fewer rows did without come first.
-        w, offset = np.concatenate([np.zeros(X.shape[1] - len(coef)), coef]), found["intercept"][k]
-        # (float32 columns times float64 numbers would be made float64 first.)
-        G = dual.lin - dual.sign * (X @ w.astype(np.float32) + offset)
-        width = ZONE * float(np.mean(np.abs(G[dual.hi > dual.lo])))
-        point = np.append(w, offset) if self.ground.constant else w
-        return read_off(dual, G, max(width, 1e-12)), point
+def _start(
+    ground: Ground, before: Arrays, machine: int, dual: Dual, value: float
+) -> tuple[FloatArray, FloatArray | None] | None:
+    """Where the first value of a path begins: at the nearest value of the path on fewer rows."""
+    X = ground.X
+    if not before or X is None or dual.group is not None or not np.any(dual.lin):
+        return None
+    k = int(np.argmin(np.abs(np.log(before["values"] / value))))
+    coef, offset = before["coef"][k][machine], before["intercept"][k][machine]
+    # Directions that fewer rows did without come first.
+    w = np.concatenate([np.zeros(X.shape[1] - len(coef)), coef])
+    # (float32 columns times float64 numbers would be made float64 first.)
+    G = dual.lin - dual.sign * (X @ w.astype(np.float32) + offset)
+    width = ground.start_band * float(np.mean(np.abs(G[dual.hi > dual.lo])))
+    point = np.append(w, offset) if ground.constant else w
+    return read_off(dual, G, max(width, 1e-12)), point
 
 
 def _carried(factor: nystrom.Factor) -> nystrom.Factor:

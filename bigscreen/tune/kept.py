@@ -72,3 +72,9 @@ class KeptParts:
         (landmarks, gamma), f = unit
         name = f"{landmarks or 'exact'}-{gamma!r}-fold-{f}"
         return f"{self._of}/{r}/{name}", work / f"rung-{r}" / f"{name}.kept"
+
+
+def worst_of(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The largest relative gap of points' records, None where one has none."""
+    gaps = [one["relative_gap"] for one in records]
+    return {"relative_gap": None if None in gaps else max(gaps)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,13 +11,66 @@ from numpy.typing import ArrayLike
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.path.folds import checked_grid
+from bigscreen.train.kernel import gamma_scale
 from bigscreen.train.options import FREE, KERNELS, TrainOptions
 from bigscreen.train.records import unlike
-from bigscreen.tune.rules import ELIMINATIONS, SEARCHED
+
+ELIMINATIONS = {
+    "halving": "a heuristic: the best part of the candidates went on to more rows, and the best "
+    "one's neighbours to all",
+    "none": "every candidate was solved on all rows",
+}
+"""How candidates are dropped, and what that is worth."""
+
+SEARCHED = {"c-svc": "C", "nu-svc": "nu", "svr": "C"}
+"""The problems that can be searched, and the parameter of their paths."""
 
 UNSEEN = (*FREE, "C", "nu", "gamma", "landmarks")
 """Options of a fit on which no search depends: it has its own, or they change no result."""
+
+
+@dataclass(frozen=True)
+class SearchTuning:
+    """Sizes and shares that a search works with.
+
+    Parameters
+    ----------
+    search_fraction : float
+        Part of a time budget that is for the search; the rest is for the last fit.
+    rough_gap : float
+        Relative gap of points on a part of the rows, unless the fit's is larger.
+    min_rows : int
+        Rows of the first rung, at least.
+    min_finalists : int
+        Candidates that reach all rows, at least.
+    min_label_rows : int
+        Rows of every label that a fold fits at least, and holds out at least, if it has as many.
+    max_factor_fraction : float
+        Part of the memory that factors of landmarks may take from rung to rung.
+    max_product_rows_per_feature : int
+        Solve by pair steps on products of rows up to as many rows for each feature, of more by
+        Newton steps on the features.
+    probed_rows : int
+        Rows whose scores are computed again in float64 after a path over float32 entries.
+    max_probe_error : float
+        Solve that path again with float64 entries if a score was off by a larger part of the mean.
+    start_band : float
+        Width of the smoothing band in which a start's alpha is between its bounds, as part of the
+        mean distance from the hinge point.
+    """
+
+    search_fraction: float = 0.75
+    rough_gap: float = 3e-2
+    min_rows: int = 400
+    min_finalists: int = 4
+    min_label_rows: int = 5
+    max_factor_fraction: float = 0.1
+    max_product_rows_per_feature: int = 6
+    probed_rows: int = 64
+    max_probe_error: float = 0.01
+    start_band: float = 0.05
 
 
 class Candidate(NamedTuple):
@@ -26,6 +79,23 @@ class Candidate(NamedTuple):
     landmarks: int | None
     gamma: float
     value: float
+
+
+class Outcome(NamedTuple):
+    """What is known of a candidate's score on held-out rows.
+
+    ``gap`` is the largest relative gap of the folds (None: the kernel has none).
+    """
+
+    scores: list[float]
+    rung: int
+    rows: int
+    gap: float | None
+
+    @property
+    def mean(self) -> float:
+        """Over the folds."""
+        return float(np.mean(self.scores))
 
 
 @dataclass(frozen=True)
@@ -50,6 +120,7 @@ class TuneOptions:
         are solved on all rows.
     factor : int
         Of halving: one in so many goes on.
+    tuning : SearchTuning
     """
 
     fit: TrainOptions
@@ -59,6 +130,7 @@ class TuneOptions:
     folds: int | Sequence[Any] = 5
     elimination: str = "halving"
     factor: int = 3
+    tuning: SearchTuning = SearchTuning()
 
     def __post_init__(self) -> None:
         fit = self.fit
@@ -136,7 +208,14 @@ class TuneOptions:
         own = {name: np.asarray(grid, float).tolist() for name, grid in grids.items()}
         counts = None if self.landmarks is None else [int(m) for m in self.landmarks]
         how = {"elimination": self.elimination, "factor": int(self.factor)}
+        how |= {"tuning": asdict(self.tuning)}
         return {**fit, **own, "counts": counts, "folds": folds, **how}
+
+
+def default_gammas(data: Rows, fleet: Fleet) -> list[float]:
+    """Nine values of gamma by factors of two around scikit-learn's "scale", for a search."""
+    scale = gamma_scale(data, fleet)
+    return [float(scale * factor) for factor in 2.0 ** np.arange(-4, 5)]
 
 
 def unlike_search(

@@ -6,7 +6,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,19 +25,34 @@ from bigscreen.problems.point import settled
 from bigscreen.train.path_options import Fold
 from bigscreen.train.path_stage import LEAST_FLOAT32, room_for
 from bigscreen.train.problems import Binary, published
-from bigscreen.tune.group import Ground, Group, Part, rough, walked
-from bigscreen.tune.kept import KeptParts, Pair, Solved, Unit
-from bigscreen.tune.options import Candidate, TuneOptions
-from bigscreen.tune.outcomes import Outcome, worst_of
-from bigscreen.tune.schedule import FEWEST_ROWS, Rung
+from bigscreen.tune.group import Ground, Group, Part, rough, solve_path
+from bigscreen.tune.kept import KeptParts, Pair, Solved, Unit, worst_of
+from bigscreen.tune.options import Candidate, Outcome, TuneOptions
+from bigscreen.tune.schedule import Rung
 from bigscreen.tune.streamed import streamed
-
-FACTOR_SHARE = 0.1
-"""Part of the memory that factors of landmarks may take from rung to rung."""
 
 
 class OutOfTime(Exception):
     """The search's part of the time budget is spent."""
+
+
+class RungTask(NamedTuple):
+    """What is to be solved on the rows of a rung (None: all), and to which relative gap.
+
+    ``quick``: with float32 entries, as far as they prove the gap.
+    """
+
+    r: int
+    rows: NDArray[np.int64] | None
+    folds: list[Part]
+    values: dict[Pair, list[float]]
+    tol: float
+    quick: bool
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the rung, those that folds hold out included."""
+        return len(self.folds[0].y)
 
 
 class RungSolver:
@@ -85,7 +101,6 @@ class RungSolver:
         self.machines: dict[Unit, Arrays] = {}
         """What the last rung that a group got to made of every fold."""
         self.groups: dict[Pair, Group] = {}
-        self.staying = self.quick = False
         self.done = 0.0
 
     @contextmanager
@@ -100,103 +115,72 @@ class RungSolver:
     def solved(
         self, r: int, rung: Rung, values: dict[Pair, list[float]], tol: float
     ) -> Iterator[dict[Candidate, Outcome]]:
-        """Outcomes of the groups' values on the rows of a rung, of some groups after the other."""
-        rows = self.data.n_rows if rung.rows is None else len(rung.rows)
+        """Yield the outcomes of the groups' values on the rows of a rung, some groups at a time."""
         self.groups = {pair: group for pair, group in self.groups.items() if pair in values}
         self.done = 0.0
-        parts = [self._fold_part(f, rung) for f in range(len(self.folds))]
-        self.quick = tol >= LEAST_FLOAT32
+        folds = [self._fold_part(fold, rung) for fold in self.folds]
+        task = RungTask(r, rung.rows, folds, values, tol, tol >= LEAST_FLOAT32)
         streamed = [pair for pair in values if self._streams(pair, rung)]
-        batches = list(self._batches([pair for pair in values if pair not in streamed], rows))
-        # Where all groups fit side by side, they stay for the rungs after this.
-        self.staying = rung.rows is None and len(batches) == 1 and not streamed
-        batches += [[pair] for pair in streamed]
-        for batch in batches:
-            outcomes, machines = self._solved(r, rung, batch, values, parts, tol)
-            self.machines |= machines
-            yield outcomes
+        for batch in self._batches(task, [pair for pair in values if pair not in streamed]):
+            units = [(pair, f) for pair in batch for f in range(len(self.folds))]
+            yield self._outcomes(task, batch, self._solve(task, units))
+        for pair in streamed:
+            yield self._outcomes(task, [pair], self._stream(task, pair))
 
-    def _solved(
-        self,
-        r: int,
-        rung: Rung,
-        batch: list[Pair],
-        values: dict[Pair, list[float]],
-        parts: list[Part],
-        tol: float,
-    ) -> tuple[dict[Candidate, Outcome], dict[Unit, Arrays]]:
-        """Outcomes of some groups side by side, and what their machines are."""
-        if self._streams(batch[0], rung):
-            made = self._streamed(r, batch[0], values[batch[0]], tol)
-            return self._outcomes(r, batch, values, len(parts[0].y), made)
-        for pair in batch:
+    def _solve(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
+        """Solve the folds of some groups whose stages fit in memory side by side."""
+        solved = self._walked(task, units)
+        rough = [unit for unit in units if unit not in solved]
+        if rough:
+            # (The stages of float32 entries have gone when the float64 entries take their place.)
+            solved |= self._walked(task._replace(quick=False), rough)
+        return solved
+
+    def _walked(self, task: RungTask, units: list[Unit]) -> dict[Unit, Solved]:
+        """Make the stages of some groups and walk their paths; without those that are too rough."""
+        pairs = list(dict.fromkeys(pair for pair, _ in units))
+        for pair in pairs:
             if pair not in self.groups:
                 fit = self.options.fit_of(*pair, float(np.asarray(self.options.values)[-1]))
-                self.groups[pair] = Group(self.data, fit, self.fleet)
-        alone = Inline(1)
+                self.groups[pair] = Group(self.data, fit, self.fleet, self.options.tuning)
+        with Inline(1) as single:
+            fleet = self.threads if len(pairs) == 1 else single
 
-        def ground(pair: Pair, quick: bool) -> Ground:
-            self._watch()
-            threads, fleet = (1, self.threads) if len(batch) == 1 else (self.threads.workers, alone)
-            # (What is done again has the quick ones beside it.)
-            room = self.room / len(batch) * (1.0 if quick == self.quick else 0.5)
-            return self.groups[pair].ground(rung.rows, fleet, room, threads, quick)
+            def ground(pair: Pair) -> Ground:
+                self._watch()
+                given = self.room / len(pairs), self.threads.workers, task.quick
+                return self.groups[pair].ground(task.rows, fleet, *given)
 
-        def first(pair: Pair) -> Ground:
-            kept = self.groups[pair].whole if rung.rows is None else None
-            return ground(pair, self.quick) if kept is None else kept
-
-        with alone:
-            grounds = dict(zip(batch, self.threads.each(first, batch), strict=True))
-            for pair in batch:
-                self.groups[pair].whole = grounds[pair] if self.staying else None
-            if len(self.groups) * _factor_bytes(self.groups[batch[0]]) > FACTOR_SHARE * self.room:
-                for pair in batch:
-                    del self.groups[pair].__dict__["factor"]
-
-            def walks(grounds: dict[Pair, Ground], units: list[Unit]) -> list[Unit]:
-                """Walk; the units that are to be walked again."""
-
-                def walk(unit: Unit) -> Solved | None:
-                    pair, f = unit
-                    return self._walk(r, rung, grounds[pair], parts[f], unit, values[pair], tol)
-
-                parallel = all(one.parallel for one in grounds.values())
-                done = self.threads.each(walk, units) if parallel else map(walk, units)
-                again = []
-                for unit, one in zip(units, done, strict=True):
-                    if one is None:
-                        again.append(unit)
-                        continue
+            grounds = dict(zip(pairs, self.threads.each(ground, pairs), strict=True))
+            self._drop_factors(pairs)
+            walk = partial(self._walk, task, grounds)
+            parallel = all(one.parallel for one in grounds.values())
+            made = self.threads.each(walk, units) if parallel else map(walk, units)
+            solved = {}
+            for unit, one in zip(units, made, strict=True):
+                if one is not None:
                     solved[unit] = one
-                    self.done += 1
-                    self.report({"event": "part", "done": self.done, "rung": r, **worst_of(one[0])})
-                return again
+                    self._report_part(task, one)
+        return solved
 
-            solved: dict[Unit, Solved] = {}
-            again = walks(grounds, [(pair, f) for pair in batch for f in range(len(self.folds))])
-            if again:
-                walks({pair: ground(pair, False) for pair in dict(again)}, again)
-        return self._outcomes(r, batch, values, len(parts[0].y), solved)
+    def _report_part(self, task: RungTask, solved: Solved) -> None:
+        self.done += 1
+        worst = worst_of(solved[0])
+        self.report({"event": "part", "done": self.done, "rung": task.r, **worst})
 
     def _outcomes(
-        self,
-        r: int,
-        batch: list[Pair],
-        values: dict[Pair, list[float]],
-        rows: int,
-        solved: dict[Unit, Solved],
-    ) -> tuple[dict[Candidate, Outcome], dict[Unit, Arrays]]:
-        """What is known of candidates whose folds are solved and judged, and their machines."""
+        self, task: RungTask, batch: list[Pair], solved: dict[Unit, Solved]
+    ) -> dict[Candidate, Outcome]:
+        """What is known of candidates whose folds are solved; the next rung starts from these."""
+        self.machines |= {unit: arrays for unit, (_, arrays) in solved.items()}
         outcomes = {}
         for pair in batch:
-            for k, value in enumerate(values[pair]):
+            for k, value in enumerate(task.values[pair]):
                 records = [solved[pair, f][0][k] for f in range(len(self.folds))]
-                gaps = [record["relative_gap"] for record in records]
-                gap = None if None in gaps else max(gaps)
                 scores = [record["score"] for record in records]
-                outcomes[Candidate(*pair, value)] = Outcome(scores, r, rows, gap)
-        return outcomes, {unit: arrays for unit, (_, arrays) in solved.items()}
+                found = Outcome(scores, task.r, task.n_rows, worst_of(records)["relative_gap"])
+                outcomes[Candidate(*pair, value)] = found
+        return outcomes
 
     def _streams(self, pair: Pair, rung: Rung) -> bool:
         """Whether a group's features of all rows are none of this process's memory."""
@@ -205,8 +189,9 @@ class RungSolver:
             return False
         return self.cluster or 4.0 * n * landmarks > self.room
 
-    def _streamed(self, r: int, pair: Pair, values: list[float], tol: float) -> dict[Unit, Solved]:
-        """Every fold's points, all over the same passes: from a run before this, or solved."""
+    def _stream(self, task: RungTask, pair: Pair) -> dict[Unit, Solved]:
+        """Solve a group's folds over the same passes, or take them from a run before this one."""
+        r, values = task.r, task.values[pair]
         units = [(pair, f) for f in range(len(self.folds))]
         kept = [self.kept.read(r, unit, values) for unit in units]
         found = [one for one in kept if one is not None]
@@ -215,7 +200,7 @@ class RungSolver:
             work = self.options.fit.work
             fit = replace(
                 self.options.fit_of(*pair, values[-1]),
-                tol=tol,
+                tol=task.tol,
                 work=None if work is None else work / "features",
                 resume=False,
                 time_budget=None,
@@ -230,38 +215,30 @@ class RungSolver:
                 raise OutOfTime
             for unit, one in zip(units, found, strict=True):
                 self.kept.write(r, unit, values, *one)
-        for records, _ in found:
-            self.done += 1
-            self.report({"event": "part", "done": self.done, "rung": r, **worst_of(records)})
+        for one in found:
+            self._report_part(task, one)
         return dict(zip(units, found, strict=True))
 
-    def _walk(
-        self,
-        r: int,
-        rung: Rung,
-        ground: Ground,
-        part: Part,
-        unit: Unit,
-        values: list[float],
-        tol: float,
-    ) -> Solved | None:
-        """Records of a fold's points, and their machines: from a run before this, or solved.
+    def _walk(self, task: RungTask, grounds: dict[Pair, Ground], unit: Unit) -> Solved | None:
+        """Solve a fold's path and judge its points, or take them from a run before this one.
 
-        None where a quick ground was too rough.
+        None if the entries of a quick stage were too rough.
         """
-        kept = self.kept.read(r, unit, values)
+        (pair, f), tol = unit, task.tol
+        ground, part, values = grounds[pair], task.folds[f], task.values[pair]
+        kept = self.kept.read(task.r, unit, values)
         if kept is not None:
             return kept
         self._watch()
         settings = PathSettings(tol, (), True, True, False, self.until)
         before = self.machines.get(unit)
-        steps, arrays = walked(ground, self.binaries, part, values, settings, before, self.data)
+        steps, arrays = solve_path(ground, self.binaries, part, values, settings, before)
         if settings.late and not all(settled(s.record, tol) for point in steps for s in point):
             raise OutOfTime
-        if ground.quick and rough(ground, steps, tol):
+        if ground.quick and rough(ground, steps, tol, self.options.tuning):
             return None
         records = [self._point(point, part) for point in steps]
-        self.kept.write(r, unit, values, records, arrays)
+        self.kept.write(task.r, unit, values, records, arrays)
         return records, arrays
 
     def _point(self, steps: list[Step], part: Part) -> dict[str, Any]:
@@ -274,13 +251,12 @@ class RungSolver:
         score = judged(SCORINGS[self.options.fit.problem], *given)
         return {"relative_gap": None if None in gaps else max(gaps), "score": score}
 
-    def _fold_part(self, f: int, rung: Rung) -> Part:
+    def _fold_part(self, fold: Fold, rung: Rung) -> Part:
         """The rows of a rung as a fold fits them: each weighs what it does among all rows.
 
         Many of the best C stay the best as rows are added; with the weight of all rows on a part of
         them smaller ones do (on ijcnn1 and a9a).
         """
-        fold = self.folds[f]
         if rung.rows is None:
             return Part(self.y, fold.weights, fold.held, self.weights[fold.held])
         held = np.flatnonzero(np.isin(rung.rows, fold.held))
@@ -288,19 +264,19 @@ class RungSolver:
         return Part(self.y[rung.rows], fold.weights[rung.rows], held, weights)
 
     # -- memory and time ---------------------------------------------------------------------------
-    def _bytes(self, pair: Pair, rows: int) -> float:
-        """What a group of candidates needs for so many rows."""
-        landmarks = pair[0]
+    def _bytes(self, task: RungTask, pair: Pair) -> float:
+        """Bytes that a group of candidates needs for the rows of a rung."""
+        landmarks, rows = pair[0], task.n_rows
         if landmarks is None or self.options.fit_of(*pair, 1e-3).coupled:
-            matrix = 4.0 if self.quick and self.options.fit.problem != "nu-svc" else 8.0
+            matrix = 4.0 if task.quick and self.options.fit.problem != "nu-svc" else 8.0
             return matrix * rows * rows + 4.0 * rows * (landmarks or 0)
         return 4.0 * rows * landmarks + 24.0 * landmarks**2
 
-    def _batches(self, pairs: list[Pair], rows: int) -> Iterator[list[Pair]]:
+    def _batches(self, task: RungTask, pairs: list[Pair]) -> Iterator[list[Pair]]:
         """Groups that fit in memory side by side, at least one."""
         batch: list[Pair] = []
         for pair in pairs:
-            if batch and sum(self._bytes(one, rows) for one in [*batch, pair]) > 0.5 * self.room:
+            if batch and sum(self._bytes(task, one) for one in [*batch, pair]) > 0.5 * self.room:
                 yield batch
                 batch = []
             batch.append(pair)
@@ -312,7 +288,7 @@ class RungSolver:
         most = self.options.candidates[-1].landmarks
         if most is None:
             return
-        rows = min(self.data.n_rows, FEWEST_ROWS)
+        rows = min(self.data.n_rows, self.options.tuning.min_rows)
         if 4.0 * rows * most > self.room:
             raise InputError(
                 f"the features of {rows} rows take {in_units(4.0 * rows * most)} and of the memory "
@@ -324,7 +300,11 @@ class RungSolver:
         if self.until is not None and time.monotonic() > self.until:
             raise OutOfTime
 
-
-def _factor_bytes(group: Group) -> float:
-    factor = group.__dict__.get("factor")
-    return 0.0 if factor is None else factor.matrix.nbytes
+    def _drop_factors(self, pairs: list[Pair]) -> None:
+        """Drop the landmarks' factors of some groups, where those of all would take too much."""
+        for pair in pairs:
+            factor = vars(self.groups[pair]).get("factor")
+            if factor is not None:
+                taken = len(self.groups) * factor.matrix.nbytes
+                if taken > self.options.tuning.max_factor_fraction * self.room:
+                    del self.groups[pair].factor

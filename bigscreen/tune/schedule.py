@@ -10,13 +10,7 @@ from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.train.path_options import Fold
-
-FEWEST_ROWS = 400
-"""Rows of the first rung, at least."""
-LAST = 4
-"""Candidates that reach all rows, at least."""
-OF_EACH = 5
-"""Rows of every label that a fold fits at least, and holds out at least, if it has as many."""
+from bigscreen.tune.options import SearchTuning
 
 
 class Rung(NamedTuple):
@@ -34,6 +28,7 @@ def rungs(
     folds: list[Fold],
     seed: int,
     held: float = math.inf,
+    tuning: SearchTuning | None = None,
 ) -> list[Rung]:
     """The rungs of successive halving (Jamieson and Talwalkar 2016), each on a part of the next.
 
@@ -48,15 +43,19 @@ def rungs(
     seed : int
     held : float
         Rows that memory holds: a part of the rows has no more (but for few of rare labels).
+    tuning : SearchTuning or None
     """
+    tuning = tuning or SearchTuning()
     n = len(strata)
-    by_candidates = math.floor(math.log(max(1.0, candidates / LAST), factor) + 1e-9)
-    by_rows = math.floor(math.log(max(1.0, n / FEWEST_ROWS), factor) + 1e-9)
+    by_candidates = math.floor(math.log(max(1.0, candidates / tuning.min_finalists), factor) + 1e-9)
+    by_rows = math.floor(math.log(max(1.0, n / tuning.min_rows), factor) + 1e-9)
     most = max(0, min(by_candidates, by_rows))
     order = _ranks(strata, seed)
     found = []
     for left in range(most, 0, -1):
-        rows = _rows(order, min(factor**-left, held / n), strata, weights, folds)
+        rows = _rows(
+            order, min(factor**-left, held / n), strata, weights, folds, tuning.min_label_rows
+        )
         found.append(Rung(rows, math.ceil(candidates / factor ** (most - left))))
     return [*found, Rung(None, math.ceil(candidates / factor**most))]
 
@@ -77,6 +76,7 @@ def _rows(
     strata: NDArray[Any],
     weights: FloatArray,
     folds: list[Fold],
+    min_label_rows: int,
 ) -> NDArray[np.int64]:
     """The rows of the lowest places, and a few more of labels that a fold hardly has."""
     chosen = place <= part
@@ -85,5 +85,5 @@ def _rows(
         for rows in (np.flatnonzero(fold.weights > 0), held):
             for code in np.unique(strata[rows]):
                 own = rows[strata[rows] == code]
-                chosen[own[np.argsort(place[own], kind="stable")[:OF_EACH]]] = True
+                chosen[own[np.argsort(place[own], kind="stable")[:min_label_rows]]] = True
     return np.flatnonzero(chosen)

@@ -17,20 +17,14 @@ from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
-from bigscreen.path.folds import best_of
+from bigscreen.path.folds import SCORINGS, best_of
 from bigscreen.train.path_options import PathOptions, make_folds
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
 from bigscreen.tune.kept import Pair
-from bigscreen.tune.options import Candidate, TuneOptions
-from bigscreen.tune.outcomes import Outcome, recorded
+from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, TuneOptions
 from bigscreen.tune.rung import OutOfTime, RungSolver
 from bigscreen.tune.schedule import Rung, rungs
-
-ROUGH = 3e-2
-"""Relative gap of points on a part of the rows, unless more is allowed."""
-SEARCH_SHARE = 0.75
-"""Part of a time budget that is for the search."""
 
 
 def tune(
@@ -100,7 +94,7 @@ class Search:
         self.end = deadline
         until = None
         if deadline is not None:
-            until = self.began + SEARCH_SHARE * max(0.0, deadline - self.began)
+            until = self.began + options.tuning.search_fraction * max(0.0, deadline - self.began)
         self.candidates = options.candidates
         most = self.candidates[-1]
         if most.landmarks is not None and most.landmarks > data.n_rows:
@@ -155,15 +149,38 @@ class Search:
                 "smaller grid"
             )
         self.spent = time.monotonic() - self.began
-        return recorded(
-            self.options,
-            self.outcomes,
-            self.dropped,
-            self.stages,
-            len(self.folds),
-            self._best(),
-            late,
-        )
+        return self._record(late)
+
+    def _record(self, late: bool) -> dict[str, Any]:
+        """The record of the search, JSON-able."""
+        best = self._best()
+        parameter, rule = self.options.parameter, self.options.elimination
+
+        def named(c: Candidate) -> dict[str, Any]:
+            return {"landmarks": c.landmarks, "gamma": c.gamma, parameter: c.value}
+
+        points = []
+        for c in self.options.candidates:
+            found, point = self.outcomes.get(c), named(c)
+            if found is not None:
+                point |= {**found._asdict(), "mean": found.mean, "std": float(np.std(found.scores))}
+            points.append({**point, "dropped": self.dropped.get(c)})
+        return {
+            "parameter": parameter,
+            "elimination": rule,
+            "rule": ELIMINATIONS[rule],
+            "folds": len(self.folds),
+            "scoring": SCORINGS[self.options.fit.problem],
+            "grid": {
+                "landmarks": None if best.landmarks is None else list(self.options.landmarks or ()),
+                "gamma": np.asarray(self.options.gammas, float).tolist(),
+                parameter: np.asarray(self.options.values, float).tolist(),
+            },
+            "stages": self.stages,
+            "candidates": points,
+            "best": {**named(best), "score": self.outcomes[best].mean},
+            "late": late,
+        }
 
     def _best(self) -> Candidate:
         """The best of those that got to as many rows as any, and of equals the first."""
@@ -183,10 +200,12 @@ class Search:
         most = self.candidates[-1].landmarks
         held = math.inf if most is None else self.solver.room / (4.0 * most)
         of_rows = self.strata, self.solver.weights, self.folds
-        plan = rungs(len(alive), options.factor, *of_rows, options.fit.seed, held)
+        plan = rungs(len(alive), options.factor, *of_rows, options.fit.seed, held, options.tuning)
         for r, rung in enumerate(plan):
             last = rung.rows is None
-            self._rung(r, rung, alive, self._tol if last else max(self._tol, ROUGH))
+            self._rung(
+                r, rung, alive, self._tol if last else max(self._tol, options.tuning.rough_gap)
+            )
             if last:
                 break
             place = {c: k for k, c in enumerate(alive)}

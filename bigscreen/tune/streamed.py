@@ -15,8 +15,7 @@ from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
 from bigscreen.train.plan import plan_of_fits
 from bigscreen.train.problems import Binary
-from bigscreen.tune.kept import Solved
-from bigscreen.tune.outcomes import worst_of
+from bigscreen.tune.kept import Solved, worst_of
 
 
 def streamed(

@@ -39,7 +39,7 @@ from sklearn.svm import LinearSVC, LinearSVR
 from bigscreen.data.dataset import Dataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
-from bigscreen.tune.grids import default_gammas
+from bigscreen.tune.options import default_gammas
 from pipelines.bench import common
 
 LANDMARKS = 500
