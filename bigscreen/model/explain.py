@@ -1,26 +1,18 @@
-"""Why a model answers so: the rows or columns that carry a score, and what each column is worth."""
+"""The support rows, or the columns, whose contributions add up to the score of one row."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from functools import partial
 from itertools import combinations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
-from bigscreen.fleet.protocol import Each
 from bigscreen.kernels.operand import Operand
-from bigscreen.model.evaluate import check_outcome
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
-
-MOST_COLUMNS = 2000
-"""Columns that are tried one by one: each is another scoring of all rows."""
 
 
 def carried(model: Model, data: Rows, row: int) -> dict[str, Any]:
@@ -52,7 +44,8 @@ def carried(model: Model, data: Rows, row: int) -> dict[str, Any]:
     if model.landmarks is not None and not exact:
         raise InputError(
             "the score of a row is a sum over support rows or columns in exact and linear machines "
-            "alone; leave out --row to see what each column is worth"
+            "alone; for a machine on landmarks, `bigscreen export --to sklearn` and scikit-learn's "
+            "`permutation_importance` say what each column is worth"
         )
     x: Any = data.rows([_place(data, row)])
     x = np.asarray(x.toarray() if issparse(x) else x, np.float64)
@@ -122,110 +115,3 @@ def column_names(model: Model, features: int) -> list[str]:
         kinds = known.categories.get(j)
         out += [name] if kinds is None else [f"{name}={kind}" for kind in kinds]
     return out
-
-
-def importance(model: Model, data: Rows, each: Each = map, seed: int = 0) -> dict[str, Any]:
-    """What every column of the source is worth to a model (permutation importance).
-
-    A column's values are exchanged among the rows of a chunk, whose order is random, all columns
-    of a category together, and the rows are scored again, chunk by chunk.
-
-    Parameters
-    ----------
-    model : Model
-    data : Rows
-        Matches the model; those it was not fitted on tell more.
-    each : callable
-        ``each(function, chunks)``: results in order.
-    seed : int
-
-    Returns
-    -------
-    dict
-        rows, measure ("error" of a classifier, "mse" of a regressor, "outside": the part of the
-        rows that a one-class machine judges otherwise), base (of the rows as they are), columns:
-        list of dict (column, worse: by how much, deviation: standard error of that), the most
-        important first.
-
-    Raises
-    ------
-    InputError
-        If the rows do not have what the model predicts, or there are too many columns.
-    """
-    if model.kind != "one-class":
-        check_outcome(model, data)
-    groups = column_groups(model, data.n_features)
-    if len(groups) > MOST_COLUMNS:
-        raise InputError(
-            f"{len(groups)} columns are too many to be tried one by one (at most "
-            f"{MOST_COLUMNS}); a linear machine's coefficients say what each is worth"
-        )
-    tried = partial(_tried, model, data, groups, seed)
-    base, rows = 0.0, 0
-    sums, squares = np.zeros(len(groups)), np.zeros(len(groups))
-    for own, worse, square, count in each(tried, range(data.n_chunks)):
-        base, rows = base + own, rows + count
-        sums, squares = sums + worse, squares + square
-    mean = sums / rows
-    spread = np.sqrt(np.maximum(squares / rows - mean**2, 0.0) / rows)
-    names = source_names(model, len(groups))
-    order = np.argsort(-mean, kind="stable").tolist()
-    measure = {"classifier": "error", "regressor": "mse", "one-class": "outside"}[model.kind]
-    return {
-        "rows": rows,
-        "measure": measure,
-        "base": base / rows,
-        "columns": [
-            {"column": names[j], "worse": float(mean[j]), "deviation": float(spread[j])}
-            for j in order
-        ],
-    }
-
-
-def column_groups(model: Model, features: int) -> list[NDArray[np.int64]]:
-    """The features of every column of the source."""
-    known = model.preparation
-    if known.n_raw is None:
-        return [np.array([j]) for j in range(features)]
-    return list(np.split(np.arange(features), known.places[1:]))
-
-
-def source_names(model: Model, count: int) -> list[str]:
-    """What the first columns of the source are called."""
-    names = model.preparation.names or []
-    return [names[j] if j < len(names) else f"column {j + 1}" for j in range(count)]
-
-
-def _tried(
-    model: Model, data: Rows, groups: Iterable[NDArray[np.int64]], seed: int, k: int
-) -> tuple[float, FloatArray, FloatArray, int]:
-    """Of one chunk: the loss, by how much every column makes it worse and the squares, the rows."""
-    start, stop = data.chunk(k)
-    rng = np.random.default_rng([seed, k])
-    X: Any = data.X(start, stop)
-    X = np.asarray(X.toarray() if issparse(X) else X)
-    y = data.y(start, stop)
-    if model.kind == "one-class":
-        truth = model.decide(model.scores(X, prepared=True))
-        known = np.ones(len(X), bool)
-    elif model.kind == "regressor":
-        truth, known = y, ~np.isnan(y)
-    else:
-        truth = np.array([model.labels.index(label) for label in data.labels])[y]
-        known = y >= 0
-    X, truth = X[known], truth[known]
-
-    def losses(rows: Any) -> FloatArray:
-        decided = model.decide(model.scores(rows, prepared=True))
-        if model.kind == "regressor":
-            return np.asarray((decided - truth) ** 2, np.float64)
-        return np.asarray(decided != truth, np.float64)
-
-    base = losses(X)
-    worse = []
-    for group in groups:
-        other = X.copy()
-        other[:, group] = X[rng.permutation(len(X))][:, group]
-        worse.append(losses(other) - base)
-    each = np.array(worse)
-    return float(base.sum()), each.sum(axis=1), (each**2).sum(axis=1), len(X)

@@ -1,4 +1,4 @@
-"""A primal-dual interior point method for few rows on explicit features (maths.md 5.12)."""
+"""A primal-dual interior point method for few rows on explicit features (maths.md 5.11)."""
 
 from __future__ import annotations
 
