@@ -19,9 +19,11 @@ The packages, from the ground up; each imports only itself and those before it:
     data        data sets on disk and in memory, and how their rows were prepared
     kernels     entries between rows, and what rounding can do to them
     problems    one dual record for every machine, the recipes that make it, points
-    model       fitted machines and paths: scores, files, predictions, evaluation
+    model       fitted machines and paths: scores, probabilities, files
+    evaluate    how good a model is on a store; predictions and ledgers written to files
     features    what solvers multiply with: raw rows, stored features, columns of a kernel
     screening   which rows need no further look, and why that is safe
+    options     what a fit can be asked for: one table of options, with their help
     report      what a person sees: progress, tables, plots
     export      models for other programs, read again there and compared
     intake      from files and arrays to a data set on disk; readers of every format
@@ -30,9 +32,10 @@ The packages, from the ground up; each imports only itself and those before it:
     fit         the one loop: solver, rule, budgets, checkpoints, closing pass
     divide      parts of the rows, solved by themselves: a start for the whole
     path        a grid of C or nu: every point from the one before, rules before each, folds
+    plan        what a fit will need: solver, where features live, bytes of each process
     train       the main job: from a data set to a certified model or path
     amend       edits of a fitted machine's rows, what they change at most, and the fit after them
-    tune        the search for landmarks, gamma and C: rungs, elimination, the last fit
+    tune        the search for landmarks, gamma and C: rungs of successive halving, the last fit
     cli         the command line
     estimators  what scikit-learn users call
 """
@@ -61,7 +64,7 @@ if TYPE_CHECKING:
     from bigscreen.intake.ingest import ingest
     from bigscreen.model.model import Model
     from bigscreen.model.solved_path import SolvedPath
-    from bigscreen.train.options import TrainOptions
+    from bigscreen.options.train import TrainOptions
     from bigscreen.train.solve import solve
 
 if sys.platform == "win32":
@@ -121,7 +124,7 @@ _MODULES = {
     "SVR": "estimators.regression",
     "SolvedPath": "model.solved_path",
     "TimeOver": "errors",
-    "TrainOptions": "train.options",
+    "TrainOptions": "options.train",
     "connect": "fleet.connecting",
     "fit_many": "estimators.many",
     "ingest": "intake.ingest",

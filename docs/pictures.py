@@ -8,8 +8,8 @@ from matplotlib.figure import Figure
 
 from bigscreen import MemoryDataset, NystroemSVC
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
 from bigscreen.report.pages import model_page
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 ROWS, FEW = 20_000, 3_000

@@ -35,7 +35,7 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import PathOptions
 from bigscreen.train.path_stage import PathSizes

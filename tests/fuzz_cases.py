@@ -42,7 +42,7 @@ from bigscreen.intake.ingest import ingest
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import PathOptions
 from bigscreen.train.run import train

@@ -12,9 +12,9 @@ ROOT = Path(bigscreen.__file__).parent
 FILES = sorted(ROOT.rglob("*.py"))
 
 PACKAGES = (
-    *("errors", "files", "numerics", "fleet", "data", "kernels", "problems", "model", "features"),
-    *("screening", "report", "export", "intake", "certify", "solvers", "fit", "divide", "path"),
-    *("train", "amend", "tune", "cli", "estimators"),
+    *("errors", "files", "numerics", "fleet", "data", "kernels", "problems", "model", "evaluate"),
+    *("features", "screening", "options", "report", "export", "intake", "certify", "solvers"),
+    *("fit", "divide", "path", "plan", "train", "amend", "tune", "cli", "estimators"),
 )
 
 # Solvers are handed regions, which are data; they never see a rule.
@@ -35,7 +35,7 @@ DOORS = {
     "pyarrow": {"data", "intake"},
     "dask": {"fleet"},
     "distributed": {"fleet"},
-    "psutil": {"fleet", "train", "tune"},
+    "psutil": {"fleet"},
     "threadpoolctl": {"fleet"},
     "sklearn": {"estimators", "train", "cli", "export"},
     "fsspec": {"files"},

@@ -20,14 +20,14 @@ from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import over_stored, plan_on
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.near import Nearby, Standing, first_rows, rows_within
 from bigscreen.solvers.protocol import Near
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt, Job, Start
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import over_stored, plan_on
 from bigscreen.train.problems import Binary
 from bigscreen.train.start import starting_point
 

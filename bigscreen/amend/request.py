@@ -8,7 +8,7 @@ from typing import Any
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.model import Model, check_match
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.problems import Binary, problems
 
 

@@ -22,7 +22,7 @@ from bigscreen.cli.common import (
 from bigscreen.cli.options import fit_options
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
-from bigscreen.train.option import INSIDE
+from bigscreen.options.option import INSIDE
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
@@ -115,8 +115,8 @@ def predict(
       bigscreen predict model.bsm test.store p.csv --workers 4
     """
     from bigscreen.data.dataset import Dataset
+    from bigscreen.evaluate.predict import Meaning, check_suffix, write_predictions
     from bigscreen.model.model import Model, matched
-    from bigscreen.model.predict import Meaning, check_suffix, write_predictions
     from bigscreen.report import report
 
     deadline = deadline_of(time_budget)
@@ -229,7 +229,7 @@ def evaluate(
       bigscreen evaluate model.bsm test.store --report model.html
     """
     from bigscreen.data.dataset import Dataset
-    from bigscreen.model.evaluate import evaluate as compare
+    from bigscreen.evaluate.evaluate import evaluate as compare
     from bigscreen.model.model import Model, matched
     from bigscreen.report import evaluation, report
 

@@ -28,7 +28,7 @@ from bigscreen.files.work import in_use
 
 if TYPE_CHECKING:
     from bigscreen.fleet.protocol import Each, Fleet
-    from bigscreen.train import option
+    from bigscreen.options import option
 
 BAD_INPUT = 2
 _BYTES = {"": 1, "b": 1}

@@ -22,13 +22,13 @@ from rich.table import Table
 from bigscreen.cli.common import open_fleet, warnings_told
 from bigscreen.data import synthetic
 from bigscreen.errors import InputError
+from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.files.scratch import scratch
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.intake.ingest import ingest
-from bigscreen.model.evaluate import evaluate
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
 from bigscreen.report import certificate, report
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 HOLDOUT = 0.2

@@ -15,8 +15,8 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.options import check_used, fit_options, given, meaningless
 from bigscreen.errors import InputError
-from bigscreen.train.option import POSITIVE
-from bigscreen.train.options import TrainOptions, flag
+from bigscreen.options.option import POSITIVE
+from bigscreen.options.train import TrainOptions, flag
 
 if TYPE_CHECKING:
     from bigscreen.model.model import Model

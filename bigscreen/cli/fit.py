@@ -28,10 +28,10 @@ from bigscreen.cli.common import (
 from bigscreen.cli.options import fit_options, train_options
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
-from bigscreen.train.options import PROBLEMS
+from bigscreen.options.train import PROBLEMS
 
 if TYPE_CHECKING:
-    from bigscreen.train.plan_memory import Plan
+    from bigscreen.plan.memory import Plan
 
 KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
 """What a fit that is resumed goes on with: checkpoints and results, and features."""
@@ -54,8 +54,8 @@ def plan(context: click.Context, /, store: str, json_file: str | None, **values:
       bigscreen plan train.store --memory 4GiB --exact
     """
     from bigscreen.data.dataset import Dataset
+    from bigscreen.plan.plan import plan as outline_fit
     from bigscreen.report import report
-    from bigscreen.train.plan import plan as outline_fit
     from bigscreen.train.run import check
 
     check_json(json_file)

@@ -22,7 +22,7 @@ from bigscreen.cli.info import describe_store, store_facts
 from bigscreen.cli.options import WHERE_IT_RUNS, fit_options
 from bigscreen.cli.signals import INTERRUPTED
 from bigscreen.files.printable import printable
-from bigscreen.train.option import POSITIVE
+from bigscreen.options.option import POSITIVE
 
 
 def column_names(

@@ -9,7 +9,8 @@ import click
 
 from bigscreen.cli.common import Bytes, Number, Seconds, threads_option
 from bigscreen.errors import InputError
-from bigscreen.train import option, options
+from bigscreen.options import option
+from bigscreen.options import train as options
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset

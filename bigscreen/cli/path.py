@@ -24,12 +24,12 @@ from bigscreen.cli.common import (
 )
 from bigscreen.cli.options import fit_options, train_options
 from bigscreen.errors import InputError
-from bigscreen.train.option import POSITIVE, SHARE
-from bigscreen.train.options import PROBLEMS
+from bigscreen.options.option import POSITIVE, SHARE
+from bigscreen.options.train import PROBLEMS
 
 if TYPE_CHECKING:
     from bigscreen.data.dataset import Dataset
-    from bigscreen.train.options import TrainOptions
+    from bigscreen.options.train import TrainOptions
 
 OF_EVERY_POINT = (
     *("problem", "epsilon", "tau", "kernel", "gamma", "degree", "coef0", "exact", "landmarks"),

@@ -49,7 +49,7 @@ def report(
       bigscreen report all.bsp path.html
     """
     from bigscreen.data.dataset import Dataset
-    from bigscreen.model.evaluate import evaluate
+    from bigscreen.evaluate.evaluate import evaluate
     from bigscreen.model.file import is_path
     from bigscreen.model.model import Model, matched
     from bigscreen.model.solved_path import SolvedPath

@@ -61,8 +61,8 @@ def resample(
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.files.scratch import scratch
+    from bigscreen.plan.plan import plan_on
     from bigscreen.report import report
-    from bigscreen.train.plan import plan_on
     from bigscreen.train.resample import resampled
 
     check_json(json_file)

@@ -47,10 +47,10 @@ def rows(
       bigscreen rows model.bsm
       bigscreen rows model.bsm --status out --top 10
     """
+    from bigscreen.evaluate.predict import check_suffix
+    from bigscreen.evaluate.rows import write_rows
     from bigscreen.model.ledger import described
     from bigscreen.model.model import Model
-    from bigscreen.model.predict import check_suffix
-    from bigscreen.model.rows import write_rows
     from bigscreen.report import certificate, report
 
     check_json(json_file, out or model, model)

@@ -37,9 +37,9 @@ def warmup(threads: int | None, json_file: str | None) -> None:
     from bigscreen.files.scratch import scratch
     from bigscreen.fleet.inline import Inline
     from bigscreen.intake.ingest import ingest
+    from bigscreen.options.train import TrainOptions
+    from bigscreen.plan.tuning import PLAN
     from bigscreen.report import report
-    from bigscreen.train.options import TrainOptions
-    from bigscreen.train.plan_tuning import PLAN
     from bigscreen.train.run import train
 
     check_json(json_file)

@@ -31,15 +31,15 @@ from bigscreen.estimators.inputs import (
     is_store,
     open_store,
 )
+from bigscreen.evaluate.evaluate import evaluate, evidence_blocks, scored_blocks
 from bigscreen.files.scratch import scratch
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import usable_memory
 from bigscreen.model.calibration import Evidence
-from bigscreen.model.evaluate import evaluate, evidence_blocks, scored_blocks
 from bigscreen.model.model import Model, check_match
+from bigscreen.options.train import OPTIONS, TrainOptions
 from bigscreen.report.report import FitReport
-from bigscreen.train.options import OPTIONS, TrainOptions
 from bigscreen.train.run import train
 
 UNLIMITED = 2**63 - 1

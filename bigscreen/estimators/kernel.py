@@ -18,8 +18,8 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, is_number
 from bigscreen.estimators.base import Machine, checked_components
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
 from bigscreen.problems.point import met
-from bigscreen.train.options import TrainOptions
 
 HARD = 1e10
 """What ``C=inf`` stands for, as in scikit-learn: no row may violate its margin."""

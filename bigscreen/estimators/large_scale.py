@@ -19,7 +19,7 @@ from bigscreen.estimators.base import Classifier, checked_components
 from bigscreen.estimators.linear import HINGES, problem_of
 from bigscreen.model.calibration import check_alpha
 from bigscreen.model.model import Model
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 
 
 def _calibrated(machine: Any) -> bool:

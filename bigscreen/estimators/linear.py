@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import Classifier, Regressor
 from bigscreen.model.model import Model
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 
 HINGES = {"hinge": "c-svc", "squared_hinge": "squared-svc"}
 TUBES = {"epsilon_insensitive": "svr", "squared_epsilon_insensitive": "squared-svr"}

@@ -30,8 +30,8 @@ from bigscreen.files.scratch import scratch
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.solved_path import SolvedPath
+from bigscreen.options.train import PROBLEMS, TrainOptions
 from bigscreen.report.path import PathBar
-from bigscreen.train.options import PROBLEMS, TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import Folds, PathOptions, checked_folds
 from bigscreen.train.path_stage import beyond_memory

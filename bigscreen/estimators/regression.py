@@ -15,7 +15,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.estimators.base import Regressor
 from bigscreen.estimators.kernel import KernelMachine
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 
 
 @dataclass(kw_only=True, eq=False, repr=False)

@@ -15,8 +15,8 @@ from bigscreen.errors import InputError
 from bigscreen.estimators.base import INTERCEPTS, Classifier, offset_word
 from bigscreen.estimators.path import judging_folds
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
 from bigscreen.report.tune import TuneReport
-from bigscreen.train.options import TrainOptions
 from bigscreen.tune.options import TuneOptions, default_gammas
 from bigscreen.tune.search import tune
 

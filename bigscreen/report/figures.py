@@ -134,7 +134,7 @@ def precision_recall(ax: Axes, curve: Mapping[str, Sequence[float]], share: floa
     ----------
     ax : matplotlib axes
     curve : mapping
-        Of `bigscreen.model.curves.curve`.
+        Of `bigscreen.evaluate.curves.curve`.
     share : float
         The positive label's part of the rows: the precision of a guess.
     """

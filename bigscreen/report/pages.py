@@ -136,7 +136,7 @@ def evaluated(record: Mapping[str, Any], store: str) -> tuple[Section, dict[str,
     Parameters
     ----------
     record : mapping
-        Of `bigscreen.model.evaluate.evaluate`.
+        Of `bigscreen.evaluate.evaluate.evaluate`.
     store : str
         What it is of.
     """

@@ -28,13 +28,13 @@ from bigscreen.kernels.standard import Linear
 from bigscreen.model.model import Model
 from bigscreen.model.pairs import classes_of
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import plan_on
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.job import Result, Start
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.pairs import Slices
-from bigscreen.train.plan import plan_on
 from bigscreen.train.problems import Binary, published
 
 ALIKE = 1e-6

@@ -20,9 +20,9 @@ from bigscreen.model.calibration import Calibration
 from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import assign
 from bigscreen.train.job import Job
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import of_rows
 from bigscreen.train.problems import Binary, class_weights
 

@@ -21,14 +21,14 @@ from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.standard import Linear
 from bigscreen.model.model import NO_CERTIFICATE
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.plan.features import interior_bytes, interior_fits
+from bigscreen.plan.tuning import PLAN
 from bigscreen.screening.dynamic import check_rule
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Solver, Successor
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.pairs import ByLabel, Slices, squared
-from bigscreen.train.plan_features import interior_bytes, interior_fits
-from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import gathered, machine, support_rows
 from bigscreen.train.rescue import MOST_ROWS, ExactRescue, raw_features

@@ -15,6 +15,8 @@ from bigscreen.fit.loop import Fitted
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import PROBLEMS
+from bigscreen.plan.features import interior_fits
 from bigscreen.problems.recipes import CSvc, Problem
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.interior import InteriorPoint
@@ -24,8 +26,6 @@ from bigscreen.solvers.protocol import Solver, Successor
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.snacks.solver import Pegasos, Snacks
 from bigscreen.train.job import Attempt, Job, Result, Start
-from bigscreen.train.options import PROBLEMS
-from bigscreen.train.plan_features import interior_fits
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import machine
 from bigscreen.train.rescue import Rescue

@@ -19,12 +19,12 @@ from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.moved import Moved
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import judged
+from bigscreen.plan.memory import Plan
 from bigscreen.train.job import Attempt, Result
 from bigscreen.train.many import ManyJob, Outcomes
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold, of_rows
-from bigscreen.train.plan_memory import Plan
 from bigscreen.train.problems import Binary
 
 JUDGED_SHARE = 0.1

@@ -34,13 +34,13 @@ from bigscreen.kernels.moved import Moved, moved
 from bigscreen.model.ledger import Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import FREE, TrainOptions
+from bigscreen.plan.memory import Plan
 from bigscreen.problems.point import met, settled
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver, Successor
 from bigscreen.train.kernel import chosen_kernel
-from bigscreen.train.options import FREE, TrainOptions
 from bigscreen.train.pairs import Slices
-from bigscreen.train.plan_memory import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
 from bigscreen.train.records import decided, hindrance, provenance, records, warn_missed
 

@@ -14,7 +14,7 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.definite import examined
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.standard import make_kernel
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 
 CANCELLED = 2.0**-10
 """Variance, as a part of the mean square, below which their difference has lost digits."""

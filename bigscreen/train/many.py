@@ -16,13 +16,13 @@ from bigscreen.features.design import Design
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.memory import Plan
 from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.many import ROW_BYTES, Begun, Case, solve_many, suits
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.job import Attempt
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan_memory import Plan
 from bigscreen.train.problems import Binary, check_rows, problems
 
 MOST = 128

@@ -22,7 +22,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Recipe, Square, alike
 from bigscreen.kernels.standard import Compiled
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.train.plan_tuning import PLAN
+from bigscreen.plan.tuning import PLAN
 
 
 def squared(design: Design) -> Design:

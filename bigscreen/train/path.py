@@ -31,13 +31,13 @@ from bigscreen.path.folds import SCORINGS, best_of, checked_grid, judged
 from bigscreen.path.resume import PathFolder, state, take
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
+from bigscreen.plan.plan import plan_of_fits
 from bigscreen.problems.point import EACH, settled, worst
 from bigscreen.screening.sequential import make_path_rule
 from bigscreen.train.folds import FoldsJob
 from bigscreen.train.job import Result, rely_on
 from bigscreen.train.path_options import Fold, PathOptions, make_folds, of_rows, refuse_rules
 from bigscreen.train.path_stage import PathSizes, beyond_memory, make_stage
-from bigscreen.train.plan import plan_of_fits
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.records import decided, gathered, provenance, support_rows, warn_missed
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import FREE, PROBLEMS, TrainOptions
 from bigscreen.path.folds import SCORINGS, assign, check_spread
 from bigscreen.problems.recipes import (
     NuSvc,
@@ -21,7 +22,6 @@ from bigscreen.problems.recipes import (
     classes,
     rows_weights,
 )
-from bigscreen.train.options import FREE, PROBLEMS, TrainOptions
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import unlike
 

@@ -19,6 +19,7 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.moved import Moved, moved
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.explicit import ColumnsStage
 from bigscreen.path.feature_errors import FeatureErrors
 from bigscreen.path.gram import GramStage
@@ -26,13 +27,12 @@ from bigscreen.path.gram_matrix import Progress, bytes_needed
 from bigscreen.path.kernel import KernelStage
 from bigscreen.path.stage import PathPoint, Stage
 from bigscreen.path.walk import Published
+from bigscreen.plan.exact import worth_keeping
+from bigscreen.plan.memory import process_bytes
+from bigscreen.plan.tuning import PLAN
 from bigscreen.problems.dual import Dual
 from bigscreen.solvers.block.solver import Block
 from bigscreen.train.kernel import chosen_kernel
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan_exact import worth_keeping
-from bigscreen.train.plan_memory import process_bytes
-from bigscreen.train.plan_tuning import PLAN
 
 PATH_ROW_BYTES = 400
 """State of a row in memory: two points of a path, their scores, intervals and temporaries."""

@@ -12,6 +12,7 @@ from bigscreen.data.memory import Mirrored
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, is_number
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import TrainOptions
 from bigscreen.problems.recipes import (
     CSvc,
     Lad,
@@ -25,7 +26,6 @@ from bigscreen.problems.recipes import (
     Svr,
     check_feasible,
 )
-from bigscreen.train.options import TrainOptions
 
 NO_MARGIN = 1e-9
 """A margin so small beside 1 is none: LIBSVM's scale would divide by noise."""

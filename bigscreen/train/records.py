@@ -21,8 +21,8 @@ from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.standard import multiplied_by
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import FREE, TrainOptions
 from bigscreen.problems.recipes import NuSvc
-from bigscreen.train.options import FREE, TrainOptions
 from bigscreen.train.problems import Binary, published
 
 

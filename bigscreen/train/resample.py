@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.many import Outcomes
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train_many
 
 WAYS = ("bootstrap", "permutation")

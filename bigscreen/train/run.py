@@ -13,13 +13,13 @@ from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.memory import Plan
+from bigscreen.plan.plan import over_stored, plan_on
 from bigscreen.train.cross import calibration, folds_of, with_folds
 from bigscreen.train.exact import EarlyJob, ExactJob
 from bigscreen.train.features import FeaturesJob
 from bigscreen.train.many import ManyJob, Outcomes
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import over_stored, plan_on
-from bigscreen.train.plan_memory import Plan
 from bigscreen.train.problems import check_rows, problems
 
 

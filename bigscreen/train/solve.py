@@ -22,12 +22,12 @@ from bigscreen.kernels.definite import examined
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.plan.tuning import PLAN
 from bigscreen.problems.point import Certificate
 from bigscreen.problems.recipes import CSvc, NuSvc, OneClass, Problem, Sublinear
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.rescue import ExactRescue
 
 

@@ -17,6 +17,7 @@ from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.plan.tuning import PLAN
 from bigscreen.problems.point import SumLayout
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import GapBall, make_rule
@@ -27,7 +28,6 @@ from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Job, Start
-from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.problems import Binary
 
 START = "start.kept"

@@ -21,6 +21,7 @@ from bigscreen.kernels.moved import Moved, moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.explicit import ColumnsStage
 from bigscreen.path.gram import GramStage
 from bigscreen.path.kernel import KernelStage
@@ -29,7 +30,6 @@ from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import read_off, settled
 from bigscreen.train.kernel import chosen_kernel
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import of_rows
 from bigscreen.train.path_stage import exact_stage
 from bigscreen.train.problems import Binary

@@ -12,9 +12,9 @@ from numpy.typing import ArrayLike
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.options.train import FREE, KERNELS, TrainOptions
 from bigscreen.path.folds import checked_grid
 from bigscreen.train.kernel import gamma_scale
-from bigscreen.train.options import FREE, KERNELS, TrainOptions
 from bigscreen.train.records import unlike
 
 ELIMINATIONS = {

@@ -31,7 +31,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.fleet.inline import Inline
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 from pipelines.bench import common, susy_million
 

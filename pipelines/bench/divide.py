@@ -21,8 +21,8 @@ from rich.table import Table
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.synthetic import susy_like
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
 from bigscreen.report import report
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 from pipelines.bench import common
 from pipelines.bench.exact.tasks import TASKS

@@ -30,7 +30,7 @@ from sklearn.datasets import load_svmlight_file, make_classification
 from sklearn.preprocessing import normalize
 
 import bigscreen
-from bigscreen.train import plan
+from bigscreen.plan import plan
 from pipelines.bench import common
 
 TOL = 1e-3

@@ -27,7 +27,7 @@ from bigscreen.features import nystrom
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 from pipelines.bench import common
 

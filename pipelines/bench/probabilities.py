@@ -24,7 +24,7 @@ from sklearn.metrics import log_loss
 
 from bigscreen import NystroemSVC
 from bigscreen.data.synthetic import susy_like
-from bigscreen.model.reliability import Reliability
+from bigscreen.evaluate.reliability import Reliability
 from pipelines.bench import common
 
 HELD = 100_000

@@ -24,7 +24,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.rows import Rows
 from bigscreen.fleet.inline import Inline
 from bigscreen.intake.ingest import ingest
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 from pipelines.bench import common, susy_million
 from pipelines.bench.exact import tasks

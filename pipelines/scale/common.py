@@ -21,12 +21,12 @@ from bigscreen.cli.common import open_fleet
 from bigscreen.cli.report import write_page
 from bigscreen.data.dataset import Dataset
 from bigscreen.data.synthetic import Blocks, bayes_error
+from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.intake.ingest import ingest
-from bigscreen.model.evaluate import evaluate
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
 from bigscreen.report import certificate, report
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.records import unlike
 from bigscreen.train.run import train
 

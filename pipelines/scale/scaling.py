@@ -40,8 +40,8 @@ from bigscreen.fleet.cluster import Cluster
 from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 from bigscreen.intake.ingest import ingest
+from bigscreen.options.train import TrainOptions
 from bigscreen.report import certificate
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 from pipelines.bench import common
 

@@ -20,7 +20,7 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import Rbf
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 from pipelines.tanji2023 import published
 from pipelines.tanji2023.sets import Task

@@ -21,12 +21,12 @@ from sklearn.exceptions import ConvergenceWarning
 from threadpoolctl import threadpool_limits
 
 from bigscreen.data.memory import MemoryDataset
+from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.features import landmarks, nystrom
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Rbf
-from bigscreen.model.evaluate import evaluate
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 from pipelines.papers import common as papers
 from pipelines.tanji2023 import sets

@@ -10,7 +10,7 @@ from bigscreen.amend.compress import compress
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 
 MACHINES = {

@@ -13,9 +13,9 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.features import nystrom
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
+from bigscreen.options.train import TrainOptions
 from bigscreen.solvers.newton import near
 from bigscreen.train import rescue
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 OPTIONS = TrainOptions(landmarks=40, gamma=0.2, C=0.5, tol=1e-6)

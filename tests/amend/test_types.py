@@ -15,7 +15,7 @@ from bigscreen.data.layout import Layout
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.fleet.inline import Inline
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 
 LONG = np.longdouble

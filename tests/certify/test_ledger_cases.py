@@ -12,7 +12,7 @@ from ledger_cases import JUDGED, SEARCHES, Case, judge_ledgers
 
 import bigscreen
 from bigscreen.model.ledger import Ledger
-from bigscreen.train import options
+from bigscreen.options import train as options
 
 WORDS = {"c-svc": "squared-svc", "svr": "squared-svr"}
 """Problems that a spec can square."""

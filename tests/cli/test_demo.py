@@ -11,7 +11,7 @@ from cli_world import bigscreen, process, succeed
 from bigscreen.cli.demonstration import run
 from bigscreen.data.dataset import Dataset
 from bigscreen.errors import InputError
-from bigscreen.model.evaluate import evaluate
+from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.model.model import Model
 
 ROWS = 20_000

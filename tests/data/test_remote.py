@@ -12,10 +12,10 @@ from bigscreen import Inline, NystroemSVC, TrainOptions, local_cluster
 from bigscreen.cli.commands import group
 from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.errors import InputError
+from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.files.output import replacing
 from bigscreen.files.remote import RemotePath, is_url, local, located
 from bigscreen.intake.ingest import ingest
-from bigscreen.model.evaluate import evaluate
 from bigscreen.model.model import Model
 from bigscreen.train.run import train
 

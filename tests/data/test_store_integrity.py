@@ -14,7 +14,7 @@ from bigscreen.data.dataset import Dataset
 from bigscreen.data.layout import chunk_digest
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 
 

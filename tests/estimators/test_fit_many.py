@@ -22,10 +22,10 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
+from bigscreen.options.train import TrainOptions
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton import many
 from bigscreen.train.many import Outcomes
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train_many
 
 RNG = np.random.default_rng(5)

@@ -19,7 +19,7 @@ from bigscreen.export.sklearn import pipeline
 from bigscreen.export.verified import export
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 from tests.support.libsvm_files import as_libsvm
 

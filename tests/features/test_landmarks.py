@@ -15,9 +15,9 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan_features import outline
-from bigscreen.train.plan_memory import Request
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.features import outline
+from bigscreen.plan.memory import Request
 from bigscreen.train.run import train
 
 WAYS = ("uniform", "rpcholesky", "leverage", "kmeans")

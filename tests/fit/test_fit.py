@@ -19,11 +19,11 @@ from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.tuning import PLAN
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.run import train
 
 
@@ -138,7 +138,7 @@ def test_two_interruptions(fleet, tmp_path, monkeypatch):
 
 def test_a_finished_label_is_not_fitted_again(fleet, tmp_path, monkeypatch):
     one = replace(PLAN, max_together=1)  # one label after the other
-    monkeypatch.setattr("bigscreen.train.plan.PLAN", one)
+    monkeypatch.setattr("bigscreen.plan.plan.PLAN", one)
     data = small()
     codes = np.arange(200) % 3
     data = MemoryDataset(data.X(0, 200), codes, ["a", "b", "c"], shard_rows=64, chunk_rows=32)

@@ -13,6 +13,7 @@ from sklearn.isotonic import IsotonicRegression
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
+from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.model.calibration import (
     KEPT,
@@ -23,7 +24,6 @@ from bigscreen.model.calibration import (
     label_margins,
     sigmoid,
 )
-from bigscreen.model.evaluate import evaluate
 from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
 

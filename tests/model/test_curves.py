@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics
 
-from bigscreen.model.curves import curve, histogram
+from bigscreen.evaluate.curves import curve, histogram
 
 SCORES = st.lists(st.integers(-9, 9).map(float), min_size=1, max_size=60)
 

@@ -14,10 +14,10 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.errors import InputError
+from bigscreen.evaluate.evaluate import _auc, evaluate
+from bigscreen.evaluate.predict import write_predictions
 from bigscreen.kernels.standard import make_kernel
-from bigscreen.model.evaluate import _auc, evaluate
 from bigscreen.model.model import Model, check_match
-from bigscreen.model.predict import write_predictions
 
 D = 6
 

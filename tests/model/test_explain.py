@@ -12,7 +12,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.explain import carried
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 
 

@@ -9,8 +9,8 @@ import pytest
 
 import bigscreen
 from bigscreen.errors import InputError
+from bigscreen.evaluate.predict import write_predictions
 from bigscreen.model.model import Model
-from bigscreen.model.predict import write_predictions
 
 COLUMNS = ["age", "income", "colour", "owner"]
 

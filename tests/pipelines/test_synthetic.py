@@ -9,10 +9,10 @@ from bigscreen.data import synthetic as standins
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.synthetic import Blocks, bayes_error, susy_like
 from bigscreen.errors import InputError
+from bigscreen.evaluate.evaluate import evaluate
 from bigscreen.fleet.inline import Inline
-from bigscreen.model.evaluate import evaluate
 from bigscreen.model.model import Model
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 from pipelines.scale import shapes
 from pipelines.scale.shapes import HIGGS_RULE, higgs_like, rcv1_like

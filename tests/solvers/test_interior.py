@@ -17,12 +17,12 @@ from bigscreen.errors import InputError
 from bigscreen.features import nystrom
 from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import plan
 from bigscreen.problems.recipes import SquaredSvc
 from bigscreen.solvers import interior
 from bigscreen.solvers.interior import InteriorPoint
 from bigscreen.solvers.protocol import Run
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import plan
 from bigscreen.train.run import train
 
 SOLVED = tuple(kind for kind in KINDS if kind != "bounded nu")

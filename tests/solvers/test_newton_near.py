@@ -9,10 +9,10 @@ import pytest
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
 from bigscreen.solvers.newton import near
 from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 OPTIONS = TrainOptions(landmarks=70, gamma=0.2, C=0.5, tol=1e-9)

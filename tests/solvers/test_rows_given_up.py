@@ -12,9 +12,9 @@ from bigscreen.fleet import lockstep
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.shards import Shards
 from bigscreen.intake.ingest import ingest
+from bigscreen.options.train import TrainOptions
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.shard import NewtonProgram
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 

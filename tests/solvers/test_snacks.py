@@ -18,13 +18,13 @@ from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.standard import make_kernel
+from bigscreen.options.train import TrainOptions
 from bigscreen.problems.recipes import CSvc, SquaredSvc
 from bigscreen.report.report import pass_line
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.snacks.draws import Draws
 from bigscreen.solvers.snacks.shard import DrawProgram
 from bigscreen.solvers.snacks.solver import Pegasos, Snacks
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 GRID = {"shard_rows": 64, "chunk_rows": 32}

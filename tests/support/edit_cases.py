@@ -27,7 +27,7 @@ from bigscreen.amend.request import check_amendable
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 
 MACHINES = ("nystrom", "linear", "exact")

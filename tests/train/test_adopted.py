@@ -14,8 +14,8 @@ from bigscreen.errors import InputError
 from bigscreen.export.libsvm import read_libsvm
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.adopted import adopted
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 from tests.support.cli_world import bigscreen, succeed
 from tests.support.libsvm_files import as_libsvm

@@ -13,8 +13,8 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.cross import folds_of
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.run import train
 
 

@@ -8,10 +8,10 @@ from sklearn.exceptions import ConvergenceWarning
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
-from bigscreen.train import plan as plan_module
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import over_stored, plan
-from bigscreen.train.plan_tuning import PLAN
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan import plan as plan_module
+from bigscreen.plan.plan import over_stored, plan
+from bigscreen.plan.tuning import PLAN
 from bigscreen.train.run import train
 
 HARD = TrainOptions(landmarks=60, gamma=0.03, C=1e7, tol=1e-5, solver="newton")

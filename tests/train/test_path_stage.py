@@ -1,5 +1,7 @@
 """Which stage walks a path of an exact kernel: the whole matrix of few rows, else its columns."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,12 +11,13 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import make_kernel
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.gram import GramStage
 from bigscreen.path.kernel import KernelStage
-from bigscreen.train import path_stage, plan
-from bigscreen.train.options import TrainOptions
+from bigscreen.plan import exact
+from bigscreen.plan.tuning import PLAN
+from bigscreen.train import path_stage
 from bigscreen.train.path_stage import KERNEL_SHARE, PathSizes, exact_stage
-from bigscreen.train.plan_tuning import PLAN
 
 GIB = 2.0**30
 
@@ -48,7 +51,7 @@ def test_columns_that_are_quickly_computed_again_are_not_all_kept():
 
 
 def test_the_fewest_columns_are_asked_for_by_a_sentence(monkeypatch):
-    monkeypatch.setattr(plan, "PLAN.cheap_cache_bytes", 1)
+    monkeypatch.setattr(exact, "PLAN", replace(PLAN, cheap_cache_bytes=1))
     n = 100
     enough = 4 * n * PLAN.min_columns / KERNEL_SHARE
     assert stage(n, enough)[1] == "block"

@@ -13,10 +13,10 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels import vnni
-from bigscreen.train import plan as plan_module
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import plan
-from bigscreen.train.plan_tuning import PLAN
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan import plan as plan_module
+from bigscreen.plan.plan import plan
+from bigscreen.plan.tuning import PLAN
 from bigscreen.train.run import train
 
 UNITS = {"MiB": 2**20, "GiB": 2**30}

@@ -10,12 +10,12 @@ from trained import fitted, proofs
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import plan
 from bigscreen.report.certificate import facts, fit_record
 from bigscreen.solvers.newton import near
 from bigscreen.train import rescue
 from bigscreen.train.many import Outcomes
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import plan
 from bigscreen.train.run import train_many
 
 HARD = TrainOptions(landmarks=40, gamma=2.0, C=1e4, tol=1e-5)

@@ -19,15 +19,15 @@ from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
 from bigscreen.numerics.cholesky import cholesky_features
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import plan
+from bigscreen.plan.tuning import PLAN
 from bigscreen.problems.recipes import CSvc
 from bigscreen.report.certificate import facts, fit_record
 from bigscreen.solvers import interior
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train import rescue
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import plan
-from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.solve import solve
 
 HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")

@@ -6,8 +6,8 @@ import pytest
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import plan_on
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import plan_on
 from bigscreen.train.run import train
 
 WAYS = {

@@ -19,10 +19,10 @@ from bigscreen.features.design import Design
 from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import plan
+from bigscreen.plan.tuning import PLAN
 from bigscreen.train.job import STORED, TOGETHER
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import plan
-from bigscreen.train.plan_tuning import PLAN
 from bigscreen.train.run import train
 
 
@@ -46,7 +46,7 @@ def trained(data, fleet, report=None, together=32, **how):
     options = TrainOptions(**{"landmarks": 80, "gamma": 0.2, "tol": 1e-4, "C": 3.0, **how})
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("bigscreen.train.plan.PLAN", replace(PLAN, max_together=together))
+        patch.setattr("bigscreen.plan.plan.PLAN", replace(PLAN, max_together=together))
         return train(data, options, fleet, report)
 
 

@@ -11,7 +11,7 @@ from bigscreen.data.layout import Layout
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
-from bigscreen.train.options import TrainOptions
+from bigscreen.options.train import TrainOptions
 from bigscreen.train.run import train
 
 

@@ -19,8 +19,8 @@ from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import geometry, make_kernel
 from bigscreen.model.model import Model
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan import plan
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.plan import plan
 from bigscreen.train.run import train
 
 GRID = {"shard_rows": 256, "chunk_rows": 128}

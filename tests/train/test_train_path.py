@@ -16,11 +16,11 @@ from bigscreen.estimators.path import SVCPathCV, nu_path, svm_path
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
+from bigscreen.options.train import TrainOptions
 from bigscreen.path import resume
 from bigscreen.problems.point import EACH
 from bigscreen.report.path import totals
 from bigscreen.train import path_stage
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import PathOptions
 from bigscreen.train.path_stage import PathSizes

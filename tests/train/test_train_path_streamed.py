@@ -14,8 +14,8 @@ from bigscreen.errors import InputError
 from bigscreen.estimators.inputs import Targets
 from bigscreen.estimators.path import SVCPathCV
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
 from bigscreen.train import path as train_path_module
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import PathOptions
 

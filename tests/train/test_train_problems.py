@@ -12,9 +12,9 @@ from sklearn.exceptions import ConvergenceWarning
 from bigscreen import InputError, MemoryDataset, Model, TrainOptions, solve
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import Rbf
+from bigscreen.plan.plan import plan
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Quantile, Sublinear, Svr
 from bigscreen.report.certificate import fit_record
-from bigscreen.train.plan import plan
 from bigscreen.train.problems import problems
 from bigscreen.train.run import train
 

@@ -18,8 +18,8 @@ from bigscreen import (
     svm_path,
 )
 from bigscreen.kernels.standard import Rbf
+from bigscreen.options.train import TrainOptions
 from bigscreen.problems.recipes import CSvc, Lad, NuSvc, OneClass, Sublinear, Svr
-from bigscreen.train.options import TrainOptions
 
 ODD = (None, "x", [], np.nan, np.array([1.0, 2.0]), object())
 

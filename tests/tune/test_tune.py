@@ -15,13 +15,13 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.estimators.large_scale import NystroemSVC
 from bigscreen.fleet.inline import Inline
+from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import assign
 from bigscreen.path.kernel import KernelStage
+from bigscreen.plan.plan import plan
 from bigscreen.train.folds import FoldsJob
-from bigscreen.train.options import TrainOptions
 from bigscreen.train.path_options import Fold
 from bigscreen.train.path_stage import PATH_ROW_BYTES
-from bigscreen.train.plan import plan
 from bigscreen.train.problems import problems
 from bigscreen.tune.options import TuneOptions
 from bigscreen.tune.schedule import rungs

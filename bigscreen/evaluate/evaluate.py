@@ -12,11 +12,11 @@ from bigscreen.data.layout import Label
 from bigscreen.data.rows import Rows
 from bigscreen.data.targets import plain_label
 from bigscreen.errors import InputError
+from bigscreen.evaluate.curves import curve, histogram
+from bigscreen.evaluate.reliability import ALPHA, Reliability
 from bigscreen.fleet.protocol import Each
 from bigscreen.model.calibration import Evidence
-from bigscreen.model.curves import curve, histogram
 from bigscreen.model.model import Model
-from bigscreen.model.reliability import ALPHA, Reliability
 
 JOINT_BINS = 40
 """Bins of targets, and of predictions, that a regression's rows are counted in."""
@@ -104,7 +104,7 @@ def evaluate(
         two labels), auc and average_precision (binary only, otherwise None), confusion (true label
         -> predicted label -> rows), by_label (label -> rows, precision, recall, f1; None where
         nothing is divided); of one with probabilities those of `Reliability.record`, too. With
-        `curves` and rows of both of two labels: curve and scores (of `bigscreen.model.curves`:
+        `curves` and rows of both of two labels: curve and scores (of `bigscreen.evaluate.curves`:
         recall and the like by threshold, rows by score).
 
         Of a regressor: rows (with a target), unlabelled, mae and rmse (mean absolute error, root

@@ -9,11 +9,11 @@ from bigscreen.data.rows import Rows
 from bigscreen.fleet.inline import usable_processors
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.train.options import TrainOptions
-from bigscreen.train.plan_exact import has_pairs, outline_exact
-from bigscreen.train.plan_features import choose_solver, outline
-from bigscreen.train.plan_memory import Plan, Request
-from bigscreen.train.plan_tuning import PLAN, PlanTuning
+from bigscreen.options.train import TrainOptions
+from bigscreen.plan.exact import has_pairs, outline_exact
+from bigscreen.plan.features import choose_solver, outline
+from bigscreen.plan.memory import Plan, Request
+from bigscreen.plan.tuning import PLAN, PlanTuning
 
 
 def plan(

@@ -9,12 +9,12 @@ from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
 from bigscreen.features.landmarks import choosing_bytes
 from bigscreen.features.nystrom import LARGE
+from bigscreen.options.train import PROBLEMS, STOCHASTIC, coupled
+from bigscreen.plan.memory import Held, Plan, Request
+from bigscreen.plan.tuning import PLAN
 from bigscreen.solvers.newton.coordinator import ENTRIES, LARGE_ROWS, PART, PRODUCT_ROWS
 from bigscreen.solvers.newton.sampled import TILE_ROWS, TOGETHER
 from bigscreen.solvers.snacks.draws import HELD_BYTES
-from bigscreen.train.options import PROBLEMS, STOCHASTIC, coupled
-from bigscreen.train.plan_memory import Held, Plan, Request
-from bigscreen.train.plan_tuning import PLAN
 
 ALONE = ("cd", "pairs", "interior")
 """Solvers that work in the coordinating process, whatever workers there are."""

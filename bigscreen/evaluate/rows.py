@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from bigscreen.evaluate.predict import DELIMITERS, check_suffix
 from bigscreen.files.output import replacing
 from bigscreen.model.ledger import Ledger
-from bigscreen.model.predict import DELIMITERS, check_suffix
 
 TEXT_ROWS = 1 << 16
 

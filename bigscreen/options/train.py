@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from bigscreen.errors import InputError
-from bigscreen.train.option import (
+from bigscreen.options.option import (
     DURATION,
     FLAG,
     FOLDER,

@@ -13,10 +13,10 @@ import numpy as np
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver
+from bigscreen.evaluate.evaluate import evidence_blocks
 from bigscreen.files.output import replacing, written_through
 from bigscreen.fleet.protocol import Each
 from bigscreen.model.calibration import given_prior
-from bigscreen.model.evaluate import evidence_blocks
 from bigscreen.model.model import Model
 
 DELIMITERS = {".csv": ",", ".tsv": "\t"}

@@ -5,11 +5,11 @@ from __future__ import annotations
 from bigscreen.data.rows import Rows
 from bigscreen.kernels import vnni
 from bigscreen.kernels.standard import made_of_products
+from bigscreen.plan.memory import Held, Plan, Request
+from bigscreen.plan.tuning import PLAN
 from bigscreen.solvers.block.kernel_columns import PIECE
 from bigscreen.solvers.block.tuning import BlockTuning
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
-from bigscreen.train.plan_memory import Held, Plan, Request
-from bigscreen.train.plan_tuning import PLAN
 
 
 def outline_exact(data: Rows, request: Request) -> Plan:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bigscreen.errors import in_units
-from bigscreen.train.options import PROBLEMS
-from bigscreen.train.plan_tuning import PLAN, PlanTuning
+from bigscreen.options.train import PROBLEMS
+from bigscreen.plan.tuning import PLAN, PlanTuning
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""What fits can be asked for: each option with its values, its users and its help."""
