@@ -2,7 +2,7 @@
 
 A kernel is a frozen record plus one compiled scalar function (an overload of `entries.entry`,
 chosen by the type of its constants), both here: to add one opens nothing else but the table of
-names in `train.options`. (Its constants may stand here too. Those of `entries` stay there: numba's
+names in `options.train`. (Its constants may stand here too. Those of `entries` stay there: numba's
 caches on disk know them by that name.) float32 is the fast path (BLAS, a fused pass, a polynomial
 exponential; error: `Kernel.entry_error`), float64 the accurate one. Everything runs without the
 GIL, one buffer per thread; BLAS threads are limited by the caller.
