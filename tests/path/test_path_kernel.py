@@ -1,5 +1,8 @@
 """The stage of kernel columns: every problem's optimum, scores of all rows, and their bits."""
 
+import sys
+from dataclasses import replace
+
 import block_world
 import numpy as np
 import pytest
@@ -19,11 +22,11 @@ from bigscreen.path.kernel import KernelStage
 from bigscreen.path.stage import PointTask
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE
 from bigscreen.problems.recipes import CSvc, NuSvc, OneClass
-from bigscreen.solvers.block import coordinator as block_open
-from bigscreen.solvers.block import sequence as block_path
 from bigscreen.solvers.block.solver import Block
+from bigscreen.solvers.block.tuning import BlockTuning
 
 SMALL = Block(size=16)
+tuning = BlockTuning()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -36,13 +39,13 @@ def fleet():
 def largest(request, monkeypatch):
     """All rows that are open in one block, or, as with many rows, not before few are."""
     if request.param == "blocks":
-        monkeypatch.setattr(block_path, "LARGEST", 20)
-        monkeypatch.setattr(block_path, "START_ROWS", 7)
-        monkeypatch.setattr(block_open, "START_ROWS", 7)
+        small = BlockTuning(max_growing_block=20, rows_per_round=7)
+        monkeypatch.setattr(sys.modules[__name__], "tuning", small)
 
 
 def stage_of(w, fleet, options=SMALL):
-    return KernelStage(w.design, fleet, w.problem.intercept == "constant", options)
+    tuned = replace(options, tuning=tuning)
+    return KernelStage(w.design, fleet, w.problem.intercept == "constant", tuned)
 
 
 def law(w, dual, found, tol):

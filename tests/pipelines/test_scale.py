@@ -11,7 +11,7 @@ def test_plan_beside_measured(tmp_path):
     found = plan.one(case, tmp_path, 6, 1.0)
     assert found["rows"] == 2000 and found["features"] == "raw"
     assert found["planned_bytes"] < 2 * found["peak_bytes"]
-    assert found["planned_seconds"] > 0 and found["seconds"] > 0
+    assert found["seconds"] > 0
 
 
 def test_ingest_beside_pyarrow(tmp_path):
