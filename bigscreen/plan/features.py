@@ -12,8 +12,8 @@ from bigscreen.features.nystrom import LARGE
 from bigscreen.options.train import PROBLEMS, STOCHASTIC, coupled
 from bigscreen.plan.memory import Held, Plan, Request
 from bigscreen.plan.tuning import PLAN
-from bigscreen.solvers.newton.coordinator import ENTRIES, LARGE_ROWS, PART, PRODUCT_ROWS
 from bigscreen.solvers.newton.sampled import TILE_ROWS, TOGETHER
+from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.snacks.draws import HELD_BYTES
 
 ALONE = ("cd", "pairs", "interior")
@@ -41,7 +41,7 @@ def outline(data: Rows, request: Request) -> Plan:
     spare = _spare(request, peak, fixed.copies)
     if fit.solver == "newton" and features == "recomputed":
         # The band's columns, in 16 bits, take what is left, and the place of gathered rows.
-        rows = LARGE_ROWS if fit.has_many else PRODUCT_ROWS
+        rows = NEWTON.hessian_rows(fit.has_many)
         band = min(request.tuning.band_fraction * fit.n, rows * fit.m)
         columns = max(0.0, min(spare, 2 * band * fit.m) - fixed.copies.total)
         peak += request.over_shards(columns, reserve=False)
@@ -121,9 +121,10 @@ class _Fit:
     @property
     def gathered(self) -> int:
         """Bytes of the rows gathered for Newton's local steps."""
-        if self.solver != "newton" or self.m < 64 or self.has_many:
+        if self.solver != "newton" or self.m < NEWTON.min_columns or self.has_many:
             return 0
-        return int(min(4 * ENTRIES, 4 * PART * self.n * self.m))
+        most = NEWTON.max_local_fraction * self.n * self.m
+        return int(4 * min(NEWTON.max_local_entries, most))
 
     @property
     def _work(self) -> Held:

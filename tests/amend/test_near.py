@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from newton_world import tune_near
 
 from bigscreen.amend import refit
 from bigscreen.amend.amend import amend
@@ -51,7 +52,7 @@ def amended(edits, options=OPTIONS, threads=1):
 @pytest.fixture(autouse=True)
 def waited_for(monkeypatch):
     """Steps over all rows, however many: rows nearby are an edit's alone."""
-    monkeypatch.setattr(near, "LATE", 10**6)
+    tune_near(monkeypatch, max_late_checks=10**6)
     monkeypatch.setattr(rescue, "MANY", 10**6)
 
 
@@ -103,7 +104,7 @@ def test_few_rows_have_features_and_the_proof_is_of_all(kind, intercept, rounds,
     options = replace(OPTIONS, intercept=intercept)
     after = amended(EDITS[kind], options)
     proof, n = proof_of(after), after.data.n_rows
-    assert rounds and rounds[-1] < near.MOST_PART * n
+    assert rounds and rounds[-1] < near.NEARBY.max_part * n
     assert proof["gap"] + proof["rounding_bound"] <= 1e-6 * proof["primal"]
     assert proof["rows"] == n
     assert abs(objective(after, 0.5) - proof["primal"]) <= 1e-6 * proof["primal"]
@@ -117,9 +118,9 @@ def test_few_rows_have_features_and_the_proof_is_of_all(kind, intercept, rounds,
 
 
 def test_rows_that_cross_their_kink_are_taken_in(rounds, stored, monkeypatch):
-    monkeypatch.setattr(near, "REACHED", 0.0)
-    monkeypatch.setattr(near, "REACHED_FAR", 0.0)
-    monkeypatch.setattr(near, "LEAST_PART", 0.05)
+    tune_near(monkeypatch, part_per_root_gap=0.0)
+    tune_near(monkeypatch, part_per_root_gap_far=0.0)
+    tune_near(monkeypatch, min_part=0.05)
     after = amended(relabelled(5))
     assert len(rounds) > 1 and rounds == sorted(rounds) and rounds[0] < rounds[-1]
     proof = proof_of(after)
@@ -129,11 +130,11 @@ def test_rows_that_cross_their_kink_are_taken_in(rounds, stored, monkeypatch):
 
 def test_where_too_many_rows_cross_all_have_features(rounds, stored, monkeypatch):
     edits = relabelled(300)
-    monkeypatch.setattr(near, "REACHED_FAR", 1.0)
-    monkeypatch.setattr(near, "FIRST_PARTS", (1.0, 1.0))
+    tune_near(monkeypatch, part_per_root_gap_far=1.0)
+    tune_near(monkeypatch, max_first_part=1.0, max_first_part_many=1.0)
     all_of_them = proof_of(amended(edits))
     assert not rounds
-    monkeypatch.setattr(near, "REACHED_FAR", 0.0)
+    tune_near(monkeypatch, part_per_root_gap_far=0.0)
     began_nearby = proof_of(amended(edits))
     assert rounds and stored == [1500] * 4
     for proof in (all_of_them, began_nearby):

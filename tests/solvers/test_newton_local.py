@@ -1,5 +1,8 @@
 """Newton steps over the rows nearby: any problem, the same answer, and passes saved."""
 
+import sys
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from newton_world import feature_world
@@ -19,14 +22,22 @@ from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.newton.tuning import NewtonTuning
 from bigscreen.solvers.protocol import Run
+
+tuning = NewtonTuning()
+
+
+def tune(monkeypatch, **values):
+    """Have the solvers of this file's tests tuned otherwise."""
+    monkeypatch.setattr(sys.modules[__name__], "tuning", replace(tuning, **values))
 
 
 @pytest.fixture(autouse=True)
 def small_ones_too(monkeypatch):
     """Textbook problems have few features, and most of their rows are near their kink."""
-    monkeypatch.setattr(newton_phase, "LEAST_SIZE", 1)
-    monkeypatch.setattr(newton_phase, "PART", 0.9)
+    tune(monkeypatch, min_columns=1)
+    tune(monkeypatch, max_local_fraction=0.9)
 
 
 @pytest.fixture
@@ -46,7 +57,7 @@ def phases(monkeypatch):
 def solved(world, tol, threads=1, rule="none"):
     with Inline(threads) as fleet:
         run = Run(world.design, world.problem, fleet)
-        return fit(run, Newton(tol), Limits(tol, 300), rule=make_rule(rule))
+        return fit(run, Newton(tol, tuning=tuning), Limits(tol, 300), rule=make_rule(rule))
 
 
 @pytest.mark.parametrize("rule", ["none", "gap"])
@@ -75,7 +86,7 @@ def fitted_on(threads, report=lambda event: None, **options):
     data = shards()
     with Inline(threads) as fleet:
         run = Run(Design(data), CSvc(1.0, 1, (), "true"), fleet, **options)
-        return fit(run, Newton(1e-5), Limits(1e-5, 99), report=report)
+        return fit(run, Newton(1e-5, tuning=tuning), Limits(1e-5, 99), report=report)
 
 
 def test_any_number_of_threads_finds_the_same_bits(phases):
@@ -87,7 +98,7 @@ def test_any_number_of_threads_finds_the_same_bits(phases):
 
 def test_passes_are_saved(monkeypatch):
     near = fitted_on(1)
-    monkeypatch.setattr(newton_phase, "PART", 0.0)
+    tune(monkeypatch, max_local_fraction=0.0)
     far = fitted_on(1)
     assert len(near.history) < 0.6 * len(far.history)
     room = near.certificate.gap + far.certificate.gap
@@ -97,7 +108,7 @@ def test_passes_are_saved(monkeypatch):
 def test_an_interrupted_fit_ends_in_the_same_point(tmp_path, monkeypatch, phases):
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
     # Many short phases: one has to follow the checkpoint.
-    monkeypatch.setattr(newton_phase, "ROUNDS", 1)
+    tune(monkeypatch, max_local_passes=1)
     whole = fitted_on(1)
     count = len(whole.history)
     assert count >= 4

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from newton_world import tune_near
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
@@ -46,8 +47,8 @@ def test_a_close_gap_is_proved_from_the_features_of_few_rows(intercept):
 
 
 def test_it_goes_on_over_all_rows_where_those_nearby_are_not_enough(monkeypatch):
-    monkeypatch.setattr(near, "ROUNDS", 1)
-    monkeypatch.setattr(near, "AIM", 1e4)
+    tune_near(monkeypatch, max_passes=1)
+    tune_near(monkeypatch, aim=1e4)
     (proof,) = fitted(replace(OPTIONS, tol=1e-7)).provenance["certificates"]
     assert proof["relative_gap"] <= 1e-7
 
@@ -66,7 +67,7 @@ def test_they_take_over_before_anybody_looks_at_all_rows(monkeypatch):
         began.append((self.standing.gap, int(np.sum(self.first))))
         return solve(self, run, check)
 
-    monkeypatch.setattr(near, "FAR_OFF", 1.0)  # however far the optimum is
+    tune_near(monkeypatch, far_gap=1.0)  # however far the optimum is
     monkeypatch.setattr(near.Nearby, "solve", noted)
     monkeypatch.setattr(NewtonRun, "_look", lambda self, place: looks.append(place))
     monkeypatch.setattr(NewtonRun, "approach", lambda self, place: looks.append(place))
@@ -101,12 +102,12 @@ class Stopped(Exception):
     """Stands for a process that ends."""
 
 
-@pytest.mark.parametrize("rounds", [near.ROUNDS, 1])
+@pytest.mark.parametrize("rounds", [near.NEARBY.max_passes, 1])
 def test_a_run_that_goes_on_has_the_same_bits(rounds, tmp_path, monkeypatch):
     monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(near, "ROUNDS", rounds)
+    tune_near(monkeypatch, max_passes=rounds)
     if rounds == 1:  # then all rows are stepped over again
-        monkeypatch.setattr(near, "AIM", 1e5)
+        tune_near(monkeypatch, aim=1e5)
     whole = fitted()
     events = whole.provenance["history"]
     for last in {2, len(events) - 2, len(events) - 1}:

@@ -1,5 +1,6 @@
 """Products with the zone's second moment: kept columns, in 16 bits where that is as good."""
 
+import sys
 from dataclasses import replace
 
 import contracts
@@ -9,12 +10,21 @@ import pytest
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
-from bigscreen.solvers.newton import coordinator, products, rounds
+from bigscreen.solvers.newton import products
 from bigscreen.solvers.newton.products import ROUGHLY, WHOLE, unit_of
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.newton.state import UNSET
+from bigscreen.solvers.newton.tuning import NewtonTuning
 from bigscreen.solvers.protocol import Run
+
+tuning = NewtonTuning()
+
+
+def tune(monkeypatch, **values):
+    """Have the solvers of this file's tests tuned otherwise."""
+    monkeypatch.setattr(sys.modules[__name__], "tuning", replace(tuning, **values))
+
 
 INTERCEPTS = contracts.INTERCEPTS
 
@@ -145,9 +155,9 @@ def test_the_unit_is_one_that_the_penalty_outweighs():
 
 @pytest.mark.parametrize("unit", [False, True])
 def test_fits_with_room_and_without_end_at_the_same_bits(unit, monkeypatch):
-    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
-    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
-    monkeypatch.setattr(coordinator, "ENTRIES", 0)
+    tune(monkeypatch, min_columns=0)
+    tune(monkeypatch, min_columns_refined=0)
+    tune(monkeypatch, max_local_entries=0)
     monkeypatch.setattr(products, "ROUGHLY", 1e9 if unit else 0.0)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 0.5, "constant")
     units, found = set(), []
@@ -161,7 +171,7 @@ def test_fits_with_room_and_without_end_at_the_same_bits(unit, monkeypatch):
     for threads, spare in ((1, 0), (2, 1 << 24), (1, 1 << 15)):
         with Watched(threads) as fleet:
             run = replace(Run(world.design, world.problem, fleet), spare=spare)
-            found.append(fit(run, Newton(tol=1e-5), Limits(1e-5, 200)))
+            found.append(fit(run, Newton(tol=1e-5, tuning=tuning), Limits(1e-5, 200)))
     assert units == {unit}
     contracts.solver_law(world, found[0].point, found[0].certificate, 1e-5)
     for other in found[1:]:

@@ -1,6 +1,7 @@
 """Wide zones, rows held to their side, and what rounding does to scores: true shortcuts."""
 
 import json
+import sys
 from dataclasses import replace
 
 import contracts
@@ -14,13 +15,20 @@ from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.problems.point import Point, SumLayout, read_off
-from bigscreen.solvers.newton import coordinator, rounds
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.place import Bundle, Place, Zone, next_h
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.newton.tuning import NewtonTuning
 from bigscreen.solvers.protocol import Run
+
+tuning = NewtonTuning()
+
+
+def tune(monkeypatch, **values):
+    """Have the solvers of this file's tests tuned otherwise."""
+    monkeypatch.setattr(sys.modules[__name__], "tuning", replace(tuning, **values))
 
 
 class Watched(Inline):
@@ -39,9 +47,9 @@ class Watched(Inline):
 @pytest.fixture
 def wide(monkeypatch):
     """Any zone is a wide one, and no rows are at hand."""
-    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
-    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
-    monkeypatch.setattr(coordinator, "ENTRIES", 0)
+    tune(monkeypatch, min_columns=0)
+    tune(monkeypatch, min_columns_refined=0)
+    tune(monkeypatch, max_local_entries=0)
 
 
 def test_a_step_by_products_is_the_newton_step_to_a_tenth():
@@ -65,14 +73,14 @@ def test_a_step_by_products_is_the_newton_step_to_a_tenth():
 @pytest.mark.parametrize("hold", [False, True])
 def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, wide, monkeypatch):
     """Their results are the same on any number of threads."""
-    monkeypatch.setattr(coordinator, "HELD_PART", 1.0 if hold else -1.0)
-    monkeypatch.setattr(coordinator, "HELD", 0.5)  # so near that many cross
+    tune(monkeypatch, max_near_fraction=1.0 if hold else -1.0)
+    tune(monkeypatch, hold_moves=0.5)  # so near that many cross
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 0.5, intercept)
     found = []
     for threads in (1, 2):
         with Watched(threads) as fleet:
             run = Run(world.design, world.problem, fleet)
-            fitted = fit(run, Newton(tol=1e-5), Limits(1e-5, 200))
+            fitted = fit(run, Newton(tol=1e-5, tuning=tuning), Limits(1e-5, 200))
             found.append(fitted)
             assert "product" in fleet.kinds
             assert (fleet.held > 0) == hold
@@ -84,14 +92,14 @@ def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, wide, monk
 @pytest.mark.parametrize("held", [0.0, 1e9])
 def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, wide, monkeypatch):
     """Where rows were held to the wrong side all are scored, and the run goes on."""
-    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
-    monkeypatch.setattr(coordinator, "HELD", held)
+    tune(monkeypatch, max_near_fraction=1.0)
+    tune(monkeypatch, hold_moves=held)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
     found = []
     for threads in (1, 2):
         with Watched(threads) as fleet:
             run = Run(world.design, world.problem, fleet)
-            found.append(fit(run, Newton(tol=2e-4), Limits(2e-4, 200)))
+            found.append(fit(run, Newton(tol=2e-4, tuning=tuning), Limits(2e-4, 200)))
             assert fleet.held > 0
     fitted, other = found
     # Rows that were held where they are not: a closing pass that was not enough, and then no more.
@@ -109,8 +117,8 @@ def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, wide, monkeypatch):
 
 def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch):
     """Read off anew, those that have left theirs make another alpha, and D of that is lower."""
-    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
-    monkeypatch.setattr(coordinator, "HELD", 0.0)
+    tune(monkeypatch, max_near_fraction=1.0)
+    tune(monkeypatch, hold_moves=0.0)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
     points = []
 
@@ -122,7 +130,7 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch
     monkeypatch.setattr(loop, "Monitor", Held)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fit(run, Newton(tol=2e-4), Limits(2e-4, 200))
+        fit(run, Newton(tol=2e-4, tuning=tuning), Limits(2e-4, 200))
         held, *_ = (point for point in points if point.held)
         again = Point.from_dict(json.loads(json.dumps(held.to_dict())))
         np.testing.assert_array_equal(held.sides, again.sides)
@@ -136,8 +144,8 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch
 def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(
     tmp_path, wide, monkeypatch
 ):
-    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
-    monkeypatch.setattr(coordinator, "HELD", 0.0)  # and so a closing pass is not enough
+    tune(monkeypatch, max_near_fraction=1.0)
+    tune(monkeypatch, hold_moves=0.0)  # and so a closing pass is not enough
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
 
@@ -148,7 +156,7 @@ def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(
 
         with Inline(1) as fleet:
             run = Run(world.design, world.problem, fleet, folder=folder, **how)
-            return fit(run, Newton(tol=2e-4), Limits(2e-4, 200), report=report)
+            return fit(run, Newton(tol=2e-4, tuning=tuning), Limits(2e-4, 200), report=report)
 
     whole = fitted(tmp_path / "whole")
     assert whole.passes["closing"] == 2
@@ -178,7 +186,7 @@ def test_no_score_is_farther_off_than_its_slack(kernel):
 
 def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(wide, monkeypatch):
     """What is near reaches farther for rows of earlier passes, by the steps made since."""
-    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
+    tune(monkeypatch, max_near_fraction=1.0)
     asked = []
 
     class Asked(Watched):
@@ -190,7 +198,7 @@ def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(wid
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
     with Asked() as fleet:
         run = Run(world.design, world.problem, fleet)
-        fit(run, Newton(tol=2e-4), Limits(2e-4, 200))
+        fit(run, Newton(tol=2e-4, tuning=tuning), Limits(2e-4, 200))
     assert len(asked) >= 3
     for near, travel in asked:
         # One for each past pass, falling to the last; rows that no pass has scored are looked at.
@@ -201,8 +209,8 @@ def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(wid
 
 def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wide, monkeypatch):
     """Steps with rows held where they are not lead astray; P over all rows falls all the same."""
-    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
-    monkeypatch.setattr(coordinator, "HELD", 0.0)
+    tune(monkeypatch, max_near_fraction=1.0)
+    tune(monkeypatch, hold_moves=0.0)
     seen, look = [], NewtonRun._look
 
     def looked(self, place):
@@ -217,7 +225,7 @@ def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wi
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 30.0)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fitted = fit(run, Newton(tol=1e-5), Limits(1e-5, 300))
+        fitted = fit(run, Newton(tol=1e-5, tuning=tuning), Limits(1e-5, 300))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-5)
     assert seen
     assert all(after <= before * (1 + 1e-5) for before, after in seen)
@@ -225,11 +233,11 @@ def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wi
 
 def test_rows_at_hand_come_with_the_side_they_were_held_to(monkeypatch):
     """The gradient has that of them, wherever their scores are by now; and they stay in sight."""
-    monkeypatch.setattr(coordinator, "LEAST_SIZE", 0)
-    monkeypatch.setattr(rounds, "LEAST_REFINED", 0)
-    monkeypatch.setattr(coordinator, "HELD_PART", 1.0)
-    monkeypatch.setattr(coordinator, "HELD", 0.0)  # so near that many cross
-    monkeypatch.setattr(coordinator, "ENTRIES", 30 * 300)
+    tune(monkeypatch, min_columns=0)
+    tune(monkeypatch, min_columns_refined=0)
+    tune(monkeypatch, max_near_fraction=1.0)
+    tune(monkeypatch, hold_moves=0.0)  # so near that many cross
+    tune(monkeypatch, max_local_entries=30 * 300)
     gather, score, away, in_sight = NewtonRun._gather, NewtonProgram._score, [], []
 
     def gathered(self, place, counts, room):
@@ -251,7 +259,7 @@ def test_rows_at_hand_come_with_the_side_they_were_held_to(monkeypatch):
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 50.0)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fitted = fit(run, Newton(tol=1e-6), Limits(1e-6, 200))
+        fitted = fit(run, Newton(tol=1e-6, tuning=tuning), Limits(1e-6, 200))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-6)
     assert sum(away) > 0
     assert in_sight and all(in_sight)

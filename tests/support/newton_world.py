@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -15,6 +15,7 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Point, Reading
+from bigscreen.solvers.newton import near
 from bigscreen.solvers.newton import solver as newton
 
 
@@ -177,3 +178,8 @@ class Probe:
 
     def restored(self, meta: Any) -> None:
         raise AssertionError
+
+
+def tune_near(monkeypatch, **values):
+    """Have steps over rows near their hinge point tuned otherwise."""
+    monkeypatch.setattr(near, "NEARBY", replace(near.NEARBY, **values))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from newton_world import tune_near
 from trained import fitted, proofs
 
 from bigscreen.data.memory import MemoryDataset
@@ -13,7 +14,6 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.plan.plan import plan
 from bigscreen.report.certificate import facts, fit_record
-from bigscreen.solvers.newton import near
 from bigscreen.train import rescue
 from bigscreen.train.many import Outcomes
 from bigscreen.train.run import train_many
@@ -112,14 +112,7 @@ class Stopped(Exception):
 def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
     """Wherever it was stopped: in steps over all rows, over few, over all again, in the others."""
     monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
-    for name, value in {
-        "LATE_GAP": 1.0,
-        "LATE": 6,
-        "ROUNDS": 2,
-        "AIM": 1e5,
-        "MOST_PART": 0.9,
-    }.items():
-        monkeypatch.setattr(near, name, value)
+    tune_near(monkeypatch, late_gap=1.0, max_late_checks=6, max_passes=2, aim=1e5, max_part=0.9)
     whole = fitted(rows(), HARD)
     events = whole.provenance["history"]
     few = [event["pass"] for event in events if event["rows_alive"] < 1500]

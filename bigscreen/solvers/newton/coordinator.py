@@ -17,77 +17,15 @@ from bigscreen.solvers.newton.products import unit_of
 from bigscreen.solvers.newton.rounds import Rounds
 from bigscreen.solvers.newton.sampled import Sample
 from bigscreen.solvers.newton.shard import NearbyRows, NewtonProgram
+from bigscreen.solvers.newton.tuning import FLOAT32_TOL
 from bigscreen.solvers.protocol import Check
 
 STEP_LENGTHS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
 NEGLIGIBLE = 1e-6
 """A w, or a zone, below this part of what it could be is nothing."""
 
-LEAST_SIZE = 64
-"""Below so many features the algebra costs less than passes that would save some of it."""
-
-PRODUCT_ROWS = 64.0
-"""Rows of the zone that products are with, in features, at most."""
-
-LARGE_ROWS = 9.0
-"""The same of many landmarks: the columns of more would take more memory than they save steps."""
-
-WORN = 8, 16
-"""Products of a step, beyond which the next one is worth another sample to precondition them; of
-many landmarks."""
-
-ENTRIES = 16_000_000
-"""Features of the rows at hand, at most."""
-
-PART = 0.4
-"""Part of all rows that may be at hand: of more, a pass costs hardly more than a step."""
-
-COARSE_TOL = 1e-3
-"""A subsample is left at an h that suits this gap, or a wider one that is asked for."""
-
 REACHES = np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0])
 """How far the rows at hand may be from their kink, in units of h."""
-
-LEAST_TOL = 1e-6
-"""Closer than this the float32 features of the rows at hand lead astray."""
-
-GROWTH = 1.5
-"""How many times as many rows there is room for as are taken in at first."""
-
-SHORT = 0.1
-"""A step that has to be cut to less than this had too few rows at hand: better one over all."""
-
-LOWER = 2.0
-"""By how much h may fall between two passes while rows leave their side in many places."""
-
-FEW_CROSSED = 0.02
-"""So many rows that left their side, as a part of those at hand, are few."""
-
-ROUNDS, HELD_ROUNDS = 8, 16
-"""Passes before rows are picked anew, and before those that were held are looked at."""
-
-ASTRAY = 20
-"""So many times as many rows as there is room for may come to their kink by steps over those at
-hand: where more may, others would have stopped them."""
-
-HELD, HELD_LARGE = 7.0, 11.0
-"""Rows farther from the zone than so many times what steps have moved scores by since they were
-scored, and what the next one does, are held to their side. (It moves those of rows in thin places
-by ten times as much as others, and of many landmarks by more.)"""
-
-FAR = 4.0
-"""While steps go over rows at hand, those farther from their kink than so many times as these."""
-
-HELD_PART = 0.7
-"""Part of all rows that may be nearer: of more, a pass costs hardly more."""
-
-HELD_TOL, HELD_GAP = 1e-4, 0.5
-"""Relative gap from which on all rows are looked at, and picked anew, before the closing pass; and
-the part of what is asked that steps go down to, as rows that have left their side cost some."""
-
-AIM, LAST_AIM = 0.7, 0.93
-"""Part of the gap asked for that steps go down to while far rows are held: before all are looked
-at, and where the closing pass does that."""
 
 GRID = np.array([0.0, 1.0, 0.85, 0.7, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
 
@@ -99,12 +37,12 @@ class NewtonRun(Rounds):
         """Iterate from a place whose gradient is known until ``check`` is content."""
         while True:
             assert place.point is not None
-            if place.held and self.options.tol > HELD_TOL:
+            if place.held and self.options.tol > self.tuning.held_tol:
                 # D is that of alpha at these sides. Read off anew, rows that left theirs would
                 # count with the square of what they move w(alpha) by: in thin places all the same
                 # way.
                 place.point = replace(place.point, sides=self.sides())
-            few = self.options.tol < LEAST_TOL
+            few = self.options.tol < FLOAT32_TOL
             reach = self.within_reach(place, place.h) if few else 0.0
             verdict = check(
                 place.point,
@@ -117,7 +55,8 @@ class NewtonRun(Rounds):
                     "fixed_lo": place.passed.fixed[1],
                     "reach": reach,
                     "decrement": place.decrement,
-                    "settled": next_h(place, max(self.options.tol, COARSE_TOL)) >= place.h,
+                    "settled": next_h(place, max(self.options.tol, self.tuning.subsample_tol))
+                    >= place.h,
                     "full_passes": self.passes[0],
                     "partial_passes": self.passes[1],
                     "stalled": place.stalled >= 3 or self._vanished(place),
@@ -258,7 +197,7 @@ class NewtonRun(Rounds):
             gradient = algebra.gradient(place.x, middle + ratio * (now - middle))
 
         # Of so many rows a sample is as good: a step is no more exact than INEXACT either way.
-        rows = (LARGE_ROWS if self.large else PRODUCT_ROWS) * algebra.size
+        rows = self.tuning.hessian_rows(self.large) * algebra.size
         stride, products = max(1.0, place.zone.rows / rows), 0
         unit = unit_of(self.design, place.zone.weight / (2 * place.h) if place.h else np.inf)
 
@@ -274,7 +213,7 @@ class NewtonRun(Rounds):
         place.step, kept = algebra.conjugate_step(product, solve, gradient)
         # (Of fewer landmarks it is about the Hessian itself.)
         place.kept = kept if self.large else 1.0
-        place.worn = products > WORN[self.large]
+        place.worn = products > self.tuning.max_cg(self.large)
         self.expect(place, gradient)
 
     def suit(self, place: Place, cost: float, gap: float) -> float:
@@ -300,18 +239,22 @@ class NewtonRun(Rounds):
         Returns False, with the place as it was, where that is not worth it.
         """
         assert place.point is not None
-        tol, wide = self.options.tol, self.options.tol > HELD_TOL
+        tol, wide = self.options.tol, self.options.tol > self.tuning.held_tol
         place.seen, place.seen_primal = place.x, place.point.primal
-        wanted = LAST_AIM * tol if wide else HELD_GAP * max(tol, LEAST_TOL)
+        wanted = (
+            self.tuning.last_held_aim * tol
+            if wide
+            else self.tuning.held_gap * max(tol, FLOAT32_TOL)
+        )
         if not self._may_hold(place) or place.point.relative_gap <= wanted:
             return False
         few = False
-        for k in range(HELD_ROUNDS):
+        for k in range(self.tuning.max_held_passes):
             if place.step is None:
                 self._steer(place)
             assert place.step is not None
             since = np.append(np.cumsum(place.moves[:0:-1])[::-1], 0.0)
-            held = HELD_LARGE if self.large else HELD
+            held = self.tuning.hold(self.large)
             near = self._near(place, place.h + held * (since + place.expected))
             if near is None:
                 if k == 0:
@@ -333,7 +276,7 @@ class NewtonRun(Rounds):
             return False
         if self.program.stride > 1 or place.given is not None:
             return False
-        return self.algebra.size >= LEAST_SIZE
+        return self.algebra.size >= self.tuning.min_columns
 
     def _near(self, place: Place, near: FloatArray) -> FloatArray | None:
         """These distances, by the pass that a row was last scored in, if few enough are within.
@@ -342,7 +285,7 @@ class NewtonRun(Rounds):
         """
         near = np.append(near, np.inf)
         self.inside = int(self._ask("nearby", within=near).sum())
-        return near if self.inside <= HELD_PART * place.passed.alive else None
+        return near if self.inside <= self.tuning.max_near_fraction * place.passed.alive else None
 
     def _look(self, place: Place) -> None:
         """Score all rows where steps with rows held have led: P is to be less than at their start.
@@ -369,19 +312,19 @@ class NewtonRun(Rounds):
             return False
         assert place.point is not None and place.gradient is not None
         # (For a wide gap one more pass over all rows costs what holding them saves.)
-        holds = self.options.tol <= HELD_TOL and self._may_hold(place)
+        holds = self.options.tol <= self.tuning.held_tol and self._may_hold(place)
         most, counts = self._most(place), self._pick(reach=reach)
-        if self._sent(counts) > 2 * ENTRIES:
+        if self._sent(counts) > 2 * self.tuning.max_local_entries:
             place.local = False
             return False
         room = max(most, int(counts.sum()))
         local = Local(self.algebra, place.x, place.gradient, place.h, room)
         local.add(*self._gather(place, counts, local.room))
         # What rows that were held add to the gap shows only once all are looked at.
-        part = max(self.options.tol, LEAST_TOL) * (AIM if holds else 1.0)
-        gap, lowest = part * abs(place.point.primal), place.h / LOWER
+        part = max(self.options.tol, FLOAT32_TOL) * (self.tuning.held_aim if holds else 1.0)
+        gap, lowest = part * abs(place.point.primal), place.h / self.tuning.max_h_fall
         trial, seen = None, None
-        for k in range(ROUNDS):
+        for k in range(self.tuning.max_local_passes):
             taken = local.solve(gap, lowest)
             if taken == 0 and trial is None:
                 # The place was thought to be the end, and is not: smoothing's cost was too rosy.
@@ -389,31 +332,41 @@ class NewtonRun(Rounds):
             if taken <= 0 and trial is None:
                 break
             near = None
-            if holds and k + 1 < ROUNDS:
-                enough = max(FAR * reach, local.h + HELD * local.moved(local.rows.G))
+            if holds and k + 1 < self.tuning.max_local_passes:
+                enough = max(
+                    self.tuning.hold_distance * reach,
+                    local.h + self.tuning.hold_moves * local.moved(local.rows.G),
+                )
                 near = self._near(place, np.full(len(place.past), enough))
-                if trial is None and self.inside > ASTRAY * most:
+                if trial is None and self.inside > self.tuning.max_crossings * most:
                     break
             while True:
                 trial = self.seek(place, local.x - place.x, GRID, local.h, near)
                 counts = self._pick(h=local.h)
                 found = int(counts.sum())
-                fit = len(local.G) + found <= most and self._sent(counts) <= 2 * ENTRIES
+                fit = (
+                    len(local.G) + found <= most
+                    and self._sent(counts) <= 2 * self.tuning.max_local_entries
+                )
                 ended = not fit or not (found or lowest)
                 if near is None:
                     seen = local.G
                     break
-                if not ended or (seen is not None and HELD * local.moved(seen) <= FAR * reach):
+                if not ended or (
+                    seen is not None
+                    and self.tuning.hold_moves * local.moved(seen)
+                    <= self.tuning.hold_distance * reach
+                ):
                     break
                 near = None  # rows that were held may be elsewhere: all are looked at
             if ended:
                 break
             gap = part * abs(trial.primal)
             # Many rows that moved make another place of this one: no use in a small h as yet.
-            lowest = 0.0 if found <= FEW_CROSSED * len(local.G) else local.h
+            lowest = 0.0 if found <= self.tuning.few_crossed * len(local.G) else local.h
             if found:
                 local.add(*self._gather(place, counts, local.room))
-        if trial is None or trial.steps[trial.best] < SHORT:
+        if trial is None or trial.steps[trial.best] < self.tuning.min_local_step:
             place.local = False
             return False
         place.decrement = local.decrement
@@ -426,24 +379,27 @@ class NewtonRun(Rounds):
 
         ``t``: at that step of the trial that has just been made.
         """
-        if not place.local or self.algebra.size < LEAST_SIZE or self.large:
+        if not place.local or self.algebra.size < self.tuning.min_columns or self.large:
             return 0.0
         # Squared losses bend everywhere above their kink: no few rows are all that matter.
         if self.algebra.frame.curved:
             return 0.0
         # Features are float32 here; a subsample is left early, and a start has its h to find first.
         point = place.point
-        if self.options.tol < LEAST_TOL and point and point.relative_gap <= 2 * LEAST_TOL:
+        if self.options.tol < FLOAT32_TOL and point and point.relative_gap <= 2 * FLOAT32_TOL:
             return 0.0
         if self.program.stride > 1 or place.given is not None:
             return 0.0
         counts = self._ask("within", reaches=REACHES * h, t=t).sum(axis=0)
-        fit = np.flatnonzero(counts * GROWTH <= self._most(place))
+        fit = np.flatnonzero(counts * self.tuning.first_growth <= self._most(place))
         return float(REACHES[fit[-1]] * h) if len(fit) else 0.0
 
     def _most(self, place: Place) -> int:
         """Rows at hand, at most."""
-        return min(ENTRIES // self.algebra.size, int(PART * place.passed.alive))
+        return min(
+            self.tuning.max_local_entries // self.algebra.size,
+            int(self.tuning.max_local_fraction * place.passed.alive),
+        )
 
     def _sent(self, counts: NDArray[np.int64]) -> int:
         """Numbers that come for so many rows: every shard sends as much as the one with most."""

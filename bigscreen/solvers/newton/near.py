@@ -21,53 +21,14 @@ from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point, SumLayout, relative
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.algebra import Algebra
-from bigscreen.solvers.newton.coordinator import LEAST_TOL
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.solver import Newton
+from bigscreen.solvers.newton.tuning import FLOAT32_TOL, NEARBY
 from bigscreen.solvers.protocol import Check, Near, PassedOn, Run, Save, Verdict
 
-LEAST_PART, REACHED, REACHED_FAR, FIRST_PARTS = 0.03, 0.35, 0.7, (0.12, 0.2)
-"""Part of all rows that is near at first: at least, for the root of the bound's relative gap, of a
-close one and of one beyond FAR_OFF, and at most, where w has few and many coordinates. (Where 1 %
-of the rows of a9a, ijcnn1 and SUSY's shape leave or enter at C = 1, this holds about all that cross
-their kink; where they change their label, most: the next look at all rows finds the others, and
-that costs less than features of so many more.)"""
-
-PER_COORDINATE = 8
-"""Rows for each coordinate of w: so many may be near at first (steps over 5 for each took w of a9a
-so far that three times as many of the others crossed their kink), and no more are within h of their
-kink at first (the Hessian of all of them would teach steps nothing more)."""
-
-FEW = 4
-"""So many rows for each coordinate of w begin, at least, where a closer gap than float32 tells is
-wanted (of covtype.20k's 3 % were less than one for each, and two more looks at all were needed)."""
-
-MOST_PART = 0.4
-"""Of more rows a fit of all costs no more."""
-
-AROUND = 1.0
-"""So many times as many rows as have crossed their kink are taken in beside them: the nearest."""
-
-AIM = 0.5
-"""Part of the gap asked for that is left among the rows nearby."""
-
-FAR_OFF, LOOSE = 0.04, 300.0
-"""Relative gap of a bound from which rows are sure to cross their kink; and so many times as wide a
-gap is enough there before it is known which."""
-
-LATE_GAP, LATE = 1e-3, 8
-"""Relative gap of points that count, and their number, after which steps over all rows are not
-waited for (from a gap of .01 on, or after fewer, some fits of a9a took twice as long)."""
-
-FEATURE_ROWS, MOST_ENTRIES = 2048, 2**25
-"""Rows whose features are made at once, and numbers in features that a closer gap is worth."""
-
-ROUNDS, TRIES = 8, 4
-"""Looks at all rows, and times that steps between two of them begin anew, at most."""
-
-START = 0.03
-"""Part of the gap at the start that smoothing may cost there."""
+FEATURE_ROWS = 2048
+"""Rows whose features are made at once."""
 
 
 @dataclass(frozen=True)
@@ -111,14 +72,16 @@ def first_rows(far: FloatArray, gap: float, dual: Dual, size: int) -> NDArray[np
     size : int
         Coordinates of w.
     """
-    reached, counted = REACHED if gap <= FAR_OFF else REACHED_FAR, np.flatnonzero(dual.hi > 0)
+    counted, close = np.flatnonzero(dual.hi > 0), gap <= NEARBY.far_gap
+    reached = NEARBY.part_per_root_gap if close else NEARBY.part_per_root_gap_far
     if not len(counted):
         return None
-    most = np.clip(PER_COORDINATE * size / len(counted), *FIRST_PARTS)
-    part = min(LEAST_PART + reached * np.sqrt(max(gap, 0.0)), most)
+    ends = NEARBY.max_first_part, NEARBY.max_first_part_many
+    most = np.clip(NEARBY.rows_per_coordinate * size / len(counted), *ends)
+    part = min(NEARBY.min_part + reached * np.sqrt(max(gap, 0.0)), most)
     last = np.sort(far[counted])[min(int(part * len(counted)), len(counted) - 1)]
     near = (far <= last) & (dual.hi > 0)
-    return near if np.count_nonzero(near) <= MOST_PART * len(counted) else None
+    return near if np.count_nonzero(near) <= NEARBY.max_part * len(counted) else None
 
 
 def rows_within(room: int, width: int, dtype: type) -> int:
@@ -171,20 +134,22 @@ class Nearby:
         assert isinstance(problem, CSvc)
         dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
         frame = SumLayout.of(problem, data)
-        dtype = np.float64 if self.doubted or check.target < LEAST_TOL else np.float32
-        most = min(int(MOST_PART * data.n_rows), rows_within(self.room, len(at.w_alpha), dtype))
+        dtype = np.float64 if self.doubted or check.target < FLOAT32_TOL else np.float32
+        most = min(
+            int(NEARBY.max_part * data.n_rows), rows_within(self.room, len(at.w_alpha), dtype)
+        )
         x = self.reached.x
         local = Local(Algebra(self.source, frame), x, x - at.w_alpha, 0.0, most, dtype)
         nearby = _Rows(run, dual, self.source, frame.constant, local)
         primal = at.primal
         left = primal - self.reached.dual
         more, read, passes = self.first, 0, self.passes[1]
-        for k in range(ROUNDS):
+        for k in range(NEARBY.max_passes):
             nearby.add(more, at.alpha)
-            curved = PER_COORDINATE * len(local.x)
+            curved = NEARBY.rows_per_coordinate * len(local.x)
             local.h = max(local.h, wide(dual[nearby.places], local.G, left, curved))
-            far = k == 0 and at.gap > FAR_OFF * min(check.target / LEAST_TOL, 1.0)
-            tol = AIM * check.target * (LOOSE if far else 1.0)
+            far = k == 0 and at.gap > NEARBY.far_gap * min(check.target / FLOAT32_TOL, 1.0)
+            tol = NEARBY.aim * check.target * (NEARBY.loose_factor if far else 1.0)
             part, w_alpha, gap, steps = _stepped(local, tol * abs(primal))
             read, passes = read + steps * len(part), passes + steps
             alpha = np.array(at.alpha)
@@ -204,7 +169,7 @@ class Nearby:
             came = int(np.sum(crossed))
             full = inside + came > most
             others = ~nearby.inside & ~crossed & (dual.hi > 0)
-            beside = max(int(AROUND * came), len(local.x)) if came else 0
+            beside = max(int(NEARBY.added_per_crossed * came), len(local.x)) if came else 0
             beside = max(min(beside, most - inside - came), 0)
             more = crossed | _nearest(G, others, beside)
             point = replace(point, primal=primal)
@@ -217,7 +182,7 @@ class Nearby:
                 "fixed_lo": 0,
                 "full_passes": self.passes[0] + k + 1,
                 "partial_passes": passes,
-                "stalled": self.last and (full or k + 1 == ROUNDS),
+                "stalled": self.last and (full or k + 1 == NEARBY.max_passes),
             }
             self.over = check(point, stats, lambda folder, meta: None) is None
             if self.over or full:
@@ -227,7 +192,7 @@ class Nearby:
 
 
 def wide(dual: Dual, G: FloatArray, gap: float, most: int) -> float:
-    """The smoothing h that costs `START` of this gap at these gradients (rows,).
+    """The smoothing h that costs ``smoothing_part`` of this gap at these gradients (rows,).
 
     It is less where it would hold more than so many rows.
     """
@@ -239,7 +204,7 @@ def wide(dual: Dual, G: FloatArray, gap: float, most: int) -> float:
     for _ in range(20):
         h = 0.5 * (low + high)
         cost = float(dual.hi @ np.maximum(h - far, 0.0) ** 2) / (4.0 * h)
-        low, high = (h, high) if cost < START * gap else (low, h)
+        low, high = (h, high) if cost < NEARBY.smoothing_part * gap else (low, h)
     return high
 
 
@@ -249,7 +214,7 @@ def _stepped(local: Local, gap: float) -> tuple[FloatArray, FloatArray, float, i
     Returns alpha of the rows, w(alpha), P - D and the steps.
     """
     aim, steps = gap, 0
-    for _ in range(TRIES):
+    for _ in range(NEARBY.max_restarts):
         taken = local.solve(aim, 0.0)
         steps += max(taken, 0)
         alpha, w_alpha, found = local.read()
@@ -263,8 +228,8 @@ def _stepped(local: Local, gap: float) -> tuple[FloatArray, FloatArray, float, i
 class EndGame:
     """Newton to where float32 features lead astray, then steps over float64 ones of rows nearby.
 
-    That is known of gaps below `LEAST_TOL`; for wider ones the closing pass says it, or it shows in
-    steps that are many.
+    Float32 does so at gaps below `FLOAT32_TOL`; of wider gaps the closing pass says so, or steps
+    become many.
 
     Parameters
     ----------
@@ -294,9 +259,10 @@ class EndGame:
         G, sums = at_sides(design, problem, point.coef, point.intercept, run.fleet)
         x = np.append(point.w, point.intercept / constant) if constant else point.w
         begin = Near(x, point.dual)
-        most = min(MOST_ENTRIES // len(x), rows_within(self.room, len(x), np.float64))
+        most = min(NEARBY.max_float64_entries // len(x), rows_within(self.room, len(x), np.float64))
         near = (np.abs(G) <= handed.reach) & (dual.hi > 0)
-        few = min(int(MOST_PART * data.n_rows), FEW * len(x)) - int(np.sum(near))
+        few = min(int(NEARBY.max_part * data.n_rows), NEARBY.min_rows_per_coordinate * len(x))
+        few -= int(np.sum(near))
         near |= _nearest(G, ~near & (dual.hi > 0), max(few, 0))
         if np.count_nonzero(near) <= most:
             w_alpha = with_constant(design, sums, constant)
@@ -335,7 +301,7 @@ class _Handover(PassedOn):
         self.before: tuple[int, int] | None = None
         """Passes before those over all rows went on; None as long as they have not."""
         self.late = 0
-        """Checks of points no farther than `LATE_GAP`."""
+        """Checks of points no farther than ``late_gap``."""
         self.kept: dict[str, Any] = {}
         """What the check made of the point that the steps were left at."""
         self.reach = 0.0
@@ -347,16 +313,16 @@ class _Handover(PassedOn):
         self.passes, told = counted_on(before or (0, 0), stats)
         late = self.late
         self.save = lambda folder, meta: save(folder, {**meta, "before": before, "late": late})
-        self.late += point.relative_gap <= LATE_GAP
+        self.late += point.relative_gap <= NEARBY.late_gap
         verdict = self.check(point, {**stats, **told}, self.save)
         self.ended, self.reach = verdict is None, stats.get("reach", 0.0)
         if verdict is None or before:
             return verdict
         self.kept = {"target": self.target, "doubted": verdict.doubted}
-        if self.tol >= LEAST_TOL:
-            return None if verdict.doubted or self.late > LATE else verdict
-        few = self.reach > 0 and point.relative_gap <= FAR_OFF
-        near = not point.held and point.relative_gap <= 2 * LEAST_TOL
+        if self.tol >= FLOAT32_TOL:
+            return None if verdict.doubted or self.late > NEARBY.max_late_checks else verdict
+        few = self.reach > 0 and point.relative_gap <= NEARBY.far_gap
+        near = not point.held and point.relative_gap <= 2 * FLOAT32_TOL
         return None if few or near else replace(verdict, ahead=True)
 
     def restored(self, meta: dict[str, Any]) -> None:

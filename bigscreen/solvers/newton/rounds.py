@@ -27,16 +27,7 @@ from bigscreen.solvers.newton.sampled import (
     large,
 )
 from bigscreen.solvers.newton.shard import NewtonProgram
-
-SHORTEST = 1e-6
-"""Step lengths below this are not tried: rounding hides what they would gain."""
-
-WIDE_ZONE = 4.0
-"""A zone of more rows than so many times as there are features is a wide one: steps are made by
-products with them."""
-
-LEAST_REFINED = 256
-"""Below so many features a second moment costs less than products, each with columns of its own."""
+from bigscreen.solvers.newton.tuning import NewtonTuning
 
 
 class Rounds:
@@ -44,6 +35,7 @@ class Rounds:
 
     def __init__(self, options: Any, design: Design, problem: Problem, fleet: Fleet) -> None:
         self.options, self.design, self.problem, self.fleet = options, design, problem, fleet
+        self.tuning: NewtonTuning = options.tuning
         self.algebra = Algebra(design, SumLayout.of(problem, design.data))
         self.large, self.hessians = large(design), Hessians()
         self.program: NewtonProgram
@@ -114,7 +106,7 @@ class Rounds:
             smooth, plain = losses.reshape(2, -1)
             regular = np.array([self.algebra.regular(place.x + t * step) for t in steps])
             k = int(np.argmin(regular + smooth))
-            if k > 0 or steps[-1] < SHORTEST:
+            if k > 0 or steps[-1] < self.tuning.shortest_step:
                 break
             # Far from the optimum of a small h only tiny steps decrease: look among them. This
             # costs no pass, the scores along the step are known.
@@ -255,9 +247,9 @@ class Rounds:
         """Whether steps are made by products with the zone's rows, not of their second moment."""
         if self.large:
             return True
-        if self.algebra.frame.curved or self.algebra.size < LEAST_REFINED:
+        if self.algebra.frame.curved or self.algebra.size < self.tuning.min_columns_refined:
             return False
-        return place.zone.rows > WIDE_ZONE * self.algebra.size
+        return place.zone.rows > self.tuning.wide_band_rows_per_column * self.algebra.size
 
     def expect(self, place: Place, gradient: FloatArray) -> None:
         """Say how far the step, made of this gradient, is to move scores of the zone's rows."""

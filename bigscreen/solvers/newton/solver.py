@@ -21,14 +21,8 @@ from bigscreen.features.design import Design
 from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.shard import NewtonProgram
+from bigscreen.solvers.newton.tuning import NEWTON, NewtonTuning
 from bigscreen.solvers.protocol import Check, Run, Save, Verdict
-
-THIN = 8
-"""Every subsample has so many times as many rows as the one before."""
-
-COARSE, GAINED = 0.1, 0.1
-"""A subsample is left when a step promises less than this part of its own statistical error; of
-many landmarks, whose steps are dear and promise more than they keep, when one has gained less."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +40,14 @@ class Newton:
     zone_rows : float
         A pass takes the second moment of at most about ``zone_rows * m`` rows of the zone, the
         next pass of others.
+    tuning : NewtonTuning
     """
 
     tol: float = 1e-3
     lazy: bool = True
     sample: float = 16.0
     zone_rows: float = 16.0
+    tuning: NewtonTuning = NEWTON
 
     def solve(self, run: Run, check: Check) -> Point:
         """Solve to whatever ``check`` asks for; returns the last point.
@@ -96,16 +92,16 @@ class Newton:
             before = rows
             if stride > 1:
                 error = design.rank * stride / design.data.n_rows
-                gained = GAINED * error if solve.large else None
-                solve.run(place, _Coarse(COARSE * error, gained, check))
+                gained = self.tuning.subsample_gain_part * error if solve.large else None
+                solve.run(place, _Coarse(self.tuning.subsample_error_part * error, gained, check))
         return solve.run(place, check)
 
     def _strides(self, design: Design) -> list[int]:
         """Subsamples of one row in 64, 8, ... down to all rows."""
         wanted = max(self.sample * design.rank, 4000.0)
         strides = [1]
-        while design.data.n_rows / (strides[-1] * THIN) >= wanted:
-            strides.append(strides[-1] * THIN)
+        while design.data.n_rows / (strides[-1] * self.tuning.subsample_growth) >= wanted:
+            strides.append(strides[-1] * self.tuning.subsample_growth)
         return strides[::-1]
 
 
