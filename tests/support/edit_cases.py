@@ -101,7 +101,7 @@ class Case:
         else:
             how |= {"gamma": spec.gamma, "exact": True}
         self.options = TrainOptions(**how)
-        self.model = self.fitted(self.data)
+        self.model = self.judged = self.fitted(self.data)
         self.edits = self._edits(rng)
 
     def fitted(self, data: MemoryDataset) -> Model:
@@ -176,6 +176,8 @@ class Case:
             base = np.concatenate([self.data.X(0, self.spec.n), self.changes.X]).astype(float)
         values, vectors = np.linalg.eigh(self.gram(base, base))
         keep = values > 1e-12 * values[-1]
+        if self.spec.machine == "nystrom":  # it has as many directions as its certificate counts
+            keep[: -self.judged.provenance["nystrom"]["rank"]] = False
         return base, vectors[:, keep] / np.sqrt(values[keep])
 
     def gram(self, A: np.ndarray, B: np.ndarray) -> np.ndarray:
@@ -267,11 +269,19 @@ def amended(case: Case) -> Amended:
         return amend(case.model, case.data, case.edits, fleet)
 
 
+def judged_as(case: Case, model: Model) -> Case:
+    """The case with the oracle in as many directions as this model has."""
+    again = copy(case)
+    for known in ("_basis", "oracle", "optimum"):
+        vars(again).pop(known, None)
+    again.judged = model
+    return again
+
+
 def edited_again(case: Case, made: Amended) -> Case:
     """Other edits, of the machine that the first have led to."""
-    again = copy(case)
-    for known in ("changes", "_basis", "oracle", "optimum"):
-        vars(again).pop(known, None)
+    again = judged_as(case, made.model)
+    vars(again).pop("changes", None)
     again.model, again.data, again.given = made.model, made.data, case.given_after()
     again.spec = replace(case.spec, n=made.data.n_rows)
     again.edits = again._edits(np.random.default_rng([case.spec.seed, 2]))
@@ -281,6 +291,7 @@ def edited_again(case: Case, made: Amended) -> Case:
 def wrongs_after(case: Case, made: Amended | None = None) -> list[str]:
     """What the machine of the edited rows says and the oracle contradicts."""
     made = made or amended(case)
+    case = judged_as(case, made.model)
     q, best = case.oracle, case.optimum
     (proof,), (book,) = made.model.provenance["certificates"], made.model.ledger
     w, mu = case.w(made.model)
