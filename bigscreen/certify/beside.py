@@ -6,14 +6,14 @@ a look at its float32 score is enough. All others are summed from float64 column
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.certificate import Pair, Rounding, certified, hides_gap
-from bigscreen.certify.columns import TUNING
+from bigscreen.certify.columns import TUNING, Added
 from bigscreen.certify.explicit import UNIT_ROUNDOFF, score_doubt, score_sum_error
 from bigscreen.certify.ledger import Evidence, in_float32, listed
 from bigscreen.certify.sample import stride
@@ -49,7 +49,7 @@ class Known:
 
 
 @dataclass
-class _Sums:
+class _Sums(Added):
     """What rows add; sums of shards are added in their order.
 
     Of rows that are summed from float64 columns: ``primal``, ``dual``, what P and D hold of them
@@ -69,10 +69,6 @@ class _Sums:
     far: list[float] = field(default_factory=list)
     scores: list[NDArray[np.float32]] = field(default_factory=list)
     alpha: list[tuple[NDArray[np.int64], FloatArray]] = field(default_factory=list)
-
-    def __add__(self, other: _Sums) -> _Sums:
-        names = (each.name for each in fields(self))
-        return _Sums(**{name: getattr(self, name) + getattr(other, name) for name in names})
 
 
 @dataclass(frozen=True)

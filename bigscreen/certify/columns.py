@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,8 +56,16 @@ class ColumnTuning:
 TUNING = ColumnTuning()
 
 
+class Added:
+    """A dataclass whose records are added field by field."""
+
+    def __add__(self, other: Self) -> Self:
+        names = (each.name for each in fields(cast("Any", self)))
+        return type(self)(**{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
 @dataclass
-class Sums:
+class Sums(Added):
     """What rows add to a closing pass; sums of shards are added in the order of the shards.
 
     ``loss``: P's losses, which an error e of every score moves by ``steep e + bend e^2 / 2``.
@@ -83,10 +91,6 @@ class Sums:
     scores: list[NDArray[Any]] = field(default_factory=list)
     alpha: list[Any] = field(default_factory=list)
 
-    def __add__(self, other: Sums) -> Sums:
-        names = (each.name for each in fields(self))
-        return Sums(**{name: getattr(self, name) + getattr(other, name) for name in names})
-
 
 class Tile(NamedTuple):
     """Rows of a shard: their places, their columns, and the columns that alpha is read off.
@@ -104,11 +108,11 @@ class Tile(NamedTuple):
 class ColumnPass:
     """Runs anywhere: one shard's part of the certificate of a point.
 
-    Alpha is read off the columns of ``solved``, and those of ``summed`` are summed, with entries of
-    ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and ``true_coef``
-    are the point's coefficients of the summed columns and of the kernel's. Rows no farther than
-    ``margin`` from their hinge point get float64 columns (0: none); ``digits``: so do all rows that
-    are part of a sum. ``keep``: keep what a ledger is made of.
+    ``solved`` has the columns that alpha is read off, ``summed`` the columns that are summed, with
+    entries of ``dtype``; ``source`` is the kernel design behind stored features. ``coef`` and
+    ``true_coef`` are the point's coefficients of the summed columns and of the kernel's. Rows no
+    farther than ``margin`` from their hinge point get float64 columns (0: none); ``digits``: so do
+    all rows that are part of a sum. ``keep``: keep what a ledger is made of.
     """
 
     solved: Design
@@ -194,7 +198,7 @@ class ColumnPass:
         )
 
     def begun(self, rows: int) -> Sums:
-        """The sums before the first of so many rows of a shard."""
+        """Return the sums of a shard of ``rows`` rows before any row is added."""
         sums = self.nothing
         sums.scores = [np.empty(rows if self.frame.groups or self.keep else 0)]
         sums.alpha = [np.empty(rows if self.lists else 0)]
@@ -358,7 +362,9 @@ class SeveralPasses:
             yield Tile(slice(a + c, a + d), columns, read, exact)
 
     def _looked(self, X: Any, start: int, a: int, b: int) -> _Looked | None:
-        """The rows of a chunk that are to be looked at, if float32 columns are those of a kernel.
+        """Pick the rows of a chunk whose columns are compared with float64 ones.
+
+        None without a kernel: float32 features are the user's own numbers then.
 
         A float32 product may round an entry by its place among the rows: what has been summed is
         known of the very columns only.
@@ -400,8 +406,9 @@ class SeveralPasses:
 class _Looked(NamedTuple):
     """Rows of a chunk that are to be looked at.
 
-    ``places``: in the shard; ``drawn``: whether they are in the sample; ``chunk``, ``own``: the
-    kernel design's rows, all and these; ``columns``: those that were summed for them.
+    ``places``: where the rows are in the shard; ``drawn``: whether they are in the sample;
+    ``chunk``: all rows of the chunk, as the kernel design has them; ``own``: the rows to be looked
+    at; ``columns``: the columns that were summed for them.
     """
 
     places: NDArray[np.int64]

@@ -37,13 +37,13 @@ from bigscreen.problems.recipes import Problem
 
 @dataclass(frozen=True)
 class ExactTuning:
-    """When scores of an exact machine are computed again, or from those of another w.
+    """When to compute scores again in float64, and when to carry them over from another w.
 
     ``mended_share``: compute rows again until rounding could account for no more of the gap.
     ``moved_share``: compute the support rows again if independent errors are likely to move P and D
     together by more than this share of the gap.
-    ``carried_factor``: sum a change of w alone if its rows are this many times fewer than those of
-    the support (they take float64 entries, at twice the time).
+    ``carried_factor``: carry scores over if the rows that changed are this many times fewer than
+    the support rows (changes take float64 entries, at twice the time).
     """
 
     mended_share: float = 0.05
@@ -74,7 +74,7 @@ def close_exact(
         Runs one task a shard; the result does not depend on how many workers it has.
     certify : {"float32", "float64"}
         Precision of the kernel's entries; sums are float64 either way. In float32 the entries of
-        few rows are those that the solver has of them, and rows whose rounding could tell in the
+        few rows are shared with the solver, and rows whose rounding could tell in the
         gap are computed again in float64; entries that float32 would make coarse
         (``Kernel.precision``) are float64 whatever is asked for. In float64 nothing is shared with
         the solver.
@@ -107,9 +107,9 @@ def scored(
 ) -> ScoredRows:
     """The scores that `close_exact` certifies from.
 
-    ``every``: also those of rows whose box holds nothing but 0, which no gap needs. ``near``, with
-    ``every``: where this w differs from a multiple of that one in few rows, scores are those of the
-    multiple and of the difference.
+    ``every``: score rows whose box holds nothing but 0, too, which no gap needs. ``near``, with
+    ``every``: a proved w; if this w differs from a multiple of it in few rows, the scores of that
+    multiple are carried over and the difference is added.
     """
     data, kernel = design.data, design.kernel
     assert kernel is not None and point.alpha is not None
@@ -169,7 +169,7 @@ class ScoredRows:
     """The rows of an alpha's certificate: its scores, and which of them are in doubt.
 
     ``alpha`` is feasible. ``scores``, ``bands``: without an offset, and how far each may be from
-    the exact one; ``exact``: those that no float64 entry can better.
+    the exact one; ``exact``: whether a score comes from float64 entries.
     """
 
     problem: Problem

@@ -73,7 +73,7 @@ def close(
     gap = float(primal - dual)
     rounding = _rounding(program, sums, alpha, offsets, (primal, dual))
     coarse = hides_gap(rounding.gap, gap, tuning.coarse_share)
-    # (Sums of float64 columns are rounded likewise: where they are half of it no more is proved.)
+    # (If half of the rounding is that of float64 sums, float64 columns prove no more.)
     coarse &= rounding.gap > rounding.sums / tuning.coarse_share
     coarse |= gap < tuning.digits_gap * abs(primal) and not program.digits
     if certify == "float32" and coarse and sums.sample.rows:
@@ -99,7 +99,7 @@ def score_doubt(design: Design, coef: FloatArray) -> float:
 
 
 def score_sum_error(width: int, largest: float, size: float) -> float:
-    """How far the float64 sum of a score is off: so many products of entries up to ``largest``.
+    """Bound the rounding of a score's float64 sum, a product for each entry up to ``largest``.
 
     ``size``: ``sum |coef|``, offsets included (maths.md 4).
     """

@@ -18,7 +18,7 @@ from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 
-SAMPLE_ROWS = 2048
+COMPARED_ROWS = 2048
 """Compare float32 and float64 columns on this many rows of a data set."""
 
 SIGMAS = 6.0
@@ -132,7 +132,7 @@ class Sample:
 
 def stride(n: int) -> int:
     """The distance between two sampled rows of n."""
-    return max(1, n // SAMPLE_ROWS)
+    return max(1, n // COMPARED_ROWS)
 
 
 class Looked(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bigscreen.certify.sample import SAMPLE_ROWS as COMPARED_ROWS
+from bigscreen.certify.sample import COMPARED_ROWS
 from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
 from bigscreen.features.landmarks import choosing_bytes

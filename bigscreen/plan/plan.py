@@ -13,7 +13,7 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.plan.exact import has_pairs, outline_exact
 from bigscreen.plan.features import choose_solver, outline
 from bigscreen.plan.memory import Plan, Request
-from bigscreen.plan.tuning import PLAN, PlanTuning
+from bigscreen.plan.tuning import PLAN
 
 
 def plan(
@@ -23,7 +23,6 @@ def plan(
     cluster: bool = False,
     fits: int = 1,
     limit: int | None = None,
-    tuning: PlanTuning | None = None,
 ) -> Plan:
     """Outline a fit without running it, or so many of them that share their features.
 
@@ -36,7 +35,6 @@ def plan(
     fits : int
     limit : int or None
         Bytes that each worker process may hold; None: nobody has said.
-    tuning : PlanTuning, optional
 
     Returns
     -------
@@ -64,7 +62,7 @@ def plan(
         fits=fits,
         tol=options.tol,
         limit=limit,
-        tuning=tuning or PLAN,
+        tuning=PLAN,
     )
     if cluster and _is_small(data, request, options.exact):
         threads = min(workers, usable_processors())

@@ -1,11 +1,8 @@
 """Newton steps over the rows nearby: any problem, the same answer, and passes saved."""
 
-import sys
-from dataclasses import replace
-
 import numpy as np
 import pytest
-from newton_world import feature_world
+from newton_world import feature_world, tune, tuned
 from problem_cases import NAMES
 
 from bigscreen.data.memory import MemoryDataset
@@ -22,15 +19,7 @@ from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.newton.tuning import NewtonTuning
 from bigscreen.solvers.protocol import Run
-
-tuning = NewtonTuning()
-
-
-def tune(monkeypatch, **values):
-    """Have the solvers of this file's tests tuned otherwise."""
-    monkeypatch.setattr(sys.modules[__name__], "tuning", replace(tuning, **values))
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +46,7 @@ def phases(monkeypatch):
 def solved(world, tol, threads=1, rule="none"):
     with Inline(threads) as fleet:
         run = Run(world.design, world.problem, fleet)
-        return fit(run, Newton(tol, tuning=tuning), Limits(tol, 300), rule=make_rule(rule))
+        return fit(run, tuned(tol), Limits(tol, 300), rule=make_rule(rule))
 
 
 @pytest.mark.parametrize("rule", ["none", "gap"])
@@ -86,7 +75,7 @@ def fitted_on(threads, report=lambda event: None, **options):
     data = shards()
     with Inline(threads) as fleet:
         run = Run(Design(data), CSvc(1.0, 1, (), "true"), fleet, **options)
-        return fit(run, Newton(1e-5, tuning=tuning), Limits(1e-5, 99), report=report)
+        return fit(run, tuned(1e-5), Limits(1e-5, 99), report=report)
 
 
 def test_any_number_of_threads_finds_the_same_bits(phases):

@@ -1,11 +1,11 @@
 """Products with the zone's second moment: kept columns, in 16 bits where that is as good."""
 
-import sys
 from dataclasses import replace
 
 import contracts
 import numpy as np
 import pytest
+from newton_world import tune, tuned
 
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
@@ -13,18 +13,8 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.solvers.newton import products
 from bigscreen.solvers.newton.products import ROUGHLY, WHOLE, unit_of
 from bigscreen.solvers.newton.shard import NewtonProgram
-from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.newton.state import UNSET
-from bigscreen.solvers.newton.tuning import NewtonTuning
 from bigscreen.solvers.protocol import Run
-
-tuning = NewtonTuning()
-
-
-def tune(monkeypatch, **values):
-    """Have the solvers of this file's tests tuned otherwise."""
-    monkeypatch.setattr(sys.modules[__name__], "tuning", replace(tuning, **values))
-
 
 INTERCEPTS = contracts.INTERCEPTS
 
@@ -171,7 +161,7 @@ def test_fits_with_room_and_without_end_at_the_same_bits(unit, monkeypatch):
     for threads, spare in ((1, 0), (2, 1 << 24), (1, 1 << 15)):
         with Watched(threads) as fleet:
             run = replace(Run(world.design, world.problem, fleet), spare=spare)
-            found.append(fit(run, Newton(tol=1e-5, tuning=tuning), Limits(1e-5, 200)))
+            found.append(fit(run, tuned(tol=1e-5), Limits(1e-5, 200)))
     assert units == {unit}
     contracts.solver_law(world, found[0].point, found[0].certificate, 1e-5)
     for other in found[1:]:

@@ -1,12 +1,12 @@
 """Wide zones, rows held to their side, and what rounding does to scores: true shortcuts."""
 
 import json
-import sys
 from dataclasses import replace
 
 import contracts
 import numpy as np
 import pytest
+from newton_world import tune, tuned
 
 from bigscreen.certify.explicit import close
 from bigscreen.fit import loop
@@ -20,15 +20,7 @@ from bigscreen.solvers.newton.coordinator import NewtonRun
 from bigscreen.solvers.newton.place import Bundle, Place, Zone, next_h
 from bigscreen.solvers.newton.shard import NewtonProgram
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.newton.tuning import NewtonTuning
 from bigscreen.solvers.protocol import Run
-
-tuning = NewtonTuning()
-
-
-def tune(monkeypatch, **values):
-    """Have the solvers of this file's tests tuned otherwise."""
-    monkeypatch.setattr(sys.modules[__name__], "tuning", replace(tuning, **values))
 
 
 class Watched(Inline):
@@ -80,7 +72,7 @@ def test_wide_zones_and_held_rows_end_at_the_optimum(intercept, hold, wide, monk
     for threads in (1, 2):
         with Watched(threads) as fleet:
             run = Run(world.design, world.problem, fleet)
-            fitted = fit(run, Newton(tol=1e-5, tuning=tuning), Limits(1e-5, 200))
+            fitted = fit(run, tuned(tol=1e-5), Limits(1e-5, 200))
             found.append(fitted)
             assert "product" in fleet.kinds
             assert (fleet.held > 0) == hold
@@ -99,7 +91,7 @@ def test_a_wide_gap_is_looked_at_by_the_closing_pass(held, wide, monkeypatch):
     for threads in (1, 2):
         with Watched(threads) as fleet:
             run = Run(world.design, world.problem, fleet)
-            found.append(fit(run, Newton(tol=2e-4, tuning=tuning), Limits(2e-4, 200)))
+            found.append(fit(run, tuned(tol=2e-4), Limits(2e-4, 200)))
             assert fleet.held > 0
     fitted, other = found
     # Rows that were held where they are not: a closing pass that was not enough, and then no more.
@@ -130,7 +122,7 @@ def test_d_of_held_rows_is_that_of_the_sides_they_were_held_to(wide, monkeypatch
     monkeypatch.setattr(loop, "Monitor", Held)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fit(run, Newton(tol=2e-4, tuning=tuning), Limits(2e-4, 200))
+        fit(run, tuned(tol=2e-4), Limits(2e-4, 200))
         held, *_ = (point for point in points if point.held)
         again = Point.from_dict(json.loads(json.dumps(held.to_dict())))
         np.testing.assert_array_equal(held.sides, again.sides)
@@ -156,7 +148,7 @@ def test_a_fit_that_is_interrupted_where_rows_are_held_ends_in_the_same_bits(
 
         with Inline(1) as fleet:
             run = Run(world.design, world.problem, fleet, folder=folder, **how)
-            return fit(run, Newton(tol=2e-4, tuning=tuning), Limits(2e-4, 200), report=report)
+            return fit(run, tuned(tol=2e-4), Limits(2e-4, 200), report=report)
 
     whole = fitted(tmp_path / "whole")
     assert whole.passes["closing"] == 2
@@ -198,7 +190,7 @@ def test_rows_are_held_by_how_far_scores_have_moved_since_they_were_computed(wid
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 1.0)
     with Asked() as fleet:
         run = Run(world.design, world.problem, fleet)
-        fit(run, Newton(tol=2e-4, tuning=tuning), Limits(2e-4, 200))
+        fit(run, tuned(tol=2e-4), Limits(2e-4, 200))
     assert len(asked) >= 3
     for near, travel in asked:
         # One for each past pass, falling to the last; rows that no pass has scored are looked at.
@@ -225,7 +217,7 @@ def test_a_look_at_all_rows_never_ends_higher_than_where_rows_were_held_first(wi
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 30.0)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fitted = fit(run, Newton(tol=1e-5, tuning=tuning), Limits(1e-5, 300))
+        fitted = fit(run, tuned(tol=1e-5), Limits(1e-5, 300))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-5)
     assert seen
     assert all(after <= before * (1 + 1e-5) for before, after in seen)
@@ -259,7 +251,7 @@ def test_rows_at_hand_come_with_the_side_they_were_held_to(monkeypatch):
     world = contracts.world(contracts.rows(4, n=1500, noise=1.0), "rbf", 50.0)
     with Inline(1) as fleet:
         run = Run(world.design, world.problem, fleet)
-        fitted = fit(run, Newton(tol=1e-6, tuning=tuning), Limits(1e-6, 200))
+        fitted = fit(run, tuned(tol=1e-6), Limits(1e-6, 200))
     contracts.solver_law(world, fitted.point, fitted.certificate, 1e-6)
     assert sum(away) > 0
     assert in_sight and all(in_sight)

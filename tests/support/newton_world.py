@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,7 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Point, Reading
 from bigscreen.solvers.newton import near
 from bigscreen.solvers.newton import solver as newton
+from bigscreen.solvers.newton.tuning import NEWTON
 
 
 @dataclass(frozen=True)
@@ -178,6 +180,19 @@ class Probe:
 
     def restored(self, meta: Any) -> None:
         raise AssertionError
+
+
+tuning = NEWTON
+
+
+def tuned(*args, **how):
+    """A Newton that is tuned as `tune` says."""
+    return newton.Newton(*args, tuning=tuning, **how)
+
+
+def tune(monkeypatch, **values):
+    """Have `tuned` Newtons tuned otherwise."""
+    monkeypatch.setattr(sys.modules[__name__], "tuning", replace(tuning, **values))
 
 
 def tune_near(monkeypatch, **values):
