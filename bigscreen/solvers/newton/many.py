@@ -28,7 +28,7 @@ from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import Point, Reading, SumLayout
 from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.protocol import Check, Run
+from bigscreen.solvers.protocol import Check, Near, Run
 
 Single = NDArray[np.float32]
 
@@ -53,6 +53,10 @@ LITTLE = 0.4
 
 RIDGE = 1e-5
 """Part of the largest entry on its diagonal that the preconditioner is made larger by."""
+
+TOGETHER_TOL = 1e-4
+"""Relative gap from which every problem goes on by itself: directions that suit all of them take so
+many products for a closer one that steps of its own take less."""
 
 TILE = 8192
 """Rows that one product is of."""
@@ -301,7 +305,7 @@ def solve_many(
         Each with the same kind of offset.
     fleet : Fleet
     tol : float
-        Relative gap that each is to have, as far as float32 sums tell.
+        Relative gap that each is to have, as far as float32 sums tell; `TOGETHER_TOL` if closer.
     until : float or None
         Value of ``time.monotonic()`` after which all are left where they are.
     resident : float
@@ -316,7 +320,7 @@ class _Together:
     def __init__(
         self, design: Design, cases: Sequence[Case], fleet: Fleet, tol: float, resident: float
     ) -> None:
-        self.design, self.fleet, self.tol = design, fleet, tol
+        self.design, self.fleet, self.tol = design, fleet, max(tol, TOGETHER_TOL)
         self.frame = SumLayout.of(*cases[0])
         self.cases = tuple(cases)
         self.points: dict[int, Point] = {}
@@ -474,7 +478,11 @@ class Begun:
         counts = {**rows, "fixed_hi": 0, "fixed_lo": 0, "stalled": False}
         if check(self.point, counts, lambda folder, meta: None) is None:
             return self.point
-        return self.rest.solve(run, check)
+        constant = SumLayout.of(run.problem, run.design.data).constant
+        w, offset = self.point.w, self.point.intercept - run.problem.offset(0.0)
+        x = np.append(w, offset / constant) if constant else w
+        near = Near(x, self.point.dual)
+        return self.rest.solve(replace(run, near=near, start=None), check)
 
 
 @njit(cache=True, nogil=True, fastmath={"contract", "reassoc"})
