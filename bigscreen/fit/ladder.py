@@ -122,7 +122,6 @@ class Look(NamedTuple):
     ``looks``: of Newton's steps over all rows; ``late``: those of gaps below ``NEARBY.late_gap``.
     """
 
-    run: Run
     point: Point
     stats: dict[str, Any]
     verdict: Verdict
@@ -277,34 +276,36 @@ class ExactInterior(_ByInterior):
     """An interior point in place of steps on alpha that take longer than it would.
 
     Its features have the kernel's entries as their products, to the last digit of float64.
+
+    Parameters
+    ----------
+    design : Design
+        The rows and their kernel, whatever weights the fit gives them.
     """
 
-    features: KernelFeatures | None = None
+    def __init__(self, design: Design) -> None:
+        super().__init__()
+        self.rows, self.features = design.data.n_rows, _kernel_features(design)
 
     def is_due(self, look: Look) -> bool:
         """See ``Rung``."""
-        n, stats = look.run.design.data.n_rows, look.stats
+        n, stats = self.rows, look.stats
         if "steps" in stats:
             spent = pair_terms(stats["steps"], n)
         else:
             rounds = stats["full_passes"] + stats["partial_passes"]
             entries = stats["kernel_entries"] * LADDER.entry_terms
             spent = entries + rounds * LADDER.round_terms + stats["terms"]
-        return self._features(look.run.design).are_worth(spent, n)
+        return self.features.are_worth(spent, n)
 
     def over_features(self, run: Run) -> Design:
         """The rows with the features of the kernel."""
-        return _with_features(run.design, self._features(run.design).made)
+        return _with_features(run.design, self.features.made)
 
     def own(self, point: Point) -> Point:
         """See ``Rung``."""
         nothing = np.empty(0)
         return replace(point, coef=nothing, w=nothing)
-
-    def _features(self, design: Design) -> KernelFeatures:
-        if self.features is None:
-            self.features = _kernel_features(design)
-        return self.features
 
 
 def of_features(
@@ -348,7 +349,7 @@ def of_exact(design: Design, room: float) -> tuple[Rung, ...]:
         fits = interior_fits(n, d, room)
     else:
         fits = n <= LADDER.max_matrix_rows and interior_bytes(n, n) <= room
-    return (ExactInterior(),) if fits and design.definite else ()
+    return (ExactInterior(design),) if fits and design.definite else ()
 
 
 def max_looks(n: int, m: int) -> float:
@@ -441,7 +442,7 @@ class Climb:
         verdict = self.check(point, told, saved)
         if verdict is None:
             return None
-        self._look = Look(self.run, point, stats, verdict, self.looks, self.late)
+        self._look = Look(point, stats, verdict, self.looks, self.late)
         self._next = next_rung(self.rung, self._look)
         if self._next is None:
             return replace(verdict, ahead=any(one.awaited for one in then))

@@ -107,7 +107,7 @@ def solve(
         made = examined(made, data)
     solver: Solver = Pairs() if n <= PLAN.few_rows else Block()
     design = Design(data, made)
-    then = [ExactInterior()] if n <= PLAN.few_rows and design.definite else []
+    then = [ExactInterior(design)] if n <= PLAN.few_rows and design.definite else []
     # One BLAS thread: its own would wait for each other beside those of the fleet.
     with Inline() as fleet, blas_threads(1):
         run = Run(design, problem, fleet)

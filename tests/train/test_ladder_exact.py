@@ -68,7 +68,7 @@ def test_the_oracles_optimum(seed, n, kind, intercept, kernel, size, d):
     with pytest.MonkeyPatch.context() as patch, Inline(1) as fleet:
         patch.setattr(interior, "SETUP", -np.inf)
         run, limits = Run(w.design, w.problem, fleet), Limits(1e-7, 200)
-        then = [ExactInterior()]
+        then = [ExactInterior(w.design)]
         found = fit(run, Pairs(every=1), limits, certify="float64", then=then)
     assert found.solver == "interior" or found.history[-1]["pass"] <= 2
     is_right(w, found, 1e-7)
