@@ -358,12 +358,11 @@ def max_looks(n: int, m: int) -> float:
     return max(LADDER.min_looks, LADDER.waited_part * terms(n, m) / look)
 
 
-def next_rung(rung: Rung, look: Look) -> int | None:
+def next_rung(rung: Rung, look: Look) -> Rung | None:
     """Which of its successors takes over from a rung after this look, if any does."""
-    stalled = bool(look.stats["stalled"])
-    for k, one in enumerate(rung.then):
-        if (stalled and one.after_stall) or one.is_due(look):
-            return k
+    for one in rung.then:
+        if (one.after_stall and look.stats["stalled"]) or one.is_due(look):
+            return one
     return None
 
 
@@ -376,8 +375,8 @@ class Climb:
     """The check of all solvers of a fit: it asks the fit's own, and picks the next rung.
 
     A checkpoint says, besides what the fit's check and the solver keep, on which rung it was
-    written (``way``: the place of every rung among its predecessor's successors), the passes of the
-    rungs before and the looks so far. The solver repeats the look that it was written after.
+    written (``way``: the classes of all rungs that have taken over), the passes of the rungs before
+    and the looks so far. The solver repeats the look that it was written after.
 
     Parameters
     ----------
@@ -397,11 +396,11 @@ class Climb:
         report: Callable[[dict[str, Any]], None],
     ) -> None:
         self.check, self.run, self.report = check, run, report
-        self.first = self.rung = Rung(then)
-        self.way: list[int] = []
+        self.rung = Rung(then)
+        self.way: list[str] = []
         self.before = self.passes = 0, 0
         self.looks = self.late = 0
-        self._next: int | None = None
+        self._next: Rung | None = None
         self._checks = 0
         """Checks of the rung at hand."""
 
@@ -420,9 +419,9 @@ class Climb:
 
     def restored(self, meta: dict[str, Any]) -> None:
         """See ``Check``."""
-        self.way, self.rung = list(meta.get("way", ())), self.first
-        for k in self.way:
-            self.rung = self.rung.then[k]
+        known = len(self.way)  # the solver at hand may be the first, or one that has taken over
+        for name in meta.get("way", ())[known:]:
+            self._enter(next(one for one in self.rung.then if type(one).__name__ == name))
         full, partial = meta.get("before", (0, 0))
         self.before = self.passes = full, partial
         self.looks, self.late = meta.get("looks", 0), meta.get("late", 0)
@@ -452,15 +451,18 @@ class Climb:
     def next_turn(self, point: Point) -> tuple[Solver, Run] | None:
         """The solver that goes on from the last point, and on what; None: the fit has ended."""
         while self._next is not None:
-            self.way.append(self._next)
-            self.rung = self.rung.then[self._next]
+            self._enter(self._next)
             self.before, self._checks = self.passes, 0
             self.report({"event": "phase", "phase": self.rung.phase})
             turn = self.rung.begin(self.run, point, self._look)
-            self._next = 0 if turn is None else None
+            self._next = self.rung.then[0] if turn is None else None
             if turn is not None:
                 return turn
         return None
+
+    def _enter(self, rung: Rung) -> None:
+        self.rung = rung
+        self.way.append(type(rung).__name__)
 
     def _counted(self, stats: dict[str, Any]) -> dict[str, int]:
         """Passes over all rows, and over some, of all rungs; only those that the solver counts.

@@ -59,7 +59,7 @@ def test_what_has_happened_is_told():
     assert proofs(model)[0]["passes"]["full"] == passes[-1]
 
 
-def test_every_class_is_rescued_by_itself():
+def test_every_class_has_its_own_ladder():
     model = fitted(rows(3), HARD)
     assert len(proofs(model)) == 3
     assert max(proof["relative_gap"] for proof in proofs(model)) <= HARD.tol

@@ -130,7 +130,7 @@ def test_more_rows_than_pairs_are_for(form):
     assert proof["solver"] == "interior" and proof["relative_gap"] <= 1e-3
 
 
-def test_every_pair_of_labels_is_rescued_by_itself(early):
+def test_every_pair_of_labels_has_its_own_ladder(early):
     for strategy in ("one", "rest"):
         data = rows(labels=3, scales=np.ones(6))
         model = fitted(data, replace(HARD, strategy=strategy, tol=1e-6))
