@@ -27,13 +27,14 @@ from bigscreen.certify.ledger import ledger
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.checkpoint import check_owner
+from bigscreen.fit.ladder import Climb, Rung
 from bigscreen.fit.monitor import COUNTED, Limits, Monitor, Report
 from bigscreen.model.ledger import Ledger
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.point import Certificate, Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule, check_rule
-from bigscreen.solvers.protocol import Run, Solver, Successor
+from bigscreen.solvers.protocol import Run, Solver
 
 BEYOND = (
     "the objective is no finite number, as sums overflow float64: the data, C, the weights or the "
@@ -98,7 +99,7 @@ def fit(
     report: Report = lambda event: None,
     interrupt: GracefulInterrupt | None = None,
     beside: Beside | None = None,
-    then: Sequence[Successor] = (),
+    then: Sequence[Rung] = (),
 ) -> Fitted:
     """Solve one binary problem to a proved relative gap.
 
@@ -120,8 +121,8 @@ def fit(
         Where Ctrl-C is heard for several fits at once, each in a thread; None: here.
     beside : Beside or None
         What certifies points beside a known one, as far as rounding lets it.
-    then : sequence of Successor
-        What goes on where the solver, or the one before, is left before the gap.
+    then : sequence of Rung
+        What may go on where the solver is left before the gap.
 
     Returns
     -------
@@ -157,17 +158,12 @@ def fit(
     report({"event": "phase", "phase": "solve"})
     with ExitStack() as heard, arithmetic():
         (interrupt or heard.enter_context(GracefulInterrupt(run.folder))).tell(monitor)
-        check: Any = monitor
-        watches = []
-        for one in reversed(then):
-            check = one.watch(check, run)
-            watches.append((one, check))
-        point, last = solver.solve(run, check), None
-        for one, watch in reversed(watches):
-            if not watch.ended:
-                last = one.name
-                report({"event": "phase", "phase": one.phase})
-                point = one.go_on(run, watch, point)
+        climb = Climb(monitor, run, then, report)
+        turn: tuple[Solver, Run] | None = solver, run
+        while turn is not None:
+            one, own_run = turn
+            point = one.solve(own_run, climb)
+            turn = climb.next_turn(point)
     # The ledger has arrays of all rows: no need for those of the shards beside them.
     run.fleet.stop()
     proof, proved = monitor.closings.certificate, monitor.closings.point
@@ -204,7 +200,7 @@ def fit(
             "certify": monitor.closings.seconds,
         },
         passes=_passes(monitor),
-        solver=last,
+        solver=climb.rung.name,
     )
 
 

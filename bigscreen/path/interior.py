@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from bigscreen.path.gram_matrix import FullGram
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point
 from bigscreen.solvers.block.messages import FixedDual
-from bigscreen.solvers.interior import InteriorPoint, factor_terms, pair_terms, terms
+from bigscreen.solvers.interior import InteriorPoint, KernelFeatures, factor_terms, pair_terms
 from bigscreen.solvers.protocol import Run, Save, Verdict
 
 MATRICES = 5
@@ -46,30 +44,19 @@ class GramInterior:
         self.gram = gram
         # (Of float32 entries nothing would be proved that pair steps cannot.)
         self.usable = gram.psd and gram.wide and MATRICES * gram.K.nbytes <= room
-        self._making = threading.Lock()
-
-    def features(self) -> FloatArray:
-        """Float64 (n, rank)."""
-        with self._making:
-            return self._features
-
-    @cached_property
-    def _features(self) -> FloatArray:
-        return cholesky_features(np.array(self.gram.K, np.float64))
+        self.features = KernelFeatures(
+            lambda: cholesky_features(np.array(gram.K, np.float64)), factor_terms(len(gram))
+        )
 
     def worth(self, steps: int, rows: int) -> bool:
         """Whether so many pair steps over some rows have taken longer than it would."""
-        spent, n = pair_terms(steps, rows), len(self.gram)
-        if not self.usable or spent < factor_terms(n):
-            return False
-        rank = self.features().shape[1]
-        return rank > 0 and spent > terms(rows, rank)
+        return self.usable and self.features.are_worth(pair_terms(steps, rows), rows)
 
     def alpha(
         self, dual: Dual, rows: NDArray[np.int64], tol: float, late: Callable[[], bool]
     ) -> FloatArray:
         """The best alpha of some rows (rows,) whose problem this is, to a relative gap."""
-        data = MemoryDataset(self.features()[rows], None, None)
+        data = MemoryDataset(self.features.made[rows], None, None)
         with Inline(1) as fleet:
             run = Run(Design(data, None), FixedDual("none", dual), fleet)
             check = _Nearest(tol, late)

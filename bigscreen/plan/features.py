@@ -11,7 +11,7 @@ from bigscreen.features.landmarks import choosing_bytes
 from bigscreen.features.nystrom import LARGE
 from bigscreen.options.train import PROBLEMS, STOCHASTIC, coupled
 from bigscreen.plan.memory import Held, Plan, Request
-from bigscreen.plan.tuning import PLAN
+from bigscreen.solvers.interior import interior_bytes, interior_is_quick
 from bigscreen.solvers.newton.sampled import TILE_ROWS, TOGETHER
 from bigscreen.solvers.newton.tuning import NEWTON
 from bigscreen.solvers.snacks.draws import HELD_BYTES
@@ -187,27 +187,13 @@ def choose_solver(request: Request, n: int, m: int) -> str:
     own = linear or request.features in ("auto", "stored")
     if own and not PROBLEMS[request.problem].squared:
         rows = tuning.interior_rows_close if request.is_close else tuning.interior_rows
-        if n < rows * m and m <= tuning.max_columns and _interior_is_quick(n, m):
+        if n < rows * m and m <= tuning.max_columns and interior_is_quick(n, m):
             return "interior"
     if coupled(request.problem, request.intercept):
         return "newton"
     if not linear and n >= tuning.newton_rows * m:
         return "newton"  # features of so many rows are dearer than all the rest
     return "newton" if m <= tuning.max_columns and (n >= 2 * m or not linear) else "cd"
-
-
-def interior_fits(n: int, m: int, room: float) -> bool:
-    """Whether an interior point could solve n rows of m columns soon, in so many bytes."""
-    return _interior_is_quick(n, m) and interior_bytes(n, m) <= room
-
-
-def interior_bytes(n: int, m: int) -> int:
-    """Bytes of an interior point: float64 copies of n rows of m columns, and a system's matrix."""
-    return 8 * (PLAN.interior_copies * n * m + 3 * min(n, m) ** 2)
-
-
-def _interior_is_quick(n: int, m: int) -> bool:
-    return float(n) * m * min(n, m) <= PLAN.max_interior_work
 
 
 def _features(fit: _Fit, room: float) -> str:

@@ -57,7 +57,6 @@ class PlanTuning:
     gathered_copies: float = 1.5  # of the rows gathered for local steps, while they arrive
     row_copies: int = 2  # of an exact machine's rows: as they are, and as products want them
     label_copies: int = 3  # more, if pairs of labels are solved on their own rows
-    interior_copies: int = 3  # float64 copies of the rows in an interior point
     made_rows: int = 2048  # rows whose features are made at once, from float64 entries
     # -- shares ------------------------------------------------------------------------------------
     kept_share: float = 0.8  # of the memory left that rows may take; more are read in each pass
@@ -78,8 +77,7 @@ class PlanTuning:
     few_rows: int = 4096  # solve an exact machine by pairs up to here (measured: .3 to 1.2 times
     # as long as by blocks at 3,000 to 5,000 rows), and share its kernel matrix with the proof
     interior_rows: int = 3  # use an interior point below so many rows for each column,
-    interior_rows_close: int = 20  # and below so many for gaps closer than usual_tol,
-    max_interior_work: float = 5e9  # if one step takes at most so many products
+    interior_rows_close: int = 20  # and below so many for gaps closer than usual_tol
     max_columns: int = 4000  # of more columns coordinate descent takes over from Newton,
     newton_rows: int = 64  # but for landmarks with so many rows each
     max_together: int = 32  # classifiers solved over one pass a round: more gain nothing

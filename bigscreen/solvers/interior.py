@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,6 +65,9 @@ ENTRY, FACTORED = 10.0, 40.0
 OF_PAIR = 200.0
 """Terms that a step on a pair takes beside its sums over rows."""
 
+MAX_STEP_PRODUCTS = 5e9
+"""Products of a step at most, for a plan or another solver's successor."""
+
 
 Solve = Callable[[FloatArray], FloatArray]
 """What solves a system for a right side, each with an entry a variable."""
@@ -82,6 +86,52 @@ def factor_terms(n: int) -> float:
 def pair_terms(steps: int, n: int) -> float:
     """What so many pair steps over n rows have taken."""
     return steps * (n + OF_PAIR)
+
+
+def interior_fits(n: int, m: int, room: float) -> bool:
+    """Whether an interior point could solve n rows of m columns soon, in so many bytes."""
+    return interior_is_quick(n, m) and interior_bytes(n, m) <= room
+
+
+def interior_is_quick(n: int, m: int) -> bool:
+    """Whether a step on n rows of m columns takes at most ``MAX_STEP_PRODUCTS``."""
+    return float(n) * m * min(n, m) <= MAX_STEP_PRODUCTS
+
+
+def interior_bytes(n: int, m: int) -> int:
+    """Bytes of an interior point: 3 float64 copies of n rows of m columns, and of its matrix."""
+    return 8 * (3 * n * m + 3 * min(n, m) ** 2)
+
+
+class KernelFeatures:
+    """Features whose products are the entries of a kernel, made once steps on alpha cost as much.
+
+    Parameters
+    ----------
+    make : callable
+        Makes the features (n, rank).
+    least : float
+        Terms below which steps have cost less than this takes.
+    """
+
+    def __init__(self, make: Callable[[], Any], least: float) -> None:
+        self._make, self._least = make, least
+        self._making, self._made = threading.Lock(), None
+
+    @property
+    def made(self) -> Any:
+        """The features, made by the first thread that asks."""
+        with self._making:
+            if self._made is None:
+                self._made = self._make()
+            return self._made
+
+    def are_worth(self, spent: float, rows: int) -> bool:
+        """Whether steps that have cost so many terms cost more than an interior point over rows."""
+        if spent < self._least:
+            return False
+        rank = self.made.shape[1]
+        return rank > 0 and spent > terms(rows, rank)  # (no feature: all entries are 0)
 
 
 @dataclass(frozen=True)

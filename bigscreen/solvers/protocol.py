@@ -142,26 +142,6 @@ class Check(Protocol):
         """Receives the ``meta`` of the checkpoint that the solver goes on from."""
 
 
-class PassedOn:
-    """A check that asks another one: what stands between that and a solver."""
-
-    def __init__(self, check: Check) -> None:
-        self.check = check
-
-    @property
-    def target(self) -> float:
-        """See ``Check``."""
-        return self.check.target
-
-    def expired(self) -> bool:
-        """See ``Check``."""
-        return self.check.expired()
-
-    def pause(self, save: Save | None = None) -> None:
-        """See ``Check``."""
-        self.check.pause(save)
-
-
 class Solver(Protocol):
     """A solver: moves from point to point until ``check`` answers None."""
 
@@ -170,24 +150,3 @@ class Solver(Protocol):
 
         Raises InputError for a problem or a design that the solver is not made for.
         """
-
-
-class Successor(Protocol):
-    """What goes on with a problem where another solver is left before the gap is met."""
-
-    @property
-    def name(self) -> str:
-        """The solver that it is."""
-
-    @property
-    def phase(self) -> str:
-        """What is told of it when it begins."""
-
-    def watch(self, check: Check, run: Run) -> Any:
-        """The check that the other solver is handed, which says when it is left.
-
-        Its ``ended`` says that there is nothing to go on with.
-        """
-
-    def go_on(self, run: Run, watch: Any, point: Point) -> Point:
-        """The last point, from the one that the other solver has come to."""

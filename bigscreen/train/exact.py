@@ -14,6 +14,7 @@ from bigscreen.certify.exact import certified_alpha
 from bigscreen.divide.partition import Partition
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
+from bigscreen.fit.ladder import Rung, of_exact
 from bigscreen.fit.loop import Fitted
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.given import Custom, Precomputed
@@ -21,17 +22,15 @@ from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.standard import Linear
 from bigscreen.model.model import NO_CERTIFICATE
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.plan.features import interior_bytes, interior_fits
 from bigscreen.plan.tuning import PLAN
 from bigscreen.screening.dynamic import check_rule
 from bigscreen.solvers.block.solver import Block
-from bigscreen.solvers.protocol import Solver, Successor
+from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.pairs import ByLabel, Slices, squared
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import gathered, machine, support_rows
-from bigscreen.train.rescue import MOST_ROWS, ExactRescue, raw_features
 from bigscreen.train.start import solve_parts, starting_point
 
 
@@ -58,16 +57,9 @@ class ExactJob(Job):
             solver = Pairs(cache=self.plan.cache_bytes)
         return Attempt(self.design, solver, self.fleet, start, then=self._then(self.design))
 
-    def _then(self, design: Design) -> tuple[Successor, ...]:
-        """What goes on where steps take longer than an interior point would."""
-        n, d = design.data.n_rows, design.data.n_features
-        room = self.plan.nearby_bytes
-        if raw_features(design):
-            fits = interior_fits(n, d, room)
-        else:
-            fits = n <= MOST_ROWS and interior_bytes(n, n) <= room
-        auto = self.options.solver == "auto" and design.definite
-        return (ExactRescue(),) if auto and fits else ()
+    def _then(self, design: Design) -> tuple[Rung, ...]:
+        """What may go on where steps on alpha are left, unless a solver was asked for."""
+        return of_exact(design, self.plan.nearby_bytes) if self.options.solver == "auto" else ()
 
     def _start(self, design: Design, binary: Binary) -> Start:
         return starting_point(self, design, binary)

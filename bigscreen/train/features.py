@@ -11,24 +11,22 @@ import numpy as np
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
+from bigscreen.fit.ladder import Rung, of_features
 from bigscreen.fit.loop import Fitted
 from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import PROBLEMS
-from bigscreen.plan.features import interior_fits
-from bigscreen.problems.recipes import CSvc, Problem
+from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.interior import InteriorPoint
-from bigscreen.solvers.newton.near import EndGame
 from bigscreen.solvers.newton.solver import Newton
-from bigscreen.solvers.protocol import Solver, Successor
+from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.solvers.snacks.solver import Pegasos, Snacks
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import machine
-from bigscreen.train.rescue import Rescue
 from bigscreen.train.start import begins_at_fewer, from_fewer, starting_point
 
 FACTOR_BYTES = 2**25
@@ -130,7 +128,7 @@ class FeaturesJob(Job):
     def _attempt(self, binary: Binary) -> Attempt:
         start = self._start(self.design, binary)
         solver: Solver = CoordinateDescent(seed=self.options.seed)
-        then: tuple[Successor, ...] = ()
+        then: tuple[Rung, ...] = ()
         if self.plan.solver == "newton":
             solver = newton = Newton(tol=self._tol(binary))
             then = self._then(newton, binary.problem)
@@ -144,17 +142,12 @@ class FeaturesJob(Job):
             solver = Pegasos(tol=self._tol(binary), seed=self.options.seed)
         return Attempt(self.design, solver, self.fleet, start, self.source, then)
 
-    def _then(self, newton: Newton, problem: Problem) -> tuple[Successor, ...]:
-        """What goes on where a Newton comes to no end."""
-        then: list[Successor] = []
-        room = self.plan.nearby_bytes // self.plan.together
-        if self.source is not None and type(problem) is CSvc and problem.intercept != "true":
-            then.append(EndGame(newton, self.source, room))
-        n, m = self.plan.rows, self.plan.landmarks or self.plan.columns
-        squared = PROBLEMS[self.options.problem].squared
-        if self.options.solver == "auto" and not squared and interior_fits(n, m, room):
-            then.append(Rescue(self.source))
-        return tuple(then)
+    def _then(self, newton: Newton, problem: Problem) -> tuple[Rung, ...]:
+        """What may go on where a Newton is left."""
+        interior = self.options.solver == "auto" and not PROBLEMS[self.options.problem].squared
+        room, columns = self.plan.nearby_bytes // self.plan.together, self.plan.columns
+        columns = self.plan.landmarks or columns
+        return of_features(newton, problem, self.design, self.source, columns, room, interior)
 
     def _start(self, design: Design, binary: Binary) -> Start:
         if begins_at_fewer(self, design, binary):

@@ -22,6 +22,7 @@ from bigscreen.features.design import Design
 from bigscreen.files.remote import RemotePath
 from bigscreen.files.sealed import Arrays, digest, read_sealed, write_sealed
 from bigscreen.files.work import owned
+from bigscreen.fit.ladder import Rung, rounding_ended
 from bigscreen.fit.loop import Fitted, GracefulInterrupt, fit
 from bigscreen.fit.monitor import Limits, Report
 from bigscreen.fleet.inline import Inline, usable_processors
@@ -36,9 +37,9 @@ from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import FREE, TrainOptions
 from bigscreen.plan.memory import Plan
-from bigscreen.problems.point import met, settled
+from bigscreen.problems.point import settled
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.protocol import Near, Run, Solver, Successor
+from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.train.kernel import chosen_kernel
 from bigscreen.train.pairs import Slices
 from bigscreen.train.problems import Binary, check_rows, problems
@@ -53,9 +54,6 @@ nothing over recomputed ones goes on."""
 
 TOGETHER = "label-together"
 """Where the checkpoints of problems go that are solved together."""
-
-ROUNDING = ("stalled", "rounded")
-"""How a solve ends that rounding lets come no closer, see `fit.monitor.Monitor`."""
 
 FOLD_TOL = 1e-2
 """Relative gap that suffices for scores of rows that were held out."""
@@ -88,8 +86,8 @@ class Attempt(NamedTuple):
     start: Start = Start()
     source: Design | None = None
     """The kernel design behind stored features."""
-    then: tuple[Successor, ...] = ()
-    """What goes on where the solver is left before the gap."""
+    then: tuple[Rung, ...] = ()
+    """What may go on where the solver is left before the gap."""
 
 
 class Shortfall(NamedTuple):
@@ -194,7 +192,7 @@ class Job:
             return None
         ended = [self.results[one.folder] for one in some]
         short = any(
-            result.get("ended") in ROUNDING and not met(result["certificate"], self._tol(binary))
+            rounding_ended(result.get("ended"), result["certificate"], self._tol(binary))
             for binary, result in zip(some, ended, strict=True)
         )
         return self._over_stored() if short else None

@@ -13,6 +13,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.targets import as_targets
 from bigscreen.errors import InputError, is_number
 from bigscreen.features.design import Design
+from bigscreen.fit.ladder import ExactInterior
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.blas import blas_threads
@@ -28,7 +29,6 @@ from bigscreen.problems.recipes import CSvc, NuSvc, OneClass, Problem, Sublinear
 from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train.rescue import ExactRescue
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def solve(
         made = examined(made, data)
     solver: Solver = Pairs() if n <= PLAN.few_rows else Block()
     design = Design(data, made)
-    then = [ExactRescue()] if n <= PLAN.few_rows and design.definite else []
+    then = [ExactInterior(design)] if n <= PLAN.few_rows and design.definite else []
     # One BLAS thread: its own would wait for each other beside those of the fleet.
     with Inline() as fleet, blas_threads(1):
         run = Run(design, problem, fleet)

@@ -12,11 +12,11 @@ from bigscreen.amend.amend import amend
 from bigscreen.amend.edits import Edits
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.features import nystrom
+from bigscreen.fit import ladder
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.options.train import TrainOptions
 from bigscreen.solvers.newton import near
-from bigscreen.train import rescue
 from bigscreen.train.run import train
 
 OPTIONS = TrainOptions(landmarks=40, gamma=0.2, C=0.5, tol=1e-6)
@@ -53,7 +53,7 @@ def amended(edits, options=OPTIONS, threads=1):
 def waited_for(monkeypatch):
     """Steps over all rows, however many: rows nearby are an edit's alone."""
     tune_near(monkeypatch, max_late_checks=10**6)
-    monkeypatch.setattr(rescue, "MANY", 10**6)
+    monkeypatch.setattr(ladder, "LADDER", replace(ladder.LADDER, min_looks=10**6))
 
 
 @pytest.fixture

@@ -439,4 +439,4 @@ def test_an_interior_point_has_room_of_its_own(monkeypatch):
         one = stage(X, **how)
         assert cold(one, dual, 1e-6).relative_gap <= 1e-6
         assert one._interior.usable == inside
-        assert ("_features" in one._interior.__dict__) == inside
+        assert (one._interior.features._made is not None) == inside

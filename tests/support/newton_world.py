@@ -14,6 +14,7 @@ from problem_cases import Case, case
 from bigscreen.certify.explicit import close
 from bigscreen.features import nystrom
 from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
+from bigscreen.fit import ladder
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.point import Point, Reading
 from bigscreen.solvers.newton import near
@@ -197,4 +198,6 @@ def tune(monkeypatch, **values):
 
 def tune_near(monkeypatch, **values):
     """Have steps over rows near their hinge point tuned otherwise."""
-    monkeypatch.setattr(near, "NEARBY", replace(near.NEARBY, **values))
+    tuned = replace(near.NEARBY, **values)
+    for module in (near, ladder):
+        monkeypatch.setattr(module, "NEARBY", tuned)

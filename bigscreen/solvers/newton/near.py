@@ -8,7 +8,6 @@ Each round ends in the scores of all rows: those that have crossed their kink ar
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,9 +22,8 @@ from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.algebra import Algebra
 from bigscreen.solvers.newton.local import Local
 from bigscreen.solvers.newton.shard import NearbyRows
-from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.newton.tuning import FLOAT32_TOL, NEARBY
-from bigscreen.solvers.protocol import Check, Near, PassedOn, Run, Save, Verdict
+from bigscreen.solvers.protocol import Check, Near, Run
 
 FEATURE_ROWS = 2048
 """Rows whose features are made at once."""
@@ -103,10 +101,6 @@ class Nearby:
         Bytes that they may take.
     beside : Beside or None
         What certifies points, and so has the scores of all rows; None: they are computed here.
-    last : bool
-        Whether nothing comes after it: the check is told then that it has stalled.
-    passes : (int, int)
-        Passes over all rows, and over some, that were made before.
     doubted : bool
         Whether float32 could not tell a wider gap, either.
     """
@@ -118,15 +112,12 @@ class Nearby:
         source: Design,
         room: int,
         beside: Beside | None = None,
-        last: bool = True,
-        passes: tuple[int, int] = (0, 0),
         doubted: bool = False,
     ) -> None:
         self.standing, self.first, self.source, self.room = standing, near, source, room
-        self.doubted = doubted
-        self.beside, self.last, self.passes, self.over = beside, last, passes, False
+        self.doubted, self.beside = doubted, beside
         self.reached = standing.old
-        """The last machine, and a D; ``over``: whether the check was content."""
+        """The last machine, and a D."""
 
     def solve(self, run: Run, check: Check) -> Point:
         """See ``Solver``."""
@@ -143,7 +134,7 @@ class Nearby:
         nearby = _Rows(run, dual, self.source, frame.constant, local)
         primal = at.primal
         left = primal - self.reached.dual
-        more, read, passes = self.first, 0, self.passes[1]
+        more, read, passes = self.first, 0, 0
         for k in range(NEARBY.max_passes):
             nearby.add(more, at.alpha)
             curved = NEARBY.rows_per_coordinate * len(local.x)
@@ -180,12 +171,11 @@ class Nearby:
                 "bytes_read": int(read * data.row_bytes),
                 "fixed_hi": 0,
                 "fixed_lo": 0,
-                "full_passes": self.passes[0] + k + 1,
+                "full_passes": k + 1,
                 "partial_passes": passes,
-                "stalled": self.last and (full or k + 1 == NEARBY.max_passes),
+                "stalled": full or k + 1 == NEARBY.max_passes,
             }
-            self.over = check(point, stats, lambda folder, meta: None) is None
-            if self.over or full:
+            if check(point, stats, lambda folder, meta: None) is None:
                 break
             read = 0
         return point
@@ -224,135 +214,47 @@ def _stepped(local: Local, gap: float) -> tuple[FloatArray, FloatArray, float, i
     return alpha, w_alpha, found, steps
 
 
-@dataclass(frozen=True)
-class EndGame:
-    """Newton to where float32 features lead astray, then steps over float64 ones of rows nearby.
+def machine_at(run: Run, point: Point) -> FloatArray:
+    """w of a point, with the constant's coefficient if there is one: (r,) or (r + 1,)."""
+    constant = SumLayout.of(run.problem, run.design.data).constant
+    return np.append(point.w, point.intercept / constant) if constant else point.w
 
-    Float32 does so at gaps below `FLOAT32_TOL`; of wider gaps the closing pass says so, or steps
-    become many.
+
+def near_sides(run: Run, point: Point, reach: float, source: Design, room: int) -> Nearby | None:
+    """Steps over float64 features of the rows near their kink, all others at their sides.
+
+    None if the rows are too many for the room. Where float32 features lead astray, at gaps below
+    `FLOAT32_TOL` or as the closing pass says so of wider ones, these steps go on.
 
     Parameters
     ----------
-    newton : Newton
+    run : Run
+        A C-SVC on features of landmarks.
+    point : Point
+        From which steps begin.
+    reach : float
+        How far from their kink rows are to begin with, at least.
     source : Design
         The kernel design of the features.
     room : int
-        Bytes that float64 ones may take.
+        Bytes that float64 features may take.
     """
-
-    newton: Newton
-    source: Design
-    room: int
-    name = "newton"
-    phase = "solve, over float64 features of rows nearby"
-
-    def watch(self, check: Check, run: Run) -> _Handover:
-        """See ``Successor``."""
-        return _Handover(check, self.newton.tol)
-
-    def go_on(self, run: Run, handed: _Handover, point: Point) -> Point:
-        """See ``Successor``."""
-        design, data, problem = run.design, run.design.data, run.problem
-        assert isinstance(problem, CSvc)
-        constant = SumLayout.of(problem, data).constant
-        dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
-        G, sums = at_sides(design, problem, point.coef, point.intercept, run.fleet)
-        x = np.append(point.w, point.intercept / constant) if constant else point.w
-        begin = Near(x, point.dual)
-        most = min(NEARBY.max_float64_entries // len(x), rows_within(self.room, len(x), np.float64))
-        near = (np.abs(G) <= handed.reach) & (dual.hi > 0)
-        few = min(int(NEARBY.max_part * data.n_rows), NEARBY.min_rows_per_coordinate * len(x))
-        few -= int(np.sum(near))
-        near |= _nearest(G, ~near & (dual.hi > 0), max(few, 0))
-        if np.count_nonzero(near) <= most:
-            w_alpha = with_constant(design, sums, constant)
-            ends = np.where(G > 0, dual.hi, 0.0)
-            standing = Standing(ends, w_alpha, begin, point.primal)
-            made = handed.passes
-            nearby = Nearby(
-                standing, near, self.source, self.room, last=False, passes=made, doubted=True
-            )
-            point = nearby.solve(run, handed.nearby)
-            if nearby.over:
-                return point
-            begin = nearby.reached
-        handed.before = handed.passes
-        return self.newton.solve(replace(run, near=begin, start=None, resume=False), handed)
-
-
-def counted_on(before: tuple[int, int], stats: dict[str, Any]) -> tuple[tuple[int, int], Any]:
-    """Passes over all rows, and over some, after so many before; and what is told of them.
-
-    (A point that was come to with those of other problems has none of its own to tell.)
-    """
-    names = "full_passes", "partial_passes"
-    full, partial = (n + stats.get(name, 0) for name, n in zip(names, before, strict=True))
-    told = {name: n for name, n in zip(names, (full, partial), strict=True) if name in stats}
-    return (full, partial), told
-
-
-class _Handover(PassedOn):
-    """The check of the steps over all rows: until those nearby are worth it, or after them."""
-
-    def __init__(self, check: Check, tol: float) -> None:
-        super().__init__(check)
-        self.ended, self.tol = False, tol
-        self.passes = 0, 0
-        self.before: tuple[int, int] | None = None
-        """Passes before those over all rows went on; None as long as they have not."""
-        self.late = 0
-        """Checks of points no farther than ``late_gap``."""
-        self.kept: dict[str, Any] = {}
-        """What the check made of the point that the steps were left at."""
-        self.reach = 0.0
-        """How far from their kink rows are that those few hold, where the steps were left."""
-        self.nearby = _Nearby(self)
-
-    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        before = self.before
-        self.passes, told = counted_on(before or (0, 0), stats)
-        late = self.late
-        self.save = lambda folder, meta: save(folder, {**meta, "before": before, "late": late})
-        self.late += point.relative_gap <= NEARBY.late_gap
-        verdict = self.check(point, {**stats, **told}, self.save)
-        self.ended, self.reach = verdict is None, stats.get("reach", 0.0)
-        if verdict is None or before:
-            return verdict
-        self.kept = {"target": self.target, "doubted": verdict.doubted}
-        if self.tol >= FLOAT32_TOL:
-            return None if verdict.doubted or self.late > NEARBY.max_late_checks else verdict
-        few = self.reach > 0 and point.relative_gap <= NEARBY.far_gap
-        near = not point.held and point.relative_gap <= 2 * FLOAT32_TOL
-        return None if few or near else replace(verdict, ahead=True)
-
-    def restored(self, meta: dict[str, Any]) -> None:
-        """See ``Check``."""
-        before = meta.get("before")
-        self.before = None if before is None else (before[0], before[1])
-        self.late = meta.get("late", 0)
-        self.check.restored(meta)
-
-
-class _Nearby(PassedOn):
-    """The check of the steps nearby: a checkpoint is that of the place that they began from."""
-
-    def __init__(self, handed: _Handover) -> None:
-        super().__init__(handed.check)
-        self.handed, self.checks = handed, 0
-
-    def __call__(self, point: Point, stats: dict[str, Any], save: Save) -> Verdict | None:
-        self.checks += 1
-        self.handed.passes = stats["full_passes"], stats["partial_passes"]
-
-        def saved(folder: Path, meta: dict[str, Any]) -> None:
-            history = meta["history"][: -self.checks]
-            self.handed.save(folder, {**meta, **self.handed.kept, "history": history})
-
-        return self.check(point, stats, saved)
-
-    def restored(self, meta: dict[str, Any]) -> None:
-        """Nobody begins with them."""
-        raise AssertionError
+    design, data, problem = run.design, run.design.data, run.problem
+    assert isinstance(problem, CSvc)
+    dual = problem.dual(data.y(0, data.n_rows), data.weights(0, data.n_rows))
+    G, sums = at_sides(design, problem, point.coef, point.intercept, run.fleet)
+    x = machine_at(run, point)
+    most = min(NEARBY.max_float64_entries // len(x), rows_within(room, len(x), np.float64))
+    near = (np.abs(G) <= reach) & (dual.hi > 0)
+    few = min(int(NEARBY.max_part * data.n_rows), NEARBY.min_rows_per_coordinate * len(x))
+    few -= int(np.sum(near))
+    near |= _nearest(G, ~near & (dual.hi > 0), max(few, 0))
+    if np.count_nonzero(near) > most:
+        return None
+    w_alpha = with_constant(design, sums, SumLayout.of(problem, data).constant)
+    ends = np.where(G > 0, dual.hi, 0.0)
+    standing = Standing(ends, w_alpha, Near(x, point.dual), point.primal)
+    return Nearby(standing, near, source, room, doubted=True)
 
 
 class _Rows:

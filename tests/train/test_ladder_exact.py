@@ -15,6 +15,7 @@ from trained import fitted, proofs
 from bigscreen import SVC, NuSVC
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.fit import monitor
+from bigscreen.fit.ladder import ExactInterior
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
 from bigscreen.fleet.inline import Inline
@@ -27,7 +28,6 @@ from bigscreen.report.certificate import facts, fit_record
 from bigscreen.solvers import interior
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
-from bigscreen.train import rescue
 from bigscreen.train.solve import solve
 
 HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")
@@ -68,7 +68,7 @@ def test_the_oracles_optimum(seed, n, kind, intercept, kernel, size, d):
     with pytest.MonkeyPatch.context() as patch, Inline(1) as fleet:
         patch.setattr(interior, "SETUP", -np.inf)
         run, limits = Run(w.design, w.problem, fleet), Limits(1e-7, 200)
-        then = [rescue.ExactRescue()]
+        then = [ExactInterior(w.design)]
         found = fit(run, Pairs(every=1), limits, certify="float64", then=then)
     assert found.solver == "interior" or found.history[-1]["pass"] <= 2
     is_right(w, found, 1e-7)
@@ -130,7 +130,7 @@ def test_more_rows_than_pairs_are_for(form):
     assert proof["solver"] == "interior" and proof["relative_gap"] <= 1e-3
 
 
-def test_every_pair_of_labels_is_rescued_by_itself(early):
+def test_every_pair_of_labels_has_its_own_ladder(early):
     for strategy in ("one", "rest"):
         data = rows(labels=3, scales=np.ones(6))
         model = fitted(data, replace(HARD, strategy=strategy, tol=1e-6))
