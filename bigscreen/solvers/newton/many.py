@@ -27,6 +27,8 @@ from bigscreen.numerics.reproducible import Totals
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import Point, Reading, SumLayout
 from bigscreen.problems.recipes import Problem
+from bigscreen.solvers.kept_rows import KeptRows
+from bigscreen.solvers.newton.near import machine_at
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Check, Near, Run
 
@@ -115,7 +117,7 @@ class _Shard:
 
 
 @dataclass(frozen=True)
-class ManyProgram:
+class ManyProgram(KeptRows):
     """What every shard does for many problems at once (see ``fleet.Program``).
 
     ``constant``: the feature appended to all rows, 0 without one. ``resident``: the part of the
@@ -136,31 +138,8 @@ class ManyProgram:
             dual = problem.dual(rows.y(start, stop), rows.weights(start, stop))
             for name in ("sign", "lin", "lo", "hi"):
                 made[name][:, j] = getattr(dual, name)
-        X = self._read(start, stop) if self._keeps(shard) else None
+        X = self._read(start, stop) if self.keeps(shard) else None
         return _Shard(start, X, np.arange(len(self.cases)), **made)
-
-    def _keeps(self, shard: int) -> bool:
-        """Whether the rows of a shard stay in memory."""
-        return int((shard + 1) * self.resident) > int(shard * self.resident)
-
-    def kept_bytes(self, shard: int) -> int:
-        """See ``fleet.shards.Yielding``."""
-        data = self.design.data
-        start, stop = data.shard(shard)
-        stays = self._keeps(shard) and data.path is not None
-        return int((stop - start) * data.row_bytes) if stays else 0
-
-    def lean(self) -> ManyProgram:
-        """See ``fleet.shards.Yielding``."""
-        return replace(self, resident=0.0)
-
-    def give_up(self, state: _Shard) -> int:
-        """See ``fleet.shards.Yielding``."""
-        data = self.design.data
-        if state.X is None or data.path is None:
-            return 0
-        state.X = None
-        return int(len(state.sign) * data.row_bytes)
 
     def step(self, state: _Shard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Run one message; what it answers is summed over the shards."""
@@ -478,10 +457,7 @@ class Begun:
         counts = {**rows, "fixed_hi": 0, "fixed_lo": 0, "stalled": False}
         if check(self.point, counts, lambda folder, meta: None) is None:
             return self.point
-        constant = SumLayout.of(run.problem, run.design.data).constant
-        w, offset = self.point.w, self.point.intercept - run.problem.offset(0.0)
-        x = np.append(w, offset / constant) if constant else w
-        near = Near(x, self.point.dual)
+        near = Near(machine_at(run, self.point), self.point.dual)
         return self.rest.solve(replace(run, near=near, start=None), check)
 
 

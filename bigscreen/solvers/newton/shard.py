@@ -28,6 +28,7 @@ from bigscreen.numerics.rows import FloatArray, as_rows
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.problems.point import SumLayout, Terms, add_rows, by_term, read_off
 from bigscreen.problems.recipes import Problem
+from bigscreen.solvers.kept_rows import KeptRows
 from bigscreen.solvers.newton.algebra import entries
 from bigscreen.solvers.newton.asks import Columns, Dots, Moment, Rounding
 from bigscreen.solvers.newton.products import ZoneRows
@@ -110,7 +111,7 @@ class NearbyRows(NamedTuple):
 
 
 @dataclass(frozen=True)
-class NewtonProgram:
+class NewtonProgram(KeptRows):
     """What every shard of the Newton runs (see ``fleet.Program``).
 
     Parameters
@@ -199,31 +200,6 @@ class NewtonProgram:
             below=np.zeros(max(1, frame.groups)),
             sample=sample,
         )
-
-    def keeps(self, shard: int) -> bool:
-        """Whether the rows of a shard stay in memory."""
-        part = min(1.0, self.resident * self.stride)
-        return int((shard + 1) * part) > int(shard * part)
-
-    def kept_bytes(self, shard: int) -> int:
-        """See ``fleet.shards.Yielding``."""
-        data = self.design.data
-        if not self.keeps(shard) or data.path is None:
-            return 0
-        start, stop = data.shard(shard)
-        return int((stop - start) * data.row_bytes / self.stride)
-
-    def lean(self) -> NewtonProgram:
-        """See ``fleet.shards.Yielding``."""
-        return replace(self, resident=0.0)
-
-    def give_up(self, state: NewtonShard) -> int:
-        """See ``fleet.shards.Yielding``."""
-        if state.X is None or self.design.data.path is None:
-            return 0
-        rows = len(state.X.indptr) - 1 if hasattr(state.X, "indptr") else len(state.X)
-        state.X = None
-        return int(rows * self.design.data.row_bytes)
 
     def _sample(self, X: Any, sqnorms: FloatArray) -> Any:
         """Some of a shard's rows, the longest among them."""

@@ -8,7 +8,7 @@ that a message does not say again: a lost shard is opened, and goes on.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -23,6 +23,7 @@ from bigscreen.numerics.rows import FloatArray, as_rows, njit, row_axpy, row_dot
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import SumLayout, Terms, read_off
 from bigscreen.problems.recipes import Problem
+from bigscreen.solvers.kept_rows import KeptRows
 
 COLUMN_ROWS = 1024
 """Rows whose columns are held at once."""
@@ -50,7 +51,7 @@ class DrawnShard:
 
 
 @dataclass(frozen=True)
-class DrawProgram:
+class DrawProgram(KeptRows):
     """What every shard of a stochastic solve runs (see ``fleet.Program``).
 
     Parameters
@@ -59,8 +60,8 @@ class DrawProgram:
     problem : Problem
     seed : int
         Of the orders.
-    resident : bool
-        Keep the shard's rows in memory.
+    resident : float
+        1 if the rows are kept in memory, 0 if not.
     weight_bound : float
         Upper bound of the rows' reach in all (sizes the exact sums).
     """
@@ -68,7 +69,7 @@ class DrawProgram:
     design: Design
     problem: Problem
     seed: int
-    resident: bool
+    resident: float
     weight_bound: float
 
     @cached_property
@@ -94,25 +95,7 @@ class DrawProgram:
         tube = np.zeros(len(dual)) if dual.tube is None else dual.tube
         given = dual.sign, dual.lin, dual.lo, dual.hi, tube
         parts = tuple(np.ascontiguousarray(part, np.float64) for part in given)
-        return DrawnShard(shard, dual, parts, data.X(start, stop) if self.resident else None)
-
-    def kept_bytes(self, shard: int) -> int:
-        """See ``fleet.shards.Yielding``."""
-        data = self.design.data
-        start, stop = data.shard(shard)
-        return int((stop - start) * data.row_bytes) if self.resident and data.path else 0
-
-    def lean(self) -> DrawProgram:
-        """See ``fleet.shards.Yielding``."""
-        return replace(self, resident=False)
-
-    def give_up(self, state: DrawnShard) -> int:
-        """See ``fleet.shards.Yielding``."""
-        data = self.design.data
-        if state.X is None or data.path is None:
-            return 0
-        state.X = None
-        return int(len(state.dual) * data.row_bytes)
+        return DrawnShard(shard, dual, parts, data.X(start, stop) if self.keeps(shard) else None)
 
     def step(self, state: DrawnShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Answer one message: ``sample``, ``step``, ``estimate`` or ``measure``."""

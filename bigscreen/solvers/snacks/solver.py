@@ -244,7 +244,7 @@ class _Steps:
         self.batch = int(options.batch or batch)
         self.draws = Draws(run.design.data, options.seed, self.batch)
         self.program = DrawProgram(
-            run.design, run.problem, options.seed, run.resident >= 1, run.reach.total
+            run.design, run.problem, options.seed, float(run.resident >= 1), run.reach.total
         )
         # (Rounding in steps is nothing beside their noise.)
         self.factor = None if factor is None else factor.astype(np.float32)

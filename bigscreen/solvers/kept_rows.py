@@ -1,0 +1,55 @@
+"""Rows that shards keep in memory between rounds, and give up where memory runs short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Self
+
+from bigscreen.features.design import Design
+
+
+class KeptRows:
+    """The part of ``fleet.shards.Yielding`` that all programs share whose states hold rows as X.
+
+    A program is a frozen dataclass with these fields, its states have an ``X``: the shard's rows,
+    None if they are read again in every pass.
+
+    Parameters
+    ----------
+    design : Design
+    resident : float
+        Part of the rows that is kept in memory between passes: whole shards, spread evenly.
+    stride : int
+        A state has one row in so many.
+    """
+
+    design: Design
+    resident: float
+    stride: int = 1
+
+    def keeps(self, shard: int) -> bool:
+        """Whether the rows of a shard stay in memory."""
+        part = min(1.0, self.resident * self.stride)
+        return int((shard + 1) * part) > int(shard * part)
+
+    def kept_bytes(self, shard: int) -> int:
+        """See ``fleet.shards.Yielding``."""
+        data = self.design.data
+        if not self.keeps(shard) or data.path is None:
+            return 0
+        start, stop = data.shard(shard)
+        return int((stop - start) * data.row_bytes / self.stride)
+
+    def lean(self) -> Self:
+        """See ``fleet.shards.Yielding``."""
+        program: Any = self
+        lean: Self = replace(program, resident=0.0)
+        return lean
+
+    def give_up(self, state: Any) -> int:
+        """See ``fleet.shards.Yielding``."""
+        if state.X is None or self.design.data.path is None:
+            return 0
+        rows = len(state.X.indptr) - 1 if hasattr(state.X, "indptr") else len(state.X)
+        state.X = None
+        return int(rows * self.design.data.row_bytes)
