@@ -1,6 +1,6 @@
 """The options of a fit on the command line, made of the table, shared by `fit`, `plan`, `path`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -131,15 +131,14 @@ def train_options(
         asked["intercept"] = "none"
     if not given(context, "landmarks"):
         asked["landmarks"] = min(asked["landmarks"], dataset.n_rows)
-    return options.TrainOptions(**{**asked, "work": work, "resume": resume})
+    return options.TrainOptions.from_record({**asked, "work": work, "resume": resume})
 
 
 def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:
-    machine = SimpleNamespace(**values)
-    check_used(context, machine)
+    check_used(context, values)
     if given(context, "strategy") and len(dataset.labels) <= 2:
         raise meaningless(options.flag("strategy"), "with two labels")
-    where = options.useless("intercept", machine) if values.get("no_intercept") else None
+    where = _useless("intercept", values) if values.get("no_intercept") else None
     if where is not None:
         raise meaningless("--no-intercept", where)
     if values["landmarks"] > dataset.n_rows and given(context, "landmarks"):
@@ -156,12 +155,18 @@ def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -
         raise InputError(f"--no-intercept contradicts --intercept {values['intercept']}; give one")
 
 
-def check_used(context: click.Context, machine: Any) -> None:
-    """Refuse an option on the command line that such a machine, by its options, does not use."""
+def check_used(context: click.Context, values: Mapping[str, Any]) -> None:
+    """Refuse an option on the command line that a machine of these options does not use."""
     for name in options.OPTIONS:
-        where = options.useless(name, machine) if given(context, name) else None
+        where = _useless(name, values) if given(context, name) else None
         if where is not None:
             raise meaningless(options.flag(name), where)
+
+
+def _useless(name: str, values: Mapping[str, Any]) -> str | None:
+    """See `bigscreen.options.train.useless`; ``values`` are a command's."""
+    tuning = SimpleNamespace(**values)
+    return options.useless(name, SimpleNamespace(**values, tuning=tuning))
 
 
 def given(context: click.Context, name: str) -> bool:
