@@ -65,6 +65,7 @@ WHERE_IT_RUNS = {
         metavar="N",
         help="Worker processes on this machine; without it threads of one process do the work.",
     ),
+    "threads": threads_option,
     "scheduler": click.option(
         "--scheduler",
         metavar="ADDRESS",
@@ -89,8 +90,35 @@ WHERE_IT_RUNS = {
         help="Certificate that this authority has signed for you.",
     ),
     "tls_key": click.option("--tls-key", metavar="FILE", help="Its private key."),
-    "threads": threads_option,
 }
+GROUP_OF = {
+    **{name: own.group for name, own in options.OPTIONS.items()},
+    **dict.fromkeys(("folds", "way", "fits"), "Data"),
+    "no_intercept": "Machine",
+    **dict.fromkeys(("rules", "cold", "static", "elimination"), "Expert"),
+    **dict.fromkeys(WHERE_IT_RUNS, "Running"),
+    **dict.fromkeys(("resume", "overwrite", "plots", "page", "log", "json_file"), "Running"),
+}
+"""The group of every option of a `GroupedCommand`, by its name in Python."""
+
+
+class GroupedCommand(click.Command):
+    """A command whose help shows options in groups, each in the order of its declaration."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for every group that has options."""
+        shown: dict[str, list[tuple[str, str]]] = {group: [] for group in option.GROUPS}
+        asking = self.get_help_option(ctx)
+        for param in self.get_params(ctx):
+            if not isinstance(param, click.Option):
+                continue
+            record = param.get_help_record(ctx)
+            if record is not None:
+                shown["Running" if param is asking else GROUP_OF[str(param.name)]].append(record)
+        for group, records in shown.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
 
 
 def fit_options(
