@@ -73,8 +73,8 @@ def test_no_room_for_them_or_no_time(fleet, columns_first):
     assert found.features == "recomputed"
     instead = over_stored(many, loose, fleet, found)
     assert instead.features == "stored" and instead.features_in_memory
-    for other in ({"memory": 2**32}, {"features": "recomputed"}):
-        assert over_stored(many, replace(loose, **other), fleet, found) is None
+    for other in (replace(loose, memory=2**32), loose.tuned(features="recomputed")):
+        assert over_stored(many, other, fleet, found) is None
     assert over_stored(many, loose, fleet, instead) is None
 
 
