@@ -7,8 +7,9 @@ same rows); `svm_path`, `nu_path` and `SVCPathCV` (every C or nu of a grid in on
 `SolvedPath`; `NystroemSVCCV`, `SVCCV` and `NuSVCCV` (which search for gamma
 and C); `solve` (any problem that can be written down, with an exact kernel); `ingest` (files and
 arrays to a stored data set), `Dataset`, `MemoryDataset`, `Model`, `TrainOptions` (of
-`bigscreen.train.run.train`, the same fit without scikit-learn), `Inline`, `connect` and
-`local_cluster` (where it runs), `InputError` and `TimeOver`. They are imported when first used.
+`bigscreen.train.run.train`, the same fit without scikit-learn), `Tuning` (the options of both that
+are found by measuring), `Inline`, `connect` and `local_cluster` (where it runs), `InputError` and
+`TimeOver`. They are imported when first used.
 
 The packages, from the ground up; each imports only itself and those before it:
 
@@ -65,6 +66,7 @@ if TYPE_CHECKING:
     from bigscreen.model.model import Model
     from bigscreen.model.solved_path import SolvedPath
     from bigscreen.options.train import TrainOptions
+    from bigscreen.options.tuning import Tuning
     from bigscreen.train.solve import solve
 
 if sys.platform == "win32":
@@ -93,6 +95,7 @@ __all__ = [
     "SolvedPath",
     "TimeOver",
     "TrainOptions",
+    "Tuning",
     "connect",
     "fit_many",
     "ingest",
@@ -125,6 +128,7 @@ _MODULES = {
     "SolvedPath": "model.solved_path",
     "TimeOver": "errors",
     "TrainOptions": "options.train",
+    "Tuning": "options.tuning",
     "connect": "fleet.connecting",
     "fit_many": "estimators.many",
     "ingest": "intake.ingest",

@@ -311,7 +311,7 @@ def machine(spec: Spec, rows: Rows) -> Any:
         if spec.machine == "NystroemSVC" or spec.components is not None:
             how["n_components"] = min(spec.components or spec.n, spec.n // 2)
     if spec.machine in EXACT:
-        how |= {"screening": spec.screening, "start": spec.start}
+        how |= {"screening": spec.screening, "tuning": bigscreen.Tuning(start=spec.start)}
         if problem in CLASSIFIERS:
             how["decision_function_shape"] = "ovo"
     if spec.machine not in EXACT:

@@ -116,9 +116,10 @@ FITS: dict[str, dict[str, Any]] = {
 
 
 def fitted(seed: int, name: str, report: Any = None, **more: Any) -> Model:
+    options = TrainOptions.from_record({"gamma": 0.3, **FITS[name], **more})
     with warnings.catch_warnings(), Inline(1) as fleet:
         warnings.simplefilter("ignore")
-        return train(memory(seed), TrainOptions(gamma=0.3, **FITS[name], **more), fleet, report)
+        return train(memory(seed), options, fleet, report)
 
 
 def path_options(work: Path | None, resume: bool) -> PathOptions:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import Any
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.model import Model, check_match
-from bigscreen.options.train import TrainOptions
+from bigscreen.options.train import OPTIONS, TrainOptions
 from bigscreen.train.problems import Binary, problems
 
 
@@ -16,14 +15,14 @@ def options_of(model: Model, **more: Any) -> TrainOptions:
     """The options of the fit that made a model, its kernel's numbers in place of words."""
     asked = model.provenance.get("parameters") or {}
     kernel = model.kernel.to_dict()
-    names = {own.name for own in fields(TrainOptions)} - {"work", "resume", "time_budget"}
+    names = OPTIONS.keys() - {"work", "resume", "time_budget"}
     known = {name: value for name, value in asked.items() if name in names}
     known |= {name: value for name, value in kernel.items() if name in ("gamma", "degree", "coef0")}
     weights = known.get("class_weight")
     if isinstance(weights, dict):  # JSON has texts as keys
         by_text = {str(label): label for label in model.labels}
         known["class_weight"] = {by_text.get(k, k): value for k, value in weights.items()}
-    return TrainOptions(**{**known, "kernel": kernel["name"], **more})
+    return TrainOptions.from_record({**known, "kernel": kernel["name"], **more})
 
 
 def check_amendable(model: Model, data: Rows) -> list[Binary]:

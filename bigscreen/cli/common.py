@@ -115,7 +115,7 @@ def _as_typed(sentence: str, params: Sequence[click.Parameter]) -> str:
             return found[0]
         return flags[name] + said if name in flags else found[0]
 
-    return re.sub(r"`(\w+)(?:=('[^`]*'|\"[^`]*\"|[\d.]+))?`", typed, sentence)
+    return re.sub(r"`(?:tuning\.)?(\w+)(?:=('[^`]*'|\"[^`]*\"|[\d.e+-]+))?`", typed, sentence)
 
 
 def _usage_sentence(error: click.ClickException) -> str:

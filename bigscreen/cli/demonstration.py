@@ -28,6 +28,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.intake.ingest import ingest
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.report import certificate, report
 from bigscreen.train.run import train
 
@@ -164,7 +165,7 @@ class _Demo:
             kernel=kernel,
             gamma=GAMMA,
             landmarks=self.landmarks,
-            features="stored" if curved else "auto",
+            tuning=Tuning(features="stored" if curved else "auto"),
             seed=self.seed,
             work=self.folder / "work",
         )

@@ -1,6 +1,5 @@
 """`bigscreen export` and `bigscreen import`: models for other programs, and from LIBSVM."""
 
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -196,10 +195,8 @@ def _certified(
         )
     kernel = dict(asked["kernel"])
     kernel["kernel"] = kernel.pop("name")
-    machine = SimpleNamespace(
-        **values, problem=asked["problem"], kernel=kernel["kernel"], exact=True
-    )
-    check_used(context, machine)
+    machine = {"problem": asked["problem"], "kernel": kernel["kernel"], "exact": True}
+    check_used(context, {**values, **machine})
     if values["class_weight"] == "none":
         values = {**values, "class_weight": None}
     if asked["problem"] != "one-class":

@@ -25,7 +25,7 @@ from bigscreen.cli.common import (
     report_option,
     resumable,
 )
-from bigscreen.cli.options import fit_options, train_options
+from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
 from bigscreen.options.train import PROBLEMS
@@ -37,7 +37,7 @@ KEPT = ("label-*/*", "features-*/manifest.json", "features-*.wip/chunks/*")
 """What a fit that is resumed goes on with: checkpoints and results, and features."""
 
 
-@click.command(short_help="Say what a fit would need, without doing it.")
+@click.command(cls=GroupedCommand, short_help="Say what a fit would need, without doing it.")
 @click.argument("store")
 @fit_options()
 @json_option
@@ -125,16 +125,16 @@ def _plan_facts(outline: "Plan", strategy: str, problem: str) -> dict[str, str]:
     return {name: fact for name, fact in facts.items() if name not in without}
 
 
-@click.command(short_help="Fit a MODEL on a STORE and prove how good it is.")
+@click.command(cls=GroupedCommand, short_help="Fit a MODEL on a STORE and prove how good it is.")
 @click.argument("store")
 @click.argument("model")
-@fit_options()
 @click.option(
     "--resume",
     is_flag=True,
     help="Go on where an interrupted fit stopped; of a finished one show the MODEL.",
 )
 @overwrite_option
+@fit_options()
 @report_option
 @log_option
 @json_option

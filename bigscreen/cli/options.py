@@ -1,6 +1,6 @@
 """The options of a fit on the command line, made of the table, shared by `fit`, `plan`, `path`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -65,6 +65,7 @@ WHERE_IT_RUNS = {
         metavar="N",
         help="Worker processes on this machine; without it threads of one process do the work.",
     ),
+    "threads": threads_option,
     "scheduler": click.option(
         "--scheduler",
         metavar="ADDRESS",
@@ -89,8 +90,35 @@ WHERE_IT_RUNS = {
         help="Certificate that this authority has signed for you.",
     ),
     "tls_key": click.option("--tls-key", metavar="FILE", help="Its private key."),
-    "threads": threads_option,
 }
+GROUP_OF = {
+    **{name: own.group for name, own in options.OPTIONS.items()},
+    **dict.fromkeys(("folds", "way", "fits"), "Data"),
+    "no_intercept": "Machine",
+    **dict.fromkeys(("rules", "cold", "static", "elimination"), "Expert"),
+    **dict.fromkeys(WHERE_IT_RUNS, "Running"),
+    **dict.fromkeys(("resume", "overwrite", "plots", "page", "log", "json_file"), "Running"),
+}
+"""The group of every option of a `GroupedCommand`, by its name in Python."""
+
+
+class GroupedCommand(click.Command):
+    """A command whose help shows options in groups, each in the order of its declaration."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for every group that has options."""
+        shown: dict[str, list[tuple[str, str]]] = {group: [] for group in option.GROUPS}
+        asking = self.get_help_option(ctx)
+        for param in self.get_params(ctx):
+            if not isinstance(param, click.Option):
+                continue
+            record = param.get_help_record(ctx)
+            if record is not None:
+                shown["Running" if param is asking else GROUP_OF[str(param.name)]].append(record)
+        for group, records in shown.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
 
 
 def fit_options(
@@ -131,15 +159,14 @@ def train_options(
         asked["intercept"] = "none"
     if not given(context, "landmarks"):
         asked["landmarks"] = min(asked["landmarks"], dataset.n_rows)
-    return options.TrainOptions(**{**asked, "work": work, "resume": resume})
+    return options.TrainOptions.from_record({**asked, "work": work, "resume": resume})
 
 
 def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -> None:
-    machine = SimpleNamespace(**values)
-    check_used(context, machine)
+    check_used(context, values)
     if given(context, "strategy") and len(dataset.labels) <= 2:
         raise meaningless(options.flag("strategy"), "with two labels")
-    where = options.useless("intercept", machine) if values.get("no_intercept") else None
+    where = _useless("intercept", values) if values.get("no_intercept") else None
     if where is not None:
         raise meaningless("--no-intercept", where)
     if values["landmarks"] > dataset.n_rows and given(context, "landmarks"):
@@ -156,12 +183,18 @@ def _check(context: click.Context, dataset: "Dataset", values: dict[str, Any]) -
         raise InputError(f"--no-intercept contradicts --intercept {values['intercept']}; give one")
 
 
-def check_used(context: click.Context, machine: Any) -> None:
-    """Refuse an option on the command line that such a machine, by its options, does not use."""
+def check_used(context: click.Context, values: Mapping[str, Any]) -> None:
+    """Refuse an option on the command line that a machine of these options does not use."""
     for name in options.OPTIONS:
-        where = options.useless(name, machine) if given(context, name) else None
+        where = _useless(name, values) if given(context, name) else None
         if where is not None:
             raise meaningless(options.flag(name), where)
+
+
+def _useless(name: str, values: Mapping[str, Any]) -> str | None:
+    """See `bigscreen.options.train.useless`; ``values`` are a command's."""
+    tuning = SimpleNamespace(**values)
+    return options.useless(name, SimpleNamespace(**values, tuning=tuning))
 
 
 def given(context: click.Context, name: str) -> bool:

@@ -22,7 +22,7 @@ from bigscreen.cli.common import (
     report_option,
     resumable,
 )
-from bigscreen.cli.options import fit_options, train_options
+from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 from bigscreen.errors import InputError
 from bigscreen.options.option import POSITIVE, SHARE
 from bigscreen.options.train import PROBLEMS
@@ -99,7 +99,7 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
         return names
 
 
-@click.command(short_help="Fit a whole grid of C or nu on a STORE.")
+@click.command(cls=GroupedCommand, short_help="Fit a whole grid of C or nu on a STORE.")
 @click.argument("store")
 @click.argument("out")
 @click.option(
@@ -132,14 +132,14 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 @click.option(
     "--static", is_flag=True, help="Leave out no further rows during a solve, to see the same."
 )
-@fit_options(OF_EVERY_POINT)
-@click.option("--plots", metavar="FOLDER", help="Draw the path into this folder, as PNG.")
 @click.option(
     "--resume",
     is_flag=True,
     help="Go on with the points that an interrupted path kept; of a finished one show OUT.",
 )
 @overwrite_option
+@fit_options(OF_EVERY_POINT)
+@click.option("--plots", metavar="FOLDER", help="Draw the path into this folder, as PNG.")
 @report_option
 @log_option
 @json_option

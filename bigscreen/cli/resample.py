@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from bigscreen.cli.common import check_fleet, check_json, json_option, open_fleet, warnings_told
-from bigscreen.cli.options import fit_options, train_options
+from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 
 OF_EVERY_FIT = (
     *("landmarks", "kernel", "gamma", "degree", "coef0", "sampling", "truncation", "seed", "C"),
@@ -15,7 +15,9 @@ OF_EVERY_FIT = (
 """Options of a fit that many fits at once have, too."""
 
 
-@click.command(short_help="Say how much an error depends on the rows drawn, or on chance.")
+@click.command(
+    cls=GroupedCommand, short_help="Say how much an error depends on the rows drawn, or on chance."
+)
 @click.argument("store")
 @click.argument("holdout")
 @click.option(

@@ -16,7 +16,7 @@ from bigscreen.cli.common import (
     report_option,
     resumable,
 )
-from bigscreen.cli.options import fit_options, train_options
+from bigscreen.cli.options import GroupedCommand, fit_options, train_options
 from bigscreen.cli.path import Grid
 from bigscreen.cli.report import write_page
 from bigscreen.errors import InputError
@@ -43,7 +43,9 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
             self.fail(f"{value!r} is not whole numbers with commas between them", param, ctx)
 
 
-@click.command(short_help="Search gamma, C and landmarks on a STORE, and fit the best.")
+@click.command(
+    cls=GroupedCommand, short_help="Search gamma, C and landmarks on a STORE, and fit the best."
+)
 @click.argument("store")
 @click.argument("out")
 @click.option(
@@ -88,14 +90,14 @@ class Counts(click.ParamType):  # type: ignore[type-arg] # not generic in click 
     help="How candidates are dropped. halving: the best third goes on to three times the rows, "
     "and the best one's neighbours to all, a heuristic; none: all are solved on all rows.",
 )
-@fit_options(OF_EVERY_FIT)
-@click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
 @click.option(
     "--resume",
     is_flag=True,
     help="Go on with what an interrupted search kept; of a finished one show OUT.",
 )
 @overwrite_option
+@fit_options(OF_EVERY_FIT)
+@click.option("--plots", metavar="FOLDER", help="Draw a heat map into this folder, as PNG.")
 @report_option
 @log_option
 @json_option

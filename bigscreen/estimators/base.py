@@ -39,6 +39,7 @@ from bigscreen.fleet.memory import usable_memory
 from bigscreen.model.calibration import Evidence
 from bigscreen.model.model import Model, check_match
 from bigscreen.options.train import OPTIONS, TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.report.report import FitReport
 from bigscreen.train.run import train
 
@@ -253,6 +254,7 @@ class Machine(BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
             intercept=offset_word(self.fit_intercept, self._intercepts),
             solver=getattr(self, "solver", "auto"),
             screening=self.screening,
+            tuning=tuning_of(self),
             **own,
         )
 
@@ -304,6 +306,12 @@ def offset_word(given: Any, words: Mapping[Any, str]) -> str:
     if not (isinstance(given, Hashable) and given in words):
         raise InputError(f"fit_intercept must be {', '.join(map(repr, words))}, got {given!r}")
     return words[given]
+
+
+def tuning_of(machine: Any) -> Tuning:
+    """The `Tuning` of an estimator, whose None are the defaults, or that has no such parameter."""
+    tuning = getattr(machine, "tuning", None)
+    return Tuning() if tuning is None else tuning
 
 
 def checked_components(given: Any) -> int:

@@ -132,8 +132,6 @@ class SVC(_Voting):
         than the exact machine can take (with the linear kernel: the rows as they are).
     sampling : {"uniform", "rpcholesky", "leverage", "kmeans", "auto"}, default="uniform"
         How landmarks are drawn.
-    truncation : float or None, default=None
-        As in `NystroemSVC`; of landmarks only.
     tol : float, default=1e-3
         RELATIVE DUALITY GAP to prove: how far the objective may be above the optimum, as a part of
         itself (scikit-learn's is the violation of a KKT condition, and so is this one where the
@@ -165,18 +163,9 @@ class SVC(_Voting):
     screening : {"auto", "gap", "f-safe", "adaptive", "joachims", "none"}, default="auto"
         How rows are recognised that no longer need a look; "auto" is "none", with ``n_components``
         "gap".
-    f : float, default=0.1
-        Of f-safe screening.
-    start : {"auto", "cold", "divide", "nystrom"}, default="auto"
-        Begin at 0 (also "auto"), at the solutions of parts of the rows, or at that of a Nystrom
-        machine of few landmarks.
-    parts : int or None, default=None
-        Of ``start="divide"`` and of ``early``; None: about 5,000 rows each.
-    levels : int, default=1
-        Of divide and conquer, each with a quarter of the parts of the one before.
     early : bool, default=False
-        Stop after the parts: fast, each row is scored by the machine of its part, and NOTHING IS
-        PROVED.
+        Fit parts of the rows and stop there: fast, each row is scored by the machine of its part,
+        and NOTHING IS PROVED.
     cache_size : float or None, default=None
         Megabytes of kernel columns to keep; None: 0.3 of the memory at most.
     memory : int or None, default=None
@@ -191,6 +180,9 @@ class SVC(_Voting):
         Of the first block, landmarks and clusters; None is 0: the same fit every time.
     verbose : bool or int, default=False
         Shows the gap as it falls.
+    tuning : Tuning or None, default=None
+        Values that nobody can choose by knowledge, such as ``Tuning(start="divide", parts=8)`` or
+        ``Tuning(f=0.2)`` of f-safe screening; None: the defaults of `bigscreen.Tuning`.
 
     Attributes
     ----------
@@ -239,14 +231,10 @@ class SVC(_Voting):
     """
 
     C: float = 1.0
-    f: float = 0.1
-    parts: int | None = None
-    levels: int = 1
     early: bool = False
 
     def _own(self) -> dict[str, Any]:
-        divided = {"parts": self.parts, "levels": self.levels, "early": self.early}
-        return {**super()._own(), "C": self._penalty(self.C), "f": self.f, **divided}
+        return {**super()._own(), "C": self._penalty(self.C), "early": self.early}
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -267,9 +255,9 @@ class NuSVC(_Voting):
         kernel entry is computed, with the largest feasible nu.
     class_weight : None, "balanced" or dict, default=None
         Multiplies the weights by class (LIBSVM looks away).
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, \
-    probability, fit_intercept, decision_function_shape, break_ties, max_iter, time_budget, \
-    solver, screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, probability, \
+    fit_intercept, decision_function_shape, break_ties, max_iter, time_budget, solver, screening, \
+    cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.
 
     Attributes

@@ -19,6 +19,7 @@ from bigscreen.errors import InputError, is_number
 from bigscreen.estimators.base import Machine, checked_components
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.problems.point import met
 
 HARD = 1e10
@@ -35,14 +36,12 @@ class KernelMachine(Machine):
     coef0: float = 0.0
     n_components: int | None = None
     sampling: str = "uniform"
-    truncation: float | None = None
     tol: float = 1e-3
     shrinking: bool = True
     max_iter: int = -1
     time_budget: float | None = None
     solver: str = "auto"
     screening: str = "auto"
-    start: str = "auto"
     cache_size: float | None = None
     memory: int | None = None
     n_jobs: int | None = None
@@ -50,6 +49,7 @@ class KernelMachine(Machine):
     work: str | os.PathLike[str] | None = None
     random_state: Any = None
     verbose: bool | int = False
+    tuning: Tuning | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -76,8 +76,6 @@ class KernelMachine(Machine):
             degree=self.degree,
             coef0=self.coef0,
             sampling=self.sampling,
-            truncation=self.truncation,
-            start=self.start,
             cache=self._cache(),
             **landmarks,
             **self._own(),

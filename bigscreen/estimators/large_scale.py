@@ -20,6 +20,7 @@ from bigscreen.estimators.linear import HINGES, problem_of
 from bigscreen.model.calibration import check_alpha
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 
 
 def _calibrated(machine: Any) -> bool:
@@ -53,10 +54,6 @@ class NystroemSVC(Classifier):
         How landmarks are drawn: by chance, by randomly pivoted Cholesky, by approximate leverage
         scores, as the rows nearest to the centres of clusters; auto: by pivots where rows repeat
         each other, which makes more of few there, else by chance.
-    truncation : float or None, default=None
-        Directions of the landmarks whose eigenvalue is below this part of the largest are dropped,
-        which ``certificate_`` counts (rank). None: what float64 does not carry (1e-12), or what
-        float32 does not (1e-6) where features are recomputed.
     loss : {"hinge", "squared_hinge"}, default="hinge"
     C : float, default=1.0
         Penalty of a row's violation of the margin.
@@ -81,8 +78,6 @@ class NystroemSVC(Classifier):
         Smoothed Newton; an interior point, where rows are few; coordinate descent; or steps on rows
         drawn at random, which come near the optimum in about a pass, prove what they have reached
         and seldom reach ``tol``.
-    features : {"auto", "stored", "recomputed"}, default="auto"
-        Compute phi once and keep it, or afresh in every pass.
     screening : {"gap", "f-safe", "adaptive", "none"}, default="gap"
         How rows are recognised that no longer need a look.
     random_state : int, RandomState or None, default=None
@@ -98,6 +93,9 @@ class NystroemSVC(Classifier):
         workers must share it); emptied after the fit. None: the system's temporary one.
     verbose : int, default=0
         Anything but 0 shows the gap as it falls.
+    tuning : Tuning or None, default=None
+        Values that nobody can choose by knowledge, such as ``Tuning(features="stored")``: compute
+        phi once and keep it, not afresh in every pass; None: the defaults of `bigscreen.Tuning`.
 
     Attributes
     ----------
@@ -142,7 +140,6 @@ class NystroemSVC(Classifier):
     coef0: float = 0.0
     n_components: int = 1000
     sampling: str = "uniform"
-    truncation: float | None = None
     loss: str = "hinge"
     C: float = 1.0
     tol: float = 1e-3
@@ -152,7 +149,6 @@ class NystroemSVC(Classifier):
     max_iter: int = 1000
     time_budget: float | None = None
     solver: str = "auto"
-    features: str = "auto"
     screening: str = "gap"
     random_state: Any = None
     memory: int | None = None
@@ -160,6 +156,7 @@ class NystroemSVC(Classifier):
     scheduler: str | None = None
     work: str | os.PathLike[str] | None = None
     verbose: int = 0
+    tuning: Tuning | None = None
 
     @available_if(_calibrated)  # type: ignore[untyped-decorator]  # scikit-learn has no types
     def predict_proba(self, X: Any) -> NDArray[np.float64]:
@@ -203,8 +200,6 @@ class NystroemSVC(Classifier):
             coef0=self.coef0,
             landmarks=checked_components(self.n_components),
             sampling=self.sampling,
-            truncation=self.truncation,
-            features=self.features,
             probability=self.probability,
         )
         return replace(options, problem=problem_of(self.loss, HINGES))

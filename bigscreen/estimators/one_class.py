@@ -29,9 +29,8 @@ class OneClassSVM(OutlierMixin, KernelMachine):  # type: ignore[misc]  # scikit-
     nu : float, default=0.5
         In (0, 1]: at most this part of the rows' weight is outside, and at least this part supports
         the boundary.
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
-    time_budget, solver, \
-    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
+    solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.
 
     Attributes

@@ -44,9 +44,8 @@ class SVR(_KernelRegressor):
         Errors up to this cost nothing.
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVC`: the unpenalised offset of scikit-learn, a penalised constant, or none.
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
-    time_budget, solver, \
-    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
+    solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.
 
     Attributes
@@ -97,10 +96,10 @@ class NuSVR(_KernelRegressor):
         Penalty of an error beyond epsilon.
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
-    kernel, degree, gamma, coef0, tol, max_iter, time_budget, solver, screening, start, cache, \
-    memory, n_jobs, work, random_state, verbose
+    kernel, degree, gamma, coef0, tol, shrinking, max_iter, time_budget, solver, screening, \
+    cache_size, memory, n_jobs, work, random_state, verbose, tuning
         As in `SVC`; the kernel has a name or is a function of rows.
-    n_components, sampling, truncation, scheduler
+    n_components, sampling, scheduler
         Not looked at or refused: the machine is exact, and its rows are in memory.
 
     Attributes
@@ -159,9 +158,8 @@ class LADRegressor(_KernelRegressor):
         Penalty of an error.
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
-    time_budget, solver, \
-    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
+    solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.
 
     Attributes
@@ -191,9 +189,8 @@ class QuantileRegressor(_KernelRegressor):
         Penalty of an error.
     fit_intercept : {True, "penalized", False}, default=True
         As in `SVR`.
-    kernel, degree, gamma, coef0, n_components, sampling, truncation, tol, shrinking, max_iter, \
-    time_budget, solver, \
-    screening, start, cache_size, memory, n_jobs, scheduler, work, random_state, verbose
+    kernel, degree, gamma, coef0, n_components, sampling, tol, shrinking, max_iter, time_budget, \
+    solver, screening, cache_size, memory, n_jobs, scheduler, work, random_state, verbose, tuning
         As in `SVC`.
 
     Attributes

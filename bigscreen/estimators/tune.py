@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
-from bigscreen.estimators.base import INTERCEPTS, Classifier, offset_word
+from bigscreen.estimators.base import INTERCEPTS, Classifier, offset_word, tuning_of
 from bigscreen.estimators.path import judging_folds
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.report.tune import TuneReport
 from bigscreen.tune.options import TuneOptions, default_gammas
 from bigscreen.tune.search import tune
@@ -101,6 +102,7 @@ class _Search(Classifier):
             seed=self._seed(),
             time_budget=self.time_budget,
             intercept=offset_word(self.fit_intercept, INTERCEPTS),
+            tuning=tuning_of(self),
             **own,
             **self._more(),
         )
@@ -192,7 +194,7 @@ class NystroemSVCCV(_Search):
         "halving": the best third goes on to three times the rows, and the best one's neighbours in
         the grid to all, a heuristic; "none": all candidates are solved on all rows.
     kernel : {"rbf", "polynomial", "laplacian", "sigmoid"}, default="rbf"
-    degree, coef0, sampling, truncation, class_weight, fit_intercept
+    degree, coef0, sampling, class_weight, fit_intercept
         As in `NystroemSVC`.
     tol : float, default=1e-3
         Relative duality gap to prove on all rows; on a part of them .01 will do.
@@ -200,7 +202,7 @@ class NystroemSVCCV(_Search):
         Seconds; three quarters are for the search, whose best so far is fitted in the rest.
     random_state : int, RandomState or None, default=0
         Of folds, rungs and landmarks.
-    memory, n_jobs, verbose
+    memory, n_jobs, verbose, tuning
         As in `NystroemSVC`.
 
     Attributes
@@ -229,11 +231,11 @@ class NystroemSVCCV(_Search):
     _: KW_ONLY
     n_components: int | Sequence[int] = 500
     sampling: str = "uniform"
-    truncation: float | None = None
     fit_intercept: bool | str = "penalized"
+    tuning: Tuning | None = None
 
     def _more(self) -> dict[str, Any]:
-        return {"sampling": self.sampling, "truncation": self.truncation, "landmarks": 1}
+        return {"sampling": self.sampling, "landmarks": 1}
 
     def _counts(self, data: Rows) -> list[int]:
         counts = np.atleast_1d(np.asarray(self.n_components))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-from bigscreen.errors import is_number
+from bigscreen.errors import InputError, is_number
+
+GROUPS = ("Data", "Kernel", "Machine", "Stopping", "Running", "Expert")
+"""Headings under which --help shows options, in its order."""
 
 
 class Scope(NamedTuple):
@@ -19,6 +24,11 @@ class Scope(NamedTuple):
     """On the command line, behind "has no meaning"."""
     refusal: str = ""
     """The sentence for Python; empty: the value is not looked at there, whatever it is."""
+
+
+def unsaid(*scopes: Scope) -> tuple[Scope, ...]:
+    """The scopes without their sentences: Python does not look at the value there."""
+    return tuple(scope._replace(refusal="") for scope in scopes)
 
 
 class Values(Protocol):
@@ -135,6 +145,8 @@ class Option(NamedTuple):
 
     Parameters
     ----------
+    group : str
+        Which of `GROUPS` it stands in.
     values : Values
     help : str
         What it does, in the words of the command line.
@@ -152,6 +164,7 @@ class Option(NamedTuple):
         Its name on the command line; empty: made of its name; None: it is not there.
     """
 
+    group: str
     values: Values
     help: str = ""
     scopes: tuple[Scope, ...] = ()
@@ -161,7 +174,51 @@ class Option(NamedTuple):
     called: str = ""
     flag: str | None = ""
 
+    def typed(self, name: str) -> str:
+        """Its flag on the command line, where this is its name."""
+        return self.flag or f"--{name.replace('_', '-')}"
+
 
 def option(default: Any, *args: Any, **kwargs: Any) -> Any:
-    """A field of `TrainOptions`: its default, and an `Option`."""
+    """A field of `TrainOptions` or `Tuning`: its default, and an `Option`."""
     return field(default=default, metadata={"option": Option(*args, **kwargs)})
+
+
+def table(kind: Any) -> dict[str, Option]:
+    """The options of a dataclass, by the names of its fields."""
+    return {own.name: own.metadata["option"] for own in fields(kind)}
+
+
+def check_values(given: Any, prefix: str = "") -> None:
+    """Refuse values of a dataclass of options that no fit could use.
+
+    Parameters
+    ----------
+    given : dataclass
+    prefix : str
+        What stands before a field's name in a sentence.
+    """
+    for own in fields(given):
+        value, said = getattr(given, own.name), own.metadata["option"]
+        if not (value is None and own.default is None or said.values.accept(value)):
+            name = f"{prefix}{said.called or own.name}"
+            raise InputError(f"{name} must {said.values.must}, got {value!r}")
+
+
+def documented(kind: Any, title: str) -> str:
+    """The documentation of a dataclass of options, with a title as its first sentence."""
+    names = {own.typed(name): name for name, own in table(kind).items()}
+    lines = [title, "", "Parameters", "----------"]
+    for own in fields(kind):
+        said = own.metadata["option"]
+        words = said.values.words if isinstance(said.values, Words) else ()
+        of = f"{{{', '.join(map(repr, words))}}}" if words else own.type
+        lines.append(f"{own.name} : {of}, default={own.default!r}")
+        text = " ".join(filter(None, (said.help, said.detail)))
+        if said.otherwise and own.default is None:
+            text += f" None: {said.otherwise}."
+        if said.values.must and not words:
+            text += f" Must {said.values.must}."
+        plain = re.sub(r"--[A-Za-z0-9-]+", lambda found: names.get(found[0], found[0]), text)
+        lines += textwrap.wrap(plain, 100, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines)

@@ -1,16 +1,14 @@
 """Everything a fit can be asked for: one table of options, checked when it is asked.
 
 Each field of `TrainOptions` says all that there is to say of its option: what values it has, which
-machines have a use for it, and what it does. The options and sentences of the command line, the
-checks made here and the documentation of `TrainOptions` are made of that.
+machines have a use for it, and what it does; so do those of `Tuning`. The options and sentences of
+the command line, the checks made here and the documentation of both are made of that.
 """
 
 from __future__ import annotations
 
-import re
-import textwrap
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,8 +28,15 @@ from bigscreen.options.option import (
     Other,
     Scope,
     Words,
+    check_values,
+    documented,
     option,
+    table,
+    unsaid,
 )
+from bigscreen.options.tuning import CURVED, DIVIDED, INEXACT, Tuning
+from bigscreen.options.tuning import DEFAULTS as TUNED_DEFAULTS
+from bigscreen.options.tuning import OPTIONS as TUNED
 
 __all__ = ["OPTIONS", "PROBLEMS", "TrainOptions", "coupled"]
 
@@ -113,26 +118,6 @@ EXACT = Scope(lambda o: o.exact, "without --exact", ONLY_EXACT)
 PAIRED = Scope(
     lambda o: o.exact or o.solver == "pairs", "without --exact or --solver pairs", ONLY_EXACT
 )
-DIVIDED = Scope(
-    lambda o: o.early or o.start == "divide",
-    "without --start divide or --early",
-    "parts and levels are those of start divide and of early; ask for one",
-)
-NO_LANDMARKS = "{name} is for landmarks, and this machine has none; leave it out"
-INEXACT = Scope(
-    lambda o: not o.exact, "with --exact, which compares all rows with each other", NO_LANDMARKS
-)
-CURVED = Scope(lambda o: o.kernel != "linear", "with --kernel linear", NO_LANDMARKS)
-
-
-def of_rule(name: str) -> tuple[Scope]:
-    """Fits that screen by this rule."""
-    return (Scope(lambda o: o.screening == name, f"but with --screening {name}"),)
-
-
-def unsaid(*scopes: Scope) -> tuple[Scope, ...]:
-    """The same, where Python does not look at the value."""
-    return tuple(scope._replace(refusal="") for scope in scopes)
 
 
 FREE = ("memory", "cache", "time_budget", "max_iter")
@@ -145,6 +130,7 @@ class TrainOptions:
 
     problem: str = option(
         "c-svc",
+        "Data",
         Words(tuple(PROBLEMS), inside=tuple(name for name in PROBLEMS if PROBLEMS[name].twice)),
         "What to find. c-svc, nu-svc: which label a row has; svr, lad, quantile: which number "
         "(errors up to --epsilon free; every error counts; --tau of the rows below it); one-class: "
@@ -153,32 +139,27 @@ class TrainOptions:
         detail="The squared ones are for linear machines and landmarks; nu-svr is for exact "
         "machines on rows that are there twice (`bigscreen.data.memory.Mirrored`).",
     )
-    nu: float = option(
-        0.5,
-        SHARE,
-        "Of nu-svc and one-class, in place of --C: the part of the rows that may be on the "
-        "wrong side, at most 1.",
-        of_problems("nu"),
-        "It is also the least part of the rows' weight that supports the margin.",
-        "NU",
+    class_weight: str | Mapping[Any, float] | None = option(
+        None,
+        "Data",
+        Other(
+            "be 'balanced' or a mapping from label to weight",
+            lambda value: isinstance(value, Mapping) or value == "balanced",
+            ("none", "balanced"),
+        ),
+        "balanced: rows of a rare label weigh more, so that all labels weigh the same.",
+        (CLASSIFIERS,),
     )
-    epsilon: float = option(
-        0.1,
-        NOT_NEGATIVE,
-        "Of svr and squared-svr: errors up to this size cost nothing.",
-        of_problems("epsilon"),
-        metavar="E",
-    )
-    tau: float = option(
-        0.5,
-        INSIDE,
-        "Of quantile: the part of the rows that is to lie below.",
-        of_problems("tau"),
-        metavar="T",
-        called="the quantile tau",
+    strategy: str = option(
+        "rest",
+        "Data",
+        Words(("rest", "one")),
+        "With more than two labels: each against the rest, or one against one, every pair.",
+        (CLASSIFIERS,),
     )
     kernel: str | Callable[[Any, Any], Any] = option(
         "rbf",
+        "Kernel",
         Other(
             "be a name or a function",
             lambda value: callable(value) or isinstance(value, str),
@@ -191,27 +172,23 @@ class TrainOptions:
     )
     gamma: float | str = option(
         "scale",
+        "Kernel",
         Number(POSITIVE.must, POSITIVE.test, ("scale", "auto")),
         "How quickly likeness falls with distance: larger bends more. "
         "scale: 1 / (columns x variance of the values); auto: 1 / columns.",
         of_kernels("gamma"),
         metavar="G|scale|auto",
     )
-    degree: int = option(3, Count(), "Power of the polynomial kernel.", of_kernels("degree"))
-    coef0: float = option(
-        0.0,
-        Number(),
-        "Number added inside the polynomial and sigmoid kernels.",
-        of_kernels("coef0"),
-    )
     exact: bool = option(
         False,
+        "Kernel",
         FLAG,
         "Compare all rows with each other, not with landmarks: the kernel machine itself. "
         "Takes longer, and the more rows the more.",
     )
     landmarks: int = option(
         1000,
+        "Kernel",
         Count(),
         "Rows that every row is compared with in place of all the others: more follow finer "
         "shapes and cost more.",
@@ -221,6 +198,7 @@ class TrainOptions:
     )
     sampling: str = option(
         "uniform",
+        "Kernel",
         Words(("uniform", "rpcholesky", "leverage", "kmeans", "auto")),
         "How landmarks are picked. uniform: by chance; rpcholesky: spread out to miss less of the "
         "kernel; leverage: those more often that are unlike the others; kmeans: the rows nearest "
@@ -228,18 +206,19 @@ class TrainOptions:
         "uniform.",
         unsaid(INEXACT, CURVED),
     )
-    truncation: float | None = option(
-        None,
-        INSIDE,
-        "Drop directions of the landmarks below this part of the largest.",
-        (INEXACT, CURVED),
-        otherwise="1e-12, 1e-6 with recomputed features, whose precision carries no more",
+    degree: int = option(
+        3, "Kernel", Count(), "Power of the polynomial kernel.", of_kernels("degree")
     )
-    seed: int = option(
-        0, Count(0), "Seed of every random choice: the same seed gives the same model."
+    coef0: float = option(
+        0.0,
+        "Kernel",
+        Number(),
+        "Number added inside the polynomial and sigmoid kernels.",
+        of_kernels("coef0"),
     )
     C: float = option(
         1.0,
+        "Machine",
         POSITIVE,
         "What a mistake on one row costs: larger fits the training rows harder.",
         of_problems("C"),
@@ -248,6 +227,7 @@ class TrainOptions:
     )
     lam: float | None = option(
         None,
+        "Machine",
         POSITIVE,
         "The same choice per row instead of in total: C = 1 / (2 x rows x lambda).",
         of_problems("C", "lambda stands for C, which {problem} has not; use nu"),
@@ -255,67 +235,36 @@ class TrainOptions:
         called="lambda",
         flag="--lambda",
     )
-    class_weight: str | Mapping[Any, float] | None = option(
-        None,
-        Other(
-            "be 'balanced' or a mapping from label to weight",
-            lambda value: isinstance(value, Mapping) or value == "balanced",
-            ("none", "balanced"),
-        ),
-        "balanced: rows of a rare label weigh more, so that all labels weigh the same.",
-        (CLASSIFIERS,),
+    nu: float = option(
+        0.5,
+        "Machine",
+        SHARE,
+        "Of nu-svc and one-class, in place of --C: the part of the rows that may be on the "
+        "wrong side, at most 1.",
+        of_problems("nu"),
+        "It is also the least part of the rows' weight that supports the margin.",
+        "NU",
     )
-    strategy: str = option(
-        "rest",
-        Words(("rest", "one")),
-        "With more than two labels: each against the rest, or one against one, every pair.",
-        (CLASSIFIERS,),
+    epsilon: float = option(
+        0.1,
+        "Machine",
+        NOT_NEGATIVE,
+        "Of svr and squared-svr: errors up to this size cost nothing.",
+        of_problems("epsilon"),
+        metavar="E",
     )
-    probability: bool = option(
-        False,
-        FLAG,
-        "Learn what scores mean, too, from machines that are each fitted without a fifth of the "
-        "rows: probabilities, sets of labels, and where to draw the line between two labels.",
-        (CLASSIFIERS,),
-    )
-    tol: float = option(
-        1e-3,
-        POSITIVE,
-        "Stop once the relative gap is below this. The gap is how far the model can be from "
-        "the best one, proved over all rows: .001 means within 0.1 %. With --exact and a kernel "
-        "that is not positive semidefinite (sigmoid) nothing is proved: X is the KKT violation.",
-        detail="Such kernels are sigmoid, polynomial with coef0 below 0, and a matrix or function "
-        "that shows it; their tol is LIBSVM's eps.",
-    )
-    max_iter: int = option(
-        1000,
-        Count(),
-        "Most passes over the data; then the best model so far is kept, with its gap.",
-    )
-    time_budget: float | None = option(
-        None,
-        DURATION,
-        "Most time to take, such as 90s, 10m, 2h, the waiting for workers included; then the "
-        "same, or a sentence if there is no model yet.",
-        detail="A number of seconds.",
-    )
-    memory: int | None = option(
-        None,
-        SIZE,
-        "Memory to stay within, all processes together, such as 4GiB.",
-        detail="A number of bytes; None: 0.8 of what the process may use, by the machine, its "
-        "container and `ulimit`.",
-    )
-    cache: int | None = option(
-        None,
-        SIZE,
-        "Memory for comparisons between rows that --exact may need again, such as 1GiB.",
-        (PAIRED,),
-        "A number of bytes, or less where less is left or needed. No result depends on it.",
-        otherwise="0.3 of --memory at most",
+    tau: float = option(
+        0.5,
+        "Machine",
+        INSIDE,
+        "Of quantile: the part of the rows that is to lie below.",
+        of_problems("tau"),
+        metavar="T",
+        called="the quantile tau",
     )
     intercept: bool | str = option(
         "penalized",
+        "Machine",
         Other(
             "be True, 'penalized' or False",
             lambda value: isinstance(value, Hashable) and value in INTERCEPTS,
@@ -331,13 +280,85 @@ class TrainOptions:
     )
     intercept_scaling: float = option(
         1.0,
+        "Machine",
         POSITIVE,
         "What a penalized offset appends to the rows in place of 1: of c-svc, svr and the squared "
         "ones on linear machines and landmarks.",
         flag=None,
     )
+    probability: bool = option(
+        False,
+        "Machine",
+        FLAG,
+        "Learn what scores mean, too, from machines that are each fitted without a fifth of the "
+        "rows: probabilities, sets of labels, and where to draw the line between two labels.",
+        (CLASSIFIERS,),
+    )
+    tol: float = option(
+        1e-3,
+        "Stopping",
+        POSITIVE,
+        "Stop once the relative gap is below this. The gap is how far the model can be from "
+        "the best one, proved over all rows: .001 means within 0.1 %. With --exact and a kernel "
+        "that is not positive semidefinite (sigmoid) nothing is proved: X is the KKT violation.",
+        detail="Such kernels are sigmoid, polynomial with coef0 below 0, and a matrix or function "
+        "that shows it; their tol is LIBSVM's eps.",
+    )
+    time_budget: float | None = option(
+        None,
+        "Stopping",
+        DURATION,
+        "Most time to take, such as 90s, 10m, 2h, the waiting for workers included; then the "
+        "same, or a sentence if there is no model yet.",
+        detail="A number of seconds.",
+    )
+    max_iter: int = option(
+        1000,
+        "Stopping",
+        Count(),
+        "Most passes over the data; then the best model so far is kept, with its gap.",
+    )
+    early: bool = option(
+        False,
+        "Stopping",
+        FLAG,
+        "With --exact: stop after the parts. Quick, every row is judged by its own part, and "
+        "nothing is proved.",
+        (EXACT,),
+    )
+    memory: int | None = option(
+        None,
+        "Running",
+        SIZE,
+        "Memory to stay within, all processes together, such as 4GiB.",
+        detail="A number of bytes; None: 0.8 of what the process may use, by the machine, its "
+        "container and `ulimit`.",
+    )
+    work: Path | None = option(
+        None,
+        "Running",
+        FOLDER,
+        "Where stored features and checkpoints go.",
+        otherwise="MODEL.work, removed at the end",
+    )
+    resume: bool = option(
+        False, "Running", FLAG, "Go on from the checkpoints in ``work``.", flag=None
+    )
+    seed: int = option(
+        0, "Running", Count(0), "Seed of every random choice: the same seed gives the same model."
+    )
+    cache: int | None = option(
+        None,
+        "Running",
+        SIZE,
+        "Memory for comparisons between rows that --exact may need again, such as 1GiB.",
+        (PAIRED,),
+        "A number of bytes, or less where less is left or needed. No result depends on it.",
+        otherwise="0.3 of --memory at most",
+    )
     solver: str = option(
         "auto",
+        "Expert",
         Words(
             ("auto", "newton", "cd", "interior", "block", "pairs", "snacks", "pegasos"),
             {"block": EXACT},
@@ -352,74 +373,25 @@ class TrainOptions:
         "without nu whose losses are not squared, pegasos without an unpenalised offset; they end "
         "with two stages that each lower the objective by less than tol of it.",
     )
-    features: str = option(
-        "auto",
-        Words(("auto", "stored", "recomputed")),
-        "Keep the comparisons with the landmarks on disk, or compute them in every pass. "
-        "Both give the same model.",
-        unsaid(INEXACT),
-    )
     screening: str = option(
         "auto",
+        "Expert",
         Words(("auto", "gap", "f-safe", "adaptive", "joachims", "none"), {"joachims": PAIRED}),
         "Leave out rows that are decided already. gap: provably so; f-safe: bolder, with a "
         "closing look at all rows; adaptive: as bold as turns out well; joachims: those that seem "
         "to be, with --exact; none: never. auto: none with --exact, else gap.",
     )
-    f: float = option(
-        0.1,
-        INSIDE,
-        "How bold f-safe screening is: smaller leaves out more.",
-        of_rule("f-safe"),
-        flag="--f",
+
+    tuning: Tuning = option(
+        Tuning(),
+        "Expert",
+        Other("be a bigscreen.Tuning", lambda value: isinstance(value, Tuning)),
+        "The options that nobody can choose by knowledge.",
+        flag=None,
     )
-    patience: int = option(
-        3,
-        Count(),
-        "Looks at a row in which it has to seem decided, for joachims screening.",
-        of_rule("joachims"),
-    )
-    start: str = option(
-        "auto",
-        Words(("auto", "cold", "divide", "nystrom")),
-        "Where the fit begins. cold: at nothing, also auto; divide: parts of the rows are "
-        "fitted first; nystrom: a quick fit with few landmarks is.",
-    )
-    parts: int | None = option(
-        None,
-        Count(),
-        "Parts to divide the rows into.",
-        (DIVIDED,),
-        otherwise="about 5000 rows each",
-    )
-    levels: int = option(
-        1, Count(), "Times to divide the rows: each time into a quarter as many parts.", (DIVIDED,)
-    )
-    early: bool = option(
-        False,
-        FLAG,
-        "With --exact: stop after the parts. Quick, every row is judged by its own part, and "
-        "nothing is proved.",
-        (EXACT,),
-    )
-    certify: str = option(
-        "float32",
-        Words(("float32", "float64")),
-        "Precision of the scores that the final proof is summed from (sums are float64).",
-    )
-    work: Path | None = option(
-        None,
-        FOLDER,
-        "Where stored features and checkpoints go.",
-        otherwise="MODEL.work, removed at the end",
-    )
-    resume: bool = option(False, FLAG, "Go on from the checkpoints in ``work``.", flag=None)
 
     def __post_init__(self) -> None:
-        for name, own in OPTIONS.items():
-            value, default = getattr(self, name), DEFAULTS[name]
-            if not (value is None and default is None or own.values.accept(value)):
-                raise InputError(f"{own.called or name} must {own.values.must}, got {value!r}")
+        check_values(self)
         object.__setattr__(self, "intercept", INTERCEPTS[self.intercept])
         self._check_scopes()
         self._check_problem()
@@ -427,10 +399,27 @@ class TrainOptions:
         self._check_start()
         self._check_solver()
 
+    @classmethod
+    def from_record(cls, values: Mapping[str, Any]) -> TrainOptions:
+        """The options of these names and values, which has those of the tuning beside the others.
+
+        Parameters
+        ----------
+        values : mapping
+            As a record and the command line have them; what is not there is as by default.
+        """
+        tuned = {name: value for name, value in values.items() if name in TUNED}
+        own = {name: value for name, value in values.items() if name not in TUNED}
+        return cls(tuning=Tuning(**tuned), **own)
+
+    def tuned(self, **values: Any) -> TrainOptions:
+        """The options with these values of the tuning."""
+        return replace(self, tuning=replace(self.tuning, **values))
+
     @property
     def record(self) -> dict[str, Any]:
         """The options as JSON can hold them, without the folder and how it is used."""
-        found = {name: getattr(self, name) for name in OPTIONS if name not in ("work", "resume")}
+        found = {name: self._value(name) for name in OPTIONS if name not in ("work", "resume")}
         if callable(self.kernel):
             found["kernel"] = getattr(self.kernel, "__qualname__", type(self.kernel).__qualname__)
         if self.intercept_scaling == 1:
@@ -489,16 +478,20 @@ class TrainOptions:
 
         return not make_kernel(self.kernel, 1.0, self.degree, self.coef0).psd
 
+    def _value(self, name: str) -> Any:
+        return getattr(self.tuning if name in TUNED else self, name)
+
     def _check_scopes(self) -> None:
         """Refuse what was asked for and has no use, as the table says it."""
         for name, own in OPTIONS.items():
-            value, words = getattr(self, name), isinstance(own.values, Words)
+            value, words = self._value(name), isinstance(own.values, Words)
             asked = own.scopes if value != DEFAULTS[name] else ()
             if isinstance(own.values, Words) and value in own.values.only:
                 asked = (*asked, own.values.only[value])
             for scope in asked:
                 if scope.refusal and not scope.fits(self):
-                    what = f"{name} {value}" if words else name
+                    called = f"tuning.{name}" if name in TUNED else name
+                    what = f"{called} {value}" if words else called
                     raise InputError(scope.refusal.format(name=what, problem=self.problem))
 
     def _check_problem(self) -> None:
@@ -506,9 +499,9 @@ class TrainOptions:
             self._check_squared()
         if self.problem == "nu-svr" and not (self.exact and not self.early):
             raise InputError("nu-svr is for exact machines, not for landmarks or early ends")
-        if self.problem == "nu-svr" and self.start == "divide":
+        if self.problem == "nu-svr" and self.tuning.start == "divide":
             raise InputError(
-                "nu-svr cannot start from parts of the rows; use start cold or nystrom"
+                "nu-svr cannot start from parts of the rows; use tuning.start 'cold' or 'nystrom'"
             )
         common = self.exact or self.solver == "pairs" or self.problem in ("lad", "quantile")
         if self.intercept_scaling != 1 and self.intercept == "penalized" and common:
@@ -523,7 +516,7 @@ class TrainOptions:
             ("an exact machine", self.exact),
             (f"solver {self.solver}", self.solver in ("pairs", "interior")),
             ("divide and conquer", self.divided),
-            ("start nystrom", self.start == "nystrom"),
+            ("`tuning.start='nystrom'`", self.tuning.start == "nystrom"),
         ):
             if asked:
                 raise InputError(
@@ -571,9 +564,11 @@ class TrainOptions:
             from bigscreen.screening.dynamic import check_rule  # see `indefinite`
 
             check_rule(self.rule, definite=False)
-        stored = self.exact or self.kernel == "linear" or self.features != "recomputed"
+        stored = self.exact or self.kernel == "linear" or self.tuning.features != "recomputed"
         if self.solver in ("cd", "interior", "pairs") and not stored:
-            raise InputError(f"solver {self.solver} needs stored features; use features auto")
+            raise InputError(
+                f"solver {self.solver} needs stored features; use `tuning.features='auto'`"
+            )
 
     def _check_start(self) -> None:
         if self.early and self.probability:
@@ -581,12 +576,20 @@ class TrainOptions:
                 "early stops after the parts, of which nothing is fitted again without some rows; "
                 "leave out early, or probability"
             )
-        if self.early and self.start not in ("auto", "divide"):
-            raise InputError(f"early stops after the parts; it does not go with start {self.start}")
-        if self.start == "nystrom" and (self.kernel == "precomputed" or callable(self.kernel)):
-            raise InputError("start nystrom needs a kernel with a name; use cold or divide")
-        if self.start == "nystrom" and self.kernel == "linear" and not self.exact:
-            raise InputError("a linear machine has no landmarks to start from; use cold or divide")
+        start = self.tuning.start
+        if self.early and start not in ("auto", "divide"):
+            raise InputError(
+                f"early stops after the parts; it does not go with `tuning.start={start!r}`"
+            )
+        if start == "nystrom" and (self.kernel == "precomputed" or callable(self.kernel)):
+            raise InputError(
+                "`tuning.start='nystrom'` needs a kernel with a name; use 'cold' or 'divide'"
+            )
+        if start == "nystrom" and self.kernel == "linear" and not self.exact:
+            raise InputError(
+                "a linear machine has no landmarks to start from, as `tuning.start='nystrom'` "
+                "does; use 'cold' or 'divide'"
+            )
 
 
 def _plain(value: Any) -> Any:
@@ -599,15 +602,21 @@ def coupled(problem: str, offset: str) -> bool:
     return "nu" in PROBLEMS[problem].parameters or offset == "true"
 
 
-OPTIONS: dict[str, Option] = {own.name: own.metadata["option"] for own in fields(TrainOptions)}
-"""The table: every option of a fit by its name."""
+OPTIONS: dict[str, Option] = {
+    **{name: own for name, own in table(TrainOptions).items() if name != "tuning"},
+    **TUNED,
+}
+"""The table: every option of a fit by its name, those of the tuning among them."""
 
-DEFAULTS: dict[str, Any] = {own.name: own.default for own in fields(TrainOptions)}
+DEFAULTS: dict[str, Any] = {
+    **{own.name: own.default for own in fields(TrainOptions) if own.name != "tuning"},
+    **TUNED_DEFAULTS,
+}
 
 
 def flag(name: str) -> str:
     """An option's name on the command line."""
-    return OPTIONS[name].flag or f"--{name.replace('_', '-')}"
+    return OPTIONS[name].typed(name)
 
 
 def useless(name: str, options: Any) -> str | None:
@@ -618,23 +627,4 @@ def useless(name: str, options: Any) -> str | None:
     return None
 
 
-def documented() -> str:
-    """The table as the documentation of `TrainOptions`."""
-    names = {flag(name): name for name in OPTIONS}
-    lines = ["Everything a fit can be asked for.", "", "Parameters", "----------"]
-    for own in fields(TrainOptions):
-        said = OPTIONS[own.name]
-        words = said.values.words if isinstance(said.values, Words) else ()
-        kind = f"{{{', '.join(map(repr, words))}}}" if words else own.type
-        lines.append(f"{own.name} : {kind}, default={own.default!r}")
-        text = " ".join(filter(None, (said.help, said.detail)))
-        if said.otherwise and own.default is None:
-            text += f" None: {said.otherwise}."
-        if said.values.must and not words:
-            text += f" Must {said.values.must}."
-        plain = re.sub(r"--[A-Za-z0-9-]+", lambda found: names.get(found[0], found[0]), text)
-        lines += textwrap.wrap(plain, 100, initial_indent="    ", subsequent_indent="    ")
-    return "\n".join(lines)
-
-
-TrainOptions.__doc__ = documented()
+TrainOptions.__doc__ = documented(TrainOptions, "Everything a fit can be asked for.")

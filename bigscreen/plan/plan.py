@@ -50,7 +50,7 @@ def plan(
         kernel=options.record["kernel"],
         landmarks=min(options.landmarks, data.n_rows),
         solver=options.solver,
-        features=options.features,
+        features=options.tuning.features,
         intercept=options.offset,
         memory=allowed,
         workers=workers,
@@ -94,7 +94,7 @@ def plan_of_fits(
     """
     found = plan_on(fleet, data, options, fits)
     if options.work is None and found.features == "stored" and not found.features_in_memory:
-        options = replace(options, features="recomputed")
+        options = options.tuned(features="recomputed")
         found = plan_on(fleet, data, options, fits)
     return options, found
 
@@ -104,9 +104,9 @@ def over_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -
 
     None where it has them, has no features, or there is no room for them.
     """
-    if options.features != "auto" or outlined.features != "recomputed":
+    if options.tuning.features != "auto" or outlined.features != "recomputed":
         return None
-    found = plan_on(fleet, data, replace(options, features="stored"))
+    found = plan_on(fleet, data, options.tuned(features="stored"))
     # Workers keep what would fit into memory on disk, too.
     held = found.features_in_memory or (found.resident == 1.0 and options.work is not None)
     return found if held and not found.refusal else None

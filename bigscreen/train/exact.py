@@ -81,7 +81,7 @@ class ExactJob(Job):
         All others have no part in that problem (weight 0), but every sum would pass over them.
         """
         options = self.options
-        free = options.solver == "auto" and options.start in ("auto", "cold")
+        free = options.solver == "auto" and options.tuning.start in ("auto", "cold")
         if binary.codes is None or not free:
             return None
         if self.counts[list(binary.codes)].sum() > PLAN.few_rows:

@@ -89,14 +89,14 @@ class FeaturesJob(Job):
 
     def _cutoff(self) -> float:
         """The least eigenvalue that is kept, as a part of the largest."""
-        asked, stored = self.options.truncation, self.plan.features == "stored"
+        asked, stored = self.options.tuning.truncation, self.plan.features == "stored"
         if asked is None:
             return nystrom.FULL if stored else nystrom.CARRIED
         if not stored and asked < nystrom.CARRIED:
             raise InputError(
                 f"features that are recomputed are made of float32 columns, which carry a "
-                f"truncation of {nystrom.CARRIED:g} at least, not {asked:g}; ask for features "
-                "stored, or leave truncation out"
+                f"truncation of {nystrom.CARRIED:g} at least, not `tuning.truncation={asked:g}`; "
+                "leave it out, or use `tuning.features='stored'`"
             )
         return asked
 

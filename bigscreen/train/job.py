@@ -307,11 +307,11 @@ class Job:
 
     def _how(self, binary: Binary, attempt: Attempt) -> dict[str, Any]:
         """What `fit` takes beside the run and the solver."""
-        options = self.options
+        options, tuning = self.options, self.options.tuning
         return {
             "limits": Limits(self._tol(binary), options.max_iter, self.until),
-            "rule": make_rule(options.rule, options.f, options.patience),
-            "certify": options.certify,
+            "rule": make_rule(options.rule, tuning.f, tuning.patience),
+            "certify": tuning.certify,
             "source": attempt.source,
             "then": attempt.then,
             "report": lambda event: self._pass_on(event, binary),

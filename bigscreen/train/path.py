@@ -326,9 +326,9 @@ class PathJob:
         folds = [*self.folds, Fold(self.weights, np.zeros(0, np.int64))]
         values: list[float] = self.values.tolist()
         held = sum(one.nbytes for fold in self.folds for one in fold)
+        on_disk = work is not None and self.fit.kernel != "linear"
         fit = replace(
-            self.fit,
-            features="auto" if work is None or self.fit.kernel == "linear" else "stored",
+            self.fit.tuned(features="stored" if on_disk else "auto"),
             memory=max(1, allowed_memory(self.fit.memory) - held),
             work=work,
             resume=resume,

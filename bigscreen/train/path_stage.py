@@ -219,7 +219,8 @@ def make_stage(
         report({"event": "phase", "phase": "landmarks"})
         count = min(options.landmarks, data.n_rows)
         side, ids = nystrom.landmarks(near, own, count, options.sampling, options.seed)
-        cutoff = nystrom.FULL if options.truncation is None else options.truncation
+        asked = options.tuning.truncation
+        cutoff = nystrom.FULL if asked is None else asked
         factor = nystrom.factored(own, side, cutoff)
         source = factor.of(Design(near, own), side)
         report({"event": "phase", "phase": "features"})

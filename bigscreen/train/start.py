@@ -49,7 +49,7 @@ LEAST_ROWS = 256
 
 def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     """The start that a run's options ask for; read back where a run is resumed."""
-    kind = job.options.start
+    kind = job.options.tuning.start
     if kind in ("auto", "cold"):
         return Start()
     found = job.kept(binary, START)
@@ -70,7 +70,9 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
 
 def begins_at_fewer(job: Job, design: Design, binary: Binary) -> bool:
     """Whether a problem begins at the machine of some of its landmarks."""
-    asked = job.options.start == "auto" and job.plan.solver == "newton" and binary.fold is None
+    asked = (
+        job.options.tuning.start == "auto" and job.plan.solver == "newton" and binary.fold is None
+    )
     return asked and large(design) and not SumLayout.of(binary.problem, design.data).curved
 
 
@@ -111,18 +113,20 @@ def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
 
 def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:
     """Divide and conquer, as a run's options have it."""
-    options = job.options
+    options, tuning = job.options, job.options.tuning
     if design.landmarks is not None:
-        raise InputError("start divide needs features that are stored; ask for features stored")
+        raise InputError(
+            "`tuning.start='divide'` needs features that are stored; use `tuning.features='stored'`"
+        )
     of_row = PLAN.row_copies * job.data.row_bytes
     of_row += PLAN.exact_shard_row_bytes + PLAN.exact_host_row_bytes
     division = Division(
-        parts=options.parts,
+        parts=tuning.parts,
         largest=max(LEAST_ROWS, int(_share(job) // of_row)),
-        levels=options.levels,
+        levels=tuning.levels,
         early=options.early,
         tol=options.tol if options.early else max(TOL, options.tol),
-        rule=make_rule(options.rule, options.f, options.patience),
+        rule=make_rule(options.rule, tuning.f, tuning.patience),
         seed=options.seed,
         deadline=job.until,
         report=job.report,

@@ -69,7 +69,7 @@ class Group:
     @cached_property
     def factor(self) -> nystrom.Factor:
         """``T`` of all directions, the largest last."""
-        cutoff = self.options.truncation
+        cutoff = self.options.tuning.truncation
         return nystrom.factored(self.own, self.side, nystrom.FULL if cutoff is None else cutoff)
 
     def ground(

@@ -89,7 +89,7 @@ def one(
     start: str, data: MemoryDataset, options: dict[str, Any], fleet: Any, X: Any, y: Any
 ) -> dict[str, Any]:
     began = time.monotonic()
-    model = train(data, TrainOptions(**options), fleet)
+    model = train(data, TrainOptions.from_record(options), fleet)
     seconds = time.monotonic() - began
     known = model.provenance
     history = known["history"]

@@ -102,8 +102,8 @@ def estimators() -> dict[str, Callable[[], str]]:
         "SVC sigmoid": (b.SVC(kernel="sigmoid", coef0=0.1), X, y),
         "SVC linear, rows far from 0": (b.SVC(kernel="linear"), wide, y),
         "SVC 4 classes": (b.SVC(), X, several),
-        "SVC divide": (b.SVC(C=3, start="divide", parts=3), X, y),
-        "SVC early": (b.SVC(C=3, early=True, parts=3), X, y),
+        "SVC divide": (b.SVC(C=3, tuning=b.Tuning(start="divide", parts=3)), X, y),
+        "SVC early": (b.SVC(C=3, early=True, tuning=b.Tuning(parts=3)), X, y),
         "SVC of landmarks": (b.SVC(n_components=50, sampling="rpcholesky"), X, y),
         "NuSVC": (b.NuSVC(nu=0.4), X, y),
         "OneClassSVM": (b.OneClassSVM(nu=0.2), X, None),
@@ -118,7 +118,9 @@ def estimators() -> dict[str, Callable[[], str]]:
         "NystroemSVC": (b.NystroemSVC(n_components=80, random_state=0), X, y),
         "NystroemSVC, rows far from 0": (b.NystroemSVC(n_components=80, random_state=0), wide, y),
         "NystroemSVC stored, cd": (
-            b.NystroemSVC(n_components=80, random_state=0, features="stored", solver="cd"),
+            b.NystroemSVC(
+                n_components=80, random_state=0, solver="cd", tuning=b.Tuning(features="stored")
+            ),
             X, several,
         ),
     }  # fmt: skip

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen import Inline, MemoryDataset, TrainOptions
+from bigscreen import Inline, MemoryDataset, TrainOptions, Tuning
 from bigscreen.train.path import train_path
 from bigscreen.train.path_options import PathOptions
 from pipelines.bench import common, tune
@@ -59,8 +59,8 @@ def selected(name: str, full: bool, points: int) -> dict[str, Any]:
     grid = 1.0 / (2.0 * len(y) * np.geomspace(*lambdas, points))
     data = MemoryDataset(X, y.astype(np.int32), [0, 1])
     fit = TrainOptions(
-        gamma=gamma, landmarks=LANDMARKS, tol=TOL, truncation=None if full else cutoff,
-        intercept="penalized",
+        gamma=gamma, landmarks=LANDMARKS, tol=TOL, intercept="penalized",
+        tuning=Tuning(truncation=None if full else cutoff),
     )  # fmt: skip
     options = PathOptions(fit, grid, folds=FOLDS, rules=())
     began, spent = time.perf_counter(), time.process_time()

@@ -41,6 +41,7 @@ from bigscreen.fleet.connecting import connect
 from bigscreen.fleet.worker import WORKER_ENVIRONMENT
 from bigscreen.intake.ingest import ingest
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.report import certificate
 from bigscreen.train.run import train
 from pipelines.bench import common
@@ -136,7 +137,7 @@ def fitted(
     fleet: Cluster, store: Dataset, landmarks: int, machines: int
 ) -> tuple[dict[str, Any], bytes]:
     """What one fit costs, and its machine."""
-    how = {"kernel": "rbf", "gamma": 1 / 32, "C": 1.25, "features": "recomputed"}
+    how = {"kernel": "rbf", "gamma": 1 / 32, "C": 1.25, "tuning": Tuning(features="recomputed")}
     with Client(fleet.address, security=fleet.security, set_as_default=False) as client:
         before, own, began = client.run(time.process_time), time.process_time(), time.perf_counter()
         with sharing(machines), counted() as counts:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from bigscreen import SVC
+from bigscreen import SVC, Tuning
 from bigscreen.certify.certificate import Norm, prove
 from bigscreen.certify.exact import close_exact
 from bigscreen.certify.scores import ScoreProgram
@@ -249,7 +249,7 @@ def test_any_number_of_threads() -> None:
         assert a["primal"] == b["primal"] and a["dual"] == b["dual"]
 
 
-@pytest.mark.parametrize("how", [{"start": "divide", "parts": 3}, {"screening": "gap"}])
+@pytest.mark.parametrize("how", [{"tuning": Tuning(start="divide", parts=3)}, {"screening": "gap"}])
 def test_parts_and_screening(how: dict[str, Any]) -> None:
     """Parts of the rows, and rows alive, have entries of their own."""
     X = rows(300, 6)

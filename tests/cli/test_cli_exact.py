@@ -142,7 +142,7 @@ def test_plan(world: World, tmp_path: Path) -> None:
         (["--early"], "--early has no meaning without --exact"),
         (["--exact", "--parts", "3"], "--parts has no meaning without --start divide or --early"),
         (["--exact", "--levels", "2"], "--levels has no meaning without --start divide"),
-        (["--exact", "--early", "--start", "nystrom"], "early stops after the parts"),
+        (["--exact", "--early", "--start", "nystrom"], "does not go with --start nystrom"),
         (["--exact", "--patience", "3"], "--patience has no meaning but with --screening joachims"),
         (["--exact", "--f", ".5"], "--f has no meaning but with --screening f-safe"),
         (["--screening", "joachims"], "joachims is for exact machines"),

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from bigscreen import Inline, NystroemSVC, TrainOptions, local_cluster
+from bigscreen import Inline, NystroemSVC, TrainOptions, Tuning, local_cluster
 from bigscreen.cli.commands import group
 from bigscreen.data.dataset import MANIFEST, Dataset
 from bigscreen.errors import InputError
@@ -208,7 +208,7 @@ def test_a_worker_that_shares_no_disk_reads_s3(s3, tmp_path):
     """Rows, model and predictions are in a bucket: a worker is told nothing of this disk."""
     put(s3 / "rows.csv", text(table(600)))
     made = ingest(str(s3 / "rows.csv"), str(s3 / "train.store"), holdout=0.2)
-    options = TrainOptions(landmarks=20, gamma=0.5, features="recomputed")
+    options = TrainOptions(landmarks=20, gamma=0.5, tuning=Tuning(features="recomputed"))
     with local_cluster(1) as fleet:
         model = train(made.store, options, fleet)
         found = evaluate(model, made.holdout, fleet.each)

@@ -30,6 +30,7 @@ from bigscreen import (
     OneClassSVM,
     QuantileRegressor,
     TrainOptions,
+    Tuning,
 )
 from bigscreen.fleet.inline import Inline
 from bigscreen.train.run import train
@@ -428,7 +429,7 @@ def test_nu_svr_of_many_rows_sparse_rows_and_no_offset():
         (NuSVR(C=-1), "C must be a positive"),
         (NuSVR(kernel="precomputed"), "NuSVR takes its rows twice"),
         (NuSVR(scheduler="tcp://HOST:1"), "NuSVR has its rows in memory"),
-        (NuSVR(start="divide"), "nu-svr cannot start from parts of the rows; use start cold or"),
+        (NuSVR(tuning=Tuning(start="divide")), "nu-svr cannot start from parts of the rows; use"),
     ],
 )
 def test_what_nu_svr_refuses(machine, words):

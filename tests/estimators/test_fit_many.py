@@ -23,6 +23,7 @@ from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton import many
 from bigscreen.train.many import Outcomes
@@ -71,7 +72,7 @@ def test_weights_end_where_fits_of_their_own_end():
     [
         NystroemSVC(**HOW, fit_intercept=True),
         NystroemSVC(**HOW, loss="squared_hinge"),
-        NystroemSVC(**HOW, features="recomputed"),
+        NystroemSVC(**HOW, tuning=Tuning(features="recomputed")),
         NystroemSVC(**HOW, class_weight="balanced"),
         NystroemSVC(**HOW, solver="cd"),
     ],
@@ -244,7 +245,12 @@ def test_bad_input_is_said(machine, y, weights, said):
 def test_features_that_are_computed_again_whose_rank_is_less_than_their_landmarks():
     rows = RNG.normal(size=(600, 2))
     labels = (rows[:, 0] > 0).astype(int)
-    how = {"n_components": 40, "gamma": 0.05, "features": "recomputed", "random_state": 0}
+    how = {
+        "n_components": 40,
+        "gamma": 0.05,
+        "tuning": Tuning(features="recomputed"),
+        "random_state": 0,
+    }
     machines = fit_many(NystroemSVC(**how), rows, np.stack([labels, 1 - labels], axis=1))
     for machine, own in zip(machines, (labels, 1 - labels), strict=True):
         assert machine.certificate_[0]["rank"] < 40

@@ -15,7 +15,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.model_selection import GridSearchCV
 
-from bigscreen import SVC, Dataset, InputError, MemoryDataset, Model
+from bigscreen import SVC, Dataset, InputError, MemoryDataset, Model, Tuning
 from bigscreen.data.layout import Layout
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.writer import DatasetWriter
@@ -271,7 +271,7 @@ def test_a_budget_that_ends_early_is_said():
 def test_screening_changes_nothing(screening):
     X, y = rows(3)
     expected = SVC(gamma=GAMMA, tol=TOL).fit(X, y)
-    found = SVC(gamma=GAMMA, tol=TOL, screening=screening, f=0.3).fit(X, y)
+    found = SVC(gamma=GAMMA, tol=TOL, screening=screening, tuning=Tuning(f=0.3)).fit(X, y)
     np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), **NEAR)
     assert found.model_.provenance["screening"][0]["rule"] == screening
 
@@ -280,7 +280,7 @@ def test_screening_changes_nothing(screening):
 def test_starts_change_nothing(start):
     X, y = rows(3)
     expected = SVC(gamma=GAMMA, tol=TOL).fit(X, y)
-    found = SVC(gamma=GAMMA, tol=TOL, start=start).fit(X, y)
+    found = SVC(gamma=GAMMA, tol=TOL, tuning=Tuning(start=start)).fit(X, y)
     np.testing.assert_allclose(found.decision_function(X), expected.decision_function(X), **NEAR)
     record = found.model_.provenance["start"]
     assert [part["start"] for part in record] == [start] * 3
@@ -289,7 +289,7 @@ def test_starts_change_nothing(start):
 @pytest.mark.parametrize("classes", [2, 3])
 def test_early(classes, tmp_path):
     X, y = rows(classes, n=600)
-    machine = SVC(gamma=GAMMA, early=True, parts=3).fit(X, y)
+    machine = SVC(gamma=GAMMA, early=True, tuning=Tuning(parts=3)).fit(X, y)
     assert machine.certificate_ is None and not machine.n_iter_.any()
     assert np.isnan(machine.dual_gap_) and np.isnan(machine.relative_gap_)
     assert machine.intercept_.shape == (classes * (classes - 1) // 2, 3)
@@ -353,18 +353,21 @@ def test_a_cluster_is_inline(tmp_path):
         ({"decision_function_shape": "all"}, "decision_function_shape must be ovr or ovo"),
         ({"fit_intercept": "maybe"}, "fit_intercept must be"),
         ({"screening": "dvi"}, "screening must be one of"),
-        ({"screening": "f-safe", "f": 2}, "strictly between 0 and 1"),
-        ({"start": "warm"}, "start must be one of"),
-        ({"parts": 3}, "parts and levels are those of start divide and of early"),
-        ({"early": True, "start": "cold"}, "early stops after the parts"),
-        ({"start": "divide", "parts": 10_000}, "10000 parts were asked for"),
+        ({"tuning": {"f": 0.5}}, "tuning must be a bigscreen.Tuning, got {'f': 0.5}"),
+        ({"tuning": {}}, "tuning must be a bigscreen.Tuning, got {}"),
+        ({"tuning": Tuning(parts=3)}, "tuning.parts is for tuning.start='divide' and for early"),
+        ({"early": True, "tuning": Tuning(start="cold")}, "early stops after the parts"),
+        ({"tuning": Tuning(start="divide", parts=10_000)}, "10000 parts were asked for"),
         ({"cache_size": 0}, "cache_size must be a positive number of megabytes"),
         ({"shrinking": "yes"}, "shrinking must be True or False"),
         ({"probability": "yes"}, "probability must be True or False"),
         ({"max_iter": 0}, "max_iter must be a whole number, at least 1"),
         ({"memory": 10_000}, "memory allowed is 0 MiB"),
         ({"kernel": "precomputed"}, "square"),
-        ({"kernel": "precomputed", "start": "nystrom"}, "nystrom needs a kernel with a name"),
+        (
+            {"kernel": "precomputed", "tuning": Tuning(start="nystrom")},
+            "needs a kernel with a name",
+        ),
         pytest.param({"kernel": lambda A, B: A}, "array of shape", id="a function of one row"),
     ],
     ids=lambda value: "" if isinstance(value, str) else str(value),

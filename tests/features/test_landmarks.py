@@ -16,6 +16,7 @@ from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.plan.features import outline
 from bigscreen.plan.memory import Request
 from bigscreen.train.run import train
@@ -188,7 +189,12 @@ def test_better_than_uniform_where_clusters_are_of_all_sizes():
 def test_the_same_landmarks_inline_and_on_workers(way):
     data = clusters(400)
     options = TrainOptions(
-        gamma=0.2, landmarks=25, sampling=way, seed=3, tol=1e-2, features="recomputed"
+        gamma=0.2,
+        landmarks=25,
+        sampling=way,
+        seed=3,
+        tol=1e-2,
+        tuning=Tuning(features="recomputed"),
     )
     found = []
     with Inline(1) as one, Inline(2) as two, local_cluster(2) as workers:

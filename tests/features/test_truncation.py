@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cli_world import World, bigscreen, succeed, world
 
-from bigscreen import SVC, NystroemSVC, svm_path
+from bigscreen import SVC, NystroemSVC, Tuning, svm_path
 from bigscreen.errors import InputError
 from bigscreen.features import nystrom
 from bigscreen.kernels.operand import Operand
@@ -28,8 +28,8 @@ def rows(n=900):
 
 def test_stored_features_keep_what_float64_carries():
     X, y = rows()
-    full = NystroemSVC(features="stored", tol=1e-6, **HOW).fit(X, y)
-    less = NystroemSVC(features="stored", tol=1e-6, truncation=1e-6, **HOW).fit(X, y)
+    full = NystroemSVC(tuning=Tuning(features="stored"), tol=1e-6, **HOW).fit(X, y)
+    less = NystroemSVC(tuning=Tuning(features="stored", truncation=1e-6), tol=1e-6, **HOW).fit(X, y)
     (more,), (few,) = full.certificate_, less.certificate_
     assert few["rank"] < 100 < more["rank"] and more["cutoff"] < 1e-11 and few["cutoff"] == 1e-6
     # The optimum over more directions is lower, by far more than either gap.
@@ -88,16 +88,16 @@ def test_repeated_landmarks_beside_a_ridge_are_carried_by_float32(gamma):
 
 def test_recomputed_features_say_what_they_cannot_carry():
     X, y = rows()
-    machine = NystroemSVC(features="recomputed", **HOW).fit(X, y)
+    machine = NystroemSVC(tuning=Tuning(features="recomputed"), **HOW).fit(X, y)
     (record,) = machine.certificate_
     assert record["cutoff"] == nystrom.CARRIED and record["rank"] < 100
-    with pytest.raises(InputError, match="carry a truncation of 1e-06 at least, not 1e-09"):
-        NystroemSVC(features="recomputed", truncation=1e-9, **HOW).fit(X, y)
+    with pytest.raises(InputError, match="1e-06 at least, not `tuning.truncation=1e-09`"):
+        NystroemSVC(tuning=Tuning(features="recomputed", truncation=1e-9), **HOW).fit(X, y)
     for value in (0.0, 1.0, -1.0, np.nan):
-        with pytest.raises(InputError, match="truncation must lie strictly between 0 and 1"):
-            NystroemSVC(truncation=value, **HOW).fit(X, y)
-    with pytest.raises(InputError, match="truncation is for landmarks"):
-        SVC(truncation=1e-9).fit(X, y)
+        with pytest.raises(InputError, match="tuning.truncation must lie strictly between 0 and 1"):
+            Tuning(truncation=value)
+    with pytest.raises(InputError, match="tuning.truncation is for landmarks"):
+        SVC(tuning=Tuning(truncation=1e-9)).fit(X, y)
 
 
 def test_paths_keep_as_much():

@@ -9,7 +9,17 @@ import pytest
 from cli_world import World, bigscreen, succeed, world
 from sklearn import svm
 
-from bigscreen import SVC, SVR, NuSVC, NystroemSVC, OneClassSVM, SVCPathCV, nu_path, svm_path
+from bigscreen import (
+    SVC,
+    SVR,
+    NuSVC,
+    NystroemSVC,
+    OneClassSVM,
+    SVCPathCV,
+    Tuning,
+    nu_path,
+    svm_path,
+)
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError
 from bigscreen.kernels.definite import examined
@@ -124,7 +134,8 @@ def test_rules_that_rest_on_a_gap_are_refused():
 @pytest.mark.parametrize("start", ["divide", "nystrom"])
 def test_starts(start):
     X, y = rows(300)
-    machine = SVC(start=start, parts=3 if start == "divide" else None, **KERNELS["sigmoid"])
+    tuning = Tuning(start=start, parts=3 if start == "divide" else None)
+    machine = SVC(tuning=tuning, **KERNELS["sigmoid"])
     (record,) = machine.fit(X, y).certificate_
     assert record["violation"] <= 1e-3 and record["gap"] is None
 

@@ -16,6 +16,7 @@ import bigscreen
 from bigscreen import InputError, LinearSVC, LinearSVR, MemoryDataset, Model, NystroemSVC
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
 from bigscreen.problems.recipes import CSvc, Lad, SquaredSvc, SquaredSvr, Svr, refuse_uncommon
 from bigscreen.train.path_options import PathOptions
@@ -194,7 +195,7 @@ def test_subsamples_and_landmarks():
     X = rng.normal(size=(40_000, 3)).astype(np.float32)
     y = np.sign(X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=len(X)))
     for features in ("stored", "recomputed"):
-        how = {"gamma": 0.3, "random_state": 0, "features": features, "tol": 1e-7}
+        how = {"gamma": 0.3, "random_state": 0, "tuning": Tuning(features=features), "tol": 1e-7}
         mine = NystroemSVC(loss="squared_hinge", n_components=60, C=0.01, **how).fit(X, y)
         assert mine.relative_gap_ <= 1e-7
         assert mine.coef_.shape == (1, 60) and mine.intercept_.shape == (1,)
@@ -314,7 +315,7 @@ def test_arguments_that_cannot_be(machine, words):
 def test_what_knows_no_squares_says_so(given):
     for kind, plain in zip(KINDS, ("c-svc", "svr"), strict=True):
         with pytest.raises(InputError, match=f"{kind}, whose losses are squared.* {plain}$"):
-            TrainOptions(problem=kind, **given)
+            TrainOptions.from_record({"problem": kind, **given})
     with pytest.raises(InputError, match="intercept_scaling is for c-svc"):
         TrainOptions(problem="lad", kernel="linear", intercept_scaling=2.0)
 

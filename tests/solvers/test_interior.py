@@ -18,6 +18,7 @@ from bigscreen.features import nystrom
 from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.plan.plan import plan
 from bigscreen.problems.recipes import SquaredSvc
 from bigscreen.solvers import interior
@@ -217,7 +218,7 @@ def test_landmarks_and_refusals():
         {"landmarks": 50, "features": "recomputed"},
     ):
         with pytest.raises(InputError, match="interior"):
-            TrainOptions(solver="interior", **wrong)
+            TrainOptions.from_record({"solver": "interior", **wrong})
 
 
 def test_who_gets_it_by_itself():
@@ -237,4 +238,4 @@ def test_who_gets_it_by_itself():
     # Features are columns, too; who wants them computed again has a Newton.
     assert taken(500, 8, landmarks=200) == taken(2000, 8, landmarks=200, tol=1e-6) == "interior"
     assert taken(2000, 8, landmarks=200) == "newton"
-    assert taken(500, 8, landmarks=200, features="recomputed") == "newton"
+    assert taken(500, 8, landmarks=200, tuning=Tuning(features="recomputed")) == "newton"

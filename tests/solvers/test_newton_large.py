@@ -6,7 +6,7 @@ import contracts
 import numpy as np
 import pytest
 
-from bigscreen import NystroemSVC
+from bigscreen import NystroemSVC, Tuning
 from bigscreen.errors import InputError
 from bigscreen.features import nystrom
 from bigscreen.fit.loop import fit
@@ -130,7 +130,7 @@ def test_a_fit_of_many_landmarks_begins_at_fewer(intercept, many):
     X = rng.normal(size=(900, 3)).astype(np.float32)
     y = ((X**2).sum(axis=1) + 0.5 * rng.normal(size=900) > 2.5).astype(int)
     how = {"gamma": 0.3, "C": 2.0, "n_components": 40, "fit_intercept": intercept, "tol": 1e-4}
-    model = NystroemSVC(features="recomputed", **how).fit(X, y)
+    model = NystroemSVC(tuning=Tuning(features="recomputed"), **how).fit(X, y)
     (proof,), known = model.certificate_, model.model_.provenance
     assert proof["proved"] and proof["relative_gap"] <= 1e-4
     c = model.model_.coef[0]

@@ -14,6 +14,7 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.train.cross import folds_of
 from bigscreen.train.run import train
 
@@ -27,8 +28,8 @@ def rows(n=240, labels=2, seed=0):
 
 HOW = {
     "landmarks": {"landmarks": 40, "gamma": 0.3},
-    "recomputed": {"landmarks": 40, "gamma": 0.3, "features": "recomputed"},
-    "float64": {"landmarks": 40, "gamma": 0.3, "certify": "float64"},
+    "recomputed": {"landmarks": 40, "gamma": 0.3, "tuning": Tuning(features="recomputed")},
+    "float64": {"landmarks": 40, "gamma": 0.3, "tuning": Tuning(certify="float64")},
     "linear": {"kernel": "linear", "solver": "cd"},
     "exact": {"exact": True, "gamma": 0.3, "intercept": True},
     "block": {"exact": True, "gamma": 0.3, "solver": "block"},

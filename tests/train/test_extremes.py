@@ -6,7 +6,7 @@ import warnings
 import numpy as np
 import pytest
 
-from bigscreen import SVC, SVR, LinearSVC, NuSVC, NystroemSVC, OneClassSVM, svm_path
+from bigscreen import SVC, SVR, LinearSVC, NuSVC, NystroemSVC, OneClassSVM, Tuning, svm_path
 from bigscreen.errors import InputError
 from bigscreen.fit.monitor import Limits, Monitor
 from bigscreen.problems.point import Certificate, Point, reached
@@ -95,7 +95,7 @@ def test_the_sentences_say_which_number():
     with pytest.raises(InputError, match="overflow"):
         NystroemSVC(kernel="poly", coef0=1e200, n_components=9).fit(X, y)
     with pytest.raises(InputError, match="rows and landmarks overflow"):
-        NystroemSVC(gamma=1e300, n_components=9, features="stored").fit(X, y)
+        NystroemSVC(gamma=1e300, n_components=9, tuning=Tuning(features="stored")).fit(X, y)
     with pytest.raises(InputError, match="times the weight of row 0 is 1e-320"):
         svm_path(X, y, [1.0, 2.0], sample_weight=np.full(40, 1e-320))
 

@@ -34,7 +34,7 @@ def rows(labels=2, n=1500):
     [("stored", "penalized"), ("recomputed", "true"), ("recomputed", "none")],
 )
 def test_the_optimum_is_the_newtons(features, intercept):
-    options = replace(HARD, features=features, intercept=intercept)
+    options = replace(HARD, intercept=intercept).tuned(features=features)
     assert plan(rows(), options).solver == "newton"
     (found,) = proofs(fitted(rows(), options))
     assert abs(found["gap"]) + found["rounding_bound"] <= 1e-7 * found["primal"]

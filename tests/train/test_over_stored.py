@@ -60,7 +60,7 @@ def test_a_solve_that_rounding_ends_goes_on_over_stored_features(fleet, columns_
 
 def test_who_asks_for_recomputed_features_has_them_and_is_told(fleet, columns_first):
     with pytest.warns(ConvergenceWarning, match="ask for features stored"):
-        model = train(rows(), replace(HARD, features="recomputed"), fleet)
+        model = train(rows(), HARD.tuned(features="recomputed"), fleet)
     assert model.provenance["features"] == "recomputed" and proved(model) > HARD.tol
 
 
@@ -73,8 +73,8 @@ def test_no_room_for_them_or_no_time(fleet, columns_first):
     assert found.features == "recomputed"
     instead = over_stored(many, loose, fleet, found)
     assert instead.features == "stored" and instead.features_in_memory
-    for other in ({"memory": 2**32}, {"features": "recomputed"}):
-        assert over_stored(many, replace(loose, **other), fleet, found) is None
+    for other in (replace(loose, memory=2**32), loose.tuned(features="recomputed")):
+        assert over_stored(many, other, fleet, found) is None
     assert over_stored(many, loose, fleet, instead) is None
 
 
@@ -82,7 +82,7 @@ def test_an_interrupted_one_ends_in_the_same_model(fleet, columns_first, tmp_pat
     """Whether it was stopped over recomputed features, or over stored ones."""
     monkeypatch.setattr("bigscreen.fit.monitor.CHECKPOINT_SECONDS", -1.0)
     whole = train(rows(), HARD, fleet)
-    same = train(rows(), replace(HARD, features="stored"), fleet)
+    same = train(rows(), HARD.tuned(features="stored"), fleet)
     np.testing.assert_array_equal(whole.coef, same.coef)
 
     def stopping(at, stored):

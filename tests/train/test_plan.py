@@ -14,6 +14,7 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.kernels import vnni
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.plan import plan as plan_module
 from bigscreen.plan.plan import plan
 from bigscreen.plan.tuning import PLAN
@@ -68,7 +69,7 @@ def test_the_parts_of_a_refusal_add_up(options, cluster):
     [
         {"kernel": "linear"},
         {"landmarks": 10},
-        {"landmarks": 10, "features": "recomputed"},
+        {"landmarks": 10, "tuning": Tuning(features="recomputed")},
         {"exact": True, "solver": "block"},
         {"exact": True, "solver": "pairs"},
     ],
@@ -161,7 +162,7 @@ def test_pairs_of_labels_are_so_many_classifiers():
 
 def test_workers_read_features_from_disk(tmp_path):
     """Features kept in memory would be out of reach of other processes."""
-    options = TrainOptions(landmarks=20, features="stored", work=tmp_path / "work")
+    options = TrainOptions(landmarks=20, tuning=Tuning(features="stored"), work=tmp_path / "work")
     assert plan(rows(), options).features_in_memory
     outline = plan(rows(), options, cluster=True)
     assert not outline.features_in_memory and outline.disk_bytes == 4 * 600 * 20
@@ -176,7 +177,7 @@ def test_workers_read_features_from_disk(tmp_path):
 def test_rows_are_kept_as_far_as_memory_goes():
     """A byte less keeps a few rows less: no cliff. Nor does what is kept take more than allowed."""
     data, kept = rows(2_000_000), []
-    options = TrainOptions(landmarks=150, features="stored")
+    options = TrainOptions(landmarks=150, tuning=Tuning(features="stored"))
     for memory in range(700 << 20, 2200 << 20, 50 << 20):
         outline = plan(data, replace(options, memory=memory), workers=2)
         assert outline.refusal is None and outline.peak_bytes <= memory
@@ -184,14 +185,16 @@ def test_rows_are_kept_as_far_as_memory_goes():
     assert kept == sorted(kept) and kept[0] < 0.2 and kept[-1] == 1.0
     assert max(np.diff(kept)) < 0.2
     # Where few can be kept, they are better computed again than read again.
-    assert plan(data, replace(options, memory=2**30, features="auto")).features == "recomputed"
+    assert (
+        plan(data, replace(options, memory=2**30).tuned(features="auto")).features == "recomputed"
+    )
     # Another solver reads all of them, or none.
     other = plan(data, replace(options, memory=2**30, solver="cd"))
     assert other.resident == 0.0
 
 
 def test_the_rows_that_features_are_made_of_are_counted():
-    stored = TrainOptions(landmarks=500, features="stored", memory=2**34)
+    stored = TrainOptions(landmarks=500, tuning=Tuning(features="stored"), memory=2**34)
     X = np.zeros((40_000, 784), np.float32)
     wide = MemoryDataset(X, np.arange(len(X)) % 2, [0, 1], shard_rows=4096, chunk_rows=4096)
     peak = plan(wide, stored, workers=2).peak_bytes
@@ -209,7 +212,10 @@ def test_many_landmarks_store_features_of_wide_rows_alone(n, d, features):
 
 
 def test_columns_that_products_go_over_again_take_what_is_left():
-    data, options = rows(1_000_000), TrainOptions(landmarks=1000, features="recomputed")
+    data, options = (
+        rows(1_000_000),
+        TrainOptions(landmarks=1000, tuning=Tuning(features="recomputed")),
+    )
     whole = plan(data, replace(options, memory=2**31), 2)
     for less in (10 << 20, 20 << 20):
         outline = plan(data, replace(options, memory=whole.peak_bytes - less), 2)
@@ -224,7 +230,7 @@ def test_columns_that_products_go_over_again_take_what_is_left():
 def test_each_worker_stays_within_its_part():
     """Rows that are kept count where they are kept: in workers, each of which has a limit."""
     data, kept = rows(1_000_000), []
-    options = TrainOptions(landmarks=300, features="stored")
+    options = TrainOptions(landmarks=300, tuning=Tuning(features="stored"))
     for mib in (1200, 1600, 2048, 4096):
         memory = mib << 20
         outline = plan(data, replace(options, memory=memory), 2, True)
@@ -238,7 +244,7 @@ def test_each_worker_stays_within_its_part():
 def test_a_worker_has_room_for_the_shards_of_one_that_died():
     """A row's state is planned where it is while a worker is dead: in one fewer."""
     one, two = (rows(n) for n in (1_000_000, 2_000_000))
-    options = TrainOptions(landmarks=100, features="recomputed", memory=2**36)
+    options = TrainOptions(landmarks=100, tuning=Tuning(features="recomputed"), memory=2**36)
     for workers in (2, 3, 9):
         more = [plan(data, options, workers, True).worker_bytes for data in (one, two)]
         assert more[1] - more[0] >= 72 * 1_000_000 / (workers - 1)
@@ -246,7 +252,7 @@ def test_a_worker_has_room_for_the_shards_of_one_that_died():
 
 def test_the_limits_of_workers_elsewhere_count():
     data = rows(1_000_000)
-    options = TrainOptions(landmarks=300, features="stored")
+    options = TrainOptions(landmarks=300, tuning=Tuning(features="stored"))
     little, much = (plan(data, options, 2, True, limit=n << 20) for n in (400, 4000))
     assert little.refusal is None and little.worker_bytes <= 400 << 20
     assert little.resident < 0.2 and much.resident == 1.0
@@ -278,7 +284,11 @@ def test_a_fit_is_planned_once(monkeypatch, tmp_path):
         monkeypatch.setattr(plan_module, name, counted)
     X, y = rows(300, 5).X(0, 300), np.arange(300) % 3
     small = {"n_components": 20, "work": tmp_path}
-    for machine in (SVC(), NystroemSVC(**small), NystroemSVC(features="stored", **small)):
+    for machine in (
+        SVC(),
+        NystroemSVC(**small),
+        NystroemSVC(tuning=Tuning(features="stored"), **small),
+    ):
         machine.fit(X, y)
         assert asked == [1], machine
         asked.clear()

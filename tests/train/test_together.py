@@ -20,6 +20,7 @@ from bigscreen.fit import monitor as fit_monitor
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.plan.plan import plan
 from bigscreen.plan.tuning import PLAN
 from bigscreen.train.job import STORED, TOGETHER
@@ -86,7 +87,7 @@ def fleet():
     ids=["plain", "csr", "weights", "squared", "nu", "pairs", "near"],
 )
 def test_every_class_ends_where_it_ends_alone(made, how, features, fleet):
-    data, how = rows(**made), {"features": features, **how}
+    data, how = rows(**made), {"tuning": Tuning(features=features), **how}
     at_once = trained(data, fleet, **how)
     same(at_once, trained(data, fleet, together=1, **how))
     same(at_once, trained(data, fleet, together=3, **how))
@@ -133,7 +134,9 @@ def test_what_is_asked_alike_is_computed_once(fleet, monkeypatch):
     entries = {}
     for together in (32, 1):
         asked.clear()
-        trained(rows(), fleet, together=together, features="recomputed", screening="none")
+        trained(
+            rows(), fleet, together=together, tuning=Tuning(features="recomputed"), screening="none"
+        )
         entries[together] = sum(n for _, n, _ in asked)
         widest = max(k for kind, _, k in asked if kind == "dots")
         assert widest >= 5 if together > 1 else widest == 2
@@ -166,7 +169,7 @@ class Interrupt:
 
 @pytest.mark.parametrize(("features", "heard"), [("stored", True), ("recomputed", False)])
 def test_an_interrupted_fit_ends_in_the_same_model(features, heard, tmp_path, monkeypatch):
-    data, how = rows(), {"features": features, "tol": 1e-5}
+    data, how = rows(), {"tuning": Tuning(features=features), "tol": 1e-5}
     with Inline(2) as fleet:
         whole = trained(data, fleet, work=tmp_path / "whole", **how)
         count = len(whole.provenance["history"])
@@ -280,7 +283,7 @@ def test_workers_and_their_deaths_change_no_bit(tmp_path):
         writer.write(k, X[a:b], y[a:b])
     store = writer.finish()
     with Inline(2) as fleet:
-        inline = trained(store, fleet, features="recomputed")
+        inline = trained(store, fleet, tuning=Tuning(features="recomputed"))
 
     def kill(event):
         if event["event"] == "pass" and event["pass"] == 2 and not killed:
@@ -290,7 +293,7 @@ def test_workers_and_their_deaths_change_no_bit(tmp_path):
     for workers, report in ((1, None), (2, kill)):
         killed = []
         with local_cluster(workers) as fleet:
-            same(trained(store, fleet, report, features="recomputed"), inline)
+            same(trained(store, fleet, report, tuning=Tuning(features="recomputed")), inline)
         assert len(killed) == workers - 1
 
 

@@ -12,6 +12,7 @@ from bigscreen.data.writer import DatasetWriter
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.local import local_cluster
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.train.run import train
 
 
@@ -75,7 +76,7 @@ def process_id(_):
 
 @pytest.mark.parametrize("features", ["recomputed", "stored"])
 def test_one_three_and_a_killed_worker_change_no_bit(store, tmp_path, features):
-    how = {"landmarks": 60, "C": 5.0, "features": features, "solver": "newton"}
+    how = {"landmarks": 60, "C": 5.0, "tuning": Tuning(features=features), "solver": "newton"}
     with Inline(2) as fleet:
         # Stored features live on disk on a cluster: have them there too.
         inline = fitted(store, fleet, tmp_path / "inline", **how)

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import geometry, make_kernel
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.plan.plan import plan
 from bigscreen.train.run import train
 
@@ -143,7 +145,7 @@ def test_one_against_one(options, fleet):
     [
         {"exact": True, "solver": "block"},
         {"exact": True, "solver": "pairs"},
-        {"landmarks": 80, "features": "stored"},
+        {"landmarks": 80, "tuning": Tuning(features="stored")},
         {"kernel": "linear"},
     ],
     ids=str,
@@ -151,12 +153,13 @@ def test_one_against_one(options, fleet):
 def test_a_start_leads_to_the_same_optimum(job, start, intercept, fleet):
     if start == "nystrom" and job.get("kernel") == "linear":
         with pytest.raises(InputError, match="a linear machine has no landmarks"):
-            trained(rows(), fleet, start=start, **{"exact": False, **job})
+            trained(rows(), fleet, **{"exact": False, **job, "tuning": Tuning(start=start)})
         return
     data, options = rows(), {"exact": False, "intercept": intercept, **job}
-    divided = {"parts": 4} if start == "divide" else {}
+    asked = replace(job.get("tuning", Tuning()), start=start)
+    divided = replace(asked, parts=4) if start == "divide" else asked
     cold = trained(data, fleet, **options)
-    warm = trained(data, fleet, start=start, **divided, **options)
+    warm = trained(data, fleet, **{**options, "tuning": divided})
     (one,), (other,) = cold.provenance["certificates"], warm.provenance["certificates"]
     assert other["relative_gap"] <= 1e-4
     assert one["dual"] <= other["primal"] * (1 + 1e-6)
@@ -169,7 +172,7 @@ def test_a_start_leads_to_the_same_optimum(job, start, intercept, fleet):
 
 
 def test_levels(fleet):
-    model = trained(rows(), fleet, start="divide", parts=8, levels=2)
+    model = trained(rows(), fleet, tuning=Tuning(start="divide", parts=8, levels=2))
     assert [part["parts"] for part in model.provenance["start"][0]["levels"]] == [8, 2]
 
 
@@ -178,7 +181,14 @@ def test_levels(fleet):
 def test_early_is_every_parts_own_machine(kernel, strategy, fleet, tmp_path):
     data = rows(3)
     model = trained(
-        data, fleet, early=True, parts=3, kernel=kernel, coef0=1.0, degree=2, strategy=strategy
+        data,
+        fleet,
+        early=True,
+        kernel=kernel,
+        coef0=1.0,
+        degree=2,
+        strategy=strategy,
+        tuning=Tuning(parts=3),
     )
     known = model.provenance
     assert known["certificates"] is None and "no global" in known["no_certificate"]
@@ -201,8 +211,8 @@ def test_early_is_every_parts_own_machine(kernel, strategy, fleet, tmp_path):
 
 def test_early_of_several_levels_and_labels_is_refused(fleet):
     with pytest.raises(InputError, match="early needs one level"):
-        trained(rows(3), fleet, early=True, parts=8, levels=2)
-    assert trained(rows(), fleet, early=True, parts=8, levels=2).gate.n_parts == 2
+        trained(rows(3), fleet, early=True, tuning=Tuning(parts=8, levels=2))
+    assert trained(rows(), fleet, early=True, tuning=Tuning(parts=8, levels=2)).gate.n_parts == 2
 
 
 class Interrupt:
@@ -222,7 +232,8 @@ class Interrupt:
 def test_an_interrupted_fit_ends_in_the_same_model(solver, start, fleet, tmp_path, monkeypatch):
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
     data = rows(n=1500)
-    options = {"solver": solver, "start": start, "tol": 1e-5, "C": 10.0, "intercept": "true"}
+    options = {"solver": solver, "tol": 1e-5, "C": 10.0, "intercept": "true"}
+    options["tuning"] = Tuning(start=start)
     whole = trained(data, fleet, work=tmp_path / "whole", **options)
     count = len(whole.provenance["history"])
     assert count > 2
@@ -295,7 +306,7 @@ def test_workers_change_nothing(start, tmp_path):
     store, found = writer.finish(), []
     with Inline(2) as threads, Inline(1) as one, local_cluster(1) as cluster:
         for fleet in (threads, one, cluster):
-            model = trained(store, fleet, solver="block", start=start)
+            model = trained(store, fleet, solver="block", tuning=Tuning(start=start))
             found.append((model.coef.tobytes(), model.support.tobytes()))
     assert found[0] == found[1] == found[2]
     assert model.provenance["fingerprint"] == store.fingerprint
@@ -344,10 +355,10 @@ def test_what_a_budget_leaves(fleet):
         ({"cache": 100}, "cache is for exact machines"),
         ({"early": True}, "early is for exact machines"),
         ({"screening": "joachims"}, "joachims is for exact machines"),
-        ({"exact": True, "parts": 2}, "of start divide and of early"),
-        ({"exact": True, "levels": 2}, "of start divide and of early"),
-        ({"exact": True, "levels": 0}, "levels must be a whole number, at least 1"),
-        ({"exact": True, "patience": 0}, "patience must be a whole number, at least 1"),
+        ({"exact": True, "parts": 2}, "tuning.parts is for tuning.start='divide' and for early"),
+        ({"exact": True, "levels": 2}, "tuning.levels is for tuning.start='divide'"),
+        ({"exact": True, "levels": 0}, "tuning.levels must be a whole number, at least 1"),
+        ({"exact": True, "patience": 0}, "tuning.patience must be a whole number, at least 1"),
         ({"exact": True, "strategy": "all"}, "strategy must be one of rest, one"),
         ({"exact": True, "start": "nystrom", "kernel": min}, "needs a kernel with a name"),
         ({"solver": "pairs", "features": "recomputed"}, "needs stored features"),
@@ -356,12 +367,18 @@ def test_what_a_budget_leaves(fleet):
 )
 def test_options_that_contradict(options, message):
     with pytest.raises(InputError, match=message):
-        TrainOptions(**options)
+        TrainOptions.from_record(options)
 
 
 def test_a_start_needs_stored_features(fleet):
-    with pytest.raises(InputError, match="ask for features stored"):
-        trained(rows(), fleet, exact=False, landmarks=50, features="recomputed", start="divide")
+    with pytest.raises(InputError, match="use `tuning.features='stored'`"):
+        trained(
+            rows(),
+            fleet,
+            exact=False,
+            landmarks=50,
+            tuning=Tuning(features="recomputed", start="divide"),
+        )
 
 
 def test_given_kernels_need_rows_in_memory(fleet, tmp_path):

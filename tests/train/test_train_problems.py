@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-from bigscreen import InputError, MemoryDataset, Model, TrainOptions, solve
+from bigscreen import InputError, MemoryDataset, Model, TrainOptions, Tuning, solve
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import Rbf
 from bigscreen.plan.plan import plan
@@ -46,14 +46,17 @@ def test_every_way_ends_at_one_optimum(problem, intercept):
     ways = [
         {"exact": True, "solver": "pairs"},
         {"exact": True, "solver": "block"},
-        {"exact": True, "start": "divide", "parts": 3},
-        {"exact": True, "start": "nystrom"},
+        {"exact": True, "tuning": Tuning(start="divide", parts=3)},
+        {"exact": True, "tuning": Tuning(start="nystrom")},
         {"landmarks": 200, "solver": "newton"},
         {"landmarks": 200, "solver": "pairs"},
     ]
     options = TrainOptions(problem=problem, intercept=intercept)
     if not options.coupled:
-        ways += [{"landmarks": 200, "solver": "cd"}, {"landmarks": 200, "start": "divide"}]
+        ways += [
+            {"landmarks": 200, "solver": "cd"},
+            {"landmarks": 200, "tuning": Tuning(start="divide")},
+        ]
     found = []
     for way in ways:
         model = trained(problem, intercept=intercept, tol=1e-5, **way)

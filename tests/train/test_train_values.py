@@ -34,8 +34,8 @@ ODD = (None, "x", [], np.nan, np.array([1.0, 2.0]), object())
 def test_counts(name, least):
     for value in (*ODD, 2.5, True, least - 1):
         with pytest.raises(InputError, match=f"{name} must be a whole number, at least {least}"):
-            TrainOptions(**{name: value})
-    options = TrainOptions(start="divide", **{name: np.int64(least + 1)})
+            TrainOptions.from_record({name: value})
+    options = TrainOptions.from_record({"start": "divide", name: np.int64(least + 1)})
     assert json.loads(json.dumps(options.record))[name] == least + 1
 
 
@@ -48,7 +48,7 @@ def test_counts(name, least):
         ("nu", 1.001, r"nu must lie in \(0, 1\]"),
         ("epsilon", -1e-9, "epsilon must be a finite number, 0 or more"),
         ("tau", 1, "the quantile tau must lie strictly between"),
-        ("f", 0, "f must lie strictly between"),
+        ("f", 0, "tuning.f must lie strictly between"),
         ("coef0", np.inf, "coef0 must be a finite number"),
         ("time_budget", 0, "time_budget must be a positive number of seconds"),
         ("memory", 0.5, "memory must be a number of bytes"),
@@ -60,7 +60,7 @@ def test_numbers(name, beyond, message):
             assert getattr(TrainOptions(**{name: value}), name) is None
             continue
         with pytest.raises(InputError, match=message) as error:
-            TrainOptions(**{name: value})
+            TrainOptions.from_record({name: value})
         assert "\n" not in str(error.value) or isinstance(value, np.ndarray)
 
 

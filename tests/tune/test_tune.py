@@ -16,6 +16,7 @@ from bigscreen.errors import InputError, TimeOver
 from bigscreen.estimators.large_scale import NystroemSVC
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
+from bigscreen.options.tuning import Tuning
 from bigscreen.path.folds import assign
 from bigscreen.path.kernel import KernelStage
 from bigscreen.plan.plan import plan
@@ -224,7 +225,9 @@ def test_several_labels_of_features_that_do_not_fit(monkeypatch):
 def test_features_on_disk_are_judged_row_by_row(monkeypatch, tmp_path):
     X, y = rows(3000)
     data = MemoryDataset(X, y, [0, 1])
-    options = TrainOptions(gamma=0.5, landmarks=50, C=1.0, features="stored", work=tmp_path / "f")
+    options = TrainOptions(
+        gamma=0.5, landmarks=50, C=1.0, work=tmp_path / "f", tuning=Tuning(features="stored")
+    )
     weights = [np.where(np.arange(3000) % 3 == f, 0.0, 1.0) for f in range(2)]
     folds = [Fold(own, np.flatnonzero(own == 0)) for own in weights]
     on_disk = plan(data, options)

@@ -1,0 +1,123 @@
+"""Options of a fit that are found by measuring: nobody can choose them by knowledge of the data.
+
+Each field of `Tuning` says of its option what the fields of `TrainOptions` do. On the command
+line and in records these options stand beside all others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from bigscreen.options.option import (
+    INSIDE,
+    Count,
+    Option,
+    Scope,
+    Words,
+    check_values,
+    documented,
+    option,
+    table,
+    unsaid,
+)
+
+NO_LANDMARKS = "{name} is for landmarks, and this machine has none; leave it out"
+INEXACT = Scope(
+    lambda o: not o.exact, "with --exact, which compares all rows with each other", NO_LANDMARKS
+)
+CURVED = Scope(lambda o: o.kernel != "linear", "with --kernel linear", NO_LANDMARKS)
+DIVIDED = Scope(
+    lambda o: o.early or o.tuning.start == "divide",
+    "without --start divide or --early",
+    "{name} is for tuning.start='divide' and for early; ask for one",
+)
+
+
+def of_rule(name: str) -> tuple[Scope]:
+    """Fits that screen by this rule."""
+    return (Scope(lambda o: o.screening == name, f"but with --screening {name}"),)
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning:
+    """Values of a fit that are found by measuring."""
+
+    start: str = option(
+        "auto",
+        "Expert",
+        Words(("auto", "cold", "divide", "nystrom")),
+        "Where the fit begins. cold: at nothing, also auto; divide: parts of the rows are "
+        "fitted first; nystrom: a quick fit with few landmarks is.",
+    )
+    parts: int | None = option(
+        None,
+        "Expert",
+        Count(),
+        "Parts to divide the rows into.",
+        (DIVIDED,),
+        otherwise="about 5000 rows each",
+    )
+    levels: int = option(
+        1,
+        "Expert",
+        Count(),
+        "Times to divide the rows: each time into a quarter as many parts.",
+        (DIVIDED,),
+    )
+    features: str = option(
+        "auto",
+        "Expert",
+        Words(("auto", "stored", "recomputed")),
+        "Keep the comparisons with the landmarks on disk, or compute them in every pass. "
+        "Both give the same model.",
+        unsaid(INEXACT),
+    )
+    truncation: float | None = option(
+        None,
+        "Expert",
+        INSIDE,
+        "Drop directions of the landmarks below this part of the largest.",
+        (INEXACT, CURVED),
+        otherwise="1e-12, 1e-6 with recomputed features, whose precision carries no more",
+    )
+    certify: str = option(
+        "float32",
+        "Expert",
+        Words(("float32", "float64")),
+        "Precision of the scores that the final proof is summed from (sums are float64).",
+    )
+    f: float = option(
+        0.1,
+        "Expert",
+        INSIDE,
+        "How bold f-safe screening is: smaller leaves out more.",
+        of_rule("f-safe"),
+        flag="--f",
+    )
+    patience: int = option(
+        3,
+        "Expert",
+        Count(),
+        "Looks at a row in which it has to seem decided, for joachims screening.",
+        of_rule("joachims"),
+    )
+
+    def __post_init__(self) -> None:
+        check_values(self, "tuning.")
+
+    def __repr__(self) -> str:
+        """The call that makes it, without the defaults."""
+        given = {own.name: getattr(self, own.name) for own in fields(self)}
+        changed = [f"{name}={value!r}" for name, value in given.items() if value != DEFAULTS[name]]
+        return f"Tuning({', '.join(changed)})"
+
+
+OPTIONS: dict[str, Option] = table(Tuning)
+"""Every option of the tuning by its name."""
+
+DEFAULTS: dict[str, Any] = {own.name: own.default for own in fields(Tuning)}
+
+Tuning.__doc__ = documented(
+    Tuning, "Values of a fit that are found by measuring: nobody can choose them by knowledge."
+)
