@@ -46,21 +46,7 @@ class NewtonRun(Rounds):
             reach = self.within_reach(place, place.h) if few else 0.0
             verdict = check(
                 place.point,
-                {
-                    "rows_visited": place.passed.visited,
-                    "rows_alive": place.passed.alive,
-                    "rows_read": self.read,
-                    "bytes_read": int(self.read * self.row_bytes),
-                    "fixed_hi": place.passed.fixed[0],
-                    "fixed_lo": place.passed.fixed[1],
-                    "reach": reach,
-                    "decrement": place.decrement,
-                    "settled": next_h(place, max(self.options.tol, self.tuning.subsample_tol))
-                    >= place.h,
-                    "full_passes": self.passes[0],
-                    "partial_passes": self.passes[1],
-                    "stalled": place.stalled >= 3 or self._vanished(place),
-                },
+                self._stats(place, reach),
                 lambda folder, meta: self.fleet.save(folder, {**meta, **self._meta(place)}),
             )
             if verdict is None:
@@ -79,16 +65,37 @@ class NewtonRun(Rounds):
                 place.h = min(self.algebra.unit, 16 * place.h)
                 self.open(self.program)
                 self.enter(place)
-                continue
-            # (Where few are near their kink nobody has taken over: it is too early.)
-            if (reach > 0 or not self.ahead) and self.approach(place):
-                continue
-            if self.hold(place):
-                continue
-            if place.step is None:
-                self._steer(place)
-            assert place.step is not None
-            self.take(place, self.seek(place, place.step, STEP_LENGTHS, place.next_h))
+            else:
+                self._advance(place, reach)
+
+    def _advance(self, place: Place, reach: float) -> None:
+        """Step over the rows at hand, else with far rows held to their side, else over all rows."""
+        # (Where few are near their kink nobody has taken over: it is too early.)
+        if (reach > 0 or not self.ahead) and self.approach(place):
+            return
+        if self.hold(place):
+            return
+        if place.step is None:
+            self._steer(place)
+        assert place.step is not None
+        self.take(place, self.seek(place, place.step, STEP_LENGTHS, place.next_h))
+
+    def _stats(self, place: Place, reach: float) -> dict[str, Any]:
+        """What a check is told beside the point: counts, and whether steps still gain anything."""
+        return {
+            "rows_visited": place.passed.visited,
+            "rows_alive": place.passed.alive,
+            "rows_read": self.read,
+            "bytes_read": int(self.read * self.row_bytes),
+            "fixed_hi": place.passed.fixed[0],
+            "fixed_lo": place.passed.fixed[1],
+            "reach": reach,
+            "decrement": place.decrement,
+            "settled": next_h(place, max(self.options.tol, self.tuning.subsample_tol)) >= place.h,
+            "full_passes": self.passes[0],
+            "partial_passes": self.passes[1],
+            "stalled": place.stalled >= 3 or self._vanished(place),
+        }
 
     def _vanished(self, place: Place) -> bool:
         """Whether w* = 0 as far as anyone could tell: no relative gap has a meaning then.
