@@ -13,6 +13,7 @@ the rows in the zone; at the next point of a path three or four of them do.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,26 +24,47 @@ from bigscreen.numerics.rows import FloatArray, njit, row_axpy
 from bigscreen.path.explicit_rows import SUM_UNIT, ExplicitRows, Goal, UndecidedRows
 from bigscreen.problems.dual_sums import slack
 
-MOST_STEPS = 500
-"""Steps before the point is handed back whatever it is."""
-ZONE = 0.05
-"""First h, as part of the mean |G|."""
-WIDEST = 0.5
-"""Largest h, as part of the mean |G|."""
-GRAM_ROWS = 4096
-"""Rows of the zone that are held as float64 at once."""
-STRIP = 1024
-"""Rows whose products are summed in float32 before their sum is added to the others' in float64."""
-IDLE = 4
-"""Rounds without progress after which float64 has no more to give."""
-SLOWEST = 1e-3
-"""Part of the gap that D gains in a round, at least, if there is progress."""
-ROUGH = 3
-"""Rounds that need not be solved to their end."""
-TRIALS = 12
-"""Step lengths tried along a direction."""
-LONG = 40
-"""Steps of a round after which its zone is taken to be too narrow for a centre so far off."""
+
+@dataclass(frozen=True)
+class ProximalTuning:
+    """Tuned values of the Newton steps to proximal points.
+
+    Parameters
+    ----------
+    max_steps : int
+        Steps before the point is handed back whatever it is.
+    first_h, max_h : float
+        First and largest h, as part of the mean |G|.
+    gram_rows : int
+        Rows of the zone that are held as float64 at once.
+    strip_rows : int
+        Rows whose products are summed in float32 before their sum is added to the others' in
+        float64.
+    max_idle : int
+        Rounds without progress after which float64 has no more to give.
+    min_gain : float
+        Part of the gap that D gains in a round, at least, if there is progress.
+    rough_rounds : int
+        Rounds that need not be solved to their end.
+    trials : int
+        Step lengths tried along a direction.
+    max_round_steps : int
+        Steps of a round after which its zone is taken to be too narrow for a centre so far off.
+    """
+
+    max_steps: int = 500
+    first_h: float = 0.05
+    max_h: float = 0.5
+    gram_rows: int = 4096
+    strip_rows: int = 1024
+    max_idle: int = 4
+    min_gain: float = 1e-3
+    rough_rounds: int = 3
+    trials: int = 12
+    max_round_steps: int = 40
+
+
+PROXIMAL = ProximalTuning()
 
 
 class ProximalTerms(NamedTuple):
@@ -93,8 +115,8 @@ class ZoneMoment:
 
     def _add(self, rows: NDArray[np.int64], slope: FloatArray, sign: float) -> None:
         scale = np.sqrt(slope)
-        for a in range(0, len(rows), STRIP):
-            own = slice(a, a + STRIP)
+        for a in range(0, len(rows), PROXIMAL.strip_rows):
+            own = slice(a, a + PROXIMAL.strip_rows)
             part = self.columns.dense(rows[own], scale[own], np.float32)
             self._sum += sign * (part.T @ part)
 
@@ -131,7 +153,7 @@ class ProxNewton:
         self._worn, self._kept = False, None
         size = float(np.mean(np.abs(rows.dual.gradient(rows.scores)))) if len(rows.ids) else 1.0
         size = size if size > 0 else 1.0
-        self.h = min(self.h, WIDEST * size) if self.h > 0 else ZONE * size
+        self.h = min(self.h, PROXIMAL.max_h * size) if self.h > 0 else PROXIMAL.first_h * size
         if rows.ray and rows.point.any():
             self._shorten(rows)
 
@@ -143,7 +165,7 @@ class ProxNewton:
             self.h *= 30.0
             self.centre = rows.alpha.copy()
             self._worn = False
-        for _ in range(MOST_STEPS):
+        for _ in range(PROXIMAL.max_steps):
             if not len(rows.ids):
                 return True
             zone, slope, gap = self._respond(rows)
@@ -169,12 +191,13 @@ class ProxNewton:
             # Rough rounds to begin with save steps; a proximal method converges by exact ones. One
             # without a step would leave the gap as it was: where boxes are of all sizes, an error
             # that is small for the widest is not for the others.
-            over = exact or (decrease <= 0.01 * gap and rounds < ROUGH)
+            over = exact or (decrease <= 0.01 * gap and rounds < PROXIMAL.rough_rounds)
             if gap > target and over and (taken > 0 or nothing):
                 # Where D still rises the gap follows, if late.
                 rise, value = rows.value - value, rows.value
-                idle = idle + 1 if exact and gap > 0.9 * last and rise <= SLOWEST * gap else 0
-                if idle == IDLE:
+                still = gap > 0.9 * last and rise <= PROXIMAL.min_gain * gap
+                idle = idle + 1 if exact and still else 0
+                if idle == PROXIMAL.max_idle:
                     return False
                 if gap > 0.25 * last:
                     self.h *= max(0.2, min(0.7, 0.7 * np.sqrt(target / gap)))
@@ -184,7 +207,7 @@ class ProxNewton:
                 rounds, last, taken = rounds + 1, gap, 0
                 self.centre = rows.alpha.copy()
                 continue
-            if taken == LONG:
+            if taken == PROXIMAL.max_round_steps:
                 self.h, taken = 10.0 * self.h, 0
                 continue
             self._move(rows, gradient, step, decrease)
@@ -222,8 +245,9 @@ class ProxNewton:
             inner[np.diag_indices(len(zone))] += 1.0
             return np.asarray(B.T @ _solve(inner, B @ gradient) - gradient)
         H = np.eye(width)
-        for a in range(0, len(zone), GRAM_ROWS):
-            B = self.columns.dense(zone[a : a + GRAM_ROWS], scale[a : a + GRAM_ROWS])
+        for a in range(0, len(zone), PROXIMAL.gram_rows):
+            part = slice(a, a + PROXIMAL.gram_rows)
+            B = self.columns.dense(zone[part], scale[part])
             H += B.T @ B
         return -_solve(H, gradient)
 
@@ -312,7 +336,7 @@ def _root(
 ) -> float:
     """Where an increasing function is near 0, from a point below and a point above."""
     middle = low
-    for _ in range(TRIALS):
+    for _ in range(PROXIMAL.trials):
         middle = low - at_low * (high - low) / (at_high - at_low)
         tenth = 0.1 * (high - low)
         middle = min(max(middle, low + tenth), high - tenth)

@@ -23,51 +23,81 @@ from bigscreen.solvers.protocol import Check, Run
 PLACE = "interior"
 """Where in the folder of a problem the checkpoints are."""
 
-STEP = 0.995
-"""Part of the way to the nearest bound that a step goes at most."""
 
-SHORTEST = 1e-3
-"""Part of that way below which a step is made no shorter."""
+@dataclass(frozen=True)
+class InteriorTuning:
+    """Tuned values of the interior point's steps.
 
-INSIDE = 1e-2
-"""Part of its box that a variable is from its ends at first."""
+    Parameters
+    ----------
+    step : float
+        Part of the way to the nearest bound that a step goes at most.
+    shortest : float
+        Part of that way below which a step is made no shorter.
+    inside : float
+        Part of its box that a variable is from its ends at first.
+    apart : float
+        Part of the mean product that the smallest may be, or a step is made anew.
+    refined : int
+        Times that a direction is mended by what its system leaves.
+    patience : int
+        Steps without a tenth off the gap or the products after which rounding lets none come.
+    further : int
+        Steps that go on at most, where the gap is met, until all but few rows are at a bound.
+    near, near_gap : float
+        From this multiple of the requested gap on, or from this relative gap on, it is tried which
+        rows are at a bound.
+    face : float
+        Curvature that rows off their bounds are given beside their own, as a part of the largest.
+    """
 
-APART = 1e-3
-"""Part of the mean product that the smallest may be, or a step is made anew."""
+    step: float = 0.995
+    shortest: float = 1e-3
+    inside: float = 1e-2
+    apart: float = 1e-3
+    refined: int = 2
+    patience: int = 15
+    further: int = 5
+    near: float = 1e3
+    near_gap: float = 1e-4
+    face: float = 1e-12
 
-REFINED = 2
-"""Times that a direction is mended by what its system leaves."""
 
-PATIENCE = 15
-"""Steps without a tenth off the gap or the products after which rounding lets none come."""
+@dataclass(frozen=True)
+class InteriorCosts:
+    """What a solve takes, in terms that pair steps add up: each about a nanosecond.
 
-FURTHER = 5
-"""Steps that go on at most, where the gap is met, until all but few rows are at a bound."""
+    Parameters
+    ----------
+    setup : float
+        Terms that a solve takes whatever there is to solve.
+    steps : float
+        Its steps (measured: 8 to 35).
+    products : float
+        Products of a step's system that take as long as a term.
+    sums : float
+        Terms that the rest of a step takes for a feature of a row.
+    entry : float
+        Terms that a float64 kernel entry takes.
+    factored : float
+        Products of the matrix' factor that take as long as a term.
+    pair : float
+        Terms that a step on a pair takes beside its sums over rows.
+    max_step_products : float
+        Products of a step at most, for a plan or another solver's successor.
+    """
 
-NEAR, NEAR_GAP = 1e3, 1e-4
-"""So many times the gap that is asked for, or this relative one, and it is tried which rows are at
-a bound."""
+    setup: float = 1e8
+    steps: float = 30.0
+    products: float = 20.0
+    sums: float = 40.0
+    entry: float = 10.0
+    factored: float = 40.0
+    pair: float = 200.0
+    max_step_products: float = 5e9
 
-FACE = 1e-12
-"""Curvature that rows off their bounds are given beside their own, as a part of the largest."""
 
-SETUP, STEPS = 1e8, 30.0
-"""What a solve takes whatever there is to solve, in terms that pair steps add up, each about a
-nanosecond; and its steps (measured: 8 to 35)."""
-
-PRODUCTS, SUMS = 20.0, 40.0
-"""Products of a step's system that take as long as a term, and terms that the rest of a step takes
-for a feature of a row."""
-
-ENTRY, FACTORED = 10.0, 40.0
-"""Terms that a float64 kernel entry takes, and products of the matrix' factor that take one."""
-
-OF_PAIR = 200.0
-"""Terms that a step on a pair takes beside its sums over rows."""
-
-MAX_STEP_PRODUCTS = 5e9
-"""Products of a step at most, for a plan or another solver's successor."""
-
+INTERIOR, COSTS = InteriorTuning(), InteriorCosts()
 
 Solve = Callable[[FloatArray], FloatArray]
 """What solves a system for a right side, each with an entry a variable."""
@@ -75,17 +105,17 @@ Solve = Callable[[FloatArray], FloatArray]
 
 def terms(n: int, m: int) -> float:
     """What a solve of n rows of m features takes, in terms of pair steps' sums."""
-    return SETUP + STEPS * n * m * (min(n, m) / PRODUCTS + SUMS)
+    return COSTS.setup + COSTS.steps * n * m * (min(n, m) / COSTS.products + COSTS.sums)
 
 
 def factor_terms(n: int) -> float:
     """What it takes to begin with, and to make features of a kernel matrix of n rows, at most."""
-    return SETUP + n**2 * (ENTRY + n / FACTORED)
+    return COSTS.setup + n**2 * (COSTS.entry + n / COSTS.factored)
 
 
 def pair_terms(steps: int, n: int) -> float:
     """What so many pair steps over n rows have taken."""
-    return steps * (n + OF_PAIR)
+    return steps * (n + COSTS.pair)
 
 
 def interior_fits(n: int, m: int, room: float) -> bool:
@@ -94,8 +124,8 @@ def interior_fits(n: int, m: int, room: float) -> bool:
 
 
 def interior_is_quick(n: int, m: int) -> bool:
-    """Whether a step on n rows of m columns takes at most ``MAX_STEP_PRODUCTS``."""
-    return float(n) * m * min(n, m) <= MAX_STEP_PRODUCTS
+    """Whether a step on n rows of m columns takes no more products than `InteriorCosts` allow."""
+    return float(n) * m * min(n, m) <= COSTS.max_step_products
 
 
 def interior_bytes(n: int, m: int) -> int:
@@ -255,7 +285,7 @@ class _Path:
             w = self._sum(middle)
             steep, square = float(of.lin @ middle), float(w @ w)
             t = steep / square if 0.0 < steep < square else 1.0
-            room = INSIDE * (of.hi - of.lo)
+            room = INTERIOR.inside * (of.hi - of.lo)
             self.x = np.clip(t * middle, of.lo + room, of.hi - room)
         self.mu = np.zeros(len(self.borders))
         slope = self._slope(self._sum(self.x))
@@ -297,7 +327,7 @@ class _Path:
         except LinAlgError:
             moved = None
         if moved is None:
-            self.idle = PATIENCE
+            self.idle = INTERIOR.patience
         else:
             self.x, self.low, self.high, self.mu = moved
 
@@ -328,12 +358,15 @@ class _Path:
         aim = mean * (float(np.mean(products)) / mean) ** 3 if mean > 0 else 0.0
         for bent, aimed in ((1.0, aim), (t**2, max(aim, 0.1 * mean)), (0.0, 0.5 * mean)):
             step = direction(aimed - low - bent * dx * dlow, aimed - high + bent * dx * dhigh)
-            length, products = after(step, STEP)
+            length, products = after(step, INTERIOR.step)
             most = float(np.mean(products))
-            if most <= 0.9 * mean and float(np.min(products, initial=most)) >= APART * most:
+            if (
+                most <= 0.9 * mean
+                and float(np.min(products, initial=most)) >= INTERIOR.apart * most
+            ):
                 break
-        part = STEP
-        while most > (1.0 - 0.1 * length) * mean and part > SHORTEST:
+        part = INTERIOR.step
+        while most > (1.0 - 0.1 * length) * mean and part > INTERIOR.shortest:
             part *= 0.5
             length, products = after(step, part)
             most = float(np.mean(products))
@@ -367,7 +400,7 @@ class _Path:
 
         def solved(r: FloatArray) -> FloatArray:
             dx = inner(r)
-            for _ in range(REFINED):
+            for _ in range(INTERIOR.refined):
                 dx = dx + inner(r - self._along(self._sum(dx)) - theta * dx)
             return dx
 
@@ -433,7 +466,7 @@ class _Path:
         found = self._point(self._alpha(self.x))
         least = min(float(self.least[0]), found.gap)
         self.on_face = False
-        if relative(least, found.primal) <= max(NEAR * target, NEAR_GAP):
+        if relative(least, found.primal) <= max(INTERIOR.near * target, INTERIOR.near_gap):
             face = self._point(self._alpha(self._on_face()))
             self.on_face = face.gap <= found.gap
             found = face if self.on_face else found
@@ -447,7 +480,7 @@ class _Path:
 
     def further(self, point: Point) -> Point:
         """A point on its face, a few steps on; or this one, of which every row has some alpha."""
-        for _ in range(FURTHER):
+        for _ in range(INTERIOR.further):
             self.advance()
             other = self.point(point.relative_gap)
             self.count(other)
@@ -474,7 +507,7 @@ class _Path:
             return x
         largest = max(self.design.data.max_sqnorm + self.constant**2, 1e-300)
         try:
-            solve = self._system(np.where(free, 1.0 / (FACE * largest), 0.0))
+            solve = self._system(np.where(free, 1.0 / (INTERIOR.face * largest), 0.0))
             lacks = self.total[: len(self.borders)] - self.borders @ x
             dx, _ = solve(-self._slope(self._sum(x)), lacks)
         except LinAlgError:
@@ -524,7 +557,7 @@ class _Path:
             "rows_alive": len(self.rows),
             "fixed_hi": 0,
             "fixed_lo": 0,
-            "stalled": self.idle >= PATIENCE,
+            "stalled": self.idle >= INTERIOR.patience,
             "full_passes": self.steps,
             "partial_passes": 0,
         }

@@ -122,7 +122,7 @@ def test_features_are_made_once_and_steps_together(monkeypatch):
 
 
 def test_what_proves_too_little_is_solved_by_itself(monkeypatch):
-    monkeypatch.setattr(many, "STEPS", 2)
+    monkeypatch.setattr(many, "MANY", many.ManyTuning(max_steps=2))
     for each in fit_many(NystroemSVC(**HOW), X, Y, DRAWS[:, :3]):
         assert each.relative_gap_ <= 1e-3 and len(each.history_) > 1
 
@@ -151,7 +151,7 @@ def test_threads_and_workers_change_no_bit(tmp_path):
 @pytest.mark.parametrize("offset", ["none", "constant"])
 def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
     """In parts, and to the same bits as those that are kept."""
-    monkeypatch.setattr(many, "TILE", 100)
+    monkeypatch.setattr(many, "MANY", many.ManyTuning(tile=100))
     data = MemoryDataset(X, (Y == "yes").astype(np.int32), ["no", "yes"], shard_rows=128)
     read: list[int] = []
     cases = [many.Case(CSvc(1.0, 1, (), offset), Recast(data, None, DRAWS[:, j])) for j in range(3)]
@@ -169,11 +169,11 @@ def test_rows_that_do_not_fit_are_read_in_every_pass(offset, monkeypatch):
         assert each[0].relative_gap <= 1e-4
 
 
-@pytest.mark.parametrize("ridge", [many.RIDGE, 1e-12])
+@pytest.mark.parametrize("ridge", [many.MANY.ridge, 1e-12])
 def test_a_curvature_that_rounding_leaves_indefinite_is_damped(ridge, monkeypatch):
     """Columns that repeat, and a C beside which float32 holds no 1."""
     made, factored = [], many.factored
-    monkeypatch.setattr(many, "RIDGE", ridge)
+    monkeypatch.setattr(many, "MANY", many.ManyTuning(ridge=ridge))
     monkeypatch.setattr(many, "factored", lambda H: made.append(factored(H)) or made[-1])
     data = MemoryDataset(np.repeat(X, 20, axis=1), (Y == "yes").astype(np.int32), ["no", "yes"])
     cases = [many.Case(CSvc(C, 1, (), "none"), data) for C in (1e8, 2e8)]

@@ -193,7 +193,7 @@ def test_rounding_ends_it_instead_of_going_on(monkeypatch):
     """A gap that no float64 sum can prove: it stops, and says why."""
     with Inline(1) as fleet, pytest.warns(UserWarning, match="rounding|no more than"):
         model = train(hard(), TrainOptions(kernel="linear", C=1e6, tol=1e-15), fleet)
-    assert len(model.provenance["history"]) <= 60 + interior.PATIENCE
+    assert len(model.provenance["history"]) <= 60 + interior.INTERIOR.patience
     assert model.provenance["certificates"][0]["relative_gap"] < 1e-5
 
 

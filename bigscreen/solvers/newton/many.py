@@ -36,32 +36,48 @@ Single = NDArray[np.float32]
 
 STEP_LENGTHS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
 
-STEPS = 60
-"""Newton steps, at most."""
 
-INEXACT, NEAR, REFINED = 0.2, 0.03, 16
-"""Part of the gradient, in the preconditioner's norm, that a direction may leave (where smoothing
-costs less than the gap that is asked for: the gap has the gradient's square, curved or not), and
-products that it may take."""
+@dataclass(frozen=True)
+class ManyTuning:
+    """Tuned values of the Newton steps that many problems take together.
 
-MOMENT_ROWS = 16
-"""Rows, in columns of the features, that the preconditioner is made of."""
+    Parameters
+    ----------
+    max_steps : int
+        Newton steps, at most.
+    inexact, inexact_near, max_products : float, float, int
+        Part of the gradient, in the preconditioner's norm, that a direction may leave (near: where
+        smoothing costs less than the gap that is asked for: the gap has the gradient's square,
+        curved or not), and products that it may take.
+    moment_rows : int
+        Rows, in columns of the features, that the preconditioner is made of.
+    enough : float
+        Part of the gap that is asked for at which a problem is taken for solved.
+    smoothing_part : float
+        Part of the gap that is asked for that smoothing may cost in the end.
+    ridge : float
+        Part of the largest entry on its diagonal that the preconditioner is made larger by.
+    tol : float
+        Relative gap from which every problem goes on by itself: directions that suit all of them
+        take so many products for a closer one that steps of its own take less (8 bootstraps of a9a
+        to 1e-5: 8.5 s for 15.4).
+    tile : int
+        Rows that one product is of.
+    """
 
-ENOUGH = 0.8
-"""Part of the gap that is asked for at which a problem is taken for solved."""
+    max_steps: int = 60
+    inexact: float = 0.2
+    inexact_near: float = 0.03
+    max_products: int = 16
+    moment_rows: int = 16
+    enough: float = 0.8
+    smoothing_part: float = 0.4
+    ridge: float = 1e-5
+    tol: float = 1e-4
+    tile: int = 8192
 
-LITTLE = 0.4
-"""Part of the gap that is asked for that smoothing may cost in the end."""
 
-RIDGE = 1e-5
-"""Part of the largest entry on its diagonal that the preconditioner is made larger by."""
-
-TOGETHER_TOL = 1e-4
-"""Relative gap from which every problem goes on by itself: directions that suit all of them take so
-many products for a closer one that steps of its own take less."""
-
-TILE = 8192
-"""Rows that one product is of."""
+MANY = ManyTuning()
 
 ROW_BYTES = 40
 """Memory of a row and a problem: signs, bounds, scores, alpha and what is made of them."""
@@ -208,7 +224,7 @@ class ManyProgram(KeptRows):
 
     def _tiles(self, state: _Shard) -> Iterator[tuple[slice, Single]]:
         """The rows in parts that are as large as one product: their places, and the rows."""
-        for a, b in row_ranges(len(state.sign), TILE):
+        for a, b in row_ranges(len(state.sign), MANY.tile):
             X: Any = state.X
             kept = X is not None
             yield slice(a, b), X[a:b] if kept else self._read(state.start + a, state.start + b)
@@ -284,7 +300,7 @@ def solve_many(
         Each with the same kind of offset.
     fleet : Fleet
     tol : float
-        Relative gap that each is to have, as far as float32 sums tell; `TOGETHER_TOL` if closer.
+        Relative gap that each is to have, as far as float32 sums tell; `ManyTuning.tol` if closer.
     until : float or None
         Value of ``time.monotonic()`` after which all are left where they are.
     resident : float
@@ -299,7 +315,7 @@ class _Together:
     def __init__(
         self, design: Design, cases: Sequence[Case], fleet: Fleet, tol: float, resident: float
     ) -> None:
-        self.design, self.fleet, self.tol = design, fleet, max(tol, TOGETHER_TOL)
+        self.design, self.fleet, self.tol = design, fleet, max(tol, MANY.tol)
         self.frame = SumLayout.of(*cases[0])
         self.cases = tuple(cases)
         self.points: dict[int, Point] = {}
@@ -319,7 +335,7 @@ class _Together:
     def run(self, until: float | None) -> list[Point]:
         """Step until all are solved, or nothing more is gained."""
         place, t = self.place, np.zeros(len(self.place.runs))
-        for place.steps in range(STEPS + 1):
+        for place.steps in range(MANY.max_steps + 1):
             found = self._asked("take", t=t, h=place.h)
             k = len(place.runs)
             losses, lin, weight = found[: 3 * k].reshape(3, k)
@@ -328,8 +344,8 @@ class _Together:
             primal = half + losses
             dual = lin - 0.5 * np.einsum("ij,ij->i", sums, sums)
             gradient = place.w - sums
-            last = place.steps == STEPS or (until is not None and time.monotonic() > until)
-            done = (primal - dual <= ENOUGH * self.tol * np.abs(primal)) | last
+            last = place.steps == MANY.max_steps or (until is not None and time.monotonic() > until)
+            done = (primal - dual <= MANY.enough * self.tol * np.abs(primal)) | last
             for i in np.flatnonzero(done).tolist():
                 self._end(i, float(primal[i]), float(dual[i]), sums[i])
             left = ~done
@@ -338,7 +354,8 @@ class _Together:
             place.narrowed(left)
             gradient, weight, primal = gradient[left], weight[left], primal[left]
             near = weight * place.h / 12 <= self.tol * primal
-            along, decrement = self._direction(gradient, np.where(near, NEAR, INEXACT))
+            inexact = np.where(near, MANY.inexact_near, MANY.inexact)
+            along, decrement = self._direction(gradient, inexact)
             place.h = _next_h(place.h, weight, decrement, primal, self.tol)
             t = self._searched(along)
             place.w += t[:, None] * along
@@ -385,7 +402,7 @@ class _Together:
         near = solved(left)
         towards, size = near, np.einsum("ij,ij->i", left, near)
         enough = inexact**2 * size
-        for _ in range(REFINED):
+        for _ in range(MANY.max_products):
             going = size > enough
             if not going.any():
                 break
@@ -405,7 +422,7 @@ class _Together:
     def _preconditioner(self) -> Any:
         """What solves with 1 and the moment of rows with their mean curvature over the problems."""
         size, n = self.place.w.shape[1], self.design.data.n_rows
-        stride = max(1, n // (MOMENT_ROWS * size))
+        stride = max(1, n // (MANY.moment_rows * size))
         # A mean bend is at most half the mean reach over the least h.
         largest = self.frame.largest(self.design.column_bound)
         most = float(np.max(self.reach)) * stride / float(np.min(self.place.h))
@@ -413,7 +430,7 @@ class _Together:
         self._asked("moment", stride=stride, turn=self.place.steps, bound=bound)
         matrix = reproducible.read(self.totals, "moment", bound)
         top = float(np.max(np.diag(matrix), initial=0.0))
-        ridge, factor = RIDGE, None
+        ridge, factor = MANY.ridge, None
         while factor is None:
             damped = matrix.astype(np.float32)
             damped[np.diag_indices(size)] += np.float32(1.0 + ridge * top)
@@ -431,10 +448,11 @@ def _next_h(
     cost = weight * h / 12
     ready = decrement <= np.maximum(np.minimum(cost, primal), 1e-15 * primal)
     with np.errstate(divide="ignore", invalid="ignore"):
-        floor = np.where(cost > 0, h * np.sqrt(0.8 * LITTLE * tol * primal / cost), 0.0)
+        part = 0.8 * MANY.smoothing_part * tol * primal / cost
+        floor = np.where(cost > 0, h * np.sqrt(part), 0.0)
     converged = decrement <= 0.1 * cost
     lower = np.maximum(h / np.where(converged, 4.0, 2.0), floor)
-    return np.where(ready & (cost > LITTLE * tol * primal), lower, h)
+    return np.where(ready & (cost > MANY.smoothing_part * tol * primal), lower, h)
 
 
 @dataclass(frozen=True)

@@ -25,36 +25,52 @@ from bigscreen.solvers.protocol import Check, Run
 from bigscreen.solvers.snacks.draws import Draws
 from bigscreen.solvers.snacks.shard import DrawProgram
 
-BATCH, LEAST_BATCHES = 512, 32
-"""Rows of a batch, and batches of a pass, at least, where the data are few."""
-
-FIRST, LEAST_STEPS, MOST_STEPS = 8, 16, 64
-"""The first stage is a pass's so manieth part; its steps at least and at most."""
-
-SAMPLE = 4096
-"""Rows that second moments, and P between passes, are taken from."""
-
-FLAT = 0.1
-"""Of the mean second moment: below it a direction's steps grow no more."""
-
 TRIED = 4.0 ** np.arange(6)
 """Step sizes that are tried in the first stage, the least of them ``batch / 128``."""
 
 
-AROUND = 2.0
-"""How much farther from its start a stage may go than the one before it did."""
+@dataclass(frozen=True)
+class SnacksTuning:
+    """Tuned values of the steps on rows drawn at random.
 
-CHECKED = 8
-"""Steps are compared on a part of as many rows as they were walked on."""
+    Parameters
+    ----------
+    batch, min_batches : int
+        Rows of a batch; batches of a pass, at least, where the data are few.
+    first_part, min_first_steps, max_first_steps : int
+        The first stage is this part of a pass; its steps at least and at most.
+    sample : int
+        Rows that second moments, and P between passes, are taken from.
+    flat : float
+        Part of the mean second moment below which a direction's steps grow no more.
+    around : float
+        How much farther from its start a stage may go than the one before it did.
+    checked_part : int
+        Steps are compared on one part in so many of as many rows as they were walked on.
+    max_passes : int
+        Passes that are as many rows as a solve draws, about.
+    patience : int
+        Stages running that lower P by less than tol of it, after which there is no other.
+    wide, narrow : float
+        Smoothings beside the best of the stage before that D is looked for at, as multiples of it.
+    """
 
-MOST_PASSES = 256
-"""Passes that are as many rows as a solve draws, about."""
+    batch: int = 512
+    min_batches: int = 32
+    first_part: int = 8
+    min_first_steps: int = 16
+    max_first_steps: int = 64
+    sample: int = 4096
+    flat: float = 0.1
+    around: float = 2.0
+    checked_part: int = 8
+    max_passes: int = 256
+    patience: int = 2
+    wide: float = 4.0
+    narrow: float = 0.25
 
-PATIENCE = 2
-"""Stages running that lower P by less than tol of it, after which there is no other."""
 
-WIDE, NARROW = 4.0, 0.25
-"""Smoothings beside the best of the stage before that D is looked for at."""
+SNACKS = SnacksTuning()
 
 
 @dataclass(frozen=True)
@@ -91,7 +107,7 @@ class Snacks:
 
     tol: float = 1e-3
     seed: int = 0
-    passes: int = MOST_PASSES
+    passes: int = SNACKS.max_passes
     step: float | None = None
     radius: float | None = None
     batch: int | None = None
@@ -139,7 +155,7 @@ class Pegasos:
 
     tol: float = 1e-3
     seed: int = 0
-    passes: int = MOST_PASSES
+    passes: int = SNACKS.max_passes
     batch: int | None = None
 
     def solve(self, run: Run, check: Check) -> Point:
@@ -238,9 +254,9 @@ class _Steps:
         self.penalty = np.ones(self.rank + (self.constant != 0))
         self.penalty[self.rank :] = float(self.frame.constant != 0)
         self.rows = run.design.data.n_rows
-        factor, most = run.design.factor, max(1, self.rows // LEAST_BATCHES)
+        factor, most = run.design.factor, max(1, self.rows // SNACKS.min_batches)
         # As many rows as make the products with T cheap beside their columns.
-        batch = min(BATCH if factor is None else max(BATCH, self.width), most)
+        batch = min(SNACKS.batch if factor is None else max(SNACKS.batch, self.width), most)
         self.batch = int(options.batch or batch)
         self.draws = Draws(run.design.data, options.seed, self.batch)
         self.program = DrawProgram(
@@ -282,13 +298,13 @@ class _Steps:
     # -- rounds ------------------------------------------------------------------------------------
     def _measure_rows(self) -> None:
         """Second moments of the features and the unit of scores, from a sample; P at 0."""
-        message = {"kind": "sample", **self.draws.ahead(SAMPLE)}
+        message = {"kind": "sample", **self.draws.ahead(SNACKS.sample)}
         stack, totals = self.run_.fleet.round(message)
         mass, unit, nothing, out = stack.T
         weight = float(mass.sum()) or 1.0
         squares = reproducible.read(totals, "squares", self.program.square_bound) / weight
         moments = np.concatenate([squares, self.constant**2 * (self.penalty[self.rank :] >= 0)])
-        floor = FLAT * float(moments.mean()) or 1.0
+        floor = SNACKS.flat * float(moments.mean()) or 1.0
         self.metric = moments + floor
         """By which squares of a direction are weighed, so that a row's step has length 1."""
         self.metric *= float((moments / self.metric).sum()) or 1.0
@@ -354,9 +370,9 @@ class _Steps:
     def estimates(self, x: FloatArray, rows: int = 0) -> tuple[FloatArray, int]:
         """P at each of x (k, size), estimated from the rows that come next; their number.
 
-        About as many as are asked for, and no fewer than `SAMPLE`, as far as there are any.
+        About as many as are asked for, and no fewer than `SNACKS.sample`, as far as there are any.
         """
-        ahead = self.draws.ahead(max(rows, SAMPLE))
+        ahead = self.draws.ahead(max(rows, SNACKS.sample))
         message = {"kind": "estimate", **ahead, **self._machines(x)}
         found = self.run_.fleet.round(message)[0].sum(axis=0)
         losses = found[1:] * (self.rows / found[0])
@@ -381,7 +397,7 @@ class _Steps:
         slow = pace.before - point.primal <= self.options.tol * abs(point.primal)
         pace.slow = pace.slow + 1 if slow else 0
         pace.before = point.primal
-        over = pace.slow >= PATIENCE or pace.drawn >= self.options.passes * self.rows
+        over = pace.slow >= SNACKS.patience or pace.drawn >= self.options.passes * self.rows
         return point, {**stats, "full_passes": pace.passes, "stalled": "slow" if over else False}
 
     def _point(self, pace: Pace) -> Point:
@@ -389,7 +405,7 @@ class _Steps:
         design, frame = self.design, self.frame
         w, offset = self._parts(pace.x)
         coef = design.coef(w)
-        widths = pace.smoothing * np.array([NARROW, 1.0, WIDE])
+        widths = pace.smoothing * np.array([SNACKS.narrow, 1.0, SNACKS.wide])
         smoothings = (self.unit * widths).tolist()
         stack, totals = self.run_.fleet.round(
             {"kind": "measure", "coef": coef, "offset": offset, "smoothings": smoothings}
@@ -460,8 +476,8 @@ class _Steps:
 
     def first(self, asked: int | None = None) -> int:
         """Steps of the first stage."""
-        part = self.rows // (FIRST * self.batch)
-        return asked or min(max(part, LEAST_STEPS), MOST_STEPS)
+        part = self.rows // (SNACKS.first_part * self.batch)
+        return asked or min(max(part, SNACKS.min_first_steps), SNACKS.max_first_steps)
 
 
 def _saver(run: Run, saved: dict[str, Any]) -> Callable[[Any, dict[str, Any]], None]:
@@ -505,11 +521,11 @@ class _SnacksSteps(_Steps):
         with np.errstate(over="ignore", invalid="ignore"):
             ends, _, rows = self.walk(starts, pace.length, lambda t: rate, ball)
             if len(sizes) > 1:
-                found, _ = self.estimates(ends, rows // CHECKED)
+                found, _ = self.estimates(ends, rows // SNACKS.checked_part)
                 best = int(np.argmin(np.where(np.isfinite(found), found, np.inf)))
         radius = 0.5 * pace.radius
         if options.radius is None:
-            radius = AROUND * float(ball.farthest[best]) or pace.radius
+            radius = SNACKS.around * float(ball.farthest[best]) or pace.radius
         return replace(
             pace,
             x=ends[best],
