@@ -63,11 +63,19 @@ class Begun:
 class _Amended(Job):
     """A job whose problems begin where the old ones stand: at their alphas, or their w.
 
-    ``old`` is their model, ``begun`` says by the problems' folders what is known of them.
+    Parameters
+    ----------
+    old : Model
+        Of the old problems.
+    begun : dict
+        What is known of each, by its folder's name.
+    given
+        As for `Job`.
     """
 
-    old: Model
-    begun: dict[str, Begun]
+    def __init__(self, old: Model, begun: dict[str, Begun], *given: Any) -> None:
+        super().__init__(*given)
+        self.old, self.begun = old, begun
 
     def _start(self, design: Design, binary: Binary) -> Start:
         alpha = self.begun[binary.folder].alpha
@@ -217,8 +225,7 @@ def refitted(
     outlined = plan_on(fleet, data, options)
     if model.provenance.get("features") == "stored":  # what steps start from is of those
         outlined = over_stored(data, options, fleet, outlined) or outlined
-    with blas_threads(1), kind(data, options, fleet, report, outlined) as job:
-        job.old, job.begun = model, begun
+    with blas_threads(1), kind(model, begun, data, options, fleet, report, outlined) as job:
         job.begin()
         for some in job.turns():
             job.solve(some)

@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -223,9 +223,7 @@ class Job:
             size = -(-len(turn) // rounds)  # the same for all, but for the last
             for place in range(0, len(turn), size):
                 began, some = time.monotonic(), turn[place : place + size]
-                if end is not None:
-                    share = len(some) / (len(turn) - place)
-                    self.until = began + max(0.0, end - began) * share
+                self._share_time(end, len(some) / (len(turn) - place))
                 yield some
                 stored = self._should_store(some)
                 if stored is not None:
@@ -240,6 +238,20 @@ class Job:
             longest = max(spent[one.folder] for one in short)
             left = end - time.monotonic()
             turn = short[: max(0, int(left / (2.0 * longest + 1e-9)))]
+
+    def _share_time(self, end: float | None, share: float) -> None:
+        """Have the problems that come next end within a share of the time until ``end``."""
+        if end is not None:
+            now = time.monotonic()
+            self.until = now + max(0.0, end - now) * share
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the time that a block takes as that of one phase, whatever it solves."""
+        began, spent = time.monotonic(), dict(self.seconds)
+        yield
+        taken = time.monotonic() - began
+        self.seconds = {**spent, phase: spent.get(phase, 0.0) + taken}
 
     def solve(self, some: Sequence[Binary]) -> None:
         """Solve problems to the gap that is asked for; a run that resumes this one keeps them."""
@@ -280,6 +292,13 @@ class Job:
             )
         self.seconds["certify"] += lockstep.seconds
         self.seconds["solve"] += time.monotonic() - began - lockstep.seconds
+
+    def solved_fold(self, some: Sequence[Binary], share: float) -> Model:
+        """The machine of a fold's problems, solved within a share of the time that is left."""
+        self._share_time(self.deadline, share)
+        for place in range(0, len(some), self.plan.together):
+            self.solve(some[place : place + self.plan.together])
+        return self.machine([self.results.pop(binary.folder) for binary in some])
 
     def _fitting(self, binary: Binary) -> Attempt:
         """How to solve one problem, on the rows that its fold does not hold out."""

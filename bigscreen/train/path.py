@@ -332,15 +332,14 @@ class PathJob:
             memory=max(1, allowed_memory(self.fit.memory) - held),
             work=work,
             resume=resume,
-            time_budget=None,
+            time_budget=None if self._end is None else max(1e-3, self._end - time.monotonic()),
             # That of fits is not looked at. (Only a Newton's passes serve several.)
             solver="auto" if self.fit.kernel == "linear" else "newton",
             cache=None,
         )
         fit, plan = plan_of_fits(self.data, fit, self.fleet, len(folds) * len(values))
-        given = folds, self.binaries, values, self._end
+        given = folds, self.binaries, values, self.report, self._strict
         with FoldsJob(self.data, fit, self.fleet, plan, *given) as job:
-            job.report, job.strict = self.report, self._strict
             job.run()
             scores = job.scores(self.scoring)
             points = [self._streamed_points(job, f, scores[f]) for f in range(len(folds))]

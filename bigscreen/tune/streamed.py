@@ -45,7 +45,8 @@ def streamed(
     if options.work is not None:
         shutil.rmtree(options.work, ignore_errors=True)  # of a run that was killed
     try:
-        with FoldsJob(data, options, fleet, found, folds, binaries, values, deadline) as job:
+        given = folds, binaries, values, None, deadline
+        with FoldsJob(data, options, fleet, found, *given) as job:
             job.run()
             return _solved(job), job.late
     finally:
