@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.folds import assign
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.calibration import Calibration
@@ -20,9 +21,8 @@ from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
-from bigscreen.path.folds import assign
+from bigscreen.problems.recipes import of_rows
 from bigscreen.train.job import Job
-from bigscreen.train.path_options import of_rows
 from bigscreen.train.problems import Binary, class_weights
 
 FOLDS = 5

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.exact import certified_alpha
-from bigscreen.divide.partition import Partition
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import Fitted
@@ -29,6 +28,7 @@ from bigscreen.solvers.protocol import Solver, Successor
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Attempt, Job, Result, Start
 from bigscreen.train.pairs import ByLabel, Slices, squared
+from bigscreen.train.partition import Partition
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import gathered, machine, support_rows
 from bigscreen.train.rescue import MOST_ROWS, ExactRescue, raw_features

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.divide.divide import Divided, Division, divide
 from bigscreen.errors import InputError
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design, scores
@@ -27,6 +26,7 @@ from bigscreen.solvers.newton.sampled import large
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.train.divide import Divided, Division, divide
 from bigscreen.train.job import Job, Start
 from bigscreen.train.problems import Binary
 

@@ -25,13 +25,13 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.path.explicit import ColumnsStage
 from bigscreen.path.gram import GramStage
 from bigscreen.path.kernel import KernelStage
+from bigscreen.path.prepare import exact_stage
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import read_off, settled
+from bigscreen.problems.recipes import of_rows
 from bigscreen.train.kernel import chosen_kernel
-from bigscreen.train.path_options import of_rows
-from bigscreen.train.path_stage import exact_stage
 from bigscreen.train.problems import Binary
 from bigscreen.tune.options import SearchTuning
 

@@ -13,7 +13,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.options.train import FREE, KERNELS, TrainOptions
-from bigscreen.path.folds import checked_grid
+from bigscreen.path.options import checked_grid
 from bigscreen.train.kernel import gamma_scale
 from bigscreen.train.records import unlike
 

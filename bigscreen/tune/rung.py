@@ -19,11 +19,11 @@ from bigscreen.fit.monitor import Report
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.path.folds import SCORINGS, judged
+from bigscreen.path.folds import Fold
+from bigscreen.path.prepare import LEAST_FLOAT32, room_for
+from bigscreen.path.scoring import SCORINGS, judged
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import settled
-from bigscreen.train.path_options import Fold
-from bigscreen.train.path_stage import LEAST_FLOAT32, room_for
 from bigscreen.train.problems import Binary, published
 from bigscreen.tune.group import Ground, Group, Part, rough, solve_path
 from bigscreen.tune.kept import KeptParts, Pair, Solved, Unit, worst_of

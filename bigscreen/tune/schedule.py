@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.train.path_options import Fold
+from bigscreen.path.folds import Fold
 from bigscreen.tune.options import SearchTuning
 
 

@@ -10,10 +10,10 @@ import numpy as np
 
 from bigscreen.data.rows import Rows
 from bigscreen.options.train import TrainOptions
-from bigscreen.path.folds import SCORINGS
+from bigscreen.path.folds import Fold
+from bigscreen.path.folds_job import FoldsJob
+from bigscreen.path.scoring import SCORINGS
 from bigscreen.plan.plan import plan_of_fits
-from bigscreen.train.folds import FoldsJob
-from bigscreen.train.path_options import Fold
 from bigscreen.train.problems import Binary
 from bigscreen.tune.kept import Solved, worst_of
 

@@ -16,9 +16,9 @@ import bigscreen
 from bigscreen import InputError, LinearSVC, LinearSVR, MemoryDataset, Model, NystroemSVC
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
+from bigscreen.path.options import PathOptions
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
 from bigscreen.problems.recipes import CSvc, Lad, SquaredSvc, SquaredSvr, Svr, refuse_uncommon
-from bigscreen.train.path_options import PathOptions
 from bigscreen.train.run import train
 from bigscreen.train.solve import solve
 

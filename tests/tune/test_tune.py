@@ -11,17 +11,17 @@ from scipy import sparse
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.svm import SVC
 
+from bigscreen.data.folds import assign
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.estimators.large_scale import NystroemSVC
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
-from bigscreen.path.folds import assign
+from bigscreen.path.folds import Fold
+from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.kernel import KernelStage
+from bigscreen.path.prepare import PATH_ROW_BYTES
 from bigscreen.plan.plan import plan
-from bigscreen.train.folds import FoldsJob
-from bigscreen.train.path_options import Fold
-from bigscreen.train.path_stage import PATH_ROW_BYTES
 from bigscreen.train.problems import problems
 from bigscreen.tune.options import TuneOptions
 from bigscreen.tune.schedule import rungs
@@ -134,11 +134,11 @@ def test_an_exact_search_without_room_for_the_matrix_comes_to_the_same(monkeypat
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr("bigscreen.train.path_stage.KernelStage", Columns)
+    monkeypatch.setattr("bigscreen.path.prepare.KernelStage", Columns)
     how = {"gammas": [0.5], "tol": 1e-5, "values": [0.1, 1.0, 10.0]}
     whole = searched(X, y, **how)
     assert not made
-    monkeypatch.setattr("bigscreen.train.path_stage.bytes_needed", lambda n, dtype: np.inf)
+    monkeypatch.setattr("bigscreen.path.prepare.bytes_needed", lambda n, dtype: np.inf)
     columns = searched(X, y, threads=2, **how)
     assert len(made) == 1  # for all folds
     assert columns.provenance["search"]["best"] == whole.provenance["search"]["best"]
@@ -175,7 +175,7 @@ def test_where_float32_entries_are_too_rough_a_search_takes_others():
 def small_room(monkeypatch, rows, bytes_left):
     """Leave a search of so many rows, of one thread, no more memory than that for features."""
     taken = 2**30 - rows * PATH_ROW_BYTES - bytes_left
-    monkeypatch.setattr("bigscreen.train.path_stage.process_bytes", lambda *all, **how: taken)
+    monkeypatch.setattr("bigscreen.path.prepare.process_bytes", lambda *all, **how: taken)
     return {"memory": 2**30}
 
 

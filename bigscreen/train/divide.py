@@ -23,8 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigscreen.divide.partition import SAMPLE_MOST, Partition, partition
-from bigscreen.divide.subset import load, pick
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, weighted_columns
 from bigscreen.fit.monitor import Report
@@ -37,6 +35,8 @@ from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Run, Save, Solver, Verdict
+from bigscreen.train.partition import SAMPLE_MOST, Partition, partition
+from bigscreen.train.subset import load, pick
 
 FACTOR = 4
 """Parts of one level for each of the next."""

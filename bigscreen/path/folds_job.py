@@ -22,11 +22,12 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.moved import Moved
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
-from bigscreen.path.folds import judged
+from bigscreen.path.folds import Fold
+from bigscreen.path.scoring import judged
 from bigscreen.plan.memory import Plan
+from bigscreen.problems.recipes import of_rows
 from bigscreen.train.job import Attempt, Result
 from bigscreen.train.many import ManyJob, Outcomes
-from bigscreen.train.path_options import Fold, of_rows
 from bigscreen.train.problems import Binary
 
 JUDGED_SHARE = 0.1

@@ -27,17 +27,19 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.model.file import packed
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.path.folds import SCORINGS, best_of, checked_grid, judged
+from bigscreen.path.folds import Fold, make_folds
+from bigscreen.path.folds_job import FoldsJob
+from bigscreen.path.options import PathOptions, checked_grid, refuse_rules
+from bigscreen.path.prepare import PathSizes, beyond_memory, make_stage
 from bigscreen.path.resume import PathFolder, state, take
+from bigscreen.path.scoring import SCORINGS, best_of, judged
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.plan.plan import plan_of_fits
 from bigscreen.problems.point import EACH, settled, worst
+from bigscreen.problems.recipes import of_rows
 from bigscreen.screening.sequential import make_path_rule
-from bigscreen.train.folds import FoldsJob
 from bigscreen.train.job import Result, rely_on
-from bigscreen.train.path_options import Fold, PathOptions, make_folds, of_rows, refuse_rules
-from bigscreen.train.path_stage import PathSizes, beyond_memory, make_stage
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.records import decided, gathered, provenance, support_rows, warn_missed
 
@@ -77,7 +79,7 @@ def train_path(
         Value of ``time.monotonic()`` at which the time budget ends, what comes before the first
         point included. Default: the budget from now on, for the points.
     sizes : PathSizes or None
-        From which it is solved in another way. Default: ``path_stage.SIZES``.
+        From which it is solved in another way. Default: ``prepare.SIZES``.
 
     Returns
     -------
