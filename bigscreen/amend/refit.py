@@ -12,11 +12,11 @@ from bigscreen.amend.bound import Bound
 from bigscreen.amend.edits import Changes
 from bigscreen.certify.beside import Beside, Known
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import Moved
 from bigscreen.features.design import Design
 from bigscreen.features.nystrom import Factor
 from bigscreen.fit.loop import fit
 from bigscreen.fleet.blas import blas_threads
-from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray

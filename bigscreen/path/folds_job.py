@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import Moved
 from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
 from bigscreen.fit.loop import Fitted
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.moved import Moved
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold

@@ -36,7 +36,6 @@ from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.job import Result, Start
-from bigscreen.train.pairs import Slices
 from bigscreen.train.problems import Binary, published
 
 ALIKE = 1e-6
@@ -69,8 +68,8 @@ class _AdoptedJob(ExactJob):
             began, attempt = time.monotonic(), self._attempt(binary)
             design, problem = attempt.design, binary.problem
             dual, own = design.dual(problem), self.coef[self.problems.index(binary)]
-            if isinstance(design.data, Slices):
-                own = own[design.data.ids]
+            if attempt.rows is not None:
+                own = own[attempt.rows]
             alpha = dual.sign * own / published(problem, (), self.data)
             _check_box(alpha, dual)
             point = Point(np.empty(0), np.empty(0), 0.0, np.nan, np.nan, True, alpha=alpha)

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.dataset import MANIFEST
-from bigscreen.data.recast import Recast
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import held_out
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.files.remote import RemotePath
@@ -30,7 +30,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.kernels.given import Custom, Precomputed
-from bigscreen.kernels.moved import Moved, moved
+from bigscreen.kernels.moved import moved
 from bigscreen.model.ledger import Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
@@ -40,7 +40,6 @@ from bigscreen.problems.point import met, settled
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver, Successor
 from bigscreen.train.kernel import chosen_kernel
-from bigscreen.train.pairs import Slices
 from bigscreen.train.problems import Binary, check_rows, problems
 from bigscreen.train.records import decided, hindrance, provenance, records, warn_missed
 
@@ -90,6 +89,8 @@ class Attempt(NamedTuple):
     """The kernel design behind stored features."""
     then: tuple[Successor, ...] = ()
     """What goes on where the solver is left before the gap."""
+    rows: NDArray[np.int64] | None = None
+    """The numbers of the design's rows among all, int64 (k,); None: it has all."""
 
 
 class Shortfall(NamedTuple):
@@ -307,9 +308,13 @@ class Job:
             return attempt
         assert self.fold is not None
         held, source = self.fold == binary.fold, attempt.source
-        design = held_out(attempt.design, held)
-        if source is not None:
-            source = design if source is attempt.design else held_out(source, held)
+        if attempt.rows is not None:
+            held = held[attempt.rows]
+        design = replace(attempt.design, data=held_out(attempt.design.data, held))
+        if source is attempt.design:
+            source = design
+        elif source is not None:
+            source = replace(source, data=held_out(source.data, held))
         return attempt._replace(design=design, source=source, start=Start())
 
     def _run(self, binary: Binary, attempt: Attempt) -> Run:
@@ -435,26 +440,22 @@ class Job:
         # An early model's gate is asked about rows where they are.
         if options.early or isinstance(kernel, (Custom, Precomputed)):
             return Design(self.data, kernel)
-        data = moved(self.data, kernel, balanced and options.offset == "true")
-        if isinstance(data, Moved) and kernel is not None:
-            kernel = data.move.kernel(kernel)
-        return Design(data, kernel)
+        return Design(*moved(self.data, kernel, balanced and options.offset == "true"))
 
     # -- what is proved of rows -----------------------------------------------------------------
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Ledger | None:
         """The ledger of one problem's rows, by their numbers in the source."""
-        own, found = attempt.design.data, fitted.ledger
+        data, found = self.data, fitted.ledger
         if found is None:
             return None
-        # Stored features have rows of their own, in the order of the data's.
-        data = own if isinstance(own, Slices) else self.data
         found, numbers = found.folded(data.sides), data.row_ids(0, data.n_sources)
-        # Rows of other labels have no part in the problem. (Slices have none of them.)
-        if binary.codes is not None and not isinstance(own, Slices):
+        if attempt.rows is not None:
+            numbers = numbers[attempt.rows]
+        elif binary.codes is not None:  # rows of other labels have no part in the problem
             keep = np.isin(data.y(0, data.n_rows), binary.codes)
             found, numbers = found.among(keep), numbers[keep]
         found = found.numbered(numbers)
-        if len(self.problems) * own.n_rows > MAX_LATER_ROWS:
+        if len(self.problems) * attempt.design.data.n_rows > MAX_LATER_ROWS:
             _ = found.margins  # computed now, which frees what they are computed from
         return found
 
@@ -575,17 +576,6 @@ class Job:
             features=self.plan.features,
             seconds=self.seconds,
         )
-
-
-def held_out(design: Design, held: NDArray[np.bool_]) -> Design:
-    """The design whose rows of a fold, a bool (n,), have no weight."""
-    data = design.data
-    if isinstance(data, Slices):
-        return replace(design, data=data.without(held[data.ids]))
-    weights = np.where(held, 0.0, data.weights(0, data.n_rows))
-    if isinstance(data, Moved):
-        return replace(design, data=Moved(Recast(data.base, None, weights), data.move))
-    return replace(design, data=Recast(data, None, weights))
 
 
 def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.recast import Recast
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import Recast
 from bigscreen.features.design import Design
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.memory import allowed_memory

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.data.recast import Recast
+from bigscreen.data.views import Recast
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
