@@ -19,8 +19,9 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.views import held_out
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
+from bigscreen.files.kept import Kept
 from bigscreen.files.remote import RemotePath
-from bigscreen.files.sealed import Arrays, digest, read_sealed, write_sealed
+from bigscreen.files.sealed import digest
 from bigscreen.files.work import owned
 from bigscreen.fit.loop import Fitted, GracefulInterrupt, fit
 from bigscreen.fit.monitor import Limits, Report
@@ -162,9 +163,7 @@ class Job:
         self.problems = self._problems()
         if self.plan.refusal:
             raise InputError(self.plan.refusal)
-        if options.work is not None:
-            self._claim(options.work)
-        rely_on(self.fleet, data, options.work)
+        self._claim()
         given = callable(options.kernel) or options.kernel == "precomputed"
         if given and (data.path is not None or hasattr(self.fleet, "address")):
             raise InputError(
@@ -460,18 +459,19 @@ class Job:
         return found
 
     # -- the work folder ---------------------------------------------------------------------------
-    def _claim(self, work: Path) -> None:
+    def _claim(self) -> None:
         """Make the work folder this problem's, and this process's; refuse to resume another's."""
-        fields = self.options.folder_record
-        for free in FREE:
-            fields.pop(free)
-        fields["data"] = self.data.fingerprint
-        self._of = digest(fields)
-        self._held.enter_context(owned(work, fields, self.options.resume, "fit", "label-*"))
+
+        def fields() -> dict[str, Any]:
+            known = self.options.folder_record
+            return {name: value for name, value in known.items() if name not in FREE}
+
+        of = self.fleet, self.data, self.options, fields
+        self._of = self._held.enter_context(claimed(*of, "fit", "label-*"))
 
     def _finished(self, binary: Binary) -> Result | None:
         """The result of a problem that a run which is resumed has solved."""
-        found = self.kept(binary, DONE)
+        found = self.kept(binary).kept(DONE)
         if found is None:
             return None
         result: Result = {**found[0], **found[1]}
@@ -491,21 +491,11 @@ class Job:
         record = {name: part for name, part in result.items() if name not in (*arrays, "ledger")}
         if result.get("ledger") is not None:
             arrays |= to_arrays([result["ledger"]])
-        self.keep(binary, DONE, record, arrays)
+        self.kept(binary).keep(DONE, record, arrays)
 
-    def keep(self, binary: Binary, name: str, record: Any, arrays: Arrays) -> None:
-        """Write a file for a run that resumes this one, into the folder of a problem."""
-        folder = self.folder(binary)
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_sealed(folder / name, f"{self._of}/{binary.folder}/{name}", record, arrays)
-
-    def kept(self, binary: Binary, name: str) -> tuple[Any, Arrays] | None:
-        """What the run that is resumed has kept so; None without, and where it is damaged."""
-        folder = self.folder(binary)
-        if folder is None or not self.options.resume:
-            return None
-        return read_sealed(folder / name, f"{self._of}/{binary.folder}/{name}")
+    def kept(self, binary: Binary) -> Kept:
+        """What the run keeps of a problem."""
+        return Kept(self.folder(binary), f"{self._of}/{binary.folder}", self.options.resume)
 
     def folder(self, binary: Binary) -> Path | None:
         """Where one problem's part of the run is kept."""
@@ -576,6 +566,41 @@ class Job:
             features=self.plan.features,
             seconds=self.seconds,
         )
+
+
+@contextmanager
+def claimed(
+    fleet: Fleet,
+    data: Rows,
+    options: TrainOptions,
+    fields: Callable[[], dict[str, Any]],
+    noun: str,
+    stale: str,
+) -> Iterator[str]:
+    """Hold the work folder of a run, if it has one, and have those workers alone that see it.
+
+    Parameters
+    ----------
+    options : TrainOptions
+        With the folder, and whether to resume what is there.
+    fields : callable
+        Returns all that the result depends on, but for the rows; called if there is a folder.
+    noun, stale
+        As `files.work.owned` takes them.
+
+    Yields
+    ------
+    str
+        What the files of the folder are of.
+    """
+    with ExitStack() as stack:
+        of = ""
+        if options.work is not None:
+            known = {**fields(), "data": data.fingerprint}
+            of = digest(known)
+            stack.enter_context(owned(options.work, known, options.resume, noun, stale))
+        rely_on(fleet, data, options.work)
+        yield of
 
 
 def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:

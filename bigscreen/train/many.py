@@ -101,7 +101,7 @@ class ManyJob(FeaturesJob):
 
     def _solve_at_once(self, turn: list[Binary], cases: dict[str, Case]) -> None:
         """Find the points of some problems together; a run that resumes this one takes them all."""
-        kept = [self.kept(one, POINT) for one in turn]
+        kept = [self.kept(one).kept(POINT) for one in turn]
         points = [Point.from_dict(found[0]) for found in kept if found is not None]
         if len(points) < len(turn):
             own = [cases[one.folder] for one in turn]
@@ -110,7 +110,7 @@ class ManyJob(FeaturesJob):
             # What the time has cut short is no point that a run with more of it would come to.
             if self.deadline is None or time.monotonic() < self.deadline:
                 for one, point in zip(turn, points, strict=True):
-                    self.keep(one, POINT, point.to_dict(), {})
+                    self.kept(one).keep(POINT, point.to_dict(), {})
         self.points |= {one.folder: point for one, point in zip(turn, points, strict=True)}
 
     def _resident(self, problems: int) -> float:

@@ -52,7 +52,7 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     kind = job.options.start
     if kind in ("auto", "cold"):
         return Start()
-    found = job.kept(binary, START)
+    found = job.kept(binary).kept(START)
     if found is not None:
         return Start(found[1]["alpha"], found[0])
     began = time.monotonic()
@@ -64,7 +64,7 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
             alpha, record = _nystrom(job, binary.problem)
     seconds = time.monotonic() - began
     record = {"label": binary.name, "start": kind, "seconds": seconds, **record}
-    job.keep(binary, START, record, {"alpha": alpha})
+    job.kept(binary).keep(START, record, {"alpha": alpha})
     return Start(alpha, record)
 
 
@@ -79,12 +79,12 @@ def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
 
     It scores rows as the larger one with zeros for the others does, so no row is looked at.
     """
-    known = job.kept(binary, START)
+    known = job.kept(binary).kept(START)
     if known is not None:
         return Start(near=Near(known[1]["x"], known[0]["dual"]))
     with job.timed("start"):
         near = _near_fewer(job, design, binary.problem)
-    job.keep(binary, START, {"dual": near.dual}, {"x": near.x})
+    job.kept(binary).keep(START, {"dual": near.dual}, {"x": near.x})
     return Start(near=near)
 
 

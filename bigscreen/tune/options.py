@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
+from bigscreen.files.sealed import Arrays
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.options.train import FREE, KERNELS, TrainOptions
 from bigscreen.path.options import checked_grid
@@ -71,6 +72,22 @@ class SearchTuning:
     probed_rows: int = 64
     max_probe_error: float = 0.01
     start_band: float = 0.05
+
+
+Pair = tuple[int | None, float]
+"""Landmarks and gamma."""
+
+Unit = tuple[Pair, int]
+"""A fold of these."""
+
+Solved = tuple[list[dict[str, Any]], Arrays]
+"""Records of a fold's points, and their machines."""
+
+
+def worst_of(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The largest relative gap of points' records, None where one has none."""
+    gaps = [one["relative_gap"] for one in records]
+    return {"relative_gap": None if None in gaps else max(gaps)}
 
 
 class Candidate(NamedTuple):

@@ -22,8 +22,7 @@ from bigscreen.path.options import PathOptions
 from bigscreen.path.scoring import SCORINGS, best_of
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
-from bigscreen.tune.kept import Pair
-from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, TuneOptions
+from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, Pair, TuneOptions
 from bigscreen.tune.rung import OutOfTime, RungSolver
 from bigscreen.tune.schedule import Rung, rungs
 

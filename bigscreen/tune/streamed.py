@@ -15,7 +15,7 @@ from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.scoring import SCORINGS
 from bigscreen.plan.plan import plan_of_fits
 from bigscreen.train.problems import Binary
-from bigscreen.tune.kept import Solved, worst_of
+from bigscreen.tune.options import Solved, worst_of
 
 
 def streamed(
