@@ -21,7 +21,7 @@ from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
-from bigscreen.plan.plan import over_stored, plan_on
+from bigscreen.plan.plan import plan_on
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.near import Nearby, Standing, first_rows, rows_within
 from bigscreen.solvers.protocol import Near
@@ -222,9 +222,9 @@ def refitted(
         Where each problem begins, by its folder's name.
     """
     kind = _AmendedExact if options.exact else _AmendedFeatures
-    outlined = plan_on(fleet, data, options)
-    if model.provenance.get("features") == "stored":  # what steps start from is of those
-        outlined = over_stored(data, options, fleet, outlined) or outlined
+    # What steps start from is of the old machine's features.
+    stored = model.provenance.get("features") == "stored"
+    outlined = plan_on(fleet, data, options, prefers_stored=stored)
     with blas_threads(1), kind(model, begun, data, options, fleet, report, outlined) as job:
         job.begin()
         for some in job.turns():

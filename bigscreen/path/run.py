@@ -35,7 +35,7 @@ from bigscreen.path.resume import points, put, state
 from bigscreen.path.scoring import SCORINGS, best_of, judged
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
-from bigscreen.plan.plan import plan_of_fits
+from bigscreen.plan.plan import plan_on
 from bigscreen.problems.point import EACH, settled, worst
 from bigscreen.problems.recipes import of_rows
 from bigscreen.screening.sequential import make_path_rule
@@ -316,7 +316,8 @@ class PathJob:
             solver="auto" if self.fit.kernel == "linear" else "newton",
             cache=None,
         )
-        fit, plan = plan_of_fits(self.data, fit, self.fleet, len(folds) * len(values))
+        fits = len(folds) * len(values)
+        plan = plan_on(self.fleet, self.data, fit, fits, has_folder=work is not None)
         given = folds, self.binaries, values, self.report, self._strict
         with FoldsJob(self.data, fit, self.fleet, plan, *given) as job:
             job.run()

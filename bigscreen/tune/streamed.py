@@ -13,7 +13,7 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.path.folds import Fold
 from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.scoring import SCORINGS
-from bigscreen.plan.plan import plan_of_fits
+from bigscreen.plan.plan import plan_on
 from bigscreen.train.problems import Binary
 from bigscreen.tune.options import Solved, worst_of
 
@@ -41,7 +41,8 @@ def streamed(
     TimeOver
         If the time ends before there are features.
     """
-    options, found = plan_of_fits(data, options, fleet, len(folds) * len(values))
+    fits, has_folder = len(folds) * len(values), options.work is not None
+    found = plan_on(fleet, data, options, fits, has_folder=has_folder)
     if options.work is not None:
         shutil.rmtree(options.work, ignore_errors=True)  # of a run that was killed
     try:

@@ -101,12 +101,11 @@ def test_scores_of_a_value_at_a_time_are_the_same(monkeypatch):
 def on_disk(monkeypatch):
     """Features of few rows on disk, too, and few problems over a product."""
 
-    def outlined(*given):
-        options, plan = real(*given)
-        return options, replace(plan, features_in_memory=False, resident=0.0)
+    def outlined(*given, **how):
+        return replace(real(*given, **how), features_in_memory=False, resident=0.0)
 
-    real = path_run.plan_of_fits
-    monkeypatch.setattr(path_run, "plan_of_fits", outlined)
+    real = path_run.plan_on
+    monkeypatch.setattr(path_run, "plan_on", outlined)
     monkeypatch.setattr("bigscreen.train.many.MOST", 7)
 
 

@@ -229,11 +229,8 @@ def test_features_on_disk_are_judged_row_by_row(monkeypatch, tmp_path):
     folds = [Fold(own, np.flatnonzero(own == 0)) for own in weights]
     on_disk = plan(data, options)
     monkeypatch.setattr(
-        "bigscreen.tune.streamed.plan_of_fits",
-        lambda data, options, *given: (
-            options,
-            replace(on_disk, features_in_memory=False, resident=False),
-        ),
+        "bigscreen.tune.streamed.plan_on",
+        lambda *given, **how: replace(on_disk, features_in_memory=False, resident=False),
     )
     chunks = []
 
