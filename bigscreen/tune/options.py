@@ -44,6 +44,8 @@ class SearchTuning:
         Relative gap of points on a part of the rows, unless the fit's is larger.
     min_rows : int
         Rows of the first rung, at least.
+    min_held_rows : int
+        Rows that all folds together hold out on every rung, at least, if they have as many.
     min_finalists : int
         Candidates that reach all rows, at least.
     min_label_rows : int
@@ -65,6 +67,7 @@ class SearchTuning:
     search_fraction: float = 0.75
     rough_gap: float = 3e-2
     min_rows: int = 400
+    min_held_rows: int = 400
     min_finalists: int = 4
     min_label_rows: int = 5
     max_factor_fraction: float = 0.1

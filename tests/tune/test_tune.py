@@ -272,6 +272,14 @@ def test_rungs_are_nested_and_have_every_label():
         assert np.sum(y[fold.held[there]]) == min(5, np.sum(y[fold.held]))
 
 
+def test_a_split_that_holds_out_few_rows_is_judged_by_all_of_them():
+    y = np.arange(5000) % 2
+    held = np.arange(100)
+    fold = Fold(np.where(np.isin(np.arange(5000), held), 0.0, 1.0), held)
+    plan = rungs(100, 3, y, np.ones(5000), [fold], 0)
+    assert np.isin(held, plan[0].rows).all() and len(plan[0].rows) < 800
+
+
 def test_any_number_of_threads_and_sparse_rows_give_the_same():
     X, y = rows(1500)
     how = {"landmarks": [20], "intercept": "penalized", "tol": 1e-3, "values": SIX}
