@@ -1,6 +1,7 @@
 """Other views of a data set's rows: with outcomes of their own, some of them, or moved.
 
-Features are not copied: a view reads them where they are, each time it is asked for them.
+Features are not copied: a view reads them where they are, each time it is asked for them. `Held`
+rows alone have features of their own.
 """
 
 from __future__ import annotations
