@@ -31,10 +31,9 @@ The packages, from the ground up; each imports only itself and those before it:
     certify     the closing pass: the certificate, over all rows
     solvers     smoothed Newton, coordinate descent; blocks and pairs of rows for exact kernels
     fit         the one loop: solver, rule, budgets, checkpoints, closing pass
-    divide      parts of the rows, solved by themselves: a start for the whole
-    path        a grid of C or nu: every point from the one before, rules before each, folds
     plan        what a fit will need: solver, where features live, bytes of each process
-    train       the main job: from a data set to a certified model or path
+    train       the main job: from a data set to a certified model
+    path        a grid of C or nu: every point from the one before, rules before each, folds
     amend       edits of a fitted machine's rows, what they change at most, and the fit after them
     tune        the search for landmarks, gamma and C: rungs of successive halving, the last fit
     cli         the command line

@@ -36,9 +36,9 @@ from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.options.train import TrainOptions
-from bigscreen.train.path import train_path
-from bigscreen.train.path_options import PathOptions
-from bigscreen.train.path_stage import PathSizes
+from bigscreen.path.options import PathOptions
+from bigscreen.path.prepare import PathSizes
+from bigscreen.path.run import train_path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 import edit_cases

@@ -43,8 +43,8 @@ from bigscreen.kernels.standard import make_kernel
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.options.train import TrainOptions
-from bigscreen.train.path import train_path
-from bigscreen.train.path_options import PathOptions
+from bigscreen.path.options import PathOptions
+from bigscreen.path.run import train_path
 from bigscreen.train.run import train
 
 OUTCOMES = ("found", "harmless", "SILENT", "TRACEBACK")

@@ -14,7 +14,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 PACKAGES = (
     *("errors", "files", "numerics", "fleet", "data", "kernels", "problems", "model", "evaluate"),
     *("features", "screening", "options", "report", "export", "intake", "certify", "solvers"),
-    *("fit", "divide", "path", "plan", "train", "amend", "tune", "cli", "estimators"),
+    *("fit", "plan", "train", "path", "amend", "tune", "cli", "estimators"),
 )
 
 # Solvers are handed regions, which are data; they never see a rule.

@@ -12,16 +12,16 @@ from bigscreen.amend.bound import Bound
 from bigscreen.amend.edits import Changes
 from bigscreen.certify.beside import Beside, Known
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import Moved
 from bigscreen.features.design import Design
 from bigscreen.features.nystrom import Factor
 from bigscreen.fit.loop import fit
 from bigscreen.fleet.blas import blas_threads
-from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
-from bigscreen.plan.plan import over_stored, plan_on
+from bigscreen.plan.plan import plan_on
 from bigscreen.problems.recipes import CSvc
 from bigscreen.solvers.newton.near import Nearby, Standing, first_rows, rows_within
 from bigscreen.solvers.protocol import Near
@@ -63,11 +63,19 @@ class Begun:
 class _Amended(Job):
     """A job whose problems begin where the old ones stand: at their alphas, or their w.
 
-    ``old`` is their model, ``begun`` says by the problems' folders what is known of them.
+    Parameters
+    ----------
+    old : Model
+        Of the old problems.
+    begun : dict
+        What is known of each, by its folder's name.
+    given
+        As for `Job`.
     """
 
-    old: Model
-    begun: dict[str, Begun]
+    def __init__(self, old: Model, begun: dict[str, Begun], *given: Any) -> None:
+        super().__init__(*given)
+        self.old, self.begun = old, begun
 
     def _start(self, design: Design, binary: Binary) -> Start:
         alpha = self.begun[binary.folder].alpha
@@ -214,11 +222,10 @@ def refitted(
         Where each problem begins, by its folder's name.
     """
     kind = _AmendedExact if options.exact else _AmendedFeatures
-    outlined = plan_on(fleet, data, options)
-    if model.provenance.get("features") == "stored":  # what steps start from is of those
-        outlined = over_stored(data, options, fleet, outlined) or outlined
-    with blas_threads(1), kind(data, options, fleet, report, outlined) as job:
-        job.old, job.begun = model, begun
+    # What steps start from is of the old machine's features.
+    stored = model.provenance.get("features") == "stored"
+    outlined = plan_on(fleet, data, options, prefers_stored=stored)
+    with blas_threads(1), kind(model, begun, data, options, fleet, report, outlined) as job:
         job.begin()
         for some in job.turns():
             job.solve(some)

@@ -23,9 +23,9 @@ from bigscreen.certify.scores import (
     ScoreProgram,
     ScoreSource,
 )
+from bigscreen.data.views import Moved
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.multiples import nearest
 from bigscreen.numerics.rows import FloatArray

@@ -88,7 +88,7 @@ class Rules(click.ParamType):  # type: ignore[type-arg] # not generic in click 8
 
     def convert(self, value: Any, param: Any, ctx: Any) -> tuple[str, ...]:
         """Text to names."""
-        from bigscreen.train.path_options import RULES
+        from bigscreen.path.options import RULES
 
         if isinstance(value, tuple):
             return value
@@ -164,12 +164,12 @@ def path(context: click.Context, /, store: str, out: str, **values: Any) -> None
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.model.solved_path import SolvedPath
+    from bigscreen.path.options import PathOptions
+    from bigscreen.path.run import train_path
     from bigscreen.report import path as report_path
     from bigscreen.report import report
     from bigscreen.report.journal import Journal
     from bigscreen.report.pages import path_page
-    from bigscreen.train.path import train_path
-    from bigscreen.train.path_options import PathOptions
 
     before, work, own_work, deadline = begin_grid(context, out, values)
     dataset = Dataset.open(store)

@@ -1,6 +1,8 @@
 """`bigscreen resample`: how much a held-out error depends on chance."""
 
+from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,7 +65,6 @@ def resample(
     """
     from bigscreen.data.dataset import Dataset
     from bigscreen.files.scratch import scratch
-    from bigscreen.plan.plan import plan_on
     from bigscreen.report import report
     from bigscreen.train.resample import resampled
 
@@ -71,15 +72,13 @@ def resample(
     check_fleet(values)
     data, held = Dataset.open(store), Dataset.open(holdout)
     of_fit = {**values, "problem": "c-svc", "exact": False, "strategy": "rest"}
-    with (
-        scratch("resample") as work,
-        open_fleet(values) as fleet,
-        warnings_told(),
-    ):
-        options = train_options(context, data, of_fit, work, resume=False)
-        if not plan_on(fleet, data, options, fits + 1).disk_bytes:
-            options = replace(options, work=None)
-        record = resampled(data, held, options, fleet, fits, way)
+    with ExitStack() as owned, open_fleet(values) as fleet, warnings_told():
+        options = replace(train_options(context, data, of_fit, Path(), resume=False), work=None)
+
+        def folder() -> Path:
+            return owned.enter_context(scratch("resample"))
+
+        record = resampled(data, held, options, fleet, fits, way, folder)
     if json_file:
         report.write_result(json_file, "resample", record)
     report.table(f"{way.capitalize()} of {store}", _facts(record, options.tol))

@@ -31,10 +31,11 @@ from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.options.train import PROBLEMS, TrainOptions
+from bigscreen.path.folds import Folds, checked_folds
+from bigscreen.path.options import PathOptions
+from bigscreen.path.prepare import beyond_memory
+from bigscreen.path.run import train_path
 from bigscreen.report.path import PathBar
-from bigscreen.train.path import train_path
-from bigscreen.train.path_options import Folds, PathOptions, checked_folds
-from bigscreen.train.path_stage import beyond_memory
 
 
 def svm_path(

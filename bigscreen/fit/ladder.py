@@ -56,7 +56,7 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.data.recast import Recast
+from bigscreen.data.views import Recast
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand

@@ -4,8 +4,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.layout import Features, sqnorms
+from bigscreen.data.views import Move
 from bigscreen.kernels.base import FEW, SMALLEST, Kernel
-from bigscreen.kernels.moved import Move, move_for
+from bigscreen.kernels.moved import kernel_of, move_for
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import alike, spread
 from bigscreen.kernels.standard import Compiled
@@ -85,7 +86,7 @@ def scorer_of(
     longest = float(sqnorms(landmarks).max(initial=0.0))
     move = move_for(kernel, landmarks, longest, False)
     if move is not None:
-        landmarks, kernel = move(landmarks), move.kernel(kernel)
+        landmarks, kernel = move(landmarks), kernel_of(move, kernel)
     # With few support rows of an exact machine float64 entries cost nothing.
     fine = fine or (support is not None and landmarks.shape[0] <= FEW)
     return Scorer(kernel, Operand(landmarks, support), coef, intercept, move, not fine)

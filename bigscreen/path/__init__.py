@@ -1,1 +1,1 @@
-"""A grid of C or nu, every point from the one before, rules before each."""
+"""A grid of C or nu: every point from the one before, rules before each, folds that judge it."""

@@ -1,17 +1,14 @@
-"""The folder of a resumable path: its points, and the state that a walk goes on from."""
+"""What a resumable path keeps: its points, and the state that a walk goes on from."""
 
 from __future__ import annotations
 
 import json
-import os
-from contextlib import ExitStack
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
-from bigscreen.files.sealed import Arrays, digest, read_sealed, write_sealed
-from bigscreen.files.work import owned
+from bigscreen.files.kept import Kept
+from bigscreen.files.sealed import Arrays
 from bigscreen.path.stage import PathPoint
 from bigscreen.path.walk import Step, Walk
 from bigscreen.screening.regions import Scores
@@ -77,80 +74,40 @@ def _plain(value: np.ndarray) -> Any:
     return float(value) if value.ndim == 0 else value
 
 
-class PathFolder:
-    """Points of any number of walks (all rows, and each fold), a file each, and where each is.
+def put(kept: Kept, k: int, record: Any, arrays: Arrays, state: Arrays) -> None:
+    """Keep point k of a walk, and the state that the next one starts from.
 
-    A point's file is written after the state that the next one starts from, and the state before
-    is deleted only then: at any moment the last whole point has its state. Files take their names
-    by renaming, without an fsync: that costs more than a point of a quick path, and a file that is
-    not whole, or not in its place, is not read, but solved again.
+    A point's file is written after the state, and the state before is deleted only then: at any
+    moment the last whole point has its state.
 
     Parameters
     ----------
-    folder : path
-    parameters : dict
-        JSON-able: all that the result depends on.
-    resume : bool
-        Go on with what is there, which must be of the same parameters.
-
-    Raises
-    ------
-    InputError
-        If another process is at work there, there is nothing to go on with, or it is another
-        path's.
+    kept : Kept
+        What is kept of the walk. Its files need not be durable: that takes longer than a point of
+        a quick path, and a file that is not whole, or not in its place, is solved again.
+    record : JSON-able
+    arrays : dict of arrays
+        What is wanted of the point in the end.
     """
+    kept.keep(f"state-{k}", None, state)
+    kept.keep(f"point-{k}", record, arrays)
+    kept.forget("state-*", but=f"state-{k}")
 
-    def __init__(
-        self, folder: str | os.PathLike[str], parameters: dict[str, Any], resume: bool
-    ) -> None:
-        self.folder = Path(folder)
-        self._of = digest(parameters)
-        self._held = ExitStack()
-        self._held.enter_context(owned(self.folder, parameters, resume, "path", "walk-*"))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._held.close()
-
-    def put(self, walk: str, k: int, record: Any, arrays: Arrays, state: Arrays | None) -> None:
-        """Keep point k of a walk.
-
-        Parameters
-        ----------
-        record : JSON-able
-        arrays : dict of arrays
-            What is wanted of the point in the end.
-        state : dict of arrays or None
-            What the next point starts from; None: nothing starts from this one.
-        """
-        folder = self.folder / f"walk-{walk}"
-        folder.mkdir(exist_ok=True)
-        if state is not None:
-            self._write(walk, f"state-{k}", None, state)
-        self._write(walk, f"point-{k}", record, arrays)
-        if state is not None:
-            for old in folder.glob("state-*.kept"):
-                if old.name != f"state-{k}.kept":
-                    old.unlink()
-
-    def point(self, walk: str, k: int) -> tuple[Any, Arrays] | None:
-        """Record and arrays of a point that was kept, None if it was not."""
-        return self._read(walk, f"point-{k}")
-
-    def state(self, walk: str, k: int) -> Arrays | None:
-        """What the point after k starts from."""
-        found = self._read(walk, f"state-{k}")
-        return None if found is None else found[1]
-
-    def _write(self, walk: str, name: str, record: Any, arrays: Arrays) -> None:
-        of, path = self._place(walk, name)
-        write_sealed(path, of, record, arrays, durable=False)
-
-    def _read(self, walk: str, name: str) -> tuple[Any, Arrays] | None:
-        of, path = self._place(walk, name)
-        return read_sealed(path, of)
-
-    def _place(self, walk: str, name: str) -> tuple[str, Path]:
-        return f"{self._of}/{walk}/{name}", self.folder / f"walk-{walk}" / f"{name}.kept"
+def points(kept: Kept, walks: list[Walk], most: int) -> list[tuple[Any, Arrays]]:
+    """The points that a run before this one has solved; the walks go on from the last."""
+    found: list[tuple[Any, Arrays]] = []
+    for k in range(most):
+        point = kept.kept(f"point-{k}")
+        if point is None:
+            break
+        found.append(point)
+    # A state that a power cut has spoiled takes its point along. That of a whole walk is taken,
+    # too: the stage goes on to the next fold from there.
+    while found:
+        left = kept.kept(f"state-{len(found) - 1}")
+        if left is not None:
+            take(walks, left[1])
+            break
+        found.pop()
+    return found

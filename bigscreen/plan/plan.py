@@ -23,6 +23,9 @@ def plan(
     cluster: bool = False,
     fits: int = 1,
     limit: int | None = None,
+    *,
+    has_folder: bool = True,
+    prefers_stored: bool = False,
 ) -> Plan:
     """Outline a fit without running it, or so many of them that share their features.
 
@@ -35,6 +38,11 @@ def plan(
     fits : int
     limit : int or None
         Bytes that each worker process may hold; None: nobody has said.
+    has_folder : bool
+        Features may be written to disk; else those that memory cannot hold are computed again.
+    prefers_stored : bool
+        Take stored features that memory can hold even if it is cheaper to compute them again,
+        unless the options ask for either.
 
     Returns
     -------
@@ -64,10 +72,24 @@ def plan(
         limit=limit,
         tuning=PLAN,
     )
-    if cluster and _is_small(data, request, options.exact):
-        threads = min(workers, usable_processors())
-        request = replace(request, workers=threads, cluster=False, idle=workers)
-    return outline_exact(data, request) if options.exact else outline(data, request)
+    found = _outlined(data, request, options.exact)
+    if not has_folder and found.features == "stored" and not found.features_in_memory:
+        return _outlined(data, replace(request, features="recomputed"), options.exact)
+    if prefers_stored and options.tuning.features == "auto" and found.features == "recomputed":
+        stored = _outlined(data, replace(request, features="stored"), options.exact)
+        # Workers keep what would fit into memory on disk, too.
+        on_disk = stored.resident == 1.0 and options.work is not None
+        if (stored.features_in_memory or on_disk) and not stored.refusal:
+            return stored
+    return found
+
+
+def _outlined(data: Rows, request: Request, exact: bool) -> Plan:
+    """Outline a fit; one so small that workers would wait for each other is the coordinator's."""
+    if request.cluster and _is_small(data, request, exact):
+        threads = min(request.workers, usable_processors())
+        request = replace(request, workers=threads, cluster=False, idle=request.workers)
+    return outline_exact(data, request) if exact else outline(data, request)
 
 
 def _is_small(data: Rows, request: Request, exact: bool) -> bool:
@@ -79,24 +101,26 @@ def _is_small(data: Rows, request: Request, exact: bool) -> bool:
     return choose_solver(request, n, m) == "interior"
 
 
-def plan_on(fleet: Fleet, data: Rows, options: TrainOptions, fits: int = 1) -> Plan:
-    """Outline a fit on a fleet, or so many of them that share their features."""
-    cluster = hasattr(fleet, "address")
-    return plan(data, options, fleet.workers, cluster, fits, fleet.worker_memory)
-
-
-def plan_of_fits(
-    data: Rows, options: TrainOptions, fleet: Any, fits: int
-) -> tuple[TrainOptions, Plan]:
-    """Outline so many fits over the same features; the options, too, with which they can run.
-
-    Where features would be written to disk and there is no folder, they are computed again.
-    """
-    found = plan_on(fleet, data, options, fits)
-    if options.work is None and found.features == "stored" and not found.features_in_memory:
-        options = options.tuned(features="recomputed")
-        found = plan_on(fleet, data, options, fits)
-    return options, found
+def plan_on(
+    fleet: Fleet,
+    data: Rows,
+    options: TrainOptions,
+    fits: int = 1,
+    *,
+    has_folder: bool = True,
+    prefers_stored: bool = False,
+) -> Plan:
+    """Outline a fit on a fleet, or so many of them that share their features, as `plan` does."""
+    return plan(
+        data,
+        options,
+        fleet.workers,
+        hasattr(fleet, "address"),
+        fits,
+        fleet.worker_memory,
+        has_folder=has_folder,
+        prefers_stored=prefers_stored,
+    )
 
 
 def over_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -> Plan | None:
@@ -106,7 +130,5 @@ def over_stored(data: Rows, options: TrainOptions, fleet: Any, outlined: Plan) -
     """
     if options.tuning.features != "auto" or outlined.features != "recomputed":
         return None
-    found = plan_on(fleet, data, options.tuned(features="stored"))
-    # Workers keep what would fit into memory on disk, too.
-    held = found.features_in_memory or (found.resident == 1.0 and options.work is not None)
-    return found if held and not found.refusal else None
+    found = plan_on(fleet, data, options, prefers_stored=True)
+    return found if found.features == "stored" else None

@@ -542,6 +542,17 @@ def check_feasible(nu: float, positive: float, negative: float, intercept: str, 
         )
 
 
+def of_rows(problem: Problem, y: NDArray[Any], weights: FloatArray) -> Problem:
+    """The problem of these weights: what nu is a share of goes with them."""
+    if isinstance(problem, NuSvc):
+        own = rows_weights(y, weights, problem.code_weight)
+    elif isinstance(problem, OneClass):
+        own = weights
+    else:
+        return problem
+    return replace(problem, mass=float(np.sum(own)) or 1.0)
+
+
 def _difference(mu: Mu) -> float:
     minus, plus = np.asarray(mu, dtype=np.float64)
     return 0.5 * float(plus - minus)

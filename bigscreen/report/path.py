@@ -48,7 +48,7 @@ NAMES = {
 
 
 class PathBar:
-    """Show the events of `bigscreen.train.path.train_path`: a bar on a terminal, lines elsewhere.
+    """Show the events of `bigscreen.path.run.train_path`: a bar on a terminal, lines elsewhere.
 
     Parameters
     ----------

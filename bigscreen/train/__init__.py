@@ -1,1 +1,1 @@
-"""The main job: from a data set to a certified model or path."""
+"""The main job: from a data set to a certified model."""

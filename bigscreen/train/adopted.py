@@ -23,18 +23,19 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import Fitted
 from bigscreen.fleet.blas import blas_threads
+from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.model.model import Model
 from bigscreen.model.pairs import classes_of
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
+from bigscreen.plan.memory import Plan
 from bigscreen.plan.plan import plan_on
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import Point
 from bigscreen.train.exact import ExactJob
 from bigscreen.train.job import Result, Start
-from bigscreen.train.pairs import Slices
 from bigscreen.train.problems import Binary, published
 
 ALIKE = 1e-6
@@ -48,10 +49,18 @@ TILE = 1 << 22
 
 
 class _AdoptedJob(ExactJob):
-    """An exact machine that is there already: float64 ``coef`` (scores, n) of all rows."""
+    """An exact machine that is there already: ``given``, as its file has it."""
 
-    coef: FloatArray
-    file: str | None
+    def __init__(
+        self, given: Model, data: Rows, options: TrainOptions, fleet: Fleet, plan: Plan
+    ) -> None:
+        super().__init__(data, options, fleet, None, plan)
+        self.given = given
+
+    def begin(self) -> None:
+        """Check rows and plan, and find the support vectors among the rows."""
+        super().begin()
+        self.coef = _coefficients(self.given, self.data)  # (scores, n), of all rows
 
     def solve(self, some: Sequence[Binary]) -> None:
         """Certify every problem where it stands."""
@@ -59,8 +68,8 @@ class _AdoptedJob(ExactJob):
             began, attempt = time.monotonic(), self._attempt(binary)
             design, problem = attempt.design, binary.problem
             dual, own = design.dual(problem), self.coef[self.problems.index(binary)]
-            if isinstance(design.data, Slices):
-                own = own[design.data.ids]
+            if attempt.rows is not None:
+                own = own[attempt.rows]
             alpha = dual.sign * own / published(problem, (), self.data)
             _check_box(alpha, dual)
             point = Point(np.empty(0), np.empty(0), 0.0, np.nan, np.nan, True, alpha=alpha)
@@ -92,7 +101,8 @@ class _AdoptedJob(ExactJob):
         """Nothing was asked for that it could have missed."""
 
     def _provenance(self, results: list[Result]) -> dict[str, Any]:
-        return {**super()._provenance(results), "solver": "LIBSVM", "imported": self.file}
+        known = {"solver": "LIBSVM", "imported": self.given.provenance.get("imported")}
+        return {**super()._provenance(results), **known}
 
 
 def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Model:
@@ -122,9 +132,8 @@ def adopted(model: Model, data: Rows, options: TrainOptions, fleet: Any) -> Mode
         columns are others.
     """
     outlined = plan_on(fleet, data, options)
-    with blas_threads(1), _AdoptedJob(data, options, fleet, None, outlined) as job:
+    with blas_threads(1), _AdoptedJob(model, data, options, fleet, outlined) as job:
         job.begin()
-        job.coef, job.file = _coefficients(model, data), model.provenance.get("imported")
         for some in job.turns():
             job.solve(some)
         made = job.model()

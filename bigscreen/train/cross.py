@@ -7,13 +7,13 @@ folds: they answer for new rows, so that a new row's score is comparable with th
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.folds import assign
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
 from bigscreen.model.calibration import Calibration
@@ -21,9 +21,8 @@ from bigscreen.model.fold_machines import FoldMachines
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
-from bigscreen.path.folds import assign
+from bigscreen.problems.recipes import of_rows
 from bigscreen.train.job import Job
-from bigscreen.train.path_options import of_rows
 from bigscreen.train.problems import Binary, class_weights
 
 FOLDS = 5
@@ -59,7 +58,6 @@ def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
     """The machines of the folds, and what their scores mean; the run's problems were solved."""
     data, options, fold = job.data, job.options, job.fold
     assert fold is not None
-    began, spent = time.monotonic(), dict(job.seconds)
     y, weights = data.y(0, data.n_rows), np.asarray(data.weights(0, data.n_rows), np.float64)
     folds = int(fold.max()) + 1
     numbers = np.arange(data.n_rows)
@@ -69,17 +67,12 @@ def calibration(job: Job) -> tuple[Calibration, FoldMachines]:
     scores = np.empty((len(numbers), len(job.problems)))
     machines = []
     for f in range(folds):
-        if job.deadline is not None:
-            now = time.monotonic()
-            job.until = now + max(0.0, job.deadline - now) / (folds - f)
-        own = [_without(binary, f, y, np.where(fold == f, 0.0, weights)) for binary in job.problems]
-        for place in range(0, len(own), job.plan.together):
-            job.solve(own[place : place + job.plan.together])
-        machine = job.machine([job.results.pop(binary.folder) for binary in own])
+        fitted = np.where(fold == f, 0.0, weights)
+        own = [_without(binary, f, y, fitted) for binary in job.problems]
+        machine = job.solved_fold(own, 1.0 / (folds - f))
         places = np.flatnonzero(fold[numbers] == f)
         scores[places] = _scores(job, machine, numbers[places])
         machines.append(machine)
-    job.seconds = {**spent, "probability": time.monotonic() - began}
     own_weights = np.asarray(class_weights(options.class_weight, data) or np.ones(data.n_labels))
     given = scores, y[numbers], fold[numbers], weights[numbers], own_weights
     return Calibration.learnt(*given, options.strategy), FoldMachines.joined(machines)

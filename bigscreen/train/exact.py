@@ -11,14 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.certify.exact import certified_alpha
-from bigscreen.divide.partition import Partition
+from bigscreen.data.views import Moved
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.ladder import Rung, of_exact
 from bigscreen.fit.loop import Fitted
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.given import Custom, Precomputed
-from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.standard import Linear
 from bigscreen.model.model import NO_CERTIFICATE
 from bigscreen.numerics.rows import FloatArray
@@ -28,7 +27,8 @@ from bigscreen.solvers.block.solver import Block
 from bigscreen.solvers.protocol import Solver
 from bigscreen.solvers.smo.solver import Pairs
 from bigscreen.train.job import Attempt, Job, Result, Start
-from bigscreen.train.pairs import ByLabel, Slices, squared
+from bigscreen.train.pairs import ByLabel, squared
+from bigscreen.train.partition import Partition
 from bigscreen.train.problems import Binary
 from bigscreen.train.records import gathered, machine, support_rows
 from bigscreen.train.start import solve_parts, starting_point
@@ -48,9 +48,10 @@ class ExactJob(Job):
         check_rule(self.options.rule, self.design.definite)
 
     def _attempt(self, binary: Binary) -> Attempt:
-        own = self._own_rows(binary)
-        if own is not None:
-            return Attempt(own, Pairs(), self.alone, then=self._then(own))
+        if self._has_few_rows(binary):
+            assert binary.codes is not None
+            own, rows = self.by_label.pair(binary.codes)
+            return Attempt(own, Pairs(), self.alone, then=self._then(own), rows=rows)
         start = self._start(self.design, binary)
         solver: Solver = Block(cache=self.plan.cache_bytes, seed=self.options.seed)
         if self.plan.solver == "pairs":
@@ -67,26 +68,24 @@ class ExactJob(Job):
     def _machine(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Result:
         assert fitted.point.alpha is not None and fitted.certificate.intercept is not None
         support, coef = self._support(attempt.design, binary, fitted.point.alpha)
-        if isinstance(attempt.design.data, Slices):
-            support = attempt.design.data.ids[support]
+        if attempt.rows is not None:
+            support = attempt.rows[support]
         # The offset for rows where they are.
         offset, near = fitted.certificate.intercept, self.design.data
         if isinstance(self.kernel, Linear) and isinstance(near, Moved):
             offset -= near.shift(coef @ near.rows(support))
         return {"support": support, **machine(coef, fitted, binary, self.data, offset)}
 
-    def _own_rows(self, binary: Binary) -> Design | None:
-        """The design of the rows of one pair of labels, where they are few.
+    def _has_few_rows(self, binary: Binary) -> bool:
+        """Whether to solve a pair of labels on a design of its own rows.
 
         All others have no part in that problem (weight 0), but every sum would pass over them.
         """
         options = self.options
         free = options.solver == "auto" and options.tuning.start in ("auto", "cold")
         if binary.codes is None or not free:
-            return None
-        if self.counts[list(binary.codes)].sum() > PLAN.few_rows:
-            return None
-        return self.by_label.pair(binary.codes)
+            return False
+        return bool(self.counts[list(binary.codes)].sum() <= PLAN.few_rows)
 
     @cached_property
     def counts(self) -> NDArray[np.int64]:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from bigscreen.data.views import Moved
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.fit.ladder import Rung, of_features
 from bigscreen.fit.loop import Fitted
-from bigscreen.kernels.moved import Moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import PROBLEMS

@@ -6,7 +6,7 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.dataset import MANIFEST
-from bigscreen.data.recast import Recast
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import held_out
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
+from bigscreen.files.kept import Kept
 from bigscreen.files.remote import RemotePath
-from bigscreen.files.sealed import Arrays, digest, read_sealed, write_sealed
+from bigscreen.files.sealed import digest
 from bigscreen.files.work import owned
 from bigscreen.fit.ladder import Rung, rounding_ended
 from bigscreen.fit.loop import Fitted, GracefulInterrupt, fit
@@ -31,7 +32,7 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.kernels.definite import WITHOUT_PROOF
 from bigscreen.kernels.given import Custom, Precomputed
-from bigscreen.kernels.moved import Moved, moved
+from bigscreen.kernels.moved import moved
 from bigscreen.model.ledger import Ledger, from_arrays, to_arrays
 from bigscreen.model.model import Model
 from bigscreen.numerics.rows import FloatArray
@@ -41,7 +42,6 @@ from bigscreen.problems.point import settled
 from bigscreen.screening.dynamic import make_rule
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.train.kernel import chosen_kernel
-from bigscreen.train.pairs import Slices
 from bigscreen.train.problems import Binary, check_rows, problems
 from bigscreen.train.records import decided, hindrance, provenance, records, warn_missed
 
@@ -88,6 +88,8 @@ class Attempt(NamedTuple):
     """The kernel design behind stored features."""
     then: tuple[Rung, ...] = ()
     """What may go on where the solver is left before the gap."""
+    rows: NDArray[np.int64] | None = None
+    """The numbers of the design's rows among all, int64 (k,); None: it has all."""
 
 
 class Shortfall(NamedTuple):
@@ -159,9 +161,7 @@ class Job:
         self.problems = self._problems()
         if self.plan.refusal:
             raise InputError(self.plan.refusal)
-        if options.work is not None:
-            self._claim(options.work)
-        rely_on(self.fleet, data, options.work)
+        self._claim()
         given = callable(options.kernel) or options.kernel == "precomputed"
         if given and (data.path is not None or hasattr(self.fleet, "address")):
             raise InputError(
@@ -221,9 +221,7 @@ class Job:
             size = -(-len(turn) // rounds)  # the same for all, but for the last
             for place in range(0, len(turn), size):
                 began, some = time.monotonic(), turn[place : place + size]
-                if end is not None:
-                    share = len(some) / (len(turn) - place)
-                    self.until = began + max(0.0, end - began) * share
+                self._share_time(end, len(some) / (len(turn) - place))
                 yield some
                 stored = self._should_store(some)
                 if stored is not None:
@@ -238,6 +236,20 @@ class Job:
             longest = max(spent[one.folder] for one in short)
             left = end - time.monotonic()
             turn = short[: max(0, int(left / (2.0 * longest + 1e-9)))]
+
+    def _share_time(self, end: float | None, share: float) -> None:
+        """Have the problems that come next end within a share of the time until ``end``."""
+        if end is not None:
+            now = time.monotonic()
+            self.until = now + max(0.0, end - now) * share
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Count the time that a block takes as that of one phase, whatever it solves."""
+        began, spent = time.monotonic(), dict(self.seconds)
+        yield
+        taken = time.monotonic() - began
+        self.seconds = {**spent, phase: spent.get(phase, 0.0) + taken}
 
     def solve(self, some: Sequence[Binary]) -> None:
         """Solve problems to the gap that is asked for; a run that resumes this one keeps them."""
@@ -279,6 +291,13 @@ class Job:
         self.seconds["certify"] += lockstep.seconds
         self.seconds["solve"] += time.monotonic() - began - lockstep.seconds
 
+    def solved_fold(self, some: Sequence[Binary], share: float) -> Model:
+        """The machine of a fold's problems, solved within a share of the time that is left."""
+        self._share_time(self.deadline, share)
+        for place in range(0, len(some), self.plan.together):
+            self.solve(some[place : place + self.plan.together])
+        return self.machine([self.results.pop(binary.folder) for binary in some])
+
     def _fitting(self, binary: Binary) -> Attempt:
         """How to solve one problem, on the rows that its fold does not hold out."""
         attempt = self._attempt(binary)
@@ -286,9 +305,13 @@ class Job:
             return attempt
         assert self.fold is not None
         held, source = self.fold == binary.fold, attempt.source
-        design = held_out(attempt.design, held)
-        if source is not None:
-            source = design if source is attempt.design else held_out(source, held)
+        if attempt.rows is not None:
+            held = held[attempt.rows]
+        design = replace(attempt.design, data=held_out(attempt.design.data, held))
+        if source is attempt.design:
+            source = design
+        elif source is not None:
+            source = replace(source, data=held_out(source.data, held))
         return attempt._replace(design=design, source=source, start=Start())
 
     def _run(self, binary: Binary, attempt: Attempt) -> Run:
@@ -414,42 +437,39 @@ class Job:
         # An early model's gate is asked about rows where they are.
         if options.early or isinstance(kernel, (Custom, Precomputed)):
             return Design(self.data, kernel)
-        data = moved(self.data, kernel, balanced and options.offset == "true")
-        if isinstance(data, Moved) and kernel is not None:
-            kernel = data.move.kernel(kernel)
-        return Design(data, kernel)
+        return Design(*moved(self.data, kernel, balanced and options.offset == "true"))
 
     # -- what is proved of rows -----------------------------------------------------------------
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> Ledger | None:
         """The ledger of one problem's rows, by their numbers in the source."""
-        own, found = attempt.design.data, fitted.ledger
+        data, found = self.data, fitted.ledger
         if found is None:
             return None
-        # Stored features have rows of their own, in the order of the data's.
-        data = own if isinstance(own, Slices) else self.data
         found, numbers = found.folded(data.sides), data.row_ids(0, data.n_sources)
-        # Rows of other labels have no part in the problem. (Slices have none of them.)
-        if binary.codes is not None and not isinstance(own, Slices):
+        if attempt.rows is not None:
+            numbers = numbers[attempt.rows]
+        elif binary.codes is not None:  # rows of other labels have no part in the problem
             keep = np.isin(data.y(0, data.n_rows), binary.codes)
             found, numbers = found.among(keep), numbers[keep]
         found = found.numbered(numbers)
-        if len(self.problems) * own.n_rows > MAX_LATER_ROWS:
+        if len(self.problems) * attempt.design.data.n_rows > MAX_LATER_ROWS:
             _ = found.margins  # computed now, which frees what they are computed from
         return found
 
     # -- the work folder ---------------------------------------------------------------------------
-    def _claim(self, work: Path) -> None:
+    def _claim(self) -> None:
         """Make the work folder this problem's, and this process's; refuse to resume another's."""
-        fields = self.options.folder_record
-        for free in FREE:
-            fields.pop(free)
-        fields["data"] = self.data.fingerprint
-        self._of = digest(fields)
-        self._held.enter_context(owned(work, fields, self.options.resume, "fit", "label-*"))
+
+        def fields() -> dict[str, Any]:
+            known = self.options.folder_record
+            return {name: value for name, value in known.items() if name not in FREE}
+
+        of = self.fleet, self.data, self.options, fields
+        self._of = self._held.enter_context(claimed(*of, "fit", "label-*"))
 
     def _finished(self, binary: Binary) -> Result | None:
         """The result of a problem that a run which is resumed has solved."""
-        found = self.kept(binary, DONE)
+        found = self.kept(binary).kept(DONE)
         if found is None:
             return None
         result: Result = {**found[0], **found[1]}
@@ -469,21 +489,11 @@ class Job:
         record = {name: part for name, part in result.items() if name not in (*arrays, "ledger")}
         if result.get("ledger") is not None:
             arrays |= to_arrays([result["ledger"]])
-        self.keep(binary, DONE, record, arrays)
+        self.kept(binary).keep(DONE, record, arrays)
 
-    def keep(self, binary: Binary, name: str, record: Any, arrays: Arrays) -> None:
-        """Write a file for a run that resumes this one, into the folder of a problem."""
-        folder = self.folder(binary)
-        if folder is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            write_sealed(folder / name, f"{self._of}/{binary.folder}/{name}", record, arrays)
-
-    def kept(self, binary: Binary, name: str) -> tuple[Any, Arrays] | None:
-        """What the run that is resumed has kept so; None without, and where it is damaged."""
-        folder = self.folder(binary)
-        if folder is None or not self.options.resume:
-            return None
-        return read_sealed(folder / name, f"{self._of}/{binary.folder}/{name}")
+    def kept(self, binary: Binary) -> Kept:
+        """What the run keeps of a problem."""
+        return Kept(self.folder(binary), f"{self._of}/{binary.folder}", self.options.resume)
 
     def folder(self, binary: Binary) -> Path | None:
         """Where one problem's part of the run is kept."""
@@ -556,15 +566,39 @@ class Job:
         )
 
 
-def held_out(design: Design, held: NDArray[np.bool_]) -> Design:
-    """The design whose rows of a fold, a bool (n,), have no weight."""
-    data = design.data
-    if isinstance(data, Slices):
-        return replace(design, data=data.without(held[data.ids]))
-    weights = np.where(held, 0.0, data.weights(0, data.n_rows))
-    if isinstance(data, Moved):
-        return replace(design, data=Moved(Recast(data.base, None, weights), data.move))
-    return replace(design, data=Recast(data, None, weights))
+@contextmanager
+def claimed(
+    fleet: Fleet,
+    data: Rows,
+    options: TrainOptions,
+    fields: Callable[[], dict[str, Any]],
+    noun: str,
+    stale: str,
+) -> Iterator[str]:
+    """Hold the work folder of a run, if it has one, and have those workers alone that see it.
+
+    Parameters
+    ----------
+    options : TrainOptions
+        With the folder, and whether to resume what is there.
+    fields : callable
+        Returns all that the result depends on, but for the rows; called if there is a folder.
+    noun, stale
+        As `files.work.owned` takes them.
+
+    Yields
+    ------
+    str
+        What the files of the folder are of.
+    """
+    with ExitStack() as stack:
+        of = ""
+        if options.work is not None:
+            known = {**fields(), "data": data.fingerprint}
+            of = digest(known)
+            stack.enter_context(owned(options.work, known, options.resume, noun, stale))
+        rely_on(fleet, data, options.work)
+        yield of
 
 
 def rely_on(fleet: Fleet, data: Rows, work: Path | None) -> None:

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from bigscreen.data.recast import Recast
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import Recast
 from bigscreen.features.design import Design
+from bigscreen.fit.monitor import Report
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
@@ -47,7 +48,7 @@ class ManyJob(FeaturesJob):
 
     Parameters
     ----------
-    data, options, fleet, plan
+    data, options, fleet, plan, report, deadline
         As for `Job`.
     outcomes : sequence of Outcomes
     """
@@ -59,8 +60,10 @@ class ManyJob(FeaturesJob):
         fleet: Fleet,
         plan: Plan,
         outcomes: Sequence[Outcomes],
+        report: Report | None = None,
+        deadline: float | None = None,
     ) -> None:
-        super().__init__(data, options, fleet, None, plan)
+        super().__init__(data, options, fleet, report, plan, deadline)
         self.outcomes = outcomes
         self.fits: dict[str, int] = {}
         """The number of every problem's fit, by the problem's folder."""
@@ -81,7 +84,6 @@ class ManyJob(FeaturesJob):
     def _prepare(self) -> None:
         """Make the features, and solve over them what can be solved together."""
         super()._prepare()
-        began = time.monotonic()
         cases = {
             one.folder: Case(one.problem, self._recast(self.design, one).data)
             for one in self.problems
@@ -91,15 +93,15 @@ class ManyJob(FeaturesJob):
             some = max(1, min(MOST, int(room // (ROW_BYTES * self.data.n_rows))))
             total = len(self.problems)
             told = {"event": "progress", "phase": "solve together", "total": total}
-            for start in range(0, total, some):
-                self.report({**told, "done": start})
-                self._solve_at_once(self.problems[start : start + some], cases)
+            with self.timed("solve"):
+                for start in range(0, total, some):
+                    self.report({**told, "done": start})
+                    self._solve_at_once(self.problems[start : start + some], cases)
             self.report({**told, "done": total})
-        self.seconds["solve"] += time.monotonic() - began
 
     def _solve_at_once(self, turn: list[Binary], cases: dict[str, Case]) -> None:
         """Find the points of some problems together; a run that resumes this one takes them all."""
-        kept = [self.kept(one, POINT) for one in turn]
+        kept = [self.kept(one).kept(POINT) for one in turn]
         points = [Point.from_dict(found[0]) for found in kept if found is not None]
         if len(points) < len(turn):
             own = [cases[one.folder] for one in turn]
@@ -108,7 +110,7 @@ class ManyJob(FeaturesJob):
             # What the time has cut short is no point that a run with more of it would come to.
             if self.deadline is None or time.monotonic() < self.deadline:
                 for one, point in zip(turn, points, strict=True):
-                    self.keep(one, POINT, point.to_dict(), {})
+                    self.kept(one).keep(POINT, point.to_dict(), {})
         self.points |= {one.folder: point for one, point in zip(turn, points, strict=True)}
 
     def _resident(self, problems: int) -> float:

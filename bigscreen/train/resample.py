@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,13 @@ INTERVAL = (0.025, 0.975)
 
 
 def resampled(
-    data: Rows, held: Rows, options: TrainOptions, fleet: Any, fits: int, way: str
+    data: Rows,
+    held: Rows,
+    options: TrainOptions,
+    fleet: Any,
+    fits: int,
+    way: str,
+    scratch: Callable[[], Path] | None = None,
 ) -> dict[str, Any]:
     """Fit a classifier to the rows, and to so many resamples of them; judge all by other rows.
 
@@ -38,6 +45,8 @@ def resampled(
     way : {"bootstrap", "permutation"}
         As many rows drawn with replacement (a row's weight counts as often as it is drawn); or
         the labels in random order, each with the weight of the row that it came to.
+    scratch : callable or None
+        As `train_many` takes it.
 
     Returns
     -------
@@ -64,7 +73,7 @@ def resampled(
             f"has other columns; ingest it again with `--like {name}`"
         )
     drawn = [Outcomes(None, None), *_drawn(data, fits, way, options.seed)]
-    models = train_many(data, options, fleet, drawn)
+    models = train_many(data, options, fleet, drawn, scratch)
     counts = np.zeros(1 + len(models), np.int64)
     for part in fleet.each(partial(_wrong, models, held), range(held.n_chunks)):
         counts += part

@@ -88,7 +88,10 @@ def train(
         job.begin()
         for some in job.turns():
             job.solve(some)
-        learnt = calibration(job) if options.probability else None
+        learnt = None
+        if options.probability:
+            with job.timed("probability"):
+                learnt = calibration(job)
         model = job.model()
         if learnt is not None:
             model = with_folds(job, model, *learnt)

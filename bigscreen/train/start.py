@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.divide.divide import Divided, Division, divide
 from bigscreen.errors import InputError
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design, scores
@@ -27,6 +26,7 @@ from bigscreen.solvers.newton.sampled import large
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Near, Run, Solver
 from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.train.divide import Divided, Division, divide
 from bigscreen.train.job import Job, Start
 from bigscreen.train.problems import Binary
 
@@ -52,19 +52,19 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     kind = job.options.tuning.start
     if kind in ("auto", "cold"):
         return Start()
-    found = job.kept(binary, START)
+    found = job.kept(binary).kept(START)
     if found is not None:
         return Start(found[1]["alpha"], found[0])
     began = time.monotonic()
-    if kind == "divide":
-        divided = solve_parts(job, design, binary.problem)
-        alpha, record = divided.alpha, divided.record
-    else:
-        alpha, record = _nystrom(job, binary.problem)
+    with job.timed("start"):
+        if kind == "divide":
+            divided = solve_parts(job, design, binary.problem)
+            alpha, record = divided.alpha, divided.record
+        else:
+            alpha, record = _nystrom(job, binary.problem)
     seconds = time.monotonic() - began
-    job.seconds["start"] = job.seconds.get("start", 0.0) + seconds
     record = {"label": binary.name, "start": kind, "seconds": seconds, **record}
-    job.keep(binary, START, record, {"alpha": alpha})
+    job.kept(binary).keep(START, record, {"alpha": alpha})
     return Start(alpha, record)
 
 
@@ -81,16 +81,22 @@ def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
 
     It scores rows as the larger one with zeros for the others does, so no row is looked at.
     """
-    known = job.kept(binary, START)
+    known = job.kept(binary).kept(START)
     if known is not None:
         return Start(near=Near(known[1]["x"], known[0]["dual"]))
-    began = time.monotonic()
+    with job.timed("start"):
+        near = _near_fewer(job, design, binary.problem)
+    job.kept(binary).keep(START, {"dual": near.dual}, {"x": near.x})
+    return Start(near=near)
+
+
+def _near_fewer(job: Job, design: Design, problem: Problem) -> Near:
+    """The machine of some landmarks, as one of all of them."""
     some = np.arange(0, design.width, FEWER)
     job.report({"event": "phase", "phase": f"start from {len(some)} of the landmarks"})
     assert design.kernel is not None
     side = Operand(design.side.X[some])
     fewer = nystrom.factor_of(design.kernel, side).of(design, side)
-    problem = binary.problem
     fitted = fit(
         Run(fewer, problem, job.fleet, resident=job.plan.resident, spare=job.plan.nearby_bytes),
         Newton(tol=TOL),
@@ -104,11 +110,7 @@ def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
     if frame.first:
         constant = point.intercept - problem.offset(frame.mu(np.append(0.0, multiplier)))
         x = np.append(x, constant / frame.constant)
-    near = Near(np.append(x, multiplier), fitted.certificate.dual)
-    seconds = time.monotonic() - began
-    job.seconds["start"] = job.seconds.get("start", 0.0) + seconds
-    job.keep(binary, START, {"dual": near.dual}, {"x": near.x})
-    return Start(near=near)
+    return Near(np.append(x, multiplier), fitted.certificate.dual)
 
 
 def solve_parts(job: Job, design: Design, problem: Problem) -> Divided:

@@ -16,8 +16,7 @@ from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.files.sealed import Arrays
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.base import Kernel
-from bigscreen.kernels.moved import Moved, moved
+from bigscreen.kernels.moved import moved
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray
@@ -25,13 +24,13 @@ from bigscreen.options.train import TrainOptions
 from bigscreen.path.explicit import ColumnsStage
 from bigscreen.path.gram import GramStage
 from bigscreen.path.kernel import KernelStage
+from bigscreen.path.prepare import exact_stage
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
 from bigscreen.problems.dual import Dual
 from bigscreen.problems.point import read_off, settled
+from bigscreen.problems.recipes import of_rows
 from bigscreen.train.kernel import chosen_kernel
-from bigscreen.train.path_options import of_rows
-from bigscreen.train.path_stage import exact_stage
 from bigscreen.train.problems import Binary
 from bigscreen.tune.options import SearchTuning
 
@@ -55,9 +54,7 @@ class Group:
         self.data, self.options, self.tuning = data, options, tuning
         self.kernel = chosen_kernel(data, options, fleet)
         # Where float32 holds what the kernel sees of the rows.
-        self.near = moved(data, self.kernel, False)
-        near = self.near
-        self.own: Kernel = near.move.kernel(self.kernel) if isinstance(near, Moved) else self.kernel
+        self.near, self.own = moved(data, self.kernel, False)
 
     @cached_property
     def side(self) -> Operand:

@@ -11,9 +11,10 @@ from numpy.typing import ArrayLike
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError
+from bigscreen.files.sealed import Arrays
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.options.train import FREE, KERNELS, TrainOptions
-from bigscreen.path.folds import checked_grid
+from bigscreen.path.options import checked_grid
 from bigscreen.train.kernel import gamma_scale
 from bigscreen.train.records import unlike
 
@@ -43,6 +44,8 @@ class SearchTuning:
         Relative gap of points on a part of the rows, unless the fit's is larger.
     min_rows : int
         Rows of the first rung, at least.
+    min_held_rows : int
+        Rows that all folds together hold out on every rung, at least, if they have as many.
     min_finalists : int
         Candidates that reach all rows, at least.
     min_label_rows : int
@@ -64,6 +67,7 @@ class SearchTuning:
     search_fraction: float = 0.75
     rough_gap: float = 3e-2
     min_rows: int = 400
+    min_held_rows: int = 400
     min_finalists: int = 4
     min_label_rows: int = 5
     max_factor_fraction: float = 0.1
@@ -71,6 +75,22 @@ class SearchTuning:
     probed_rows: int = 64
     max_probe_error: float = 0.01
     start_band: float = 0.05
+
+
+Pair = tuple[int | None, float]
+"""Landmarks and gamma."""
+
+Unit = tuple[Pair, int]
+"""A fold of these."""
+
+Solved = tuple[list[dict[str, Any]], Arrays]
+"""Records of a fold's points, and their machines."""
+
+
+def worst_of(records: list[dict[str, Any]]) -> dict[str, Any]:
+    """The largest relative gap of points' records, None where one has none."""
+    gaps = [one["relative_gap"] for one in records]
+    return {"relative_gap": None if None in gaps else max(gaps)}
 
 
 class Candidate(NamedTuple):

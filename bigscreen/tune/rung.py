@@ -14,20 +14,21 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver, in_units
+from bigscreen.files.kept import Kept
 from bigscreen.files.sealed import Arrays
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.inline import Inline
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.path.folds import SCORINGS, judged
+from bigscreen.path.folds import Fold
+from bigscreen.path.prepare import LEAST_FLOAT32, room_for
+from bigscreen.path.scoring import SCORINGS, judged
 from bigscreen.path.walk import PathSettings, Step
 from bigscreen.problems.point import settled
-from bigscreen.train.path_options import Fold
-from bigscreen.train.path_stage import LEAST_FLOAT32, room_for
+from bigscreen.train.job import claimed
 from bigscreen.train.problems import Binary, published
 from bigscreen.tune.group import Ground, Group, Part, rough, solve_path
-from bigscreen.tune.kept import KeptParts, Pair, Solved, Unit, worst_of
-from bigscreen.tune.options import Candidate, Outcome, TuneOptions
+from bigscreen.tune.options import Candidate, Outcome, Pair, Solved, TuneOptions, Unit, worst_of
 from bigscreen.tune.schedule import Rung
 from bigscreen.tune.streamed import streamed
 
@@ -97,7 +98,8 @@ class RungSolver:
         self.allowed = allowed_memory(options.fit.memory)
         self.room = room_for(data, options.fit, fleet, self.threads.workers)
         self._check_memory()
-        self.kept = KeptParts(options, data)
+        self._of = ""
+        """Which search the files of the work folder are of."""
         self.machines: dict[Unit, Arrays] = {}
         """What the last rung that a group got to made of every fold."""
         self.groups: dict[Pair, Group] = {}
@@ -109,7 +111,8 @@ class RungSolver:
         with ExitStack() as stack:
             if self.cluster:
                 stack.callback(self.threads.close)
-            stack.enter_context(self.kept.held(self.fleet))
+            of = self.fleet, self.data, self.options.fit, lambda: self.options.record
+            self._of = stack.enter_context(claimed(*of, "search", "rung-*"))
             yield
 
     def solved(
@@ -193,7 +196,7 @@ class RungSolver:
         """Solve a group's folds over the same passes, or take them from a run before this one."""
         r, values = task.r, task.values[pair]
         units = [(pair, f) for f in range(len(self.folds))]
-        kept = [self.kept.read(r, unit, values) for unit in units]
+        kept = [self._kept(r, unit, values) for unit in units]
         found = [one for one in kept if one is not None]
         if len(found) < len(units):
             self._watch()
@@ -214,7 +217,7 @@ class RungSolver:
             if late:
                 raise OutOfTime
             for unit, one in zip(units, found, strict=True):
-                self.kept.write(r, unit, values, *one)
+                self._keep(r, unit, values, *one)
         for one in found:
             self._report_part(task, one)
         return dict(zip(units, found, strict=True))
@@ -226,7 +229,7 @@ class RungSolver:
         """
         (pair, f), tol = unit, task.tol
         ground, part, values = grounds[pair], task.folds[f], task.values[pair]
-        kept = self.kept.read(task.r, unit, values)
+        kept = self._kept(task.r, unit, values)
         if kept is not None:
             return kept
         self._watch()
@@ -238,7 +241,7 @@ class RungSolver:
         if ground.quick and rough(ground, steps, tol, self.options.tuning):
             return None
         records = [self._point(point, part) for point in steps]
-        self.kept.write(task.r, unit, values, records, arrays)
+        self._keep(task.r, unit, values, records, arrays)
         return records, arrays
 
     def _point(self, steps: list[Step], part: Part) -> dict[str, Any]:
@@ -262,6 +265,31 @@ class RungSolver:
         held = np.flatnonzero(np.isin(rung.rows, fold.held))
         weights = self.weights[rung.rows[held]]
         return Part(self.y[rung.rows], fold.weights[rung.rows], held, weights)
+
+    # -- what a run that resumes this one takes over -----------------------------------------------
+    def _rung(self, r: int) -> Kept:
+        """What is kept of a rung: a file for each fold of each group."""
+        fit = self.options.fit
+        folder = None if fit.work is None else fit.work / f"rung-{r}"
+        return Kept(folder, f"{self._of}/{r}", fit.resume, durable=False)
+
+    def _keep(
+        self,
+        r: int,
+        unit: Unit,
+        values: list[float],
+        records: list[dict[str, Any]],
+        arrays: Arrays,
+    ) -> None:
+        """Keep a fold of a group."""
+        self._rung(r).keep(_name(unit), {"values": values, "points": records}, arrays)
+
+    def _kept(self, r: int, unit: Unit, values: list[float]) -> Solved | None:
+        """What the run that is resumed has kept of a fold of a group."""
+        found = self._rung(r).kept(_name(unit))
+        if found is None or found[0]["values"] != values:
+            return None
+        return found[0]["points"], found[1]
 
     # -- memory and time ---------------------------------------------------------------------------
     def _bytes(self, task: RungTask, pair: Pair) -> float:
@@ -308,3 +336,9 @@ class RungSolver:
                 taken = len(self.groups) * factor.matrix.nbytes
                 if taken > self.options.tuning.max_factor_fraction * self.room:
                     del self.groups[pair].factor
+
+
+def _name(unit: Unit) -> str:
+    """What the file of a fold of a group is called."""
+    (landmarks, gamma), f = unit
+    return f"{landmarks or 'exact'}-{gamma!r}-fold-{f}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.train.path_options import Fold
+from bigscreen.path.folds import Fold
 from bigscreen.tune.options import SearchTuning
 
 
@@ -42,7 +42,8 @@ def rungs(
     folds : list of Fold
     seed : int
     held : float
-        Rows that memory holds: a part of the rows has no more (but for few of rare labels).
+        Rows that memory holds: a part of the rows has no more (but for few that are held out, or
+        of rare labels).
     tuning : SearchTuning or None
     """
     tuning = tuning or SearchTuning()
@@ -53,9 +54,7 @@ def rungs(
     order = _ranks(strata, seed)
     found = []
     for left in range(most, 0, -1):
-        rows = _rows(
-            order, min(factor**-left, held / n), strata, weights, folds, tuning.min_label_rows
-        )
+        rows = _rows(order, min(factor**-left, held / n), strata, weights, folds, tuning)
         found.append(Rung(rows, math.ceil(candidates / factor ** (most - left))))
     return [*found, Rung(None, math.ceil(candidates / factor**most))]
 
@@ -76,14 +75,26 @@ def _rows(
     strata: NDArray[Any],
     weights: FloatArray,
     folds: list[Fold],
-    min_label_rows: int,
+    tuning: SearchTuning,
 ) -> NDArray[np.int64]:
-    """The rows of the lowest places, and a few more of labels that a fold hardly has."""
+    """The rows of the lowest places, and a few more that a fold hardly holds out or has labels of.
+
+    A single split holds out few of the rows of the lowest places, too few to tell candidates apart.
+    Measured on 30 searches of 3,600 rows with one split of 100: the candidate found was .0103 less
+    accurate than the best on these 100, and is .0060 less with all of them on every rung.
+    """
+    least = tuning.min_held_rows // len(folds)
     chosen = place <= part
     for fold in folds:
         held = fold.held[weights[fold.held] > 0]
+        chosen[_first(held, place, least)] = True
         for rows in (np.flatnonzero(fold.weights > 0), held):
             for code in np.unique(strata[rows]):
                 own = rows[strata[rows] == code]
-                chosen[own[np.argsort(place[own], kind="stable")[:min_label_rows]]] = True
+                chosen[_first(own, place, tuning.min_label_rows)] = True
     return np.flatnonzero(chosen)
+
+
+def _first(rows: NDArray[np.int64], place: FloatArray, most: int) -> NDArray[np.int64]:
+    """The rows of the lowest places among these."""
+    return rows[np.argsort(place[rows], kind="stable")[:most]]

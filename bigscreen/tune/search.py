@@ -17,12 +17,12 @@ from bigscreen.fit.monitor import Report
 from bigscreen.fleet.blas import blas_threads
 from bigscreen.fleet.protocol import Fleet
 from bigscreen.model.model import Model
-from bigscreen.path.folds import SCORINGS, best_of
-from bigscreen.train.path_options import PathOptions, make_folds
+from bigscreen.path.folds import make_folds
+from bigscreen.path.options import PathOptions
+from bigscreen.path.scoring import SCORINGS, best_of
 from bigscreen.train.problems import check_rows, problems
 from bigscreen.train.run import train
-from bigscreen.tune.kept import Pair
-from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, TuneOptions
+from bigscreen.tune.options import ELIMINATIONS, Candidate, Outcome, Pair, TuneOptions
 from bigscreen.tune.rung import OutOfTime, RungSolver
 from bigscreen.tune.schedule import Rung, rungs
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from bigscreen.data.rows import Rows
 from bigscreen.options.train import TrainOptions
-from bigscreen.path.folds import SCORINGS
-from bigscreen.plan.plan import plan_of_fits
-from bigscreen.train.folds import FoldsJob
-from bigscreen.train.path_options import Fold
+from bigscreen.path.folds import Fold
+from bigscreen.path.folds_job import FoldsJob
+from bigscreen.path.scoring import SCORINGS
+from bigscreen.plan.plan import plan_on
 from bigscreen.train.problems import Binary
-from bigscreen.tune.kept import Solved, worst_of
+from bigscreen.tune.options import Solved, worst_of
 
 
 def streamed(
@@ -41,11 +41,13 @@ def streamed(
     TimeOver
         If the time ends before there are features.
     """
-    options, found = plan_of_fits(data, options, fleet, len(folds) * len(values))
+    fits, has_folder = len(folds) * len(values), options.work is not None
+    found = plan_on(fleet, data, options, fits, has_folder=has_folder)
     if options.work is not None:
         shutil.rmtree(options.work, ignore_errors=True)  # of a run that was killed
     try:
-        with FoldsJob(data, options, fleet, found, folds, binaries, values, deadline) as job:
+        given = folds, binaries, values, None, deadline
+        with FoldsJob(data, options, fleet, found, *given) as job:
             job.run()
             return _solved(job), job.late
     finally:

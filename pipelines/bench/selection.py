@@ -23,8 +23,8 @@ from typing import Any
 import numpy as np
 
 from bigscreen import Inline, MemoryDataset, TrainOptions, Tuning
-from bigscreen.train.path import train_path
-from bigscreen.train.path_options import PathOptions
+from bigscreen.path.options import PathOptions
+from bigscreen.path.run import train_path
 from pipelines.bench import common, tune
 
 LANDMARKS, FOLDS, VALUES, TOL = 2000, 10, 50, 1e-4

@@ -133,9 +133,7 @@ def test_help_waits_for_nothing_that_is_slow_to_import() -> None:
 def test_a_fit_and_its_workers_import_nothing_for_what_seldom_happens() -> None:
     """scikit-learn, for its warning alone, took longer than all other imports."""
     slow = "{'sklearn', 'scipy.stats', 'scipy.optimize'}"
-    made = (
-        "bigscreen.train.run, bigscreen.train.path, bigscreen.intake.ingest, bigscreen.fleet.local"
-    )
+    made = "bigscreen.train.run, bigscreen.path.run, bigscreen.intake.ingest, bigscreen.fleet.local"
     code = f"import sys, {made}; print(*{slow} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

@@ -11,7 +11,7 @@ import pytest
 from cli_world import World, bigscreen, process, succeed, world  # noqa: F401
 
 from bigscreen.model.model import Model
-from bigscreen.train.path_stage import PATH_ROW_BYTES
+from bigscreen.path.prepare import PATH_ROW_BYTES
 from bigscreen.tune import streamed as streamed_module
 
 SMALL = ["--gamma", "2^-2:2^1:4", "--C", ".1:10:3", "--threads", "1"]

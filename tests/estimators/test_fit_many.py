@@ -16,7 +16,7 @@ from bigscreen import (
     fit_many,
 )
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.data.recast import Recast
+from bigscreen.data.views import Recast
 from bigscreen.data.writer import DatasetWriter
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design

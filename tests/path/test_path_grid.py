@@ -8,8 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import mean_pinball_loss, r2_score, roc_auc_score
 
+from bigscreen.data.folds import assign
 from bigscreen.errors import InputError
-from bigscreen.path.folds import assign, checked_grid, judged
+from bigscreen.path.options import checked_grid
+from bigscreen.path.scoring import judged
 from bigscreen.problems.recipes import check_feasible
 
 

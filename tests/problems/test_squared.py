@@ -17,9 +17,9 @@ from bigscreen import InputError, LinearSVC, LinearSVR, MemoryDataset, Model, Ny
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
+from bigscreen.path.options import PathOptions
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO
 from bigscreen.problems.recipes import CSvc, Lad, SquaredSvc, SquaredSvr, Svr, refuse_uncommon
-from bigscreen.train.path_options import PathOptions
 from bigscreen.train.run import train
 from bigscreen.train.solve import solve
 

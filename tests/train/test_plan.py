@@ -174,6 +174,15 @@ def test_workers_read_features_from_disk(tmp_path):
     assert list((tmp_path / "work").glob("features*"))
 
 
+def test_features_that_no_folder_takes_are_computed_again():
+    stored = TrainOptions(landmarks=20, features="stored")
+    assert plan(rows(), stored, cluster=True).disk_bytes
+    assert plan(rows(), stored, has_folder=False).features_in_memory
+    instead = plan(rows(), stored, cluster=True, has_folder=False)
+    assert instead == plan(rows(), replace(stored, features="recomputed"), cluster=True)
+    assert instead.features == "recomputed" and not instead.disk_bytes
+
+
 def test_rows_are_kept_as_far_as_memory_goes():
     """A byte less keeps a few rows less: no cliff. Nor does what is kept take more than allowed."""
     data, kept = rows(2_000_000), []

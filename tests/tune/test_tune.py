@@ -11,18 +11,18 @@ from scipy import sparse
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.svm import SVC
 
+from bigscreen.data.folds import assign
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.estimators.large_scale import NystroemSVC
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
 from bigscreen.options.tuning import Tuning
-from bigscreen.path.folds import assign
+from bigscreen.path.folds import Fold
+from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.kernel import KernelStage
+from bigscreen.path.prepare import PATH_ROW_BYTES
 from bigscreen.plan.plan import plan
-from bigscreen.train.folds import FoldsJob
-from bigscreen.train.path_options import Fold
-from bigscreen.train.path_stage import PATH_ROW_BYTES
 from bigscreen.train.problems import problems
 from bigscreen.tune.options import TuneOptions
 from bigscreen.tune.schedule import rungs
@@ -135,11 +135,11 @@ def test_an_exact_search_without_room_for_the_matrix_comes_to_the_same(monkeypat
             super().__init__(*given)
             made.append(self)
 
-    monkeypatch.setattr("bigscreen.train.path_stage.KernelStage", Columns)
+    monkeypatch.setattr("bigscreen.path.prepare.KernelStage", Columns)
     how = {"gammas": [0.5], "tol": 1e-5, "values": [0.1, 1.0, 10.0]}
     whole = searched(X, y, **how)
     assert not made
-    monkeypatch.setattr("bigscreen.train.path_stage.bytes_needed", lambda n, dtype: np.inf)
+    monkeypatch.setattr("bigscreen.path.prepare.bytes_needed", lambda n, dtype: np.inf)
     columns = searched(X, y, threads=2, **how)
     assert len(made) == 1  # for all folds
     assert columns.provenance["search"]["best"] == whole.provenance["search"]["best"]
@@ -176,7 +176,7 @@ def test_where_float32_entries_are_too_rough_a_search_takes_others():
 def small_room(monkeypatch, rows, bytes_left):
     """Leave a search of so many rows, of one thread, no more memory than that for features."""
     taken = 2**30 - rows * PATH_ROW_BYTES - bytes_left
-    monkeypatch.setattr("bigscreen.train.path_stage.process_bytes", lambda *all, **how: taken)
+    monkeypatch.setattr("bigscreen.path.prepare.process_bytes", lambda *all, **how: taken)
     return {"memory": 2**30}
 
 
@@ -232,11 +232,8 @@ def test_features_on_disk_are_judged_row_by_row(monkeypatch, tmp_path):
     folds = [Fold(own, np.flatnonzero(own == 0)) for own in weights]
     on_disk = plan(data, options)
     monkeypatch.setattr(
-        "bigscreen.tune.streamed.plan_of_fits",
-        lambda data, options, *given: (
-            options,
-            replace(on_disk, features_in_memory=False, resident=False),
-        ),
+        "bigscreen.tune.streamed.plan_on",
+        lambda *given, **how: replace(on_disk, features_in_memory=False, resident=False),
     )
     chunks = []
 
@@ -276,6 +273,14 @@ def test_rungs_are_nested_and_have_every_label():
         assert np.sum(y[plan[0].rows][fold.weights[plan[0].rows] > 0]) >= 5
         there = np.isin(fold.held, plan[0].rows)
         assert np.sum(y[fold.held[there]]) == min(5, np.sum(y[fold.held]))
+
+
+def test_a_split_that_holds_out_few_rows_is_judged_by_all_of_them():
+    y = np.arange(5000) % 2
+    held = np.arange(100)
+    fold = Fold(np.where(np.isin(np.arange(5000), held), 0.0, 1.0), held)
+    plan = rungs(100, 3, y, np.ones(5000), [fold], 0)
+    assert np.isin(held, plan[0].rows).all() and len(plan[0].rows) < 800
 
 
 def test_any_number_of_threads_and_sparse_rows_give_the_same():

@@ -14,7 +14,7 @@ from bigscreen.errors import InputError
 from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.options.train import TrainOptions
-from bigscreen.path.folds import best_of
+from bigscreen.path.scoring import best_of
 from bigscreen.tune.options import TuneOptions
 from bigscreen.tune.search import tune
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from problem_cases import NAMES, case
 
-from bigscreen.divide.divide import Division, Shared, divide
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import fit
 from bigscreen.fit.monitor import Limits
@@ -16,6 +15,7 @@ from bigscreen.kernels.standard import Rbf
 from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.train.divide import Division, Shared, divide
 
 KERNEL = Rbf(0.3)
 

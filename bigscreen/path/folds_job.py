@@ -8,23 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
+from bigscreen.data.views import Moved
 from bigscreen.features.design import COLUMN_ROWS, Design, row_ranges
 from bigscreen.fit.loop import Fitted
+from bigscreen.fit.monitor import Report
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Fleet
-from bigscreen.kernels.moved import Moved
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.options.train import TrainOptions
-from bigscreen.path.folds import judged
+from bigscreen.path.folds import Fold
+from bigscreen.path.scoring import judged
 from bigscreen.plan.memory import Plan
+from bigscreen.problems.recipes import of_rows
 from bigscreen.train.job import Attempt, Result
 from bigscreen.train.many import ManyJob, Outcomes
-from bigscreen.train.path_options import Fold, of_rows
 from bigscreen.train.problems import Binary
 
 JUDGED_SHARE = 0.1
@@ -44,8 +47,8 @@ class FoldsJob(ManyJob):
     binaries : list of Binary
         The machines of all rows, at any value.
     values : list of float
-    deadline : float or None
-        Value of ``time.monotonic()``.
+    report, deadline
+        As for `Job`; of so many machines no pass is reported.
     """
 
     def __init__(
@@ -57,12 +60,12 @@ class FoldsJob(ManyJob):
         folds: Sequence[Fold],
         binaries: Sequence[Binary],
         values: Sequence[float],
-        deadline: float | None,
+        report: Report | None = None,
+        deadline: float | None = None,
     ) -> None:
         outcomes = [Outcomes(None, fold.weights) for fold in folds for _ in values]
-        super().__init__(data, options, fleet, plan, outcomes)
+        super().__init__(data, options, fleet, plan, outcomes, report, deadline)
         self.folds, self.binaries, self.values = folds, binaries, values
-        self.strict = self.deadline = self.until = deadline
 
     def _problems(self) -> list[Binary]:
         y = self.data.y(0, self.data.n_rows)
@@ -79,11 +82,8 @@ class FoldsJob(ManyJob):
     def _ledger(self, attempt: Attempt, fitted: Fitted, binary: Binary) -> None:
         """None: of so many machines nobody edits the rows."""
 
-    def _better(self, binary: Binary, result: Result) -> None:
-        super()._better(binary, result)
-        with self._telling:
-            told = {"event": "progress", "phase": "solve", "done": len(self.results)}
-            self.report({**told, "total": len(self.problems)})
+    def _pass_on(self, event: dict[str, Any], binary: Binary) -> None:
+        """Nothing: nobody follows the passes of so many machines."""
 
     def run(self) -> None:
         """Solve all problems, as far as the time goes."""

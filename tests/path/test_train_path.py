@@ -17,13 +17,12 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.model.model import Model
 from bigscreen.model.solved_path import SolvedPath
 from bigscreen.options.train import TrainOptions
-from bigscreen.path import resume
+from bigscreen.path import prepare, resume
+from bigscreen.path.options import PathOptions
+from bigscreen.path.prepare import PathSizes
+from bigscreen.path.run import train_path
 from bigscreen.problems.point import EACH
 from bigscreen.report.path import totals
-from bigscreen.train import path_stage
-from bigscreen.train.path import train_path
-from bigscreen.train.path_options import PathOptions
-from bigscreen.train.path_stage import PathSizes
 
 # A gap that is missed shows a fault, here as in the folds.
 pytestmark = pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
@@ -249,7 +248,7 @@ def same(one, other):
 def test_an_interrupted_path_goes_on_bit_for_bit(kind, labels, after, tmp_path, monkeypatch):
     if kind == "side by side":
         kind = "nystrom"
-        monkeypatch.setattr(path_stage, "SIZES", PathSizes(side_by_side=1))
+        monkeypatch.setattr(prepare, "SIZES", PathSizes(side_by_side=1))
     X, y = rows(200, labels)
     data = MemoryDataset(X, y, list(range(labels)))
     seen = []
@@ -318,7 +317,7 @@ def test_walks_side_by_side_are_those_of_one_thread(monkeypatch):
     given = options(None, kind="nystrom", folds=4)
     with Inline(1) as fleet:
         after = train_path(data, given, fleet)
-        monkeypatch.setattr(path_stage, "SIZES", PathSizes(side_by_side=1))
+        monkeypatch.setattr(prepare, "SIZES", PathSizes(side_by_side=1))
         alone = train_path(data, given, fleet)
     with Inline(3) as fleet:
         seen = []

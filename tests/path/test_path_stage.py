@@ -12,12 +12,12 @@ from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.options.train import TrainOptions
+from bigscreen.path import prepare
 from bigscreen.path.gram import GramStage
 from bigscreen.path.kernel import KernelStage
+from bigscreen.path.prepare import KERNEL_SHARE, PathSizes, exact_stage
 from bigscreen.plan import exact
 from bigscreen.plan.tuning import PLAN
-from bigscreen.train import path_stage
-from bigscreen.train.path_stage import KERNEL_SHARE, PathSizes, exact_stage
 
 GIB = 2.0**30
 
@@ -65,7 +65,7 @@ def test_both_ways_have_the_same_optima(monkeypatch):
     y = (X[:, 0] + X[:, 1] ** 2 + rng.normal(size=300) > 1).astype(int)
     how, found = {"gamma": 0.3, "tol": 1e-6, "fit_intercept": True}, []
     for rows in (300, 299):
-        monkeypatch.setattr(path_stage, "SIZES", PathSizes(matrix_rows=rows))
+        monkeypatch.setattr(prepare, "SIZES", PathSizes(matrix_rows=rows))
         found.append(svm_path(X, y, [0.1, 1.0, 10.0], kernel="rbf", **how))
     assert [path.record["provenance"]["solver"] for path in found] == ["gram", "block"]
     for one, other in zip(found[0].points, found[1].points, strict=True):
@@ -81,7 +81,7 @@ def test_what_else_chooses_the_matrix(problem, folds, name, monkeypatch):
     rng = np.random.default_rng(0)
     X = rng.normal(size=(140, 3))
     y = (X[:, 0] + rng.normal(size=140) > 0).astype(int)
-    monkeypatch.setattr(path_stage, "SIZES", PathSizes(matrix_rows=100))  # 149 with five walks
+    monkeypatch.setattr(prepare, "SIZES", PathSizes(matrix_rows=100))  # 149 with five walks
     how = {"problem": problem, "kernel": "rbf", "fit_intercept": True, "folds": folds}
     path = (svm_path if problem == "c-svc" else nu_path)(X, y, [0.1, 0.4], **how)
     assert path.record["provenance"]["solver"] == name

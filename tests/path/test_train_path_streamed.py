@@ -15,9 +15,9 @@ from bigscreen.estimators.inputs import Targets
 from bigscreen.estimators.path import SVCPathCV
 from bigscreen.fleet.inline import Inline
 from bigscreen.options.train import TrainOptions
-from bigscreen.train import path as train_path_module
-from bigscreen.train.path import train_path
-from bigscreen.train.path_options import PathOptions
+from bigscreen.path import run as path_run
+from bigscreen.path.options import PathOptions
+from bigscreen.path.run import train_path
 
 # A gap that is missed shows a fault, here as in the folds.
 pytestmark = pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")
@@ -93,7 +93,7 @@ def test_what_is_published_is_what_was_judged():
 def test_scores_of_a_value_at_a_time_are_the_same(monkeypatch):
     data, fit = classes(), {**NYSTROM, "problem": "one-class"}
     at_once = solved(data, SCANT, **fit)
-    monkeypatch.setattr("bigscreen.train.folds.JUDGED_SHARE", 0.0)
+    monkeypatch.setattr("bigscreen.path.folds_job.JUDGED_SHARE", 0.0)
     same(solved(data, SCANT, threads=1, **fit), at_once)
 
 
@@ -101,12 +101,11 @@ def test_scores_of_a_value_at_a_time_are_the_same(monkeypatch):
 def on_disk(monkeypatch):
     """Features of few rows on disk, too, and few problems over a product."""
 
-    def outlined(*given):
-        options, plan = real(*given)
-        return options, replace(plan, features_in_memory=False, resident=0.0)
+    def outlined(*given, **how):
+        return replace(real(*given, **how), features_in_memory=False, resident=0.0)
 
-    real = train_path_module.plan_of_fits
-    monkeypatch.setattr(train_path_module, "plan_of_fits", outlined)
+    real = path_run.plan_on
+    monkeypatch.setattr(path_run, "plan_on", outlined)
     monkeypatch.setattr("bigscreen.train.many.MOST", 7)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 from threading import Lock
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.features import nystrom
+from bigscreen.files.kept import Kept
 from bigscreen.files.sealed import Arrays
 from bigscreen.files.work import PROBLEM
 from bigscreen.fit.loop import BEYOND
@@ -27,17 +27,19 @@ from bigscreen.fleet.protocol import Fleet
 from bigscreen.kernels.base import Kernel
 from bigscreen.model.file import packed
 from bigscreen.model.solved_path import SolvedPath
-from bigscreen.path.folds import SCORINGS, best_of, checked_grid, judged
-from bigscreen.path.resume import PathFolder, state, take
+from bigscreen.path.folds import Fold, make_folds
+from bigscreen.path.folds_job import FoldsJob
+from bigscreen.path.options import PathOptions, checked_grid, refuse_rules
+from bigscreen.path.prepare import PathSizes, beyond_memory, make_stage
+from bigscreen.path.resume import points, put, state
+from bigscreen.path.scoring import SCORINGS, best_of, judged
 from bigscreen.path.stage import Stage
 from bigscreen.path.walk import PathSettings, Step, Walk
-from bigscreen.plan.plan import plan_of_fits
+from bigscreen.plan.plan import plan_on
 from bigscreen.problems.point import EACH, settled, worst
+from bigscreen.problems.recipes import of_rows
 from bigscreen.screening.sequential import make_path_rule
-from bigscreen.train.folds import FoldsJob
-from bigscreen.train.job import Result, rely_on
-from bigscreen.train.path_options import Fold, PathOptions, make_folds, of_rows, refuse_rules
-from bigscreen.train.path_stage import PathSizes, beyond_memory, make_stage
+from bigscreen.train.job import Result, claimed
 from bigscreen.train.problems import check_rows, problems, published
 from bigscreen.train.records import decided, gathered, provenance, support_rows, warn_missed
 
@@ -77,7 +79,7 @@ def train_path(
         Value of ``time.monotonic()`` at which the time budget ends, what comes before the first
         point included. Default: the budget from now on, for the points.
     sizes : PathSizes or None
-        From which it is solved in another way. Default: ``path_stage.SIZES``.
+        From which it is solved in another way. Default: ``prepare.SIZES``.
 
     Returns
     -------
@@ -93,9 +95,7 @@ def train_path(
         If ``deadline`` passes before the first point.
     """
     with blas_threads(1):
-        job = PathJob(data, options, fleet, report, deadline, sizes)
-        with job.folder or nullcontext():
-            path = job.run()
+        path = PathJob(data, options, fleet, report, deadline, sizes).run()
     data.check_unchanged()
     return path
 
@@ -133,14 +133,17 @@ class PathJob:
                 "(or rows) do not fit into the memory allowed all values are solved at once; leave "
                 "rules out, use fewer landmarks, or allow more memory"
             )
-        self.folder = self._folder()
-        rely_on(fleet, data, self.fit.work)
         self._strict = self._end = deadline
         self.done, self.total = 0, len(self.values) * (1 + len(self.folds))
         self._reporting = Lock()
 
     def run(self) -> SolvedPath:
         """Do it all."""
+        of = self.fleet, self.data, self.fit, lambda: self.options.record
+        with claimed(*of, "path", "walk-*") as self._of:
+            return self._run()
+
+    def _run(self) -> SolvedPath:
         began = time.monotonic()
         if self._end is None and self.fit.time_budget is not None:
             self._end = began + self.fit.time_budget
@@ -168,7 +171,7 @@ class PathJob:
         }
         path = self._path(solved, known, shared)
         if path.missed:
-            warn_missed(path.missed, stacklevel=4)
+            warn_missed(path.missed, stacklevel=5)
         return path
 
     def _prepared(self, event: dict[str, Any]) -> None:
@@ -176,12 +179,6 @@ class PathJob:
         self.report(event)
         if self._strict is not None and time.monotonic() > self._strict:
             raise TimeOver(f"the time budget ended in the phase {event['phase']}")
-
-    def _folder(self) -> PathFolder | None:
-        if self.fit.work is None:
-            return None
-        known = {**self.options.record, "data": self.data.fingerprint}
-        return PathFolder(self.fit.work, known, self.fit.resume)
 
     # -- rows or features in memory ----------------------------------------------------------------
     def _in_memory(self) -> tuple[list[list[Point]], Shared, float]:
@@ -236,12 +233,14 @@ class PathJob:
             for one in self.binaries
         ]
         name = "all" if fold is None else f"fold-{fold}"
-        kept = self._kept(walks, name)
-        for records, arrays in kept:
+        folder = None if self.fit.work is None else self.fit.work / f"walk-{name}"
+        kept = Kept(folder, f"{self._of}/{name}", self.fit.resume, durable=False)
+        solved_before = points(kept, walks, len(self.values))
+        for records, arrays in solved_before:
             self._report_point(fold, records)
             yield records, arrays
         late = False
-        for k in range(len(kept), len(self.values)):
+        for k in range(len(solved_before), len(self.values)):
             steps = [walk.step(k) for walk in walks]
             records = [step.record for step in steps]
             if fold is None:
@@ -252,8 +251,8 @@ class PathJob:
             # What the time has cut short a later run solves, the end that rules asked for included.
             solved = [*records, *(walk.end.record for walk in walks if walk.end is not None)]
             late = late or (settings.late and not all(map(self._met, solved)))
-            if self.folder is not None and not late:
-                self.folder.put(name, k, records, arrays, state(walks))
+            if folder is not None and not late:
+                put(kept, k, records, arrays, state(walks))
             self._report_point(fold, records)
             yield records, arrays
 
@@ -266,26 +265,6 @@ class PathJob:
             return self._end
         now, walks = time.monotonic(), 1 + (0 if fold is None else len(self.folds) - fold)
         return now + max(0.0, self._end - now) / walks
-
-    def _kept(self, walks: list[Walk], name: str) -> list[Point]:
-        """The points that a run before this one has solved; the walks go on from the last."""
-        if self.folder is None or not self.fit.resume:
-            return []
-        kept: list[Point] = []
-        for k in range(len(self.values)):
-            point = self.folder.point(name, k)
-            if point is None:
-                break
-            kept.append(point)
-        # A state that a power cut has spoiled takes its point along. That of a whole walk is
-        # taken, too: the stage goes on to the next fold from there.
-        while kept:
-            left = self.folder.state(name, len(kept) - 1)
-            if left is not None:
-                take(walks, left)
-                break
-            kept.pop()
-        return kept
 
     def _report_point(self, fold: int | None, records: list[dict[str, Any]]) -> None:
         with self._reporting:
@@ -332,15 +311,15 @@ class PathJob:
             memory=max(1, allowed_memory(self.fit.memory) - held),
             work=work,
             resume=resume,
-            time_budget=None,
+            time_budget=None if self._end is None else max(1e-3, self._end - time.monotonic()),
             # That of fits is not looked at. (Only a Newton's passes serve several.)
             solver="auto" if self.fit.kernel == "linear" else "newton",
             cache=None,
         )
-        fit, plan = plan_of_fits(self.data, fit, self.fleet, len(folds) * len(values))
-        given = folds, self.binaries, values, self._end
+        fits = len(folds) * len(values)
+        plan = plan_on(self.fleet, self.data, fit, fits, has_folder=work is not None)
+        given = folds, self.binaries, values, self.report, self._strict
         with FoldsJob(self.data, fit, self.fleet, plan, *given) as job:
-            job.report, job.strict = self.report, self._strict
             job.run()
             scores = job.scores(self.scoring)
             points = [self._streamed_points(job, f, scores[f]) for f in range(len(folds))]

@@ -17,8 +17,7 @@ from scipy import sparse
 
 from bigscreen.certify.explicit import close
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.divide.divide import Division, _counts, divide, longest_step, squared_norm
-from bigscreen.divide.subset import Picked, load, pick
+from bigscreen.data.views import Picked
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fit.loop import fit
@@ -33,6 +32,7 @@ from bigscreen.solvers.coordinate import CoordinateDescent
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Run
 from bigscreen.solvers.smo.solver import Pairs
+from bigscreen.train.divide import Division, _counts, divide, load, longest_step, pick, squared_norm
 
 
 @pytest.fixture(scope="module")

@@ -16,9 +16,9 @@ from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Rbf
 from bigscreen.path.gram import GramStage
+from bigscreen.path.run import train_path
 from bigscreen.path.stage import PointTask
 from bigscreen.problems.recipes import CSvc
-from bigscreen.train.path import train_path
 
 # A gap that is missed shows a fault, here as in the folds.
 pytestmark = pytest.mark.filterwarnings("error::sklearn.exceptions.ConvergenceWarning")

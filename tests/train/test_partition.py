@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from bigscreen.data.memory import MemoryDataset
-from bigscreen.divide.partition import means, partition, prices, spill
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
 from bigscreen.kernels.given import Custom, Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
+from bigscreen.train.partition import means, partition, prices, spill
 
 KERNELS = {
     "rows": None,

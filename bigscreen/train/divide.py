@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import sparse
 
-from bigscreen.divide.partition import SAMPLE_MOST, Partition, partition
-from bigscreen.divide.subset import load, pick
+from bigscreen.data.memory import MemoryDataset
+from bigscreen.data.views import Picked
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design, weighted_columns
 from bigscreen.fit.monitor import Report
@@ -37,6 +37,7 @@ from bigscreen.problems.point import Point
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.dynamic import Rule
 from bigscreen.solvers.protocol import Run, Save, Solver, Verdict
+from bigscreen.train.partition import SAMPLE_MOST, Partition, partition
 
 FACTOR = 4
 """Parts of one level for each of the next."""
@@ -530,3 +531,20 @@ def longest_step(dual: Dual, alpha: FloatArray) -> float:
     with np.errstate(divide="ignore", invalid="ignore"):
         room = np.where(alpha > 0, dual.hi / alpha, np.where(alpha < 0, dual.lo / alpha, np.inf))
     return float(room.min(initial=np.inf))
+
+
+def pick(
+    design: Design, ids: NDArray[np.int64], codes: NDArray[Any], weights: FloatArray
+) -> Design:
+    """The design of these rows alone, read where they lie."""
+    columns = isinstance(design.kernel, Precomputed)
+    data = Picked(design.data, ids, codes, weights, columns)
+    return replace(design, data=data, square=None)  # (that of all rows)
+
+
+def load(design: Design) -> Design:
+    """The same design with its rows in memory."""
+    data = design.data
+    n = data.n_rows
+    rows = MemoryDataset(data.X(0, n), data.y(0, n), data.layout.labels, data.weights(0, n))
+    return replace(design, data=rows, square=None)

@@ -1,0 +1,282 @@
+"""Other views of a data set's rows: with outcomes of their own, some of them, or moved.
+
+Features are not copied: a view reads them where they are, each time it is asked for them. `Held`
+rows alone have features of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array, issparse
+
+from bigscreen.data.layout import Features, Layout, csr, csr_slice, sqnorms
+from bigscreen.data.rows import Rows
+from bigscreen.data.targets import describe
+from bigscreen.numerics.rows import FloatArray
+
+
+class Recast(Rows):
+    """Another data set's rows, whose features are not copied, with other outcomes.
+
+    Parameters
+    ----------
+    base : Rows
+    outcomes : array (n_rows,) or None
+        Label codes or targets in the order of ``base``; None: its own.
+    weights : array (n_rows,) or None
+        Not negative, of any type of numbers; None: those of ``base``.
+    """
+
+    def __init__(
+        self, base: Rows, outcomes: NDArray[Any] | None, weights: NDArray[Any] | None
+    ) -> None:
+        self.base, self._outcomes, self._weights = base, outcomes, weights
+        self.layout = base.layout
+        if weights is not None:
+            self.layout = replace(base.layout, has_weights=True)
+        self.preparation, self.path = base.preparation, base.path
+
+    @property
+    def given(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        """The outcomes and the weights that are not the other data set's."""
+        return self._outcomes, self._weights
+
+    @property
+    def shared(self) -> Rows:
+        return self.base.shared
+
+    def X(self, start: int, stop: int) -> Features:
+        return self.base.X(start, stop)
+
+    def rows(self, ids: ArrayLike) -> Features:
+        return self.base.rows(ids)
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        if self._outcomes is None:
+            return self.base.y(start, stop)
+        return self._outcomes[start:stop].astype(np.float64 if self.regression else np.int32)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        if self._weights is None:
+            return self.base.weights(start, stop)
+        return self._weights[start:stop].astype(np.float64)
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        return self.base.sqnorms(start, stop)
+
+    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self.base.row_ids(start, stop)
+
+    @property
+    def max_sqnorm(self) -> float:
+        return self.base.max_sqnorm
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        found = describe(self.y(0, self.n_rows), self.n_labels)
+        return np.array(found["label_counts"], dtype=np.int64)
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the rows themselves."""
+        return self.base.fingerprint
+
+
+class Picked(Rows):
+    """Rows of another data set that are read where they lie, each time they are asked for.
+
+    Only their numbers, codes and weights travel to the workers of a cluster.
+
+    Parameters
+    ----------
+    base : Rows
+    ids : int64 (k,), ascending
+    codes : int32 (k,), or float64 targets
+    weights : float64 (k,)
+    columns : bool
+        Features are entries to all rows (a precomputed kernel): take those to these rows.
+    """
+
+    path = None
+
+    def __init__(
+        self,
+        base: Rows,
+        ids: NDArray[np.int64],
+        codes: NDArray[Any],
+        weights: FloatArray,
+        columns: bool = False,
+    ) -> None:
+        self.base, self.ids, self.columns = base, ids, columns
+        self._codes, self._weights = codes, weights
+        self.preparation = base.preparation
+        self.layout = Layout.of(
+            n_rows=len(ids),
+            n_features=len(ids) if columns else base.n_features,
+            sparse=base.is_sparse,
+            labels=base.layout.labels,
+            weights=base.has_weights,
+            wide=base.layout.wide,
+        )
+
+    def X(self, start: int, stop: int) -> Any:
+        self.layout.check_range(start, stop)
+        rows = self.base.rows(self.ids[start:stop])
+        if not self.columns:
+            return rows
+        chosen = rows[:, self.ids]
+        return np.ascontiguousarray(chosen) if isinstance(chosen, np.ndarray) else chosen
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        self.layout.check_range(start, stop)
+        return self._codes[start:stop]
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        self.layout.check_range(start, stop)
+        return self._weights[start:stop]
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        return sqnorms(self.X(start, stop))
+
+    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        self.layout.check_range(start, stop)
+        ids = self.ids[start:stop]
+        if not len(ids):
+            return ids
+        first = int(ids.min())
+        return self.base.row_ids(first, int(ids.max()) + 1)[ids - first]
+
+    @property
+    def max_sqnorm(self) -> float:
+        """That of the whole data set: an upper bound."""
+        return self.base.max_sqnorm
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        counts = describe(self._codes, self.n_labels)["label_counts"]
+        return np.array(counts, dtype=np.int64)
+
+    @property
+    def fingerprint(self) -> str:
+        digest = hashlib.sha256(self.base.fingerprint.encode())
+        for part in (self.ids, self._codes, self._weights):
+            digest.update(np.ascontiguousarray(part).data)
+        return digest.hexdigest()
+
+
+class Held(Picked):
+    """Rows of another data set that are in memory, on one shard.
+
+    Parameters
+    ----------
+    base, ids, codes, weights
+        As for `Picked`; ``ids`` in any order.
+    X : Features
+        Those of the rows, which were checked when ``base`` was made.
+    sqnorms : float64 (k,)
+    """
+
+    def __init__(
+        self,
+        base: Rows,
+        ids: NDArray[np.int64],
+        codes: NDArray[Any],
+        weights: FloatArray,
+        X: Features,
+        sqnorms: FloatArray,
+    ) -> None:
+        self.base, self.ids, self.preparation = base, ids, base.preparation
+        self._codes, self._weights, self._X, self._sqnorms = codes, weights, X, sqnorms
+        grid = 1 << max(0, len(ids) - 1).bit_length()
+        sizes = {"n_rows": len(ids), "n_features": X.shape[1]}
+        self.layout = replace(base.layout, **sizes, shard_rows=grid, chunk_rows=grid)
+
+    def X(self, start: int, stop: int) -> Any:
+        whole = start == 0 and stop == self.n_rows
+        X: Any = self._X
+        return X if whole else csr_slice(X, start, stop) if self.is_sparse else X[start:stop]
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        return self._sqnorms[start:stop]
+
+    @property
+    def max_sqnorm(self) -> float:
+        return float(np.max(self._sqnorms))
+
+
+@dataclass(frozen=True)
+class Move:
+    """x becomes ``(x - origin) 2^exponent``; no origin is 0."""
+
+    origin: NDArray[np.float64] | None
+    exponent: int
+
+    def __call__(self, X: Any) -> Any:
+        """Rows, moved: dense float64 where an origin is taken off, else of their own type."""
+        if issparse(X) and self.origin is not None:
+            X = X.toarray()  # sparse rows that dense landmarks score
+        if issparse(X):
+            X = csr_array(X)
+            return csr(np.ldexp(X.data, self.exponent), X.indices, X.indptr, X.shape[1])
+        if self.origin is None:
+            return np.ldexp(X, self.exponent)
+        out = X - self.origin
+        return np.ldexp(out, self.exponent, out=out) if self.exponent else out
+
+
+class Moved(Rows):
+    """The rows of another data set, moved each time they are asked for."""
+
+    def __init__(self, base: Rows, move: Move) -> None:
+        self.base, self.move = base, move
+        self.layout, self.preparation, self.path = base.layout, base.preparation, base.path
+
+    def X(self, start: int, stop: int) -> Features:
+        return self.move(self.base.X(start, stop))
+
+    def rows(self, ids: ArrayLike) -> Features:
+        return self.move(self.base.rows(ids))
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        return self.base.y(start, stop)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        return self.base.weights(start, stop)
+
+    def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
+        return sqnorms(self.X(start, stop))
+
+    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
+        return self.base.row_ids(start, stop)
+
+    def shift(self, w: NDArray[np.float64]) -> float:
+        """What a machine that scores moved rows by ``<w, x>`` adds to those of rows in place."""
+        return 0.0 if self.move.origin is None else float(w @ self.move.origin)
+
+    @cached_property
+    def max_sqnorm(self) -> float:
+        chunks = (self.chunk(k) for k in range(self.n_chunks))
+        return max(float(np.max(self.sqnorms(start, stop))) for start, stop in chunks)
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        return self.base.label_counts
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the rows themselves: the same problem."""
+        return self.base.fingerprint
+
+
+def held_out(data: Rows, held: NDArray[np.bool_]) -> Rows:
+    """The rows, of which some, a bool (n,), have no weight."""
+    weights = np.where(held, 0.0, data.weights(0, data.n_rows))
+    if isinstance(data, Moved):
+        return Moved(Recast(data.base, None, weights), data.move)
+    return Recast(data, None, weights)

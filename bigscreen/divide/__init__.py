@@ -1,1 +1,0 @@
-"""Parts of the rows, solved by themselves: a start for the whole."""

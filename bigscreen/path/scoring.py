@@ -1,0 +1,96 @@
+"""How held-out rows are judged, and which value is the best by them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bigscreen.errors import InputError
+from bigscreen.numerics.rows import FloatArray
+
+SCORINGS = {
+    "c-svc": "accuracy",
+    "nu-svc": "accuracy",
+    "one-class": "AUC",
+    "lad": "R2",
+    "svr": "R2",
+    "quantile": "pinball",
+}
+"""What a problem's held-out rows are judged by; of pinball the negative, so that more is better."""
+
+
+def judged(
+    scoring: str, y: NDArray[Any], scores: FloatArray, weights: FloatArray, tau: float = 0.5
+) -> float:
+    """How good scores of held-out rows are; more is better.
+
+    Parameters
+    ----------
+    scoring : {"accuracy", "AUC", "R2", "pinball"}
+    y : (rows,)
+        Label codes, or targets; of AUC code 1 is the positive class.
+    scores : float64 (rows, machines)
+        One machine: above 0 means code 1. Several: each code has its own.
+    weights : float64 (rows,)
+    tau : float
+        Of pinball.
+    """
+    total = float(np.sum(weights))
+    one = scores[:, 0]
+    if scoring == "accuracy":
+        codes = one > 0 if scores.shape[1] == 1 else np.argmax(scores, axis=1)
+        return float(np.sum(weights[codes == y])) / total
+    if scoring == "AUC":
+        return _auc(y == 1, one, weights)
+    rest = y - one
+    if scoring == "pinball":
+        return -float(weights @ np.maximum(tau * rest, (tau - 1) * rest)) / total
+    centred = y - float(weights @ y) / total
+    spread = float(weights @ centred**2)
+    return 1.0 - float(weights @ rest**2) / spread if spread > 0 else 0.0
+
+
+def best_of(scores: Sequence[float]) -> int:
+    """The place of the highest score, of equals the first; one that is not a number is the lowest.
+
+    Raises
+    ------
+    InputError
+        If no score is a finite number: none is the best then.
+    """
+    found = np.asarray(scores, np.float64)
+    if not np.isfinite(found).any():
+        raise InputError(
+            "no candidate has a finite score on the rows held out, so none is the best; look at "
+            "the size of the targets and at the grid"
+        )
+    return int(np.argmax(np.where(np.isnan(found), -np.inf, found)))
+
+
+def check_spread(y: NDArray[Any], what: str) -> None:
+    """Refuse targets whose squares float64 does not hold: R2 divides by a sum of them.
+
+    Raises
+    ------
+    InputError
+        Which begins with ``what``.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        spread = float(np.sum(np.square(y - np.mean(y))))
+    if not np.isfinite(spread):
+        raise InputError(
+            f"{what} holds out targets of up to {np.max(np.abs(y)):.2g}, whose squares are beyond "
+            "float64, so that R2 does not judge it; divide the targets by their size"
+        )
+
+
+def _auc(positive: NDArray[np.bool_], scores: FloatArray, weights: FloatArray) -> float:
+    """Chance that a positive row scores above another, equal scores counting half."""
+    values, place = np.unique(scores, return_inverse=True)
+    up = np.bincount(place, weights * positive, len(values))
+    down = np.bincount(place, weights * ~positive, len(values))
+    below = np.cumsum(down) - 0.5 * down
+    return float(up @ below) / (float(np.sum(up)) * float(np.sum(down)))
