@@ -175,11 +175,11 @@ def test_workers_read_features_from_disk(tmp_path):
 
 
 def test_features_that_no_folder_takes_are_computed_again():
-    stored = TrainOptions(landmarks=20, features="stored")
+    stored = TrainOptions(landmarks=20, tuning=Tuning(features="stored"))
     assert plan(rows(), stored, cluster=True).disk_bytes
     assert plan(rows(), stored, has_folder=False).features_in_memory
     instead = plan(rows(), stored, cluster=True, has_folder=False)
-    assert instead == plan(rows(), replace(stored, features="recomputed"), cluster=True)
+    assert instead == plan(rows(), stored.tuned(features="recomputed"), cluster=True)
     assert instead.features == "recomputed" and not instead.disk_bytes
 
 
