@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, MISSING, Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import (
-    DATE_LIKE,
-    ISO_DATE,
-    bucket_names,
-    days,
-    hashed_name,
-    same_truth,
-)
+from bigscreen.data.texts import bucket_names, days, hashed_name, same_truth
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
 from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
@@ -102,9 +95,6 @@ class Categories:
         A text that is not among `known` is an error; otherwise it has code -1 and is counted.
     missing : Missing
         Where it allows them, missing texts have a category of their own, `ABSENT`.
-    typed : bool, default=False
-        Whether the source has types and nulls of its own: blanks around a text are part of it then,
-        and texts such as "NA" mean nothing but themselves.
     """
 
     def __init__(
@@ -112,13 +102,12 @@ class Categories:
         known: list[str] | None = None,
         closed: bool = False,
         missing: Missing = NONE,
-        typed: bool = False,
     ) -> None:
         self.names: list[str] = list(known or [])
         self.unseen = 0
         self._given = frozenset(self.names)
         self._learning = known is None
-        self._closed, self._missing, self._typed = closed, missing, typed
+        self._closed, self._missing = closed, missing
         self._codes = {name: code for code, name in enumerate(self.names)}
         self._seen = Seen()
 
@@ -142,15 +131,12 @@ class Categories:
         self._check(text, Tokens([text], np.zeros(1, np.int32), lambda _: place), 0)
         return self._code(text)
 
-    def _is_missing(self, text: str) -> bool:
-        return self._missing.marked(text) if self._typed else text in self._missing
-
     def _check(self, text: str, found: Tokens, code: int) -> None:
         """Refuse a text that no row may have."""
         bare = text.strip()
         if text in self._given or bare in self._given:
             return
-        if self._is_missing(bare):
+        if bare in self._missing:
             if not self._missing.allowed:
                 raise missing_value(found.place(code))
         elif self._closed:
@@ -160,13 +146,13 @@ class Categories:
             )
 
     def _code(self, text: str) -> int:
-        if text not in self._codes and not self._typed:
+        if text not in self._codes:
             text = text.strip()  # blanks within quotes mean nothing either
         if text not in self._codes:
             if (alike := same_truth(text, self.names)) is not None:
                 self._codes[text] = self._codes[alike]
                 return self._codes[text]
-            absent = self._is_missing(text)
+            absent = text in self._missing
             text = ABSENT if absent else text
             grows = self._learning or (absent and self._closed)
             if grows and text not in self._codes:
@@ -199,7 +185,7 @@ class Hashed:
             found = Tokens.of(column, places)
             of_texts = self.tokens(pyarrow.array(found.texts, pyarrow.utf8()), found.place)
             return of_texts[found.codes]
-        texts = pyarrow.compute.utf8_trim_whitespace(column.cast(pyarrow.large_utf8()))
+        texts = plain_texts(column).cast(pyarrow.large_utf8())
         holes = holes_in(texts, self._missing)
         if holes.any() and not self._missing.allowed:
             raise missing_value(places(int(np.argmax(holes))))
@@ -276,79 +262,36 @@ class Dates:
             ) from None
 
 
-def date_format(words: Iterable[str], place: str) -> str | None:
-    """Return the format of a column's texts if all are dates, None if they are not.
-
-    Raises
-    ------
-    InputError
-        If they look like dates that are written in one of several orders.
-    """
-    words = list(words)
-    if all(ISO_DATE.fullmatch(word) for word in words):
-        return ""
-    if all(ISO_DATE.fullmatch(word) or DATE_LIKE.fullmatch(word) for word in words):
-        raise InputError(
-            f"{place}: {words[0]!r} looks like a date or a time, but not in which order it is "
-            "written: say so (`date='COLUMN=%d/%m/%Y'`, as strptime has it), name the column as "
-            "`categorical`, or `drop` it."
-        )
-    return None
-
-
 class Kind(NamedTuple):
-    """What a column holds that is anything but numbers."""
+    """What a column holds."""
 
     name: str
-    """ "categorical", "date" or "hash"."""
     how: Any = None
-    """Of dates the format, of hashes the bits."""
+    """Of categories their texts in code order (None: to be learnt), of dates the format, of hashes
+    the bits."""
 
 
 TEXT = Kind("categorical")
+TRUTH = Kind("truth")
+"""Truth values, true and false in any case: 1 and 0."""
+AMOUNT = Kind("amount")
+"""Numbers, or truth values: which of them an earlier store had it does not say."""
+BLANK = Kind("blank")
+"""Nothing but missing values in the first rows."""
 
 
-@dataclass(frozen=True)
-class Typed:
-    """The columns of X that are anything but numbers.
-
-    Attributes
-    ----------
-    categories : dict of int to list of str or None
-        None: they are to be learnt.
-    dates : dict of int to str
-        And their formats.
-    hashed : dict of int to int
-        And the bits.
-    closed : bool
-        Whether a text that is not among given categories is an error.
-    """
-
-    categories: Mapping[int, list[str] | None] = field(default_factory=dict)
-    dates: dict[int, str] = field(default_factory=dict)
-    hashed: dict[int, int] = field(default_factory=dict)
-    closed: bool = False
-
-    @classmethod
-    def learnt(cls, kinds: Mapping[int, Kind]) -> Typed:
-        """Of a new store, by what columns of X hold."""
-        return cls(
-            {j: None for j, kind in kinds.items() if kind == TEXT},
-            {j: kind.how for j, kind in kinds.items() if kind.name == "date"},
-            {j: kind.how for j, kind in kinds.items() if kind.name == "hash"},
-        )
-
-    @classmethod
-    def of(cls, like: Preparation) -> Typed:
-        """Those of an earlier store."""
-        texts = {j: list(v) for j, v in like.categories.items() if j not in like.hashed}
-        return cls(texts, like.dates, like.hashed)
+def kinds_like(like: Preparation) -> dict[int, Kind]:
+    """Return what the columns of X hold if they are those of an earlier store."""
+    out = dict.fromkeys(range(like.n_raw or 0), AMOUNT)
+    out |= {j: Kind("categorical", [*texts]) for j, texts in like.categories.items()}
+    out |= {j: Kind("hash", bits) for j, bits in like.hashed.items()}
+    return out | {j: Kind("date", form) for j, form in like.dates.items()}
 
 
 def label_value(text: str, place: str) -> float | str | None:
     """Return a label: a float if it reads as a number, None if it is missing, else the text."""
     text = text.strip()
-    if text in MISSING:
+    if text in MISSING or text == ABSENT:
         return None
     number = exact_number(text)
     if number is not None and not np.isfinite(number):
@@ -392,7 +335,8 @@ class Labels:
     odd: Tokens | None = None
 
     def __init__(self, column: Any, places: Callable[[int], str]) -> None:
-        numbers = as_numbers(column)
+        coded = pyarrow.types.is_dictionary(column.type)
+        numbers = None if coded else as_numbers(column)
         if numbers is not None:
             self.values = numbers.to_numpy(zero_copy_only=False)
             holes = numbers.is_null().to_numpy(zero_copy_only=False)
@@ -413,10 +357,25 @@ class Labels:
             self.values = self.values.astype(float)
 
 
+def distinct(
+    column: Any, places: Callable[[int], str]
+) -> tuple[Any, Callable[[int], str], NDArray[np.int64]]:
+    """Return the texts that occur in a coded Arrow array, where each is first, and every row's."""
+    codes = column.indices.fill_null(-1).to_numpy()  # no text is written out as often as it occurs
+    used, rows, of_rows = np.unique(codes, return_index=True, return_inverse=True)
+    texts = column.dictionary.take(pyarrow.array(used, mask=used < 0))
+    return texts, lambda k: places(int(rows[k])), of_rows
+
+
+def plain_texts(column: Any) -> Any:
+    """Return an Arrow array of texts without the blanks around them."""
+    if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
+        column = column.cast(pyarrow.large_utf8())
+    return pyarrow.compute.utf8_trim_whitespace(column)
+
+
 def as_numbers(column: Any) -> Any:
     """Return an Arrow array as float64, or None if a text in it is no number."""
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     try:
         if pyarrow.types.is_large_binary(column.type):
             column = column.cast(pyarrow.large_utf8())
@@ -428,22 +387,36 @@ def as_numbers(column: Any) -> Any:
 
 
 def numbers_of(
-    column: Any, places: Callable[[int], str], missing: Missing, decimal: str | None = None
+    column: Any,
+    places: Callable[[int], str],
+    missing: Missing,
+    decimal: str | None = None,
+    kind: Kind | None = None,
 ) -> NDArray[np.float64]:
     """Return the numbers that an Arrow array of texts holds, NaN where a value is missing.
+
+    Columns of the kinds `TRUTH` and `AMOUNT` may hold truth values.
 
     Raises
     ------
     InputError
         For the first text that is no finite number, or missing where no value may be.
     """
-    texts = pyarrow.compute.utf8_trim_whitespace(column)
+    if pyarrow.types.is_dictionary(column.type):
+        texts, firsts, of_rows = distinct(column, places)
+        return numbers_of(texts, firsts, missing, decimal, kind)[of_rows]
+    texts = plain_texts(column)
     holes = holes_in(texts, missing, numbers=False)  # (those are looked for in all sources)
     if holes.any():
         if not missing.allowed:
             raise missing_value(places(int(np.argmax(holes))))
         texts = pyarrow.compute.if_else(pyarrow.array(~holes), texts, None)
     check_points(texts, decimal, places)
+    if kind in (TRUTH, AMOUNT):
+        lower = pyarrow.compute.utf8_lower(texts)
+        for word, digit in (("true", "1"), ("false", "0")):
+            is_word = pyarrow.compute.equal(lower, word)
+            texts = pyarrow.compute.if_else(is_word, pyarrow.scalar(digit, texts.type), texts)
     numbers = as_numbers(written_plainly(texts, decimal))
     out = np.full(len(texts), np.nan)
     if numbers is not None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow
-import pyarrow.compute
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import MISSING, Missing
@@ -27,10 +26,12 @@ from bigscreen.intake.readers.base import (
 from bigscreen.intake.readers.categories import (
     AS_LABELS,
     NONE,
+    TRUTH,
+    Kind,
     Labels,
     Seen,
-    Typed,
     numbers_of,
+    plain_texts,
 )
 from bigscreen.intake.readers.columns import TableColumns
 from bigscreen.intake.readers.decimals import check_points, written_plainly
@@ -56,11 +57,8 @@ class DelimitedReader(TypedReader):
     path : str or Path
     layout : Layout
     columns : TableColumns
-    typed : Typed
-        The columns of X that are anything but numbers.
-    missing : Missing
-        What says that a value is missing, and whether features may be: a number is NaN then, a
-        text a category of its own.
+    kinds, missing, closed
+        See `TypedReader`.
     texts_label : bool
         Whether labels are known to be texts. (They may be in any case.)
     """
@@ -70,11 +68,12 @@ class DelimitedReader(TypedReader):
         path: str | Place,
         layout: Layout,
         columns: TableColumns,
-        typed: Typed,
+        kinds: Mapping[int, Kind],
         missing: Missing = NONE,
         texts_label: bool = False,
+        closed: bool = False,
     ) -> None:
-        super().__init__(columns, layout.names, typed, missing)
+        super().__init__(columns, layout.names, kinds, missing, closed)
         self._texts_label = texts_label
         # A mark that is a number is one for pyarrow, too: a label may be equal to it.
         texts = (mark for mark in missing.marks if exact_number(mark) is None)
@@ -166,8 +165,10 @@ class DelimitedReader(TypedReader):
         columns, number = self.columns, pyarrow.float64() if plain else pyarrow.utf8()
         types = dict.fromkeys(columns.features, number)
         for j, f in enumerate(columns.features):
-            if j in self._typed.hashed:
+            if j in self.hashed:
                 types[f] = pyarrow.utf8()
+            elif plain and self._kinds.get(j) == TRUTH:
+                types[f] = pyarrow.bool_()
             elif j in self._coders or j in self._dates:
                 types[f] = pyarrow.dictionary(pyarrow.int32(), pyarrow.utf8())
         if columns.weight is not None:
@@ -187,11 +188,11 @@ class DelimitedReader(TypedReader):
             if j in self._dates:
                 X[:, j] = self._dates[j].encode(*self._column(fields, f))
             elif j not in self._coders:
-                X[:, j] = self._numbers(fields, f, self._missing, plain)
+                X[:, j] = self._numbers(fields, f, self._missing, plain, self._kinds.get(j))
         if self.columns.label is not None:
             column, places = self._column(fields, self.columns.label)
             if not pyarrow.types.is_floating(column.type):
-                column = pyarrow.compute.utf8_trim_whitespace(column)
+                column = plain_texts(column)
                 check_points(column, self.layout.decimal, places)
                 column = written_plainly(column, self.layout.decimal)
             out.labels = Labels(column, places)
@@ -200,13 +201,14 @@ class DelimitedReader(TypedReader):
             out.weight = check_weights(self._numbers(fields, f, NONE, plain), fields.places(f))
 
     def _numbers(
-        self, fields: Fields, f: int, missing: Missing, plain: bool
+        self, fields: Fields, f: int, missing: Missing, plain: bool, kind: Kind | None = None
     ) -> NDArray[np.float64]:
         """Return the numbers of a column, which is one of texts unless all are `plain`."""
         column, places = self._column(fields, f)
         if not plain:
-            return numbers_of(column, places, missing, self.layout.decimal)
-        values: NDArray[np.float64] = column.to_numpy(zero_copy_only=False)
+            return numbers_of(column, places, missing, self.layout.decimal, kind)
+        numbers = column.cast(pyarrow.float64())
+        values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
         if column.null_count and not missing.allowed:
             raise missing_value(places(int(np.argmax(column.is_null().to_numpy(False)))))
         if np.count_nonzero(~np.isfinite(values)) > column.null_count:
