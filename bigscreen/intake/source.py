@@ -175,7 +175,7 @@ class Intake:
 
         Every value is the category of what is missing then.
         """
-        blank: set[int] = getattr(reader, "blank", set()) & {*self.shape.categorical}
+        blank = reader.blank & {*self.shape.categorical}
         if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
             return X
         columns = [c for c in sorted(blank) if np.isnan(X[:, c]).all()]

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bigscreen.data.missing import Missing
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
-from bigscreen.intake.readers.base import Block, OtherFile
+from bigscreen.intake.readers.base import Block, row_places, tried
 from bigscreen.intake.readers.categories import (
     BLANK,
     TEXT,
@@ -132,8 +132,8 @@ class ArrowReader(TypedReader):
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
         self._restart()
-        for item, tried in each(self._tried, self.batches(skip_rows)):
-            for block, texts in self._read(item) if tried is None else tried:
+        for item, read in each(partial(tried, self._read_whole), self.batches(skip_rows)):
+            for block, texts in self._read(item) if read is None else read:
                 self._set_codes(block.X, texts)
                 self._done = block.first_row + block.X.shape[0]
                 yield block
@@ -158,14 +158,8 @@ class ArrowReader(TypedReader):
             or (types.is_null(kind) and self._missing.allowed)
         )
 
-    def _tried(self, item: tuple[int, Any]) -> tuple[Any, list[_Converted] | None]:
-        """What is to be read next, and its blocks; None where that fails, to be said in turn."""
-        try:
-            return None, list(self._read(item))
-        except OtherFile:
-            raise
-        except InputError:
-            return item, None
+    def _read_whole(self, item: tuple[int, Any]) -> list[_Converted]:
+        return list(self._read(item))
 
     def _read(self, item: tuple[int, Any]) -> Iterator[_Converted]:
         for first, batch in self.parts(*item):
@@ -174,9 +168,7 @@ class ArrowReader(TypedReader):
     def _converted(self, first: int, batch: Any) -> _Converted:
         """A batch as a block, and the texts of its categories, whose codes are not known yet."""
         texts = {}
-
-        def where(i: int) -> str:
-            return f"{self._name}, row {first + i}"
+        where = row_places(self._name, first)
 
         def column(f: int) -> Any:
             values = batch.column(self._names[f])

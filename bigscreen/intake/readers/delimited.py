@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from bigscreen.intake.readers.base import (
     Source,
     line_pieces,
     line_places,
+    tried,
 )
 from bigscreen.intake.readers.categories import (
     AS_LABELS,
@@ -101,7 +103,8 @@ class DelimitedReader(TypedReader):
         row, seen, reached = 0, Seen(), Reached(self.path, self.layout)
         with Source(self.path) as source:
             pieces = line_pieces(source, self.layout.body_start)
-            for piece, parsed in each(self._tried, ((piece, row < skip_rows) for piece in pieces)):
+            items = ((piece, row < skip_rows) for piece in pieces)
+            for (piece, _), parsed in each(partial(tried, self._parsed_alone), items):
                 self._progress = piece.progress
                 if reached.rest or parsed is None:
                     text, begun = piece.read()
@@ -118,20 +121,14 @@ class DelimitedReader(TypedReader):
         if row == 0:
             raise NoRows(f"{self.path} has no row after its header.")
 
-    def _tried(self, item: tuple[Piece, bool]) -> tuple[Piece, Parsed | None]:
-        """Parse a piece as if it began with a record, in line 0; None where that fails.
+    def _parsed_alone(self, item: tuple[Piece, bool]) -> Parsed | None:
+        """Parse a piece as if it began with a record, in line 0; None if it has rows to skip.
 
-        What does not begin with one, has an error, or has rows to `skip`, is parsed again when all
-        before it is known.
+        What does not begin with a record, has an error, or has rows to skip, is parsed again when
+        all before it is known.
         """
         piece, skip = item
-        if skip:
-            return piece, None
-        text, begun = piece.read()
-        try:
-            return piece, self._parsed(text, begun, 0, 0)
-        except InputError:
-            return piece, None
+        return None if skip else self._parsed(*piece.read(), 0, 0)
 
     def _parsed(self, text: bytes, begun: int, line: int, skip: int) -> Parsed:
         """Parse a text that begins with a record; of `skip` rows the categories alone."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -18,12 +20,14 @@ from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import (
     Block,
     Piece,
+    Reader,
     RowLines,
     Source,
     decode,
     line_pieces,
     line_places,
     too_long,
+    tried,
 )
 from bigscreen.intake.readers.categories import AS_LABELS, Labels, Seen, as_numbers
 from bigscreen.intake.readers.text import finite_number
@@ -179,7 +183,7 @@ class Parsed(NamedTuple):
     highest: int
 
 
-class SvmlightReader:
+class SvmlightReader(Reader):
     """Reads svmlight text, plain or compressed.
 
     Parameters
@@ -203,14 +207,10 @@ class SvmlightReader:
     """
 
     sparse = True
-    names: list[str] | None = None
 
     def __init__(self, path: str | Place, *, zero_based: bool | Literal["auto"] = "auto") -> None:
-        self.path = located(path)
-        self.zero_based = zero_based
-        self.n_features: int | None = None
-        self.categories: dict[int, list[str]] = {}
-        self.unseen: dict[int, int] = {}
+        super().__init__()
+        self.path, self.zero_based = located(path), zero_based
         self._restart()
         with Source(path) as source:
             self._progress, self.anywhere = source.progress(), not source.compressed
@@ -239,11 +239,11 @@ class SvmlightReader:
         self._restart()
         first_row, line, seen = 0, 1, Seen()
         with Source(self.path) as source:
-            for piece, parsed in each(self._tried, line_pieces(source)):
+            parse = partial(tried, partial(self._parsed, line=0))
+            for piece, parsed in each(parse, line_pieces(source)):
                 self._progress = piece.progress
                 if parsed is None:
-                    text, begun = piece.read()
-                    parsed = self._parsed(text, begun, line)
+                    parsed = self._parsed(piece, line)
                 else:
                     parsed.lines.before += line
                 line += parsed.text_lines
@@ -251,7 +251,9 @@ class SvmlightReader:
                 if rows:
                     block = self._block(parsed, seen, first_row)
                     if first_row + rows > skip_rows:
-                        yield block if first_row >= skip_rows else _tail(block, skip_rows)
+                        skip = max(skip_rows - first_row, 0)
+                        rest = block.take(np.arange(skip, rows)) if skip else block
+                        yield replace(rest, first_row=first_row + skip)
                     first_row += rows
                 if parsed.begun > base.LONGEST_RECORD:
                     raise too_long(self.path, line)
@@ -259,16 +261,9 @@ class SvmlightReader:
             raise NoRows(f"{self.path} holds no row: there are only comments in it.")
         self.n_features = max(self.max_index + 1 - self.index_base(), 0)
 
-    def _tried(self, piece: Piece) -> tuple[Piece, Parsed | None]:
-        """Parse as if the text began in line 0; None where it has an error, to be named later."""
-        text, begun = piece.read()
-        try:
-            return piece, self._parsed(text, begun, 0)
-        except InputError:
-            return piece, None
-
-    def _parsed(self, text: bytes, begun: int, line: int) -> Parsed:
+    def _parsed(self, piece: Piece, line: int) -> Parsed:
         """Parse whole lines, whatever the lines before; the first is number `line`."""
+        text, begun = piece.read()
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
         out = Lines(
@@ -360,10 +355,3 @@ class SvmlightReader:
             finite_number(value_text, f"{place}, index {index}")
             previous = index
         raise InputError(f"{place}: {token[:40]!r} is not index:value.")
-
-
-def _tail(block: Block, skip_rows: int) -> Block:
-    drop = skip_rows - block.first_row
-    assert block.y is not None
-    where = block.where
-    return Block(block.X[drop:], block.y[drop:], None, skip_rows, lambda i: where(i + drop))

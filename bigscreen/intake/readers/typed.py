@@ -6,11 +6,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from bigscreen.data.missing import Missing
+from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.readers.categories import TEXT, Categories, Dates, Hashed, Kind
 from bigscreen.intake.readers.columns import TableColumns
 
 
-class TypedReader:
+class TypedReader(Reader):
     """A reader of columns of numbers, texts and dates.
 
     Parameters
@@ -26,8 +27,6 @@ class TypedReader:
         Whether a text that is not among given categories is an error.
     """
 
-    sparse = False
-
     def __init__(
         self,
         columns: TableColumns,
@@ -36,9 +35,10 @@ class TypedReader:
         missing: Missing,
         closed: bool = False,
     ) -> None:
+        super().__init__()
         self.columns, self._kinds, self._missing, self._closed = columns, kinds, missing, closed
         self.left_out, self.index_names = columns.left_out, columns.index_names
-        self.n_features: int | None = len(columns.features)
+        self.n_features = len(columns.features)
         self.names = [names[f] for f in columns.features] if names else None
         self.dates = {j: kind.how for j, kind in kinds.items() if kind.name == "date"}
         self.hashed = {j: kind.how for j, kind in kinds.items() if kind.name == "hash"}
