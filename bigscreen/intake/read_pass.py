@@ -231,8 +231,7 @@ class Reading:
             with _blamed_on(name):
                 reader, blocks = self._begun(k, each, anywhere)
         except NoRows as error:
-            empty = _Empty(error)
-            return empty, empty.blocks()
+            return Reader(), _no_rows(error)
         return reader, _reading(name, blocks)
 
     def _begun(self, k: int, each: Each, anywhere: Each | None) -> _Open:
@@ -491,27 +490,10 @@ def _reading(name: str, blocks: Iterable[Block]) -> Iterator[Block]:
         yield from blocks
 
 
-class _Empty(Reader):
-    """A source that was found to hold no row when it was opened.
-
-    Parameters
-    ----------
-    error : NoRows
-        What `blocks` raises.
-    """
-
-    def __init__(self, error: NoRows) -> None:
-        super().__init__()
-        self._error = error
-
-    def progress(self) -> tuple[int, int]:
-        """Bytes read and bytes in all: none."""
-        return 0, 0
-
-    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Raise NoRows when the first block is asked for."""
-        yield from ()
-        raise self._error
+def _no_rows(error: NoRows) -> Iterator[Block]:
+    """Raise the error of a source that was found empty, once its first block is asked for."""
+    yield from ()
+    raise error
 
 
 def _whole(opened: Callable[[], Reader]) -> _Open | None:

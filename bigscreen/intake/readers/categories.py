@@ -49,20 +49,25 @@ class Tokens:
 
     @classmethod
     def of(cls, column: Any, places: Callable[[int], str]) -> Tokens:
-        """Return those of an Arrow array of texts or anything else; null is `ABSENT`."""
+        """Return those that occur in an Arrow array of texts or anything else; null is `ABSENT`."""
         if not pyarrow.types.is_dictionary(column.type):
             column = column.dictionary_encode()
-        texts = [decode(t) if isinstance(t, bytes) else t for t in column.dictionary.to_pylist()]
-        texts = [ABSENT if text is None else str(text) for text in texts]
-        codes = column.indices
-        if codes.null_count:
-            codes = codes.fill_null(len(texts))
-            texts.append(ABSENT)
-        return cls(texts, codes.to_numpy(zero_copy_only=False).astype(np.int32, copy=False), places)
+        known = [*column.dictionary.to_pylist(), None]
+        codes = column.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
+        occurs = np.bincount(codes, minlength=len(known)) > 0
+        own = (np.cumsum(occurs) - 1).astype(np.int32)
+        texts = [known[code] for code in np.flatnonzero(occurs).tolist()]
+        texts = [decode(text) if isinstance(text, bytes) else text for text in texts]
+        return cls([ABSENT if text is None else str(text) for text in texts], own[codes], places)
 
     def place(self, code: int) -> str:
         """Where the text with this code stands first."""
         return self.places(int(np.argmax(self.codes == code)))
+
+    @property
+    def array(self) -> Any:
+        """The texts as an Arrow array, null where they are missing."""
+        return pyarrow.array([None if text == ABSENT else text for text in self.texts], "string")
 
 
 def check_texts(count: int, size: int, place: Callable[[], str], what: str) -> None:
@@ -183,8 +188,7 @@ class Hashed:
         """Return the buckets of the texts; ``places(i)`` names the i-th one in an error."""
         if pyarrow.types.is_dictionary(column.type):  # no text is written out as often as it occurs
             found = Tokens.of(column, places)
-            of_texts = self.tokens(pyarrow.array(found.texts, pyarrow.utf8()), found.place)
-            return of_texts[found.codes]
+            return self.tokens(found.array, found.place)[found.codes]
         texts = plain_texts(column).cast(pyarrow.large_utf8())
         holes = holes_in(texts, self._missing)
         if holes.any() and not self._missing.allowed:
@@ -240,25 +244,21 @@ class Dates:
     def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.float64]:
         """Return the days of the texts; ``places(i)`` names the i-th one in an error."""
         found = Tokens.of(column, places)
-        values = np.full(len(found.texts), np.nan)
-        for code, row in zip(*np.unique(found.codes, return_index=True), strict=True):
-            values[code] = self.value(found.texts[code], places, int(row))
-        return values[found.codes]
+        values = [self._value(text.strip(), found, code) for code, text in enumerate(found.texts)]
+        return np.array(values, np.float64)[found.codes]
 
-    def value(self, text: str, where: Callable[[int], str], row: int) -> float:
-        """Return the days of one text."""
-        text = text.strip()
+    def _value(self, text: str, found: Tokens, code: int) -> float:
         if text == ABSENT or text in self._missing:
             if not self._missing.allowed:
-                raise missing_value(where(row))
+                raise missing_value(found.place(code))
             return float("nan")
         try:
             return days(text, self._form)
         except ValueError:
             how = f"written as {self._form}" if self._form else "as ISO 8601 has it"
             raise InputError(
-                f"{where(row)}: {text[:40]!r} is no date {how}; correct it, or say how dates are "
-                "written (`date='COLUMN=%d/%m/%Y'`)."
+                f"{found.place(code)}: {text[:40]!r} is no date {how}; correct it, or say how "
+                "dates are written (`date='COLUMN=%d/%m/%Y'`)."
             ) from None
 
 
@@ -357,16 +357,6 @@ class Labels:
             self.values = self.values.astype(float)
 
 
-def distinct(
-    column: Any, places: Callable[[int], str]
-) -> tuple[Any, Callable[[int], str], NDArray[np.int64]]:
-    """Return the texts that occur in a coded Arrow array, where each is first, and every row's."""
-    codes = column.indices.fill_null(-1).to_numpy()  # no text is written out as often as it occurs
-    used, rows, of_rows = np.unique(codes, return_index=True, return_inverse=True)
-    texts = column.dictionary.take(pyarrow.array(used, mask=used < 0))
-    return texts, lambda k: places(int(rows[k])), of_rows
-
-
 def plain_texts(column: Any) -> Any:
     """Return an Arrow array of texts without the blanks around them."""
     if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
@@ -403,8 +393,8 @@ def numbers_of(
         For the first text that is no finite number, or missing where no value may be.
     """
     if pyarrow.types.is_dictionary(column.type):
-        texts, firsts, of_rows = distinct(column, places)
-        return numbers_of(texts, firsts, missing, decimal, kind)[of_rows]
+        found = Tokens.of(column, places)
+        return numbers_of(found.array, found.place, missing, decimal, kind)[found.codes]
     texts = plain_texts(column)
     holes = holes_in(texts, missing, numbers=False)  # (those are looked for in all sources)
     if holes.any():

@@ -25,7 +25,6 @@ from bigscreen.intake.readers.categories import (
     Tokens,
     as_numbers,
     check_texts,
-    distinct,
     plain_texts,
 )
 from bigscreen.intake.readers.decimals import GROUPERS, written_plainly
@@ -275,7 +274,8 @@ def found_kind(
         no order, or dates that are written in one of several orders.
     """
     if pyarrow.types.is_dictionary(column.type):
-        column, places, _ = distinct(column, places)
+        coded = Tokens.of(column, places)
+        column, places = coded.array, coded.place
     column = written_plainly(plain_texts(column).fill_null(""), decimal)
     if as_numbers(column) is not None and not missing.numbers:
         return None
