@@ -19,8 +19,8 @@ from bigscreen.intake.readers.categories import (
     BLANK,
     TEXT,
     Kind,
-    Labels,
     kinds_like,
+    labels_of,
     numbers_of,
 )
 from bigscreen.intake.readers.columns import Asked, TableColumns, found_kind, index_columns
@@ -195,7 +195,7 @@ class ArrowReader(TypedReader):
         if self.columns.label is not None:
             values = column(self.columns.label)
             if self._is_text(values.type):
-                y = Labels(values, where).values
+                y = labels_of(values, where)
             elif self._is_number(values.type):
                 y = self._numbers(values)
             else:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -70,8 +70,8 @@ class Tokens:
         return pyarrow.array([None if text == ABSENT else text for text in self.texts], "string")
 
 
-def check_texts(count: int, size: int, place: Callable[[], str], what: str) -> None:
-    """Refuse too many different texts, or too many bytes of them; `what` says what they are.
+def check_texts(count: int, size: int, place: Callable[[], str]) -> None:
+    """Refuse too many different texts of a column, or too many bytes of them.
 
     Raises
     ------
@@ -83,10 +83,7 @@ def check_texts(count: int, size: int, place: Callable[[], str], what: str) -> N
         too = f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts"
     else:
         return
-    raise InputError(f"{place()}: {too} {what}.")
-
-
-IN_COLUMN, AS_LABELS = "in this column; drop it", "as labels"
+    raise InputError(f"{place()}: {too} in this column; drop it.")
 
 
 class Categories:
@@ -114,7 +111,8 @@ class Categories:
         self._learning = known is None
         self._closed, self._missing = closed, missing
         self._codes = {name: code for code, name in enumerate(self.names)}
-        self._seen = Seen()
+        self._seen: set[str] = set()
+        self._bytes = 0
 
     def tokens(self, column: Any, places: Callable[[int], str]) -> Tokens:
         """Tell the texts of some rows apart, whatever the rows before; see `encode`."""
@@ -125,7 +123,10 @@ class Categories:
 
     def encode(self, found: Tokens) -> NDArray[np.int32]:
         """Return the codes of some rows' tokens, which come after all that were encoded before."""
-        self._seen.add(found.texts, found, IN_COLUMN)
+        fresh = {*found.texts} - self._seen
+        self._seen |= fresh
+        self._bytes += sum(len(text.encode()) for text in fresh)
+        check_texts(len(self._seen), self._bytes, lambda: found.places(0))
         of_texts = np.array([self._code(text) for text in found.texts], np.int32)
         codes = of_texts[found.codes]
         self.unseen += int(np.count_nonzero(codes < 0))
@@ -299,23 +300,8 @@ def label_value(text: str, place: str) -> float | str | None:
     return text if number is None else number
 
 
-class Seen:
-    """The different texts so far, of which only so many are taken."""
-
-    def __init__(self) -> None:
-        self._texts: set[str] = set()
-        self._bytes = 0
-
-    def add(self, texts: Iterable[str], found: Tokens, what: str) -> None:
-        """Count texts of some more rows; InputError if there are too many, or too long ones."""
-        fresh = {*texts} - self._texts
-        self._texts |= fresh
-        self._bytes += sum(len(text.encode()) for text in fresh)
-        check_texts(len(self._texts), self._bytes, lambda: found.places(0), what)
-
-
-class Labels:
-    """Labels of some rows: what is a number is a float, so that 1, +1 and 1.0 are one label.
+def labels_of(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
+    """Return labels: what is a number is a float, so that 1, +1 and 1.0 are one label.
 
     Parameters
     ----------
@@ -323,38 +309,27 @@ class Labels:
     places : callable
         ``places(i)`` names the i-th row in an error.
 
-    Attributes
-    ----------
-    values : float64 array (rows,), or object array of float and str
+    Returns
+    -------
+    float64 array (rows,), or object array of float and str
         The first if all are numbers. What is missing is None.
-    odd : Tokens or None
-        What is no number.
     """
-
-    values: NDArray[Any]
-    odd: Tokens | None = None
-
-    def __init__(self, column: Any, places: Callable[[int], str]) -> None:
-        coded = pyarrow.types.is_dictionary(column.type)
-        numbers = None if coded else as_numbers(column)
-        if numbers is not None:
-            self.values = numbers.to_numpy(zero_copy_only=False)
-            holes = numbers.is_null().to_numpy(zero_copy_only=False)
-            if not (fine := np.isfinite(self.values) | holes).all():
-                row = int(np.argmin(fine))
-                finite_number(str(self.values[row]), f"{places(row)}: the label")
-            if holes.any():
-                self.values = np.where(holes, np.array(None), self.values.astype(object))
-            return
-        found = Tokens.of(column, places)
-        values = np.empty(len(found.texts), object)  # (a label that is missing is None)
-        for code, text in enumerate(found.texts):
-            values[code] = label_value(text, found.place(code))
-        self.values = values[found.codes]
-        if any(isinstance(value, str) for value in values):
-            self.odd = found
-        elif all(isinstance(value, float) for value in values):
-            self.values = self.values.astype(float)
+    coded = pyarrow.types.is_dictionary(column.type)
+    numbers = None if coded else as_numbers(column)
+    if numbers is not None:
+        values: NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
+        holes = numbers.is_null().to_numpy(zero_copy_only=False)
+        if not (fine := np.isfinite(values) | holes).all():
+            row = int(np.argmin(fine))
+            finite_number(str(values[row]), f"{places(row)}: the label")
+        return np.where(holes, np.array(None), values.astype(object)) if holes.any() else values
+    found = Tokens.of(column, places)
+    values = np.empty(len(found.texts), object)
+    for code, text in enumerate(found.texts):
+        values[code] = label_value(text, found.place(code))
+    if all(isinstance(value, float) for value in values):
+        values = values.astype(float)
+    return values[found.codes]
 
 
 def plain_texts(column: Any) -> Any:

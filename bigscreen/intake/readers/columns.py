@@ -17,7 +17,6 @@ from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers.categories import (
     BLANK,
-    IN_COLUMN,
     NONE,
     TEXT,
     TRUTH,
@@ -286,7 +285,7 @@ def found_kind(
     if not words:
         return None if has_numbers else BLANK
     place = found.place(found.texts.index(words[0]))
-    check_texts(len(words), sum(map(len, words)), lambda: place, IN_COLUMN)
+    check_texts(len(words), sum(map(len, words)), lambda: place)
     if decimal is None and all(map(_GROUPED.fullmatch, words)):
         mark = "a comma" if "," in words[0] else "marks of thousands"
         raise InputError(

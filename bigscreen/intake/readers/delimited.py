@@ -26,12 +26,10 @@ from bigscreen.intake.readers.base import (
     tried,
 )
 from bigscreen.intake.readers.categories import (
-    AS_LABELS,
     NONE,
     TRUTH,
     Kind,
-    Labels,
-    Seen,
+    labels_of,
     numbers_of,
     plain_texts,
 )
@@ -100,7 +98,7 @@ class DelimitedReader(TypedReader):
         """
         self._restart()
         self._progress = 0, 0
-        row, seen, reached = 0, Seen(), Reached(self.path, self.layout)
+        row, reached = 0, Reached(self.path, self.layout)
         with Source(self.path) as source:
             pieces = line_pieces(source, self.layout.body_start)
             items = ((piece, row < skip_rows) for piece in pieces)
@@ -113,7 +111,7 @@ class DelimitedReader(TypedReader):
                 else:
                     parsed.move(reached.line)
                 reached.take(parsed.rest, parsed.line, parsed.begun)
-                block = self._block(parsed, seen, row)
+                block = self._block(parsed, row)
                 row += len(parsed.lines)
                 if block is not None:
                     yield block
@@ -192,7 +190,7 @@ class DelimitedReader(TypedReader):
                 column = plain_texts(column)
                 check_points(column, self.layout.decimal, places)
                 column = written_plainly(column, self.layout.decimal)
-            out.labels = Labels(column, places)
+            out.labels = labels_of(column, places)
         if self.columns.weight is not None:
             f = self.columns.weight
             out.weight = check_weights(self._numbers(fields, f, NONE, plain), fields.places(f))
@@ -212,7 +210,7 @@ class DelimitedReader(TypedReader):
             raise NotOfType  # to be named as it is written
         return values
 
-    def _block(self, parsed: Parsed, seen: Seen, row: int) -> Block | None:
+    def _block(self, parsed: Parsed, row: int) -> Block | None:
         """Give texts the codes that they have in the rows before; `row` is the first one's number.
 
         Of rows that are all skipped there is no block.
@@ -221,13 +219,8 @@ class DelimitedReader(TypedReader):
         self._set_codes(X, parsed.codes, skip)
         if X is None:
             return None
-        y, labels = None, parsed.labels
-        if labels is not None:
-            y = labels.values
-            if labels.odd is not None:
-                seen.add(labels.odd.texts, labels.odd, AS_LABELS)
         where = line_places(self.path, parsed.lines.after(skip))
-        return Block(X, y, parsed.weight, row + skip, where)
+        return Block(X, parsed.labels, parsed.weight, row + skip, where)
 
 
 @dataclass
@@ -250,7 +243,7 @@ class Parsed:
         Rows of which nothing else is there.
     X : float64 array (rows, d), or None
         All but the categories; None without rows.
-    labels : Labels or None
+    labels : array (rows,), or None
     weight : float64 array (rows,), or None
     """
 
@@ -261,7 +254,7 @@ class Parsed:
     codes: dict[int, Any] = field(default_factory=dict)
     skipped: int = 0
     X: NDArray[np.float64] | None = None
-    labels: Labels | None = None
+    labels: NDArray[Any] | None = None
     weight: NDArray[np.float64] | None = None
 
     def move(self, lines: int) -> None:

@@ -29,7 +29,7 @@ from bigscreen.intake.readers.base import (
     too_long,
     tried,
 )
-from bigscreen.intake.readers.categories import AS_LABELS, Labels, Seen, as_numbers
+from bigscreen.intake.readers.categories import as_numbers, labels_of
 from bigscreen.intake.readers.text import finite_number
 from bigscreen.numerics.rows import njit
 
@@ -169,7 +169,7 @@ class Parsed(NamedTuple):
         Bytes read of the line behind them.
     arrays : tuple
         Values, indices as written and row bounds.
-    labels : Labels
+    labels : array (rows,)
     lowest, highest : int
         Of the indices.
     """
@@ -178,7 +178,7 @@ class Parsed(NamedTuple):
     text_lines: int
     begun: int
     arrays: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int64]]
-    labels: Labels
+    labels: NDArray[Any]
     lowest: int
     highest: int
 
@@ -237,7 +237,7 @@ class SvmlightReader(Reader):
             Naming file and line, for whatever is not svmlight.
         """
         self._restart()
-        first_row, line, seen = 0, 1, Seen()
+        first_row, line = 0, 1
         with Source(self.path) as source:
             parse = partial(tried, partial(self._parsed, line=0))
             for piece, parsed in each(parse, line_pieces(source)):
@@ -249,7 +249,7 @@ class SvmlightReader(Reader):
                 line += parsed.text_lines
                 rows = len(parsed.lines)
                 if rows:
-                    block = self._block(parsed, seen, first_row)
+                    block = self._block(parsed, first_row)
                     if first_row + rows > skip_rows:
                         skip = max(skip_rows - first_row, 0)
                         rest = block.take(np.arange(skip, rows)) if skip else block
@@ -288,7 +288,7 @@ class SvmlightReader(Reader):
             text_lines=most_rows,
             begun=begun,
             arrays=(values, out.indices[:entries], indptr),
-            labels=Labels(labels, line_places(self.path, lines)),
+            labels=labels_of(labels, line_places(self.path, lines)),
             lowest=int(state[_LOWEST]),
             highest=int(state[_HIGHEST]),
         )
@@ -311,15 +311,13 @@ class SvmlightReader(Reader):
                 finite_number(decode(text), place)
         return values
 
-    def _block(self, parsed: Parsed, seen: Seen, first_row: int) -> Block:
+    def _block(self, parsed: Parsed, first_row: int) -> Block:
         """The rows as a block, as wide as all up to here."""
         self.min_index = min(self.min_index, parsed.lowest)
         self.max_index = max(self.max_index, parsed.highest)
-        if parsed.labels.odd is not None:
-            seen.add(parsed.labels.odd.texts, parsed.labels.odd, AS_LABELS)
         X = csr_array(parsed.arrays, shape=(len(parsed.lines), self.max_index + 1))
         where = line_places(self.path, parsed.lines)
-        return Block(X, parsed.labels.values, None, first_row, where)
+        return Block(X, parsed.labels, None, first_row, where)
 
     def _say_what_is_wrong(self, text: bytes, state: NDArray[np.int64], smallest: int) -> NoReturn:
         """Raise InputError for the line at `state`, which is not what svmlight has."""
