@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, MISSING, Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import bucket_names, days, hashed_name, same_truth
+from bigscreen.data.texts import bucket_names, days, exact_number, hashed_name, same_truth
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
 from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
-from bigscreen.intake.readers.text import exact_number, finite_number, missing_value
+from bigscreen.intake.readers.text import finite_number, missing_value
 from bigscreen.numerics.rows import njit
 
 NONE = Missing()

@@ -12,7 +12,7 @@ import pyarrow
 
 from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import DATE_LIKE, ISO_DATE, truth_of
+from bigscreen.data.texts import DATE_LIKE, ISO_DATE, exact_number, truth_of
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers.categories import (
@@ -27,7 +27,6 @@ from bigscreen.intake.readers.categories import (
     plain_texts,
 )
 from bigscreen.intake.readers.decimals import GROUPERS, written_plainly
-from bigscreen.intake.readers.text import exact_number
 
 LABEL_NAMES = ("label", "class", "target", "y")
 

@@ -13,6 +13,7 @@ import pyarrow
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import MISSING, Missing
+from bigscreen.data.texts import exact_number
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place, located
 from bigscreen.fleet.protocol import Each
@@ -41,7 +42,6 @@ from bigscreen.intake.readers.text import (
     NotOfType,
     Reached,
     Records,
-    exact_number,
     missing_value,
     read_fields,
     whole_records,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bigscreen.data.missing import Missing
-from bigscreen.data.texts import ISO_DATE
+from bigscreen.data.texts import ISO_DATE, exact_number
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
@@ -40,7 +40,7 @@ from bigscreen.intake.readers.columns import (
 )
 from bigscreen.intake.readers.decimals import check_decimal, plainly
 from bigscreen.intake.readers.delimited import DelimitedReader
-from bigscreen.intake.readers.text import LOOK_BYTES, Fields, Layout, exact_number, first_fields
+from bigscreen.intake.readers.text import LOOK_BYTES, Fields, Layout, first_fields
 
 if TYPE_CHECKING:
     import _csv
