@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from bigscreen.data.texts import exact_number
+
 MISSING = ("", "?", "NA", "N/A", "n/a", "#N/A", "<NA>", "NULL", "null", "NaN", "nan")
 """Texts that say that a value is missing, in every source."""
 
@@ -38,8 +40,8 @@ class Missing:
     @cached_property
     def numbers(self) -> tuple[float, ...]:
         """The marks that are numbers."""
-        found = (_number(mark) for mark in self.marks)
-        return tuple(number for number in found if number is not None)
+        found = (exact_number(mark) for mark in self.marks)
+        return tuple(number for number in found if number is not None and math.isfinite(number))
 
     @cached_property
     def _texts(self) -> frozenset[str]:
@@ -51,7 +53,7 @@ class Missing:
             value = value.strip()
             if value in self.marks:
                 return True
-            value = _number(value) if self.numbers else None
+            value = exact_number(value) if self.numbers else None
         return value is not None and value in self.numbers
 
     def __contains__(self, value: object) -> bool:
@@ -65,14 +67,6 @@ class Missing:
                 # (Tables of float32 may have come as float64.)
                 out |= (values == number) | (values == float(np.float32(number)))
         return out
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and "_" not in text else None
 
 
 def as_marks(given: Sequence[Any]) -> list[str]:

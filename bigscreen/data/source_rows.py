@@ -15,7 +15,7 @@ from bigscreen.data.layout import Features
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features
-from bigscreen.data.texts import days, days_in, days_of, hashed_name, same_truth
+from bigscreen.data.texts import days, days_in, days_of, hashed_name, same_truth, truth_of
 from bigscreen.errors import InputError
 
 BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALSE", "0")}
@@ -216,7 +216,9 @@ def _numbers(values: NDArray[Any], name: str, missing: Missing) -> NDArray[np.fl
         numbers = np.empty(len(values))
         for row, value in enumerate(values.tolist()):
             try:
-                numbers[row] = np.nan if value is None or value in missing else float(value)
+                truth = truth_of(value) if isinstance(value, str) else None
+                absent = value is None or value in missing
+                numbers[row] = np.nan if absent else float(value) if truth is None else truth
             except (TypeError, ValueError) as error:
                 raise InputError(
                     f"row {row}, {name}: {value!r} is no number, and the source had numbers there"

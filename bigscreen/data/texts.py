@@ -31,6 +31,16 @@ _DAY = timedelta(days=1)
 MOST_BITS = 20
 
 
+_NUMBER = re.compile(
+    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
+)
+
+
+def exact_number(text: str) -> float | None:
+    """Return the number, correctly rounded (perhaps nan or inf), that `text` is, or None."""
+    return float(text) if _NUMBER.fullmatch(text) else None
+
+
 def days(text: str, form: str = ISO) -> float:
     """Days from the start of 1970, in UTC, to a date and time; without a date, parts of a day.
 

@@ -160,25 +160,11 @@ class Choices:
 
     def record(self, like: Preparation | None) -> dict[str, Any]:
         """The choices as JSON has them, for the journal and the manifests."""
-        out: dict[str, Any] = {
-            "holdout": self.holdout,
-            "seed": self.seed,
-            "rows": [*self.rows],
-            "scale": self.scale,
-            "positive": self.positive,
-            "regression": self.regression,
-            "unlabelled": self.unlabelled,
-            "shuffle": self.shuffle,
-            "layout": self.layout,
-            "max_kinds": self.max_kinds,
-        }
-        if self.impute is not None:
-            out["impute"] = self.impute
-        if self.drop_missing:
-            out["drop_missing"] = True
-        if self.missing and like is None:
-            out["missing"] = [*self.missing]
-        return out
+        out = {**self.__dict__, "rows": [*self.rows], "missing": [*self.missing]}
+        # (What is made without one of these says nothing of it.)
+        gone = {"impute": self.impute is None, "drop_missing": not self.drop_missing}
+        gone["missing"] = not self.missing or like is not None
+        return {name: value for name, value in out.items() if not gone.get(name)}
 
 
 def row_range(rows: str | None) -> tuple[int, int | None]:

@@ -14,7 +14,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -255,8 +254,8 @@ def ingest(
     )
     report = _Reporter(progress, [source.size for source in inputs], deadline)
     with target, Inline(threads_within(allowed, threads)) as own:
-        ways = _Ways(partial(own.each, in_flight=own.workers + 1), fleet)
-        return target.take(_run(request, wanted, job, report, ways))
+        each = partial(own.each, in_flight=own.workers + 1)
+        return target.take(_run(request, wanted, job, report, each, fleet))
 
 
 def _inputs(
@@ -311,21 +310,6 @@ class _Target:
                 self.here.parent.rmdir()
 
 
-@dataclass(frozen=True)
-class _Ways:
-    """What works: threads here, by `each`, and for what can be done anywhere perhaps a fleet."""
-
-    each: Each
-    fleet: Fleet | None
-
-    def anywhere(self, folder: Path) -> Each | None:
-        """What a fleet's workers do, if there is one; InputError if none of them sees a folder."""
-        if self.fleet is None:
-            return None
-        self.fleet.rely_on([folder / LOCK])
-        return self.fleet.each
-
-
 def _made_here(target: RemotePath) -> Path:
     """Where a dataset is made that is to go elsewhere: the same place for the same command."""
     path = private_folder(f"ingest-{os.geteuid()}-{digest(str(target))[:16]}") / target.name
@@ -360,7 +344,8 @@ def _run(
     wanted: Wanted,
     job: dict[str, Any],
     report: _Reporter,
-    ways: _Ways,
+    each: Each,
+    fleet: Fleet | None,
 ) -> Ingested:
     work = wanted.path.with_name(wanted.path.name + ".ingest.wip")
     if not (work / JOURNAL).exists():
@@ -376,7 +361,8 @@ def _run(
             if not journal.lines:
                 _clear_unfinished(wanted)
             try:
-                made = _made(wanted, journal) or _make(request, wanted, journal, report, ways)
+                made = _made(wanted, journal)
+                made = made or _make(request, wanted, journal, report, each, fleet)
             except BaseException as error:
                 # What cannot be gone on with is not left lying about; the journal goes before the
                 # rows that it counts.
@@ -394,12 +380,19 @@ def _run(
 
 
 def _make(
-    request: Request, wanted: Wanted, journal: Journal, report: _Reporter, ways: _Ways
+    request: Request,
+    wanted: Wanted,
+    journal: Journal,
+    report: _Reporter,
+    each: Each,
+    fleet: Fleet | None,
 ) -> Ingested:
-    anywhere = ways.anywhere(journal.folder)
+    if fleet is not None:  # whose workers must see the folder
+        fleet.rely_on([journal.folder / LOCK])
+    anywhere = None if fleet is None else fleet.each
     reading = Reading(request, journal.folder.absolute() / BUCKETS, journal)
-    reading.run(report.read, ways.each, anywhere)
-    made = Build(wanted, reading, journal, report.build).run(ways.each, anywhere)
+    reading.run(report.read, each, anywhere)
+    made = Build(wanted, reading, journal, report.build).run(each, anywhere)
     dropped = [made.dropped, made.dropped_rows]
     journal.write({"finished": made.notes, "dropped": dropped})
     return made

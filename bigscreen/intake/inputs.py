@@ -77,7 +77,7 @@ def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
     reader = open_source(sources, **options)
     size = reader.progress()[1]
     kind = type(sources).__name__
-    return [Input(kind, getattr(reader, "identity", None), size, size or UNKNOWN_BYTES, reader)]
+    return [Input(kind, reader.identity, size, size or UNKNOWN_BYTES, reader)]
 
 
 def files_of(source: str | Place) -> list[Place]:

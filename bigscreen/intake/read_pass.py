@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, issparse
 
-from bigscreen.data.layout import Features, take
+from bigscreen.data.layout import Features
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.order import Order
 from bigscreen.data.preparation import Preparation
@@ -232,8 +231,7 @@ class Reading:
             with _blamed_on(name):
                 reader, blocks = self._begun(k, each, anywhere)
         except NoRows as error:
-            empty = _Empty(error)
-            return empty, empty.blocks()
+            return Reader(), _no_rows(error)
         return reader, _reading(name, blocks)
 
     def _begun(self, k: int, each: Each, anywhere: Each | None) -> _Open:
@@ -242,10 +240,10 @@ class Reading:
         if k == len(self.request.openers) - 1:
             # Only here: of any other source all rows must be counted.
             skip = max(skip, self.request.choices.rows[0] - found.offset)
-        if (count := getattr(reader, "n_rows", None)) is not None:
-            wanted = self._wanted(count) - self._wanted(skip)
+        if reader.n_rows is not None:
+            wanted = self._wanted(reader.n_rows) - self._wanted(skip)
             check_source(reader, wanted, self.folder.parents[1])
-        by = anywhere if anywhere and getattr(reader, "anywhere", False) else each
+        by = anywhere if anywhere and reader.anywhere else each
         return reader, reader.blocks(skip, by)
 
     def _wanted(self, rows: int) -> int:
@@ -264,7 +262,7 @@ class Reading:
         if start >= stop:
             return
         if start > 0 or stop < block.X.shape[0]:
-            block = _rows_of(block, np.arange(start, stop))
+            block = block.take(np.arange(start, stop))
         numbers = np.arange(first + start, first + stop)
         block = self._marked(block, reader)
         if self.request.choices.drop_missing:
@@ -272,7 +270,7 @@ class Reading:
             if not len(kept):
                 return
             if len(kept) < len(numbers):
-                block, numbers = _rows_of(block, kept), numbers[kept]
+                block, numbers = block.take(kept), numbers[kept]
         block, holes = self._without_holes(block)
         wide = self._wide(block)
         if not (wide or self.found.rounded):
@@ -311,7 +309,7 @@ class Reading:
                 )
             return replace(block, y=y)
         holes = missing.holes(X)
-        holes[:, [*reader.categories, *getattr(reader, "dates", {})]] = False
+        holes[:, [*reader.categories, *reader.dates]] = False
         if not holes.any():
             return replace(block, y=y)
         if not missing.allowed:
@@ -388,14 +386,14 @@ class Reading:
             weighted=block.weight is not None,
             names=reader.names,
             categorical=sorted({*reader.categories, *kinds}),
-            dates={str(c): form for c, form in {**getattr(reader, "dates", {}), **dates}.items()},
-            hashed={str(c): bits for c, bits in getattr(reader, "hashed", {}).items()},
+            dates={str(c): form for c, form in {**reader.dates, **dates}.items()},
+            hashed={str(c): bits for c, bits in reader.hashed.items()},
             bits=bucket_bits(self.request.expected_bytes),
             rows_per_bucket=max(BUCKET_BYTES // (RECORD.itemsize + row_bytes), 1),
             wide=wide,
-            left_out=getattr(reader, "left_out", []),
+            left_out=reader.left_out,
             spread=None if sparse or wide else spreads(block.X).tolist(),
-            index_names=getattr(reader, "index_names", []),
+            index_names=reader.index_names,
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})
@@ -407,7 +405,7 @@ class Reading:
         """
         categorical: list[int] = []
         dates: dict[int, str] = {}
-        blank = set() if self.request.like is not None else {*getattr(reader, "blank", ())}
+        blank = set() if self.request.like is not None else {*reader.blank}
         for opened in self.request.openers[self.found.source + 1 :]:
             if not blank:
                 break
@@ -417,10 +415,10 @@ class Reading:
                 continue  # it is reported when it is read
             if other.names != reader.names:
                 continue
-            known = blank - {*getattr(other, "blank", ())}
+            known = blank - other.blank
             blank -= known
             categorical += [c for c in known if c in other.categories]
-            dates |= {c: form for c, form in getattr(other, "dates", {}).items() if c in known}
+            dates |= {c: form for c, form in other.dates.items() if c in known}
         return categorical, dates
 
     def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
@@ -492,32 +490,10 @@ def _reading(name: str, blocks: Iterable[Block]) -> Iterator[Block]:
         yield from blocks
 
 
-class _Empty:
-    """A source that was found to hold no row when it was opened.
-
-    Parameters
-    ----------
-    error : NoRows
-        What `blocks` raises.
-    """
-
-    names: list[str] | None = None
-    n_features: int | None = None
-    sparse = False
-
-    def __init__(self, error: NoRows) -> None:
-        self._error = error
-        self.categories: dict[int, list[str]] = {}
-        self.unseen: dict[int, int] = {}
-
-    def progress(self) -> tuple[int, int]:
-        """Bytes read and bytes in all: none."""
-        return 0, 0
-
-    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Raise NoRows when the first block is asked for."""
-        yield from ()
-        raise self._error
+def _no_rows(error: NoRows) -> Iterator[Block]:
+    """Raise the error of a source that was found empty, once its first block is asked for."""
+    yield from ()
+    raise error
 
 
 def _whole(opened: Callable[[], Reader]) -> _Open | None:
@@ -550,11 +526,8 @@ def _storable(block: Block, reader: Reader) -> Iterator[Block]:
         return
     step = max(PIECE_BYTES // (8 * block.X.shape[1]), 1)
     for at in range(0, block.X.shape[0], step):
-        rows = slice(at, at + step)
-        y = None if block.y is None else block.y[rows]
-        weight = None if block.weight is None else block.weight[rows]
-        where = partial(_shifted, block.where, at)
-        yield Block(block.X[rows].toarray(), y, weight, block.first_row + at, where)
+        part = block.take(np.arange(at, min(at + step, block.X.shape[0])))
+        yield replace(part, X=csr_array(part.X).toarray(), first_row=block.first_row + at)
 
 
 def _known(y: NDArray[Any], missing: Missing, targets: bool) -> NDArray[Any]:
@@ -570,22 +543,6 @@ def _known(y: NDArray[Any], missing: Missing, targets: bool) -> NDArray[Any]:
         return np.where(np.array(marks, bool), np.array(None), y)
     holes = missing.holes(y) if targets else np.zeros(y.shape, bool)
     return np.where(holes, np.nan, y) if holes.any() else y
-
-
-def _shifted(where: Callable[[int], str], by: int, i: int) -> str:
-    return where(i + by)
-
-
-def _rows_of(block: Block, rows: NDArray[np.int64]) -> Block:
-    """Some rows of a block, in their order; `first_row` stays that of the block."""
-    X = take(block.X, rows)
-    y = None if block.y is None else block.y[rows]
-    weight = None if block.weight is None else block.weight[rows]
-    return Block(X, y, weight, block.first_row, partial(_picked, block.where, rows))
-
-
-def _picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
-    return where(int(rows[i]))
 
 
 def _nonzeros(X: Features, categorical: list[int]) -> int:

@@ -370,11 +370,10 @@ class Build:
         """What was left out, what was taken as a date, and labels that nobody knows."""
         found, like, shape = self.found, self.wanted.like, self.shape
         if shape.left_out:
-            some = ", ".join(map(repr, shape.left_out[:NAMED]))
-            more = ", ..." if len(shape.left_out) > NAMED else ""
+            some = _some([*map(repr, shape.left_out)])
             self.notes.append(
                 f"{len(shape.left_out)} column(s) that the store to be like does not have are left "
-                f"out: {some}{more}."
+                f"out: {some}."
             )
         if shape.index_names:
             some = ", ".join(map(repr, shape.index_names[:NAMED]))
@@ -383,18 +382,11 @@ class Build:
                 "rows) and are left out; --columns takes them as features."
             )
         if found.empty:
-            names = [self.wanted.extra["sources"][k] for k in found.empty[:NAMED]]
-            more = ", ..." if len(found.empty) > NAMED else ""
-            self.notes.append(
-                f"{len(found.empty)} source(s) hold no row and are skipped: "
-                f"{', '.join(names)}{more}."
-            )
+            some = _some([self.wanted.extra["sources"][k] for k in found.empty])
+            self.notes.append(f"{len(found.empty)} source(s) hold no row and are skipped: {some}.")
         if found.dropped:
-            some = "; ".join(found.dropped_rows[:NAMED])
-            more = "; ..." if found.dropped > NAMED else ""
-            self.notes.append(
-                f"{found.dropped} row(s) lack something and are left out: {some}{more}."
-            )
+            some = _some(found.dropped_rows, "; ")
+            self.notes.append(f"{found.dropped} row(s) lack something and are left out: {some}.")
         for c, form in shape.dates.items():
             if like is None and not form:
                 name = repr(shape.names[int(c)]) if shape.names else f"number {int(c) + 1}"
@@ -484,6 +476,11 @@ class Build:
             self._report({"phase": phase, "rows": done, "rows_total": self.found.rows})
 
         return count
+
+
+def _some(names: list[str], mark: str = ", ") -> str:
+    """The first of some names, and three dots if there are more."""
+    return mark.join([*names[:NAMED], "..."] if len(names) > NAMED else names)
 
 
 def _of_all(

@@ -19,6 +19,7 @@ from bigscreen.data.texts import truth_of
 from bigscreen.errors import InputError
 from bigscreen.intake.choices import Choices
 from bigscreen.intake.readers.base import Reader
+from bigscreen.intake.readers.categories import MAX_TEXT_BYTES
 from bigscreen.intake.readers.delimited import DelimitedReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
 
@@ -175,7 +176,7 @@ class Intake:
 
         Every value is the category of what is missing then.
         """
-        blank: set[int] = getattr(reader, "blank", set()) & {*self.shape.categorical}
+        blank = reader.blank & {*self.shape.categorical}
         if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
             return X
         columns = [c for c in sorted(blank) if np.isnan(X[:, c]).all()]
@@ -339,6 +340,7 @@ class RawLabels:
     def __init__(self, values: list[Label] | None = None) -> None:
         self.values: list[Label] = [] if values is None else values
         self._codes: dict[Any, int] = {value: code for code, value in enumerate(self.values)}
+        self._bytes = sum(len(str(value).encode()) for value in self.values)
 
     def encode(
         self, y: NDArray[Any] | None, rows: int, where: Callable[[int], str]
@@ -348,7 +350,7 @@ class RawLabels:
         Raises
         ------
         InputError
-            If there is not one label per row, or there are more than MAX_LABELS.
+            If there is not one label per row, or there are more than MAX_LABELS, or too long ones.
         """
         if y is None:
             return np.full(rows, -1, np.int32)
@@ -371,6 +373,10 @@ class RawLabels:
                 f"{where(first)}: there are more than {MAX_LABELS} different labels; say which "
                 "column holds the label (this one looks like a measurement), or ask for regression."
             )
+        if self._bytes > MAX_TEXT_BYTES:
+            raise InputError(
+                f"{where(0)}: there are more than {MAX_TEXT_BYTES >> 20} MiB of texts as labels."
+            )
         return codes
 
     def _code(self, value: Any) -> int:
@@ -381,6 +387,7 @@ class RawLabels:
         if code is None:
             code = self._codes[label] = len(self.values)
             self.values.append(label)
+            self._bytes += len(str(label).encode())
         return code
 
 

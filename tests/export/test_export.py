@@ -46,7 +46,7 @@ def fitted(data, **how):
 
 @pytest.fixture(scope="module")
 def mixed(tmp_path_factory):
-    """A table of numbers, some missing, texts and truth values, as a store."""
+    """A table of numbers, some missing, texts, and truth values as kinds, as a store."""
     folder = tmp_path_factory.mktemp("mixed")
     rng = np.random.default_rng(0)
     n = 300
@@ -58,7 +58,7 @@ def mixed(tmp_path_factory):
         writer = csv.writer(file)
         writer.writerow(["age", "income", "colour", "owner", "buys"])
         writer.writerows(zip(age, income, colour, owner, buys, strict=True))
-    how = {"label": "buys", "scale": "standard", "impute": "median"}
+    how = {"label": "buys", "scale": "standard", "impute": "median", "categorical": ["owner"]}
     return folder, bigscreen.ingest(folder / "t.csv", folder / "s", **how).store
 
 

@@ -7,6 +7,7 @@ from reader_rows import read, written
 
 from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError
+from bigscreen.intake.ingest import ingest
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.arff import ArffReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
@@ -142,5 +143,5 @@ def test_too_many_different_texts(write):
     path = write("".join(f"id{i},{i},1\n" for i in range(100_002)))
     with pytest.raises(InputError, match="line 1, column 1: there are more than 100000 different"):
         read(TableReader(path))
-    with pytest.raises(InputError, match="different texts as labels"):
-        read(TableReader(path, label=0))
+    with pytest.raises(InputError, match="more than 65536 different labels; say which"):
+        ingest(path, path.with_name("s"), label=0, header=False)

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from ingest_cases import in_source_order
 
+from bigscreen.data.preparation import Preparation
+from bigscreen.data.source_rows import prepared_rows
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 
@@ -70,3 +72,19 @@ def test_a_feature_of_truth_values_keeps_its_kinds(tmp_path, text):
     later = ingest(frame, tmp_path / "t", like=store)
     assert not later.notes
     np.testing.assert_array_equal(in_source_order(later.store)[0], in_source_order(store)[0])
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_later_files_and_rows_may_write_truth_values_as_texts(tmp_path, old):
+    frame = pandas.DataFrame({"on": [True, False] * 4, "label": [0, 1, 1, 0] * 2})
+    known = ingest(frame, tmp_path / "s").store.preparation
+    if old:  # as stores of CSV files had them before
+        known = Preparation(1, ["on"], {0: ["False", "True"]}, labels=[0, 1])
+    (tmp_path / "a.csv").write_text(frame.to_csv(index=False).replace("True", "TRUE"))
+    texts = frame.assign(on=frame["on"].astype(str))
+    expected = in_source_order(ingest(frame, tmp_path / "t", like=known).store)[0]
+    for k, source in enumerate([tmp_path / "a.csv", texts]):
+        later = ingest(source, tmp_path / f"{k}", like=known)
+        assert not later.notes
+        np.testing.assert_array_equal(in_source_order(later.store)[0], expected)
+    np.testing.assert_array_equal(prepared_rows(known, texts[["on"]]), expected)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
-from bigscreen.data.missing import Missing
-from bigscreen.data.preparation import Preparation
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place
 from bigscreen.fleet.protocol import Each
@@ -27,13 +25,12 @@ from bigscreen.intake.readers.base import (
 )
 from bigscreen.intake.readers.categories import (
     MAX_CATEGORIES,
-    NONE,
     Categories,
     Kind,
-    Typed,
+    kinds_like,
     label_value,
 )
-from bigscreen.intake.readers.columns import Column, TableColumns, asked_kinds
+from bigscreen.intake.readers.columns import Asked, TableColumns
 from bigscreen.intake.readers.delimited import DelimitedReader, check_weights
 from bigscreen.intake.readers.text import Layout, finite_number
 
@@ -147,22 +144,10 @@ class ArffReader(DelimitedReader):
     Parameters
     ----------
     path : str or Path
-    label : str, int, False or None
-        Name or position of the label's attribute; False: there is none. Default: the last one.
-    weight : str or int, optional
-        Attribute that holds sample weights.
-    drop, columns : sequence of str or int, optional
-        Attributes to leave out (string attributes must be, unless hashed), and those to take.
-    dates : mapping of str or int to str, optional
-        Formats of date attributes; see `Dates`. Default: ISO 8601.
-    hashed : mapping of str or int to int, optional
-        Attributes whose texts are hashed, and to how many bits.
-    like : Preparation, optional
-        Of an earlier store: a value that is not among its categories has code -1 and is counted in
-        `unseen`. Default: a nominal attribute's categories as declared, where any other value is
-        an error.
-    missing : Missing
-        Of the features of dense rows: see `DelimitedReader`.
+    **options
+        Of `Asked`, but for `categorical`. A label of None is the last attribute; string attributes
+        must be dropped unless they are hashed. Without a store to be like, the categories of a
+        nominal attribute are those that are declared, and any other value is an error.
 
     Notes
     -----
@@ -170,43 +155,29 @@ class ArffReader(DelimitedReader):
     a csr block leaves out is code 0, whatever the category behind that.
     """
 
-    def __init__(
-        self,
-        path: str | Place,
-        *,
-        label: Column | Literal[False] | None = None,
-        weight: Column | None = None,
-        drop: Sequence[Column] = (),
-        columns: Sequence[Column] = (),
-        dates: Mapping[Column, str] | None = None,
-        hashed: Mapping[Column, int] | None = None,
-        like: Preparation | None = None,
-        missing: Missing = NONE,
-    ) -> None:
-        header = read_header(path)
-        count, names = len(header.names), header.names
-        if label is None and (like is None or like.names is None):
-            label = count - 1
-        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns, like)
-        asked = asked_kinds(path, names, count, (), dict(dates or {}), dict(hashed or {}))
-        known: dict[int, list[str] | None] = {}
-        other: dict[int, Kind] = {}
+    def __init__(self, path: str | Place, **options: Any) -> None:
+        asked, header = Asked(**options), read_header(path)
+        count, names, like = len(header.names), header.names, asked.like
+        if asked.label is None and (like is None or like.names is None):
+            asked = replace(asked, label=count - 1)
+        chosen = TableColumns.choose(path, count, names, asked)
+        said = asked.kinds(path, count, names)
+        kinds: dict[int, Kind] = {}
         for j, f in enumerate(chosen.features):
-            kind = header.kinds[f]
-            if f in asked:
-                other[j] = asked[f]
-            elif isinstance(kind, list):
-                known[j] = kind
-            elif kind == "date":
-                other[j] = Kind("date", "")
-            elif kind not in _NUMERIC:
+            declared = header.kinds[f]
+            if f in said:
+                kinds[j] = said[f]
+            elif isinstance(declared, list):
+                kinds[j] = Kind("categorical", declared)
+            elif declared == "date":
+                kinds[j] = Kind("date", "")
+            elif declared not in _NUMERIC:
                 raise InputError(
                     f"{path}: attribute {names[f]!r} is neither numeric nor nominal but "
-                    f"{kind or 'untyped'!r}; drop it."
+                    f"{declared or 'untyped'!r}; drop it."
                 )
-        typed = replace(Typed.learnt(other), categories=known, closed=True)
         if like is not None:
-            typed = Typed.of(like)
+            kinds = kinds_like(like)
         layout = Layout(
             columns=count,
             names=names,
@@ -216,9 +187,9 @@ class ArffReader(DelimitedReader):
             body_line=header.line,
         )
         texts_label = chosen.label is not None and header.kinds[chosen.label] not in _NUMERIC
-        super().__init__(path, layout, chosen, typed, missing, texts_label)
+        super().__init__(path, layout, chosen, kinds, asked.missing, texts_label, like is None)
         self.sparse = header.sparse
-        if self.sparse and (typed.dates or typed.hashed):
+        if self.sparse and (self.dates or self.hashed):
             raise InputError(f"{path}: sparse rows cannot have dates or hashed texts; drop them.")
         self._names = names
         self._column_of = {f: j for j, f in enumerate(chosen.features)}

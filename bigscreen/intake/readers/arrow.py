@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from bigscreen.data.missing import ABSENT, Missing
-from bigscreen.data.preparation import Preparation
+from bigscreen.data.missing import Missing
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
-from bigscreen.intake.readers.base import Block, OtherFile
+from bigscreen.intake.readers.base import Block, row_places, tried
 from bigscreen.intake.readers.categories import (
-    NONE,
+    BLANK,
     TEXT,
     Kind,
-    Tokens,
-    Typed,
-    date_format,
+    kinds_like,
+    labels_of,
+    numbers_of,
 )
-from bigscreen.intake.readers.columns import (
-    Column,
-    TableColumns,
-    asked_kinds,
-    check_amounts,
-    index_columns,
-)
+from bigscreen.intake.readers.columns import Asked, TableColumns, found_kind, index_columns
 from bigscreen.intake.readers.typed import TypedReader
 
 _DAY_US = 86_400_000_000
@@ -46,22 +40,8 @@ class ArrowReader(TypedReader):
         Of the source, for errors.
     schema : pyarrow.Schema
     n_rows : int or None
-    label : str, int, False or None
-        Name or position of the label's column; False: there is none. Default: the column named
-        label, class, target or y, else the last one.
-    weight : str or int, optional
-        Column of sample weights.
-    drop, columns, categorical : sequence of str or int, optional
-        Columns to leave out, those to take, and columns of numbers that are categories.
-    dates : mapping of str or int to str, optional
-        Columns of texts that are dates, and their formats. Those whose type is a date or a time
-        need not be named.
-    hashed : mapping of str or int to int, optional
-        Columns whose texts are hashed, and to how many bits.
-    like : Preparation, optional
-        Of an earlier store: see `TableReader`.
-    missing : Missing
-        Whether features may be null: see `DelimitedReader`.
+    **options
+        Of `Asked`.
 
     Raises
     ------
@@ -71,62 +51,64 @@ class ArrowReader(TypedReader):
 
     _done = 0
 
-    def __init__(
-        self,
-        name: str,
-        schema: Any,
-        n_rows: int | None,
-        *,
-        label: Column | Literal[False] | None = None,
-        weight: Column | None = None,
-        drop: Sequence[Column] = (),
-        columns: Sequence[Column] = (),
-        categorical: Sequence[Column] = (),
-        dates: Mapping[Column, str] | None = None,
-        hashed: Mapping[Column, int] | None = None,
-        like: Preparation | None = None,
-        missing: Missing = NONE,
-    ) -> None:
-        self._name, self._missing, self.n_rows = name, missing, n_rows
-        names = list(schema.names)
+    def __init__(self, name: str, schema: Any, n_rows: int | None, **options: Any) -> None:
+        asked = Asked(**options)
+        self._name, self.n_rows = name, n_rows
+        self._names = names = list(schema.names)
         twice = [column for column, times in Counter(names).items() if times > 1]
         if twice:
             raise InputError(f"{name}: two columns are named {twice[0]!r}; rename one.")
         types = [schema.field(f).type for f in range(len(names))]
-        asked = asked_kinds(
-            name, names, len(names), categorical, dict(dates or {}), dict(hashed or {})
-        )
+        said = asked.kinds(name, len(names), names)
         metadata = (schema.metadata or {}).get(b"pandas")
         index = index_columns(names, metadata, lambda f: pyarrow.types.is_integer(types[f]))
-        index = [f for f in index if f not in asked]
-        chosen = TableColumns.choose(
-            name, len(names), names, label, weight, drop, columns, like, index
-        )
-        self._names = names
-        kinds = {j: asked.get(f) or self._kind(types[f]) for j, f in enumerate(chosen.features)}
-        coded = pyarrow.types.is_dictionary  # what is said to be kinds is no dates
-        texts = {j: names[f] for j, f in enumerate(chosen.features) if f not in asked}
-        texts = {j: name for j, name in texts.items() if kinds[j] == TEXT}
-        texts = {j: name for j, name in texts.items() if not coded(schema.field(name).type)}
-        if like is None and texts:
-            first = self.first_rows([*texts.values()])
-            kinds |= {j: self._found_kind(first, name) for j, name in texts.items()}
-        learnt = Typed.learnt({j: kind for j, kind in kinds.items() if kind is not None})
-        super().__init__(chosen, names, learnt if like is None else Typed.of(like), missing, True)
-        typed = {*self._coders, *self._dates}
+        index = [f for f in index if f not in said]
+        chosen = TableColumns.choose(name, len(names), names, asked, index)
+        if asked.like is not None:
+            kinds = kinds_like(asked.like)
+        else:
+            kinds = self._found_kinds(chosen, types, said, asked.missing)
+        super().__init__(chosen, names, kinds, asked.missing)
         for j, f in enumerate(chosen.features):
-            if pyarrow.types.is_null(types[f]) and not missing.allowed:
+            if pyarrow.types.is_null(types[f]) and not asked.missing.allowed:
                 raise InputError(
                     f"{name}: every value of the column {names[f]!r} is missing; say what stands "
                     "for such values (`impute='median'`), or `drop` the column."
                 )
-            if j not in typed and not self._is_number(types[f]):
+            known = j in self._coders or j in self._dates or self._is_text(types[f])
+            if not (known or self._is_number(types[f])):
                 raise InputError(
                     f"{name}: column {names[f]!r} holds {types[f]}, neither numbers nor texts that "
                     "are known as categories; drop it."
                 )
-        null = pyarrow.types.is_null
-        self.blank = {j for j, f in enumerate(chosen.features) if j not in typed and null(types[f])}
+
+    def _found_kinds(
+        self, chosen: TableColumns, types: list[Any], said: Mapping[int, Kind], missing: Missing
+    ) -> dict[int, Kind]:
+        """Return the columns of X that hold anything but numbers, by their types and first rows."""
+        kinds = {j: said[f] for j, f in enumerate(chosen.features) if f in said}
+        texts = {}
+        for j, f in enumerate(chosen.features):
+            if j in kinds:
+                continue
+            if pyarrow.types.is_null(types[f]):
+                kinds[j] = BLANK
+            elif pyarrow.types.is_temporal(types[f]):
+                kinds[j] = Kind("date", "")
+            elif self._is_text(types[f]):
+                # What is said to be kinds is nothing else; nor is what holds nothing.
+                kinds[j] = TEXT
+                if not pyarrow.types.is_dictionary(types[f]):
+                    texts[j] = self._names[f]
+        first = self.first_rows([*texts.values()]) if texts else {}
+        for j, column in texts.items():
+            places = partial(_place, self._name, 0, column)
+            kind = found_kind(first[column], places, missing, "convert the column to numbers")
+            if kind is None:
+                del kinds[j]
+            elif kind != BLANK:
+                kinds[j] = kind
+        return kinds
 
     def first_rows(self, names: list[str]) -> Any:
         """A record batch of some columns, by whose texts dates are known."""
@@ -150,22 +132,11 @@ class ArrowReader(TypedReader):
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`."""
         self._restart()
-        for item, tried in each(self._tried, self.batches(skip_rows)):
-            for block, texts in self._read(item) if tried is None else tried:
+        for item, read in each(partial(tried, self._read_whole), self.batches(skip_rows)):
+            for block, texts in self._read(item) if read is None else read:
                 self._set_codes(block.X, texts)
                 self._done = block.first_row + block.X.shape[0]
                 yield block
-
-    def _found_kind(self, first: Any, name: str) -> Kind:
-        """What a column of texts holds by its first rows: dates, as in text files, or kinds."""
-        found = Tokens.of(first.column(name), lambda row: f"row {row}")
-        words = [t for t in found.texts if t != ABSENT and t.strip() not in self._missing]
-        if not words:
-            return TEXT
-        first_place = f"{self._name}, {found.place(found.texts.index(words[0]))}, column {name!r}"
-        check_amounts(words, first_place, "convert the column to numbers")
-        form = date_format(words, first_place)
-        return TEXT if form is None else Kind("date", form)
 
     def _is_text(self, kind: Any) -> bool:
         types = pyarrow.types
@@ -187,20 +158,8 @@ class ArrowReader(TypedReader):
             or (types.is_null(kind) and self._missing.allowed)
         )
 
-    def _kind(self, kind: Any) -> Kind | None:
-        """What a column of a type holds; None for numbers and what is not known."""
-        if self._is_text(kind):
-            return TEXT
-        return Kind("date", "") if pyarrow.types.is_temporal(kind) else None
-
-    def _tried(self, item: tuple[int, Any]) -> tuple[Any, list[_Converted] | None]:
-        """What is to be read next, and its blocks; None where that fails, to be said in turn."""
-        try:
-            return None, list(self._read(item))
-        except OtherFile:
-            raise
-        except InputError:
-            return item, None
+    def _read_whole(self, item: tuple[int, Any]) -> list[_Converted]:
+        return list(self._read(item))
 
     def _read(self, item: tuple[int, Any]) -> Iterator[_Converted]:
         for first, batch in self.parts(*item):
@@ -209,9 +168,7 @@ class ArrowReader(TypedReader):
     def _converted(self, first: int, batch: Any) -> _Converted:
         """A batch as a block, and the texts of its categories, whose codes are not known yet."""
         texts = {}
-
-        def where(i: int) -> str:
-            return f"{self._name}, row {first + i}"
+        where = row_places(self._name, first)
 
         def column(f: int) -> Any:
             values = batch.column(self._names[f])
@@ -233,18 +190,19 @@ class ArrowReader(TypedReader):
                 values = self._as_texts(values) if j in self.hashed else values
                 texts[j] = self._coders[j].tokens(values, where)
             else:
-                X[:, j] = self._numbers(values)
+                X[:, j] = self._column_numbers(values, first, f, self._kinds.get(j))
         y, weight = self.beside(first, len(batch))
         if self.columns.label is not None:
             values = column(self.columns.label)
-            if self._is_number(values.type):
+            if self._is_text(values.type):
+                y = labels_of(values, where)
+            elif self._is_number(values.type):
                 y = self._numbers(values)
             else:
-                coded = values.dictionary_encode()  # no text is written out as often as it occurs
-                known = [*coded.dictionary.to_pylist(), None]
-                y = np.array(known, object)[coded.indices.fill_null(len(known) - 1).to_numpy()]
+                y = np.array(values.to_pylist(), object)
         if self.columns.weight is not None:
-            weight = self._numbers(column(self.columns.weight))
+            f = self.columns.weight
+            weight = self._column_numbers(column(f), first, f)
         return Block(X, y, weight, first, where), texts
 
     def _as_texts(self, values: Any) -> Any:
@@ -254,6 +212,15 @@ class ArrowReader(TypedReader):
     def _plain(self, values: Any) -> Any:
         dictionary = pyarrow.types.is_dictionary(values.type)
         return values.dictionary_decode() if dictionary else values
+
+    def _column_numbers(
+        self, values: Any, first: int, f: int, kind: Kind | None = None
+    ) -> NDArray[np.float64]:
+        """Numbers, perhaps as texts; ``first`` is the number of their first row."""
+        if not self._is_text(values.type):
+            return self._numbers(values)
+        places = partial(_place, self._name, first, self._names[f])
+        return numbers_of(values, places, self._missing, None, kind)
 
     def _numbers(self, values: Any) -> NDArray[np.float64]:
         cast = self._plain(values).cast(pyarrow.float64(), safe=False)
@@ -276,3 +243,7 @@ class ArrowReader(TypedReader):
         else:
             return self._numbers(values)  # days already
         return self._numbers(values.cast(pyarrow.int64())) / _DAY_US
+
+
+def _place(name: str, first: int, column: str, i: int) -> str:
+    return f"{name}, row {first + i}, column {column!r}"

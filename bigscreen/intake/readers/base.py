@@ -9,12 +9,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, BinaryIO, NamedTuple, Protocol, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from bigscreen.data.layout import take
 from bigscreen.data.limits import check_regular, file_size
 from bigscreen.errors import InputError, NoRows, reason_of
 from bigscreen.files.remote import Place, RemotePath, located
@@ -78,43 +79,95 @@ class Block:
     first_row: int
     where: Callable[[int], str]
 
+    def take(self, rows: NDArray[np.int64]) -> Block:
+        """Return some rows, in their order; `first_row` stays that of the block."""
+        y = None if self.y is None else self.y[rows]
+        weight = None if self.weight is None else self.weight[rows]
+        where = partial(_picked, self.where, rows)
+        return Block(take(self.X, rows), y, weight, self.first_row, where)
 
-class Reader(Protocol):
+
+def _picked(where: Callable[[int], str], rows: NDArray[np.int64], i: int) -> str:
+    return where(int(rows[i]))
+
+
+class Reader:
     """A source of labelled rows.
 
     Attributes
     ----------
-    n_features : int or None
-        Columns of X; None as long as only reading can tell (svmlight).
-    sparse : bool
-        Whether the blocks hold csr_array.
     names : list of str or None
         Names of the columns of X.
+    n_features : int or None
+        Columns of X; None as long as only reading can tell (svmlight).
+    n_rows : int or None
+        Rows, if the source says how many it has.
+    sparse : bool
+        Whether the blocks hold csr_array.
+    anywhere : bool
+        Whether the work that `blocks` leaves to `each` can be done by other processes.
+    identity : str or None
+        Equal for equal content of data in Python. None: nobody can tell whether the same data come
+        a second time, so an ingest of them is never gone on with.
+    left_out, index_names : list of str
+        See `TableColumns`.
     categories : dict of int to list of str
         Categories of each categorical column of X, in code order. They grow while reading, unless
         they were given or declared.
     unseen : dict of int to int
         For each categorical column with given categories, how many values so far were not among
         them.
+    dates, hashed : dict
+        Columns of X that hold dates, and their formats; hashed texts, and their bits.
+    blank : set of int
+        Columns of X that hold nothing but missing values in the first rows.
     """
 
-    n_features: int | None
-    sparse: bool
-    names: list[str] | None
-    categories: dict[int, list[str]]
-    unseen: dict[int, int]
+    names: list[str] | None = None
+    n_features: int | None = None
+    n_rows: int | None = None
+    sparse = False
+    anywhere = False
+    identity: str | None = None
+
+    def __init__(self) -> None:
+        self.left_out: list[str] = []
+        self.index_names: list[str] = []
+        self.categories: dict[int, list[str]] = {}
+        self.unseen: dict[int, int] = {}
+        self.dates: dict[int, str] = {}
+        self.hashed: dict[int, int] = {}
+        self.blank: set[int] = set()
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; block boundaries may vary, rows do not.
 
-        What needs nothing of the rows before is done by `each`, such as on many threads. A reader
-        with an attribute `anywhere` that is true leaves it to other processes, too.
+        What needs nothing of the rows before is done by `each`, such as on many threads.
         """
-        ...
+        raise NotImplementedError
 
     def progress(self) -> tuple[int, int]:
-        """Bytes read and bytes in all, both of the file as it lies on disk."""
-        ...
+        """Bytes read and bytes in all (0: not known), of a file as it lies on disk."""
+        raise NotImplementedError
+
+
+def tried(parse: Callable[[Any], Any], item: Any) -> tuple[Any, Any]:
+    """An item, and what `parse` makes of it; None where that fails, to be said in turn."""
+    try:
+        return item, parse(item)
+    except OtherFile:
+        raise
+    except InputError:
+        return item, None
+
+
+def row_places(name: str, first: int) -> Callable[[int], str]:
+    """Return `Block.where` for rows of a source that are numbered from `first` on."""
+    return partial(_row_place, f"{name}, row" if name else "row", first)
+
+
+def _row_place(row: str, first: int, i: int) -> str:
+    return f"{row} {first + i}"
 
 
 def base_name(path: str | Place) -> str:

@@ -17,7 +17,14 @@ from bigscreen.errors import InputError, NoRows, in_units, reason_of
 from bigscreen.fleet.memory import allowed_memory
 from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers import base
-from bigscreen.intake.readers.base import COMPRESSION_SUFFIXES, PIECE_BYTES, Block, Source
+from bigscreen.intake.readers.base import (
+    COMPRESSION_SUFFIXES,
+    PIECE_BYTES,
+    Block,
+    Reader,
+    Source,
+    row_places,
+)
 from bigscreen.intake.readers.hdf5_parts import check_whole
 
 X_NAMES = ("X", "x", "data", "features")
@@ -339,7 +346,7 @@ class Matrix:
     files: list[Any] = field(default_factory=list)
 
 
-class MatrixReader:
+class MatrixReader(Reader):
     """Reads a matrix some rows at a time.
 
     Parameters
@@ -357,7 +364,7 @@ class MatrixReader:
         If the shapes do not fit each other.
     """
 
-    names: list[str] | None = None
+    n_rows: int
 
     def __init__(
         self,
@@ -365,8 +372,8 @@ class MatrixReader:
         label: Column | Literal[False] | None = None,
         weight: Column | None = None,
     ) -> None:
-        self._open = matrix
-        opened = matrix()
+        super().__init__()
+        self._open, opened = matrix, matrix()
         self._opened: Matrix | None = opened
         shape = opened.X.shape
         place = opened.name or "the array"
@@ -374,8 +381,6 @@ class MatrixReader:
             kind = NoRows if shape[:1] == (0,) else InputError
             raise kind(f"{place}: X has the shape {shape}; it needs rows and columns.")
         self.sparse = opened.sparse
-        self.categories: dict[int, list[str]] = {}
-        self.unseen: dict[int, int] = {}
         self._size, self._done = opened.size, 0
         self.n_rows = shape[0]
         width = math.prod(shape[1:])
@@ -394,7 +399,7 @@ class MatrixReader:
         if len(set(within)) < len(within):
             raise InputError(f"{place}: column {within[0]} cannot be both label and weight.")
         self._features = np.delete(np.arange(width), within)
-        self.n_features: int | None = len(self._features)
+        self.n_features = len(self._features)
         for what, part in (("labels", opened.y), ("weights", opened.weight)):
             if part is not None and part.shape[:1] != shape[:1]:
                 of = opened.y_name if what == "labels" else place
@@ -424,7 +429,7 @@ class MatrixReader:
         for start in range(skip_rows, self.n_rows, step):
             stop = min(start + step, self.n_rows)
             X = matrix.X.read(start, stop)
-            where = _places(matrix.name, start)
+            where = row_places(matrix.name, start)
             y = weight = None
             if not issparse(X):
                 X = numeric(X.reshape(stop - start, -1), where)
@@ -452,10 +457,6 @@ def _position(place: str, width: int, column: Any) -> int:
     if not -width <= at < width:
         raise InputError(f"{place} has no column {at}: its columns are 0 to {width - 1}.")
     return at % width
-
-
-def _places(name: str, first: int) -> Callable[[int], str]:
-    return lambda i: f"{name}, row {first + i}" if name else f"row {first + i}"
 
 
 def _flat(values: Any) -> NDArray[Any]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,18 +13,11 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, MISSING, Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import (
-    DATE_LIKE,
-    ISO_DATE,
-    bucket_names,
-    days,
-    hashed_name,
-    same_truth,
-)
+from bigscreen.data.texts import bucket_names, days, exact_number, hashed_name, same_truth
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
 from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
-from bigscreen.intake.readers.text import exact_number, finite_number, missing_value
+from bigscreen.intake.readers.text import finite_number, missing_value
 from bigscreen.numerics.rows import njit
 
 NONE = Missing()
@@ -56,24 +49,29 @@ class Tokens:
 
     @classmethod
     def of(cls, column: Any, places: Callable[[int], str]) -> Tokens:
-        """Return those of an Arrow array of texts or anything else; null is `ABSENT`."""
+        """Return those that occur in an Arrow array of texts or anything else; null is `ABSENT`."""
         if not pyarrow.types.is_dictionary(column.type):
             column = column.dictionary_encode()
-        texts = [decode(t) if isinstance(t, bytes) else t for t in column.dictionary.to_pylist()]
-        texts = [ABSENT if text is None else str(text) for text in texts]
-        codes = column.indices
-        if codes.null_count:
-            codes = codes.fill_null(len(texts))
-            texts.append(ABSENT)
-        return cls(texts, codes.to_numpy(zero_copy_only=False).astype(np.int32, copy=False), places)
+        known = [*column.dictionary.to_pylist(), None]
+        codes = column.indices.fill_null(len(known) - 1).to_numpy(zero_copy_only=False)
+        occurs = np.bincount(codes, minlength=len(known)) > 0
+        own = (np.cumsum(occurs) - 1).astype(np.int32)
+        texts = [known[code] for code in np.flatnonzero(occurs).tolist()]
+        texts = [decode(text) if isinstance(text, bytes) else text for text in texts]
+        return cls([ABSENT if text is None else str(text) for text in texts], own[codes], places)
 
     def place(self, code: int) -> str:
         """Where the text with this code stands first."""
         return self.places(int(np.argmax(self.codes == code)))
 
+    @property
+    def array(self) -> Any:
+        """The texts as an Arrow array, null where they are missing."""
+        return pyarrow.array([None if text == ABSENT else text for text in self.texts], "string")
 
-def check_texts(count: int, size: int, place: Callable[[], str], what: str) -> None:
-    """Refuse too many different texts, or too many bytes of them; `what` says what they are.
+
+def check_texts(count: int, size: int, place: Callable[[], str]) -> None:
+    """Refuse too many different texts of a column, or too many bytes of them.
 
     Raises
     ------
@@ -85,10 +83,7 @@ def check_texts(count: int, size: int, place: Callable[[], str], what: str) -> N
         too = f"there are more than {MAX_TEXT_BYTES >> 20} MiB of texts"
     else:
         return
-    raise InputError(f"{place()}: {too} {what}.")
-
-
-IN_COLUMN, AS_LABELS = "in this column; drop it", "as labels"
+    raise InputError(f"{place()}: {too} in this column; drop it.")
 
 
 class Categories:
@@ -102,9 +97,6 @@ class Categories:
         A text that is not among `known` is an error; otherwise it has code -1 and is counted.
     missing : Missing
         Where it allows them, missing texts have a category of their own, `ABSENT`.
-    typed : bool, default=False
-        Whether the source has types and nulls of its own: blanks around a text are part of it then,
-        and texts such as "NA" mean nothing but themselves.
     """
 
     def __init__(
@@ -112,15 +104,15 @@ class Categories:
         known: list[str] | None = None,
         closed: bool = False,
         missing: Missing = NONE,
-        typed: bool = False,
     ) -> None:
         self.names: list[str] = list(known or [])
         self.unseen = 0
         self._given = frozenset(self.names)
         self._learning = known is None
-        self._closed, self._missing, self._typed = closed, missing, typed
+        self._closed, self._missing = closed, missing
         self._codes = {name: code for code, name in enumerate(self.names)}
-        self._seen = Seen()
+        self._seen: set[str] = set()
+        self._bytes = 0
 
     def tokens(self, column: Any, places: Callable[[int], str]) -> Tokens:
         """Tell the texts of some rows apart, whatever the rows before; see `encode`."""
@@ -131,7 +123,10 @@ class Categories:
 
     def encode(self, found: Tokens) -> NDArray[np.int32]:
         """Return the codes of some rows' tokens, which come after all that were encoded before."""
-        self._seen.add(found.texts, found, IN_COLUMN)
+        fresh = {*found.texts} - self._seen
+        self._seen |= fresh
+        self._bytes += sum(len(text.encode()) for text in fresh)
+        check_texts(len(self._seen), self._bytes, lambda: found.places(0))
         of_texts = np.array([self._code(text) for text in found.texts], np.int32)
         codes = of_texts[found.codes]
         self.unseen += int(np.count_nonzero(codes < 0))
@@ -142,15 +137,12 @@ class Categories:
         self._check(text, Tokens([text], np.zeros(1, np.int32), lambda _: place), 0)
         return self._code(text)
 
-    def _is_missing(self, text: str) -> bool:
-        return self._missing.marked(text) if self._typed else text in self._missing
-
     def _check(self, text: str, found: Tokens, code: int) -> None:
         """Refuse a text that no row may have."""
         bare = text.strip()
         if text in self._given or bare in self._given:
             return
-        if self._is_missing(bare):
+        if bare in self._missing:
             if not self._missing.allowed:
                 raise missing_value(found.place(code))
         elif self._closed:
@@ -160,13 +152,13 @@ class Categories:
             )
 
     def _code(self, text: str) -> int:
-        if text not in self._codes and not self._typed:
+        if text not in self._codes:
             text = text.strip()  # blanks within quotes mean nothing either
         if text not in self._codes:
             if (alike := same_truth(text, self.names)) is not None:
                 self._codes[text] = self._codes[alike]
                 return self._codes[text]
-            absent = self._is_missing(text)
+            absent = text in self._missing
             text = ABSENT if absent else text
             grows = self._learning or (absent and self._closed)
             if grows and text not in self._codes:
@@ -197,9 +189,8 @@ class Hashed:
         """Return the buckets of the texts; ``places(i)`` names the i-th one in an error."""
         if pyarrow.types.is_dictionary(column.type):  # no text is written out as often as it occurs
             found = Tokens.of(column, places)
-            of_texts = self.tokens(pyarrow.array(found.texts, pyarrow.utf8()), found.place)
-            return of_texts[found.codes]
-        texts = pyarrow.compute.utf8_trim_whitespace(column.cast(pyarrow.large_utf8()))
+            return self.tokens(found.array, found.place)[found.codes]
+        texts = plain_texts(column).cast(pyarrow.large_utf8())
         holes = holes_in(texts, self._missing)
         if holes.any() and not self._missing.allowed:
             raise missing_value(places(int(np.argmax(holes))))
@@ -254,101 +245,54 @@ class Dates:
     def encode(self, column: Any, places: Callable[[int], str]) -> NDArray[np.float64]:
         """Return the days of the texts; ``places(i)`` names the i-th one in an error."""
         found = Tokens.of(column, places)
-        values = np.full(len(found.texts), np.nan)
-        for code, row in zip(*np.unique(found.codes, return_index=True), strict=True):
-            values[code] = self.value(found.texts[code], places, int(row))
-        return values[found.codes]
+        values = [self._value(text.strip(), found, code) for code, text in enumerate(found.texts)]
+        return np.array(values, np.float64)[found.codes]
 
-    def value(self, text: str, where: Callable[[int], str], row: int) -> float:
-        """Return the days of one text."""
-        text = text.strip()
+    def _value(self, text: str, found: Tokens, code: int) -> float:
         if text == ABSENT or text in self._missing:
             if not self._missing.allowed:
-                raise missing_value(where(row))
+                raise missing_value(found.place(code))
             return float("nan")
         try:
             return days(text, self._form)
         except ValueError:
             how = f"written as {self._form}" if self._form else "as ISO 8601 has it"
             raise InputError(
-                f"{where(row)}: {text[:40]!r} is no date {how}; correct it, or say how dates are "
-                "written (`date='COLUMN=%d/%m/%Y'`)."
+                f"{found.place(code)}: {text[:40]!r} is no date {how}; correct it, or say how "
+                "dates are written (`date='COLUMN=%d/%m/%Y'`)."
             ) from None
 
 
-def date_format(words: Iterable[str], place: str) -> str | None:
-    """Return the format of a column's texts if all are dates, None if they are not.
-
-    Raises
-    ------
-    InputError
-        If they look like dates that are written in one of several orders.
-    """
-    words = list(words)
-    if all(ISO_DATE.fullmatch(word) for word in words):
-        return ""
-    if all(ISO_DATE.fullmatch(word) or DATE_LIKE.fullmatch(word) for word in words):
-        raise InputError(
-            f"{place}: {words[0]!r} looks like a date or a time, but not in which order it is "
-            "written: say so (`date='COLUMN=%d/%m/%Y'`, as strptime has it), name the column as "
-            "`categorical`, or `drop` it."
-        )
-    return None
-
-
 class Kind(NamedTuple):
-    """What a column holds that is anything but numbers."""
+    """What a column holds."""
 
     name: str
-    """ "categorical", "date" or "hash"."""
     how: Any = None
-    """Of dates the format, of hashes the bits."""
+    """Of categories their texts in code order (None: to be learnt), of dates the format, of hashes
+    the bits."""
 
 
 TEXT = Kind("categorical")
+TRUTH = Kind("truth")
+"""Truth values, true and false in any case: 1 and 0."""
+AMOUNT = Kind("amount")
+"""Numbers, or truth values: which of them an earlier store had it does not say."""
+BLANK = Kind("blank")
+"""Nothing but missing values in the first rows."""
 
 
-@dataclass(frozen=True)
-class Typed:
-    """The columns of X that are anything but numbers.
-
-    Attributes
-    ----------
-    categories : dict of int to list of str or None
-        None: they are to be learnt.
-    dates : dict of int to str
-        And their formats.
-    hashed : dict of int to int
-        And the bits.
-    closed : bool
-        Whether a text that is not among given categories is an error.
-    """
-
-    categories: Mapping[int, list[str] | None] = field(default_factory=dict)
-    dates: dict[int, str] = field(default_factory=dict)
-    hashed: dict[int, int] = field(default_factory=dict)
-    closed: bool = False
-
-    @classmethod
-    def learnt(cls, kinds: Mapping[int, Kind]) -> Typed:
-        """Of a new store, by what columns of X hold."""
-        return cls(
-            {j: None for j, kind in kinds.items() if kind == TEXT},
-            {j: kind.how for j, kind in kinds.items() if kind.name == "date"},
-            {j: kind.how for j, kind in kinds.items() if kind.name == "hash"},
-        )
-
-    @classmethod
-    def of(cls, like: Preparation) -> Typed:
-        """Those of an earlier store."""
-        texts = {j: list(v) for j, v in like.categories.items() if j not in like.hashed}
-        return cls(texts, like.dates, like.hashed)
+def kinds_like(like: Preparation) -> dict[int, Kind]:
+    """Return what the columns of X hold if they are those of an earlier store."""
+    out = dict.fromkeys(range(like.n_raw or 0), AMOUNT)
+    out |= {j: Kind("categorical", [*texts]) for j, texts in like.categories.items()}
+    out |= {j: Kind("hash", bits) for j, bits in like.hashed.items()}
+    return out | {j: Kind("date", form) for j, form in like.dates.items()}
 
 
 def label_value(text: str, place: str) -> float | str | None:
     """Return a label: a float if it reads as a number, None if it is missing, else the text."""
     text = text.strip()
-    if text in MISSING:
+    if text in MISSING or text == ABSENT:
         return None
     number = exact_number(text)
     if number is not None and not np.isfinite(number):
@@ -356,23 +300,8 @@ def label_value(text: str, place: str) -> float | str | None:
     return text if number is None else number
 
 
-class Seen:
-    """The different texts so far, of which only so many are taken."""
-
-    def __init__(self) -> None:
-        self._texts: set[str] = set()
-        self._bytes = 0
-
-    def add(self, texts: Iterable[str], found: Tokens, what: str) -> None:
-        """Count texts of some more rows; InputError if there are too many, or too long ones."""
-        fresh = {*texts} - self._texts
-        self._texts |= fresh
-        self._bytes += sum(len(text.encode()) for text in fresh)
-        check_texts(len(self._texts), self._bytes, lambda: found.places(0), what)
-
-
-class Labels:
-    """Labels of some rows: what is a number is a float, so that 1, +1 and 1.0 are one label.
+def labels_of(column: Any, places: Callable[[int], str]) -> NDArray[Any]:
+    """Return labels: what is a number is a float, so that 1, +1 and 1.0 are one label.
 
     Parameters
     ----------
@@ -380,43 +309,38 @@ class Labels:
     places : callable
         ``places(i)`` names the i-th row in an error.
 
-    Attributes
-    ----------
-    values : float64 array (rows,), or object array of float and str
+    Returns
+    -------
+    float64 array (rows,), or object array of float and str
         The first if all are numbers. What is missing is None.
-    odd : Tokens or None
-        What is no number.
     """
+    coded = pyarrow.types.is_dictionary(column.type)
+    numbers = None if coded else as_numbers(column)
+    if numbers is not None:
+        values: NDArray[Any] = numbers.to_numpy(zero_copy_only=False)
+        holes = numbers.is_null().to_numpy(zero_copy_only=False)
+        if not (fine := np.isfinite(values) | holes).all():
+            row = int(np.argmin(fine))
+            finite_number(str(values[row]), f"{places(row)}: the label")
+        return np.where(holes, np.array(None), values.astype(object)) if holes.any() else values
+    found = Tokens.of(column, places)
+    values = np.empty(len(found.texts), object)
+    for code, text in enumerate(found.texts):
+        values[code] = label_value(text, found.place(code))
+    if all(isinstance(value, float) for value in values):
+        values = values.astype(float)
+    return values[found.codes]
 
-    values: NDArray[Any]
-    odd: Tokens | None = None
 
-    def __init__(self, column: Any, places: Callable[[int], str]) -> None:
-        numbers = as_numbers(column)
-        if numbers is not None:
-            self.values = numbers.to_numpy(zero_copy_only=False)
-            holes = numbers.is_null().to_numpy(zero_copy_only=False)
-            if not (fine := np.isfinite(self.values) | holes).all():
-                row = int(np.argmin(fine))
-                finite_number(str(self.values[row]), f"{places(row)}: the label")
-            if holes.any():
-                self.values = np.where(holes, np.array(None), self.values.astype(object))
-            return
-        found = Tokens.of(column, places)
-        values = np.empty(len(found.texts), object)  # (a label that is missing is None)
-        for code, text in enumerate(found.texts):
-            values[code] = label_value(text, found.place(code))
-        self.values = values[found.codes]
-        if any(isinstance(value, str) for value in values):
-            self.odd = found
-        elif all(isinstance(value, float) for value in values):
-            self.values = self.values.astype(float)
+def plain_texts(column: Any) -> Any:
+    """Return an Arrow array of texts without the blanks around them."""
+    if not (pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type)):
+        column = column.cast(pyarrow.large_utf8())
+    return pyarrow.compute.utf8_trim_whitespace(column)
 
 
 def as_numbers(column: Any) -> Any:
     """Return an Arrow array as float64, or None if a text in it is no number."""
-    if pyarrow.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
     try:
         if pyarrow.types.is_large_binary(column.type):
             column = column.cast(pyarrow.large_utf8())
@@ -428,22 +352,36 @@ def as_numbers(column: Any) -> Any:
 
 
 def numbers_of(
-    column: Any, places: Callable[[int], str], missing: Missing, decimal: str | None = None
+    column: Any,
+    places: Callable[[int], str],
+    missing: Missing,
+    decimal: str | None = None,
+    kind: Kind | None = None,
 ) -> NDArray[np.float64]:
     """Return the numbers that an Arrow array of texts holds, NaN where a value is missing.
+
+    Columns of the kinds `TRUTH` and `AMOUNT` may hold truth values.
 
     Raises
     ------
     InputError
         For the first text that is no finite number, or missing where no value may be.
     """
-    texts = pyarrow.compute.utf8_trim_whitespace(column)
+    if pyarrow.types.is_dictionary(column.type):
+        found = Tokens.of(column, places)
+        return numbers_of(found.array, found.place, missing, decimal, kind)[found.codes]
+    texts = plain_texts(column)
     holes = holes_in(texts, missing, numbers=False)  # (those are looked for in all sources)
     if holes.any():
         if not missing.allowed:
             raise missing_value(places(int(np.argmax(holes))))
         texts = pyarrow.compute.if_else(pyarrow.array(~holes), texts, None)
     check_points(texts, decimal, places)
+    if kind in (TRUTH, AMOUNT):
+        lower = pyarrow.compute.utf8_lower(texts)
+        for word, digit in (("true", "1"), ("false", "0")):
+            is_word = pyarrow.compute.equal(lower, word)
+            texts = pyarrow.compute.if_else(is_word, pyarrow.scalar(digit, texts.type), texts)
     numbers = as_numbers(written_plainly(texts, decimal))
     out = np.full(len(texts), np.nan)
     if numbers is not None:

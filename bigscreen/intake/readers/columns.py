@@ -1,4 +1,4 @@
-"""Columns of any table: label, weight, features, the index of a data frame, amounts with units."""
+"""Columns of any table: which is the label, the weight, a feature, an index, and what they hold."""
 
 from __future__ import annotations
 
@@ -6,17 +6,98 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
+import pyarrow
+
+from bigscreen.data.missing import Missing
 from bigscreen.data.preparation import Preparation
+from bigscreen.data.texts import DATE_LIKE, ISO_DATE, exact_number, truth_of
 from bigscreen.errors import InputError
 from bigscreen.files.remote import Place
-from bigscreen.intake.readers.categories import TEXT, Kind
-from bigscreen.intake.readers.decimals import GROUPERS
+from bigscreen.intake.readers.categories import (
+    BLANK,
+    NONE,
+    TEXT,
+    TRUTH,
+    Kind,
+    Tokens,
+    as_numbers,
+    check_texts,
+    plain_texts,
+)
+from bigscreen.intake.readers.decimals import GROUPERS, written_plainly
 
 LABEL_NAMES = ("label", "class", "target", "y")
 
 Column = str | int
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What was said of the columns of a table, which are given by their names or positions.
+
+    Attributes
+    ----------
+    label : str, int, False or None
+        False: there is none. None: the column named label, class, target or y, else the last one.
+    weight : str, int or None
+        Column of sample weights.
+    drop, columns : sequence of str or int
+        Columns to leave out, and those to take as features, all others being left out.
+    categorical : sequence of str or int
+        Columns whose values are categories even if they read as numbers, truth values or dates. A
+        column of texts is one without being named; a column of texts AND numbers must be named.
+    dates : mapping of str or int to str
+        Columns of dates, and their formats: see `Dates`. Those in ISO 8601, and those whose type is
+        a date or a time, need not be named.
+    hashed : mapping of str or int to int
+        Columns whose texts are hashed, and to how many bits.
+    like : Preparation or None
+        Of an earlier store: its columns of X and no others are categorical, dates or hashed, and a
+        value that is not among its categories has code -1 and is counted in `unseen`.
+    missing : Missing
+        What says that a value is missing, and whether features may be: a number is NaN then, a
+        text a category of its own.
+    """
+
+    label: Column | Literal[False] | None = None
+    weight: Column | None = None
+    drop: Sequence[Column] = ()
+    columns: Sequence[Column] = ()
+    categorical: Sequence[Column] = ()
+    dates: Mapping[Column, str] = field(default_factory=dict)
+    hashed: Mapping[Column, int] = field(default_factory=dict)
+    like: Preparation | None = None
+    missing: Missing = NONE
+
+    @property
+    def names(self) -> list[str]:
+        """All that may be names of columns."""
+        one = self.label, self.weight
+        many = self.drop, self.columns, self.categorical, self.dates, self.hashed
+        return [c for c in (*one, *(c for part in many for c in part)) if isinstance(c, str)]
+
+    def kinds(self, path: str | Place, count: int, names: list[str] | None) -> dict[int, Kind]:
+        """Return what columns of a file were said to hold, by their positions.
+
+        Raises
+        ------
+        InputError
+            If there is no such column, or it was said to hold two things.
+        """
+        said: list[tuple[Column, Kind]] = [(column, TEXT) for column in self.categorical]
+        said += [(column, Kind("date", form)) for column, form in self.dates.items()]
+        said += [(column, Kind("hash", bits)) for column, bits in self.hashed.items()]
+        out: dict[int, Kind] = {}
+        for column, kind in said:
+            at = find_column(path, count, names, column)
+            if out.setdefault(at, kind) != kind:
+                raise InputError(
+                    f"{path}: the column {column!r} cannot be {out[at].name} and {kind.name} at "
+                    "once."
+                )
+        return out
 
 
 @dataclass(frozen=True)
@@ -44,17 +125,13 @@ class TableColumns:
         path: str | Place,
         count: int,
         names: list[str] | None,
-        label: Column | Literal[False] | None,
-        weight: Column | None,
-        drop: Sequence[Column],
-        columns: Sequence[Column] = (),
-        like: Preparation | None = None,
+        asked: Asked,
         index: Sequence[int] = (),
     ) -> TableColumns:
-        """Return the choice; a label of None is a column with a usual name, or the last one.
+        """Return the choice.
 
-        Features are those of ``columns``, or all if there are none, that are nothing else and not
-        dropped, in the order of the file. Where the file and the store that it shall be ``like``
+        Features are the columns that were asked for, or all if none were, that are nothing else and
+        not dropped, in the order of the file. Where the file and the store that it shall be like
         have names, they are the store's columns, wherever the file has them, and a label of None
         is none of them. Columns of an ``index`` are left out unless they are named.
 
@@ -63,9 +140,10 @@ class TableColumns:
         InputError
             If a column that is named is not there, or none is left as a feature.
         """
+        like, label, weight = asked.like, asked.label, asked.weight
         weight_at = None if weight is None else find_column(path, count, names, weight)
-        dropped = [find_column(path, count, names, column) for column in drop]
-        known = like.names if like is not None and names and not columns else None
+        dropped = [find_column(path, count, names, column) for column in asked.drop]
+        known = like.names if like is not None and names and not asked.columns else None
         if known is not None and len({*known}) == len(known):
             assert names is not None
             _check_names(path, names, known)
@@ -79,7 +157,7 @@ class TableColumns:
             return TableColumns(at, weight_at, features, left_out, index_names)
         at = _label_at(path, count, names, label, range(count), index)
         out = [at, weight_at, *dropped]
-        kept = [find_column(path, count, names, column) for column in columns]
+        kept = [find_column(path, count, names, column) for column in asked.columns]
         index = [f for f in index if f not in {*kept, *out}]
         kept = kept or [f for f in range(count) if f not in index]
         features = [f for f in range(count) if f in kept and f not in out]
@@ -145,34 +223,6 @@ def find_column(path: str | Place, count: int, names: list[str] | None, column: 
     return at % count
 
 
-def asked_kinds(
-    path: str | Place,
-    names: list[str] | None,
-    count: int,
-    categorical: Sequence[Column],
-    dates: Mapping[Column, str],
-    hashed: Mapping[Column, int],
-) -> dict[int, Kind]:
-    """Return what columns of a file were said to hold, by their positions.
-
-    Raises
-    ------
-    InputError
-        If there is no such column, or it was said to hold two things.
-    """
-    said: list[tuple[Column, Kind]] = [(column, TEXT) for column in categorical]
-    said += [(column, Kind("date", form)) for column, form in dates.items()]
-    said += [(column, Kind("hash", bits)) for column, bits in hashed.items()]
-    out: dict[int, Kind] = {}
-    for column, kind in said:
-        at = find_column(path, count, names, column)
-        if out.setdefault(at, kind) != kind:
-            raise InputError(
-                f"{path}: the column {column!r} cannot be {out[at].name} and {kind.name} at once."
-            )
-    return out
-
-
 _WRITTEN_INDEX = re.compile(r"__index_level_\d+__|__null_dask_index__")
 """Names that pandas, pyarrow and dask give to an index without a name."""
 
@@ -189,35 +239,80 @@ _WITH_UNIT = re.compile(
 """A number with a unit: $5, 5 %, EUR 10 and 10 kg, but not 4wd."""
 
 
-def check_amounts(words: Sequence[str], place: str, instead: str | None) -> None:
-    """Refuse a column whose texts are amounts: as categories they would have no order.
+def found_kind(
+    column: Any,
+    places: Callable[[int], str],
+    missing: Missing,
+    advice: str,
+    decimal: str | None = None,
+) -> Kind | None:
+    """Return what a column of texts holds by its first rows; None: numbers.
 
     Parameters
     ----------
-    words : sequence of str
-        The different texts of the column that are neither numbers nor missing values.
-    place : str
-        Where the first of them stands.
-    instead : str or None
-        What to do about numbers with commas or marks of thousands; None: they were looked for
-        already, so that what looks like one is none.
+    column : pyarrow.Array
+        Texts, perhaps null.
+    places : callable
+        ``places(i)`` names the i-th row in an error.
+    missing : Missing
+    advice : str
+        What to do about numbers with commas or marks of thousands, without a `decimal`.
+    decimal : {".", ","}, optional
+        See `Layout`.
+
+    Returns
+    -------
+    Kind or None
+        `BLANK` if every value is missing.
 
     Raises
     ------
     InputError
+        If it holds both texts and numbers, or amounts with a unit, which as categories would have
+        no order, or dates that are written in one of several orders.
     """
-    if instead is not None and all(map(_GROUPED.fullmatch, words)):
+    if pyarrow.types.is_dictionary(column.type):
+        coded = Tokens.of(column, places)
+        column, places = coded.array, coded.place
+    column = written_plainly(plain_texts(column).fill_null(""), decimal)
+    if as_numbers(column) is not None and not missing.numbers:
+        return None
+    found = Tokens.of(column, places)
+    numbers = [text for text in found.texts if exact_number(text) is not None]
+    words = [text for text in found.texts if text not in missing and exact_number(text) is None]
+    has_numbers = any(text not in missing for text in numbers)
+    if not words:
+        return None if has_numbers else BLANK
+    place = found.place(found.texts.index(words[0]))
+    check_texts(len(words), sum(map(len, words)), lambda: place)
+    if decimal is None and all(map(_GROUPED.fullmatch, words)):
         mark = "a comma" if "," in words[0] else "marks of thousands"
         raise InputError(
-            f"{place}: {words[0]!r} has {mark}: {instead}, or say that the column is `categorical`."
+            f"{place}: {words[0]!r} has {mark}: {advice}, or say that the column is `categorical`."
         )
-    found = [_WITH_UNIT.fullmatch(word) for word in words]
-    units = {match[1] or match[2] for match in found if match}
-    if all(found) and len(units) == 1:
+    amounts = [_WITH_UNIT.fullmatch(word) for word in words]
+    if all(amounts) and len({match[1] or match[2] for match in amounts if match}) == 1:
         raise InputError(
             f"{place}: {words[0]!r} is a number with a unit: write numbers without their units, "
             "say that the column is `categorical`, or `drop` it."
         )
+    if has_numbers or not all(map(missing.marked, numbers)):
+        raise InputError(
+            f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
+            f"missing value (`missing={words[0][:40]!r}`), or that the column is `categorical`, or "
+            "`drop` it."
+        )
+    if all(truth_of(word) is not None for word in words):
+        return TRUTH
+    if all(map(ISO_DATE.fullmatch, words)):
+        return Kind("date", "")
+    if all(ISO_DATE.fullmatch(word) or DATE_LIKE.fullmatch(word) for word in words):
+        raise InputError(
+            f"{place}: {words[0]!r} looks like a date or a time, but not in which order it is "
+            "written: say so (`date='COLUMN=%d/%m/%Y'`, as strptime has it), name the column as "
+            "`categorical`, or `drop` it."
+        )
+    return TEXT
 
 
 def index_columns(

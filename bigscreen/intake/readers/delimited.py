@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pyarrow
-import pyarrow.compute
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import MISSING, Missing
+from bigscreen.data.texts import exact_number
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place, located
 from bigscreen.fleet.protocol import Each
@@ -23,14 +24,15 @@ from bigscreen.intake.readers.base import (
     Source,
     line_pieces,
     line_places,
+    tried,
 )
 from bigscreen.intake.readers.categories import (
-    AS_LABELS,
     NONE,
-    Labels,
-    Seen,
-    Typed,
+    TRUTH,
+    Kind,
+    labels_of,
     numbers_of,
+    plain_texts,
 )
 from bigscreen.intake.readers.columns import TableColumns
 from bigscreen.intake.readers.decimals import check_points, written_plainly
@@ -40,7 +42,6 @@ from bigscreen.intake.readers.text import (
     NotOfType,
     Reached,
     Records,
-    exact_number,
     missing_value,
     read_fields,
     whole_records,
@@ -56,11 +57,8 @@ class DelimitedReader(TypedReader):
     path : str or Path
     layout : Layout
     columns : TableColumns
-    typed : Typed
-        The columns of X that are anything but numbers.
-    missing : Missing
-        What says that a value is missing, and whether features may be: a number is NaN then, a
-        text a category of its own.
+    kinds, missing, closed
+        See `TypedReader`.
     texts_label : bool
         Whether labels are known to be texts. (They may be in any case.)
     """
@@ -70,11 +68,12 @@ class DelimitedReader(TypedReader):
         path: str | Place,
         layout: Layout,
         columns: TableColumns,
-        typed: Typed,
+        kinds: Mapping[int, Kind],
         missing: Missing = NONE,
         texts_label: bool = False,
+        closed: bool = False,
     ) -> None:
-        super().__init__(columns, layout.names, typed, missing)
+        super().__init__(columns, layout.names, kinds, missing, closed)
         self._texts_label = texts_label
         # A mark that is a number is one for pyarrow, too: a label may be equal to it.
         texts = (mark for mark in missing.marks if exact_number(mark) is None)
@@ -99,10 +98,11 @@ class DelimitedReader(TypedReader):
         """
         self._restart()
         self._progress = 0, 0
-        row, seen, reached = 0, Seen(), Reached(self.path, self.layout)
+        row, reached = 0, Reached(self.path, self.layout)
         with Source(self.path) as source:
             pieces = line_pieces(source, self.layout.body_start)
-            for piece, parsed in each(self._tried, ((piece, row < skip_rows) for piece in pieces)):
+            items = ((piece, row < skip_rows) for piece in pieces)
+            for (piece, _), parsed in each(partial(tried, self._parsed_alone), items):
                 self._progress = piece.progress
                 if reached.rest or parsed is None:
                     text, begun = piece.read()
@@ -111,7 +111,7 @@ class DelimitedReader(TypedReader):
                 else:
                     parsed.move(reached.line)
                 reached.take(parsed.rest, parsed.line, parsed.begun)
-                block = self._block(parsed, seen, row)
+                block = self._block(parsed, row)
                 row += len(parsed.lines)
                 if block is not None:
                     yield block
@@ -119,20 +119,14 @@ class DelimitedReader(TypedReader):
         if row == 0:
             raise NoRows(f"{self.path} has no row after its header.")
 
-    def _tried(self, item: tuple[Piece, bool]) -> tuple[Piece, Parsed | None]:
-        """Parse a piece as if it began with a record, in line 0; None where that fails.
+    def _parsed_alone(self, item: tuple[Piece, bool]) -> Parsed | None:
+        """Parse a piece as if it began with a record, in line 0; None if it has rows to skip.
 
-        What does not begin with one, has an error, or has rows to `skip`, is parsed again when all
-        before it is known.
+        What does not begin with a record, has an error, or has rows to skip, is parsed again when
+        all before it is known.
         """
         piece, skip = item
-        if skip:
-            return piece, None
-        text, begun = piece.read()
-        try:
-            return piece, self._parsed(text, begun, 0, 0)
-        except InputError:
-            return piece, None
+        return None if skip else self._parsed(*piece.read(), 0, 0)
 
     def _parsed(self, text: bytes, begun: int, line: int, skip: int) -> Parsed:
         """Parse a text that begins with a record; of `skip` rows the categories alone."""
@@ -166,8 +160,10 @@ class DelimitedReader(TypedReader):
         columns, number = self.columns, pyarrow.float64() if plain else pyarrow.utf8()
         types = dict.fromkeys(columns.features, number)
         for j, f in enumerate(columns.features):
-            if j in self._typed.hashed:
+            if j in self.hashed:
                 types[f] = pyarrow.utf8()
+            elif plain and self._kinds.get(j) == TRUTH:
+                types[f] = pyarrow.bool_()
             elif j in self._coders or j in self._dates:
                 types[f] = pyarrow.dictionary(pyarrow.int32(), pyarrow.utf8())
         if columns.weight is not None:
@@ -187,33 +183,34 @@ class DelimitedReader(TypedReader):
             if j in self._dates:
                 X[:, j] = self._dates[j].encode(*self._column(fields, f))
             elif j not in self._coders:
-                X[:, j] = self._numbers(fields, f, self._missing, plain)
+                X[:, j] = self._numbers(fields, f, self._missing, plain, self._kinds.get(j))
         if self.columns.label is not None:
             column, places = self._column(fields, self.columns.label)
             if not pyarrow.types.is_floating(column.type):
-                column = pyarrow.compute.utf8_trim_whitespace(column)
+                column = plain_texts(column)
                 check_points(column, self.layout.decimal, places)
                 column = written_plainly(column, self.layout.decimal)
-            out.labels = Labels(column, places)
+            out.labels = labels_of(column, places)
         if self.columns.weight is not None:
             f = self.columns.weight
             out.weight = check_weights(self._numbers(fields, f, NONE, plain), fields.places(f))
 
     def _numbers(
-        self, fields: Fields, f: int, missing: Missing, plain: bool
+        self, fields: Fields, f: int, missing: Missing, plain: bool, kind: Kind | None = None
     ) -> NDArray[np.float64]:
         """Return the numbers of a column, which is one of texts unless all are `plain`."""
         column, places = self._column(fields, f)
         if not plain:
-            return numbers_of(column, places, missing, self.layout.decimal)
-        values: NDArray[np.float64] = column.to_numpy(zero_copy_only=False)
+            return numbers_of(column, places, missing, self.layout.decimal, kind)
+        numbers = column.cast(pyarrow.float64())
+        values: NDArray[np.float64] = numbers.to_numpy(zero_copy_only=False)
         if column.null_count and not missing.allowed:
             raise missing_value(places(int(np.argmax(column.is_null().to_numpy(False)))))
         if np.count_nonzero(~np.isfinite(values)) > column.null_count:
             raise NotOfType  # to be named as it is written
         return values
 
-    def _block(self, parsed: Parsed, seen: Seen, row: int) -> Block | None:
+    def _block(self, parsed: Parsed, row: int) -> Block | None:
         """Give texts the codes that they have in the rows before; `row` is the first one's number.
 
         Of rows that are all skipped there is no block.
@@ -222,13 +219,8 @@ class DelimitedReader(TypedReader):
         self._set_codes(X, parsed.codes, skip)
         if X is None:
             return None
-        y, labels = None, parsed.labels
-        if labels is not None:
-            y = labels.values
-            if labels.odd is not None:
-                seen.add(labels.odd.texts, labels.odd, AS_LABELS)
         where = line_places(self.path, parsed.lines.after(skip))
-        return Block(X, y, parsed.weight, row + skip, where)
+        return Block(X, parsed.labels, parsed.weight, row + skip, where)
 
 
 @dataclass
@@ -251,7 +243,7 @@ class Parsed:
         Rows of which nothing else is there.
     X : float64 array (rows, d), or None
         All but the categories; None without rows.
-    labels : Labels or None
+    labels : array (rows,), or None
     weight : float64 array (rows,), or None
     """
 
@@ -262,7 +254,7 @@ class Parsed:
     codes: dict[int, Any] = field(default_factory=dict)
     skipped: int = 0
     X: NDArray[np.float64] | None = None
-    labels: Labels | None = None
+    labels: NDArray[Any] | None = None
     weight: NDArray[np.float64] | None = None
 
     def move(self, lines: int) -> None:

@@ -40,15 +40,7 @@ class FrameReader(ArrowReader):
         In place of columns of the frame.
     **options
         Of `ArrowReader`.
-
-    Attributes
-    ----------
-    identity : None
-        Nobody can tell whether the same frame comes a second time, so an ingest of one is never
-        gone on with.
     """
-
-    identity: str | None = None
 
     def __init__(self, frame: Any, y: Any = None, weight: Any = None, **options: Any) -> None:
         kind = type(frame).__name__

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from scipy.sparse import csr_array, issparse
 
 from bigscreen.errors import InputError
 from bigscreen.fleet.protocol import Each
-from bigscreen.intake.readers.base import Block
+from bigscreen.intake.readers.base import Block, Reader, row_places
 from bigscreen.intake.readers.binary import ArrayRows, Matrix, MatrixReader
 
 
@@ -24,11 +25,6 @@ class ArrayReader(MatrixReader):
     X : array-like (n, d), or scipy sparse array or matrix
     y : array-like (n,), optional
     weight : array-like (n,), optional
-
-    Attributes
-    ----------
-    identity : str
-        Hash of the content: an ingest is only gone on with from the same arrays.
     """
 
     def __init__(self, X: Any, y: Any = None, weight: Any = None) -> None:
@@ -43,7 +39,8 @@ class ArrayReader(MatrixReader):
         super().__init__(lambda: Matrix(ArrayRows(X), y_rows, weight_rows, "", "y", sparse, size))
 
     @property
-    def identity(self) -> str:
+    def identity(self) -> str:  # type: ignore[override]
+        """Hash of the content: an ingest is only gone on with from the same arrays."""
         state = hashlib.blake2b(digest_size=16)
         for part in self._arrays:
             state.update(f"{part.dtype} {part.shape}".encode())
@@ -52,7 +49,58 @@ class ArrayReader(MatrixReader):
         return state.hexdigest()
 
 
-class DaskReader:
+class BlocksReader(Reader):
+    """Reads an iterable of X, (X, y) or (X, y, weight).
+
+    Parameters
+    ----------
+    blocks : iterable
+        Or a callable that returns one.
+    """
+
+    def __init__(self, blocks: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
+        super().__init__()
+        self._blocks, self._done, self._rows = blocks, 0, 0
+
+    def progress(self) -> tuple[int, int]:
+        """Bytes read so far; how many there are in all is not known, which is said by 0."""
+        return self._done, 0
+
+    def parts(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
+        """Yield blocks, and each one's first row; whole ones may be left out of those skipped."""
+        first = 0
+        for item in self._blocks() if callable(self._blocks) else self._blocks:
+            yield first, item
+            first = self._rows
+
+    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
+        """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""
+        for first, item in self.parts(skip_rows):
+            parts = item if isinstance(item, tuple) else (item,)
+            if not 1 <= len(parts) <= 3:
+                raise InputError(
+                    f"row {first}: a block is X, (X, y) or (X, y, weight), not {len(parts)} things."
+                )
+            X, *beside = parts
+            X = csr_array(X) if issparse(X) else np.asarray(X)
+            if X.ndim != 2:
+                raise InputError(f"row {first}: a block's X has shape {X.shape}, not (rows, d).")
+            rows = X.shape[0]
+            self._rows = first + rows
+            for what, part in zip(("labels", "weights"), beside, strict=False):
+                if part is not None and len(part) != rows:
+                    raise InputError(
+                        f"row {first}: a block has {rows} rows and {len(part)} {what}."
+                    )
+            if rows == 0 or first + rows <= skip_rows:
+                continue
+            for block in ArrayReader(X, *beside).blocks(max(skip_rows - first, 0)):
+                at = first + block.first_row
+                self._done += block.X.data.nbytes
+                yield replace(block, first_row=at, where=row_places("", at))
+
+
+class DaskReader(BlocksReader):
     """Reads a dask array block by block; each block is computed by dask's own scheduler.
 
     Parameters
@@ -65,20 +113,14 @@ class DaskReader:
     Duck-typed, so that the store needs no dask.
     """
 
-    names: list[str] | None = None
-    sparse = False
-
     def __init__(self, X: Any, y: Any = None, weight: Any = None) -> None:
         if X.ndim != 2:
             raise InputError(f"the dask array has {X.ndim} dimensions; X needs rows and columns.")
+        super().__init__(())
         self._X = X.rechunk({1: -1}) if X.numblocks[1] > 1 else X
         self._beside = [self._aligned(part) for part in (y, weight)]
-        self.categories: dict[int, list[str]] = {}
-        self.unseen: dict[int, int] = {}
-        self.n_features: int | None = int(X.shape[1])
-        self._rows = X.shape[0]
+        self.n_features = int(X.shape[1])
         self._size = 0 if math.isnan(X.nbytes) else int(X.nbytes)
-        self._done = 0
         parts = [X, *(part for part in (y, weight) if part is not None)]
         # Dask's names are hashes of how the data is made; anything beside it is hashed as it is.
         self.identity = " ".join(
@@ -98,21 +140,18 @@ class DaskReader:
 
     def progress(self) -> tuple[int, int]:
         """Bytes of the rows read so far, and of all rows (0: not known)."""
-        return (self._size * self._done // self._rows if self._size else 0), self._size
+        return (self._size * self._rows // self._X.shape[0] if self._size else 0), self._size
 
-    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""
+    def parts(self, skip_rows: int) -> Iterator[tuple[int, Any]]:
+        """See `BlocksReader.parts`."""
         first = 0
         for i, count in enumerate(self._X.chunks[0]):
             if first + count <= skip_rows:  # false where the count is not known
                 first += count
                 continue
             X = self._X.blocks[i].compute()
-            rows = X.shape[0]
-            y, weight = (self._part(part, i, first, rows) for part in self._beside)
-            self._done = first + rows
-            yield from _pieces(X, y, weight, first, skip_rows)
-            first += rows
+            yield first, (X, *(self._part(part, i, first, X.shape[0]) for part in self._beside))
+            first += X.shape[0]
 
     def _part(self, part: Any, i: int, first: int, rows: int) -> Any:
         if part is None:
@@ -120,75 +159,7 @@ class DaskReader:
         return part.blocks[i].compute() if hasattr(part, "dask") else part[first : first + rows]
 
 
-class BlocksReader:
-    """Reads an iterable of X, (X, y) or (X, y, weight).
-
-    Parameters
-    ----------
-    blocks : iterable
-        Or a callable that returns one.
-
-    Attributes
-    ----------
-    identity : None
-        Nobody can tell whether the same blocks come a second time, so an ingest of them is never
-        gone on with.
-    """
-
-    names: list[str] | None = None
-    sparse = False
-    identity: str | None = None
-
-    def __init__(self, blocks: Iterable[Any] | Callable[[], Iterable[Any]]) -> None:
-        self._blocks = blocks
-        self.categories: dict[int, list[str]] = {}
-        self.unseen: dict[int, int] = {}
-        self.n_features: int | None = None
-        self._done = 0
-
-    def progress(self) -> tuple[int, int]:
-        """Bytes read so far; how many there are in all is not known, which is said by 0."""
-        return self._done, 0
-
-    def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
-        """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""
-        first = 0
-        for item in self._blocks() if callable(self._blocks) else self._blocks:
-            parts = item if isinstance(item, tuple) else (item,)
-            if not 1 <= len(parts) <= 3:
-                raise InputError(
-                    f"row {first}: a block is X, (X, y) or (X, y, weight), not {len(parts)} things."
-                )
-            X, y, weight = (*parts, None, None)[:3]
-            X = csr_array(X) if issparse(X) else np.asarray(X)
-            if X.ndim != 2:
-                raise InputError(f"row {first}: a block's X has shape {X.shape}, not (rows, d).")
-            for block in _pieces(X, y, weight, first, skip_rows):
-                self._done += block.X.data.nbytes
-                yield block
-            first += X.shape[0]
-
-
-def _pieces(X: Any, y: Any, weight: Any, first: int, skip_rows: int) -> Iterator[Block]:
-    """Yield a block of any size in pieces, with row numbers from `first` on."""
-    rows = X.shape[0]
-    for what, part in (("labels", y), ("weights", weight)):
-        if part is not None and len(part) != rows:
-            raise InputError(f"row {first}: a block has {rows} rows and {len(part)} {what}.")
-    if rows == 0 or first + rows <= skip_rows:
-        return
-    reader = ArrayReader(X, y, weight)
-    skip = max(skip_rows - first, 0)
-    for block in reader.blocks(skip):
-        at = first + block.first_row
-        yield Block(block.X, block.y, block.weight, at, _row_places(at))
-
-
-def _row_places(first: int) -> Callable[[int], str]:
-    return lambda i: f"row {first + i}"
-
-
-def python_reader(source: Any) -> ArrayReader | DaskReader | BlocksReader:
+def python_reader(source: Any) -> Reader:
     """Return the reader for X, (X, y), (X, y, weight), or an iterable of such blocks.
 
     Raises

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -18,14 +20,16 @@ from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import (
     Block,
     Piece,
+    Reader,
     RowLines,
     Source,
     decode,
     line_pieces,
     line_places,
     too_long,
+    tried,
 )
-from bigscreen.intake.readers.categories import AS_LABELS, Labels, Seen, as_numbers
+from bigscreen.intake.readers.categories import as_numbers, labels_of
 from bigscreen.intake.readers.text import finite_number
 from bigscreen.numerics.rows import njit
 
@@ -165,7 +169,7 @@ class Parsed(NamedTuple):
         Bytes read of the line behind them.
     arrays : tuple
         Values, indices as written and row bounds.
-    labels : Labels
+    labels : array (rows,)
     lowest, highest : int
         Of the indices.
     """
@@ -174,12 +178,12 @@ class Parsed(NamedTuple):
     text_lines: int
     begun: int
     arrays: tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.int64]]
-    labels: Labels
+    labels: NDArray[Any]
     lowest: int
     highest: int
 
 
-class SvmlightReader:
+class SvmlightReader(Reader):
     """Reads svmlight text, plain or compressed.
 
     Parameters
@@ -203,14 +207,10 @@ class SvmlightReader:
     """
 
     sparse = True
-    names: list[str] | None = None
 
     def __init__(self, path: str | Place, *, zero_based: bool | Literal["auto"] = "auto") -> None:
-        self.path = located(path)
-        self.zero_based = zero_based
-        self.n_features: int | None = None
-        self.categories: dict[int, list[str]] = {}
-        self.unseen: dict[int, int] = {}
+        super().__init__()
+        self.path, self.zero_based = located(path), zero_based
         self._restart()
         with Source(path) as source:
             self._progress, self.anywhere = source.progress(), not source.compressed
@@ -237,21 +237,23 @@ class SvmlightReader:
             Naming file and line, for whatever is not svmlight.
         """
         self._restart()
-        first_row, line, seen = 0, 1, Seen()
+        first_row, line = 0, 1
         with Source(self.path) as source:
-            for piece, parsed in each(self._tried, line_pieces(source)):
+            parse = partial(tried, partial(self._parsed, line=0))
+            for piece, parsed in each(parse, line_pieces(source)):
                 self._progress = piece.progress
                 if parsed is None:
-                    text, begun = piece.read()
-                    parsed = self._parsed(text, begun, line)
+                    parsed = self._parsed(piece, line)
                 else:
                     parsed.lines.before += line
                 line += parsed.text_lines
                 rows = len(parsed.lines)
                 if rows:
-                    block = self._block(parsed, seen, first_row)
+                    block = self._block(parsed, first_row)
                     if first_row + rows > skip_rows:
-                        yield block if first_row >= skip_rows else _tail(block, skip_rows)
+                        skip = max(skip_rows - first_row, 0)
+                        rest = block.take(np.arange(skip, rows)) if skip else block
+                        yield replace(rest, first_row=first_row + skip)
                     first_row += rows
                 if parsed.begun > base.LONGEST_RECORD:
                     raise too_long(self.path, line)
@@ -259,16 +261,9 @@ class SvmlightReader:
             raise NoRows(f"{self.path} holds no row: there are only comments in it.")
         self.n_features = max(self.max_index + 1 - self.index_base(), 0)
 
-    def _tried(self, piece: Piece) -> tuple[Piece, Parsed | None]:
-        """Parse as if the text began in line 0; None where it has an error, to be named later."""
-        text, begun = piece.read()
-        try:
-            return piece, self._parsed(text, begun, 0)
-        except InputError:
-            return piece, None
-
-    def _parsed(self, text: bytes, begun: int, line: int) -> Parsed:
+    def _parsed(self, piece: Piece, line: int) -> Parsed:
         """Parse whole lines, whatever the lines before; the first is number `line`."""
+        text, begun = piece.read()
         buf = np.frombuffer(text, np.uint8)
         most_rows, most_entries = text.count(b"\n"), text.count(b":")
         out = Lines(
@@ -293,7 +288,7 @@ class SvmlightReader:
             text_lines=most_rows,
             begun=begun,
             arrays=(values, out.indices[:entries], indptr),
-            labels=Labels(labels, line_places(self.path, lines)),
+            labels=labels_of(labels, line_places(self.path, lines)),
             lowest=int(state[_LOWEST]),
             highest=int(state[_HIGHEST]),
         )
@@ -316,15 +311,13 @@ class SvmlightReader:
                 finite_number(decode(text), place)
         return values
 
-    def _block(self, parsed: Parsed, seen: Seen, first_row: int) -> Block:
+    def _block(self, parsed: Parsed, first_row: int) -> Block:
         """The rows as a block, as wide as all up to here."""
         self.min_index = min(self.min_index, parsed.lowest)
         self.max_index = max(self.max_index, parsed.highest)
-        if parsed.labels.odd is not None:
-            seen.add(parsed.labels.odd.texts, parsed.labels.odd, AS_LABELS)
         X = csr_array(parsed.arrays, shape=(len(parsed.lines), self.max_index + 1))
         where = line_places(self.path, parsed.lines)
-        return Block(X, parsed.labels.values, None, first_row, where)
+        return Block(X, parsed.labels, None, first_row, where)
 
     def _say_what_is_wrong(self, text: bytes, state: NDArray[np.int64], smallest: int) -> NoReturn:
         """Raise InputError for the line at `state`, which is not what svmlight has."""
@@ -360,10 +353,3 @@ class SvmlightReader:
             finite_number(value_text, f"{place}, index {index}")
             previous = index
         raise InputError(f"{place}: {token[:40]!r} is not index:value.")
-
-
-def _tail(block: Block, skip_rows: int) -> Block:
-    drop = skip_rows - block.first_row
-    assert block.y is not None
-    where = block.where
-    return Block(block.X[drop:], block.y[drop:], None, skip_rows, lambda i: where(i + drop))

@@ -8,15 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow
-import pyarrow.compute
 
 from bigscreen.data.missing import Missing
-from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import ISO_DATE
+from bigscreen.data.texts import ISO_DATE, exact_number
 from bigscreen.errors import InputError, NoRows
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
@@ -27,27 +24,23 @@ from bigscreen.intake.readers.base import (
     too_long,
 )
 from bigscreen.intake.readers.categories import (
-    IN_COLUMN,
+    BLANK,
     NONE,
-    TEXT,
     Kind,
-    Tokens,
-    Typed,
     as_numbers,
-    check_texts,
-    date_format,
+    kinds_like,
+    plain_texts,
 )
 from bigscreen.intake.readers.columns import (
     LABEL_NAMES,
-    Column,
+    Asked,
     TableColumns,
-    asked_kinds,
-    check_amounts,
+    found_kind,
     index_columns,
 )
-from bigscreen.intake.readers.decimals import check_decimal, plainly, written_plainly
+from bigscreen.intake.readers.decimals import check_decimal, plainly
 from bigscreen.intake.readers.delimited import DelimitedReader
-from bigscreen.intake.readers.text import LOOK_BYTES, Fields, Layout, exact_number, first_fields
+from bigscreen.intake.readers.text import LOOK_BYTES, Fields, Layout, first_fields
 
 if TYPE_CHECKING:
     import _csv
@@ -61,9 +54,6 @@ _SAY_DECIMAL = (
     "(`decimal='.'`)"
 )
 
-BLANK = Kind("blank")
-"""Of a column whose values are all missing in the first rows of a file."""
-
 
 class TableReader(DelimitedReader):
     """Reads CSV, TSV and space separated tables, plain or compressed.
@@ -75,27 +65,10 @@ class TableReader(DelimitedReader):
         One character; " " is any run of spaces and tabs. Default: found from the first lines.
     header : bool, optional
         Whether the first row holds names. Default: found; see `find_layout`.
-    label : str, int, False or None
-        Name or position of the label's column; False: there is none. Default: the column named
-        label, class, target or y if there is a header with one of these, else the last column.
-    weight : str or int, optional
-        Column of sample weights.
-    drop, columns : sequence of str or int, optional
-        Columns to leave out, and those to take as features, all others being left out.
-    categorical : sequence of str or int, optional
-        Columns whose values are categories even where they read as numbers or dates. A column of
-        texts is one without being named; a column of texts AND numbers must be named.
-    dates : mapping of str or int to str, optional
-        Columns of dates, and their formats: see `Dates`. Those in ISO 8601 need not be named.
-    hashed : mapping of str or int to int, optional
-        Columns whose texts are hashed, and to how many bits.
-    like : Preparation, optional
-        Of an earlier store: its columns of X and no others are categorical, dates or hashed, and a
-        value that is not among its categories has code -1 and is counted in `unseen`.
-    missing : Missing
-        See `DelimitedReader`.
     decimal : {".", ","}, optional
         See `Layout`.
+    **options
+        Of `Asked`.
 
     Notes
     -----
@@ -109,106 +82,59 @@ class TableReader(DelimitedReader):
         *,
         delimiter: str | None = None,
         header: bool | None = None,
-        label: Column | Literal[False] | None = None,
-        weight: Column | None = None,
-        drop: Sequence[Column] = (),
-        columns: Sequence[Column] = (),
-        categorical: Sequence[Column] = (),
-        dates: Mapping[Column, str] | None = None,
-        hashed: Mapping[Column, int] | None = None,
-        like: Preparation | None = None,
-        missing: Missing = NONE,
         decimal: str | None = None,
+        **options: Any,
     ) -> None:
         check_decimal(decimal)
-        dates, hashed = dict(dates or {}), dict(hashed or {})
-        every = (label, weight, *drop, *columns, *categorical, *dates, *hashed)
-        asked = [c for c in every if isinstance(c, str)]
+        asked = Asked(**options)
+        like, missing = asked.like, asked.missing
         known = (like.names if like is not None else None) or ()
-        layout = find_layout(path, delimiter, header, asked, missing, decimal, known)
+        layout = find_layout(path, delimiter, header, asked.names, missing, decimal, known)
         count, names = layout.columns, layout.names
         fields: Fields | None = None
         if like is None or layout.n_blank or (names and names[0] == "Unnamed: 0"):
             with Source(path) as source:
                 fields = first_fields(source, layout, LOOK_BYTES)
-        asked_for = asked_kinds(path, names, count, categorical, dates, hashed)
+        said = asked.kinds(path, count, names)
         index = index_columns(names, None, partial(_is_whole, fields), layout.n_blank)
-        index = [f for f in index if f not in asked_for]
-        chosen = TableColumns.choose(path, count, names, label, weight, drop, columns, like, index)
+        index = [f for f in index if f not in said]
+        chosen = TableColumns.choose(path, count, names, asked, index)
         if like is not None:
-            super().__init__(path, layout, chosen, Typed.of(like), missing)
+            super().__init__(path, layout, chosen, kinds_like(like), missing)
             return
         texts_label = False
         if fields is not None and chosen.label is not None:
-            texts_label = as_numbers(_texts(fields, chosen.label)) is None
-        kinds, blank = _found_kinds(fields, chosen, asked_for, missing)
-        if blank:  # a longer look
+            texts_label = as_numbers(plain_texts(fields.column(chosen.label))) is None
+        kinds = _found_kinds(fields, chosen, said, missing)
+        if BLANK in kinds.values():  # a longer look
             with Source(path) as source:
                 fields = first_fields(source, layout)
-            kinds, blank = _found_kinds(fields, chosen, asked_for, missing)
-        super().__init__(path, layout, chosen, Typed.learnt(kinds), missing, texts_label)
-        self.blank = blank
+            kinds = _found_kinds(fields, chosen, said, missing)
+        super().__init__(path, layout, chosen, kinds, missing, texts_label)
 
 
 def _found_kinds(
-    fields: Fields | None, chosen: TableColumns, asked_for: Mapping[int, Kind], missing: Missing
-) -> tuple[dict[int, Kind], set[int]]:
-    """Return the columns of X that hold anything but numbers, and those that hold nothing."""
+    fields: Fields | None, chosen: TableColumns, said: Mapping[int, Kind], missing: Missing
+) -> dict[int, Kind]:
+    """Return the columns of X that hold anything but numbers."""
     kinds: dict[int, Kind] = {}
     for j, f in enumerate(chosen.features):
-        kind = asked_for.get(f)
+        kind = said.get(f)
         if kind is None and fields is not None:
-            kind = _found_kind(fields, f, missing)
+            decimal = fields.layout.decimal
+            kind = found_kind(fields.column(f), fields.places(f), missing, _SAY_DECIMAL, decimal)
         if kind is not None:
             kinds[j] = kind
-    blank = {j for j, kind in kinds.items() if kind == BLANK}
-    return {j: kind for j, kind in kinds.items() if j not in blank}, blank
+    return kinds
 
 
 def _is_whole(fields: Fields | None, f: int) -> bool:
     """Whether a column holds whole numbers alone in the first rows of a file."""
-    numbers = None if fields is None else as_numbers(_texts(fields, f))
+    numbers = None if fields is None else as_numbers(plain_texts(fields.column(f)))
     if numbers is None:
         return False
     values = numbers.to_numpy(zero_copy_only=False)
     return bool(np.all(np.isfinite(values) & (values == np.floor(values))))
-
-
-def _texts(fields: Fields, f: int) -> Any:
-    return pyarrow.compute.utf8_trim_whitespace(fields.column(f))
-
-
-def _found_kind(fields: Fields, f: int, missing: Missing) -> Kind | None:
-    """Return what a column holds, None for numbers and `BLANK` where every value is missing.
-
-    Raises
-    ------
-    InputError
-        If it holds both texts and numbers.
-    """
-    column = _texts(fields, f)
-    decimal = fields.layout.decimal
-    column = written_plainly(column, decimal)
-    if as_numbers(column) is not None and not missing.numbers:
-        return None
-    found = Tokens.of(column, fields.places(f))
-    texts = found.texts
-    words = [text for text in texts if text not in missing and exact_number(text) is None]
-    numbers = [text for text in texts if exact_number(text) is not None]
-    has_numbers = any(text not in missing for text in numbers)
-    if not words:
-        return None if has_numbers else BLANK
-    place = found.place(texts.index(words[0]))
-    check_texts(len(words), sum(map(len, words)), lambda: place, IN_COLUMN)
-    check_amounts(words, place, _SAY_DECIMAL if decimal is None else None)
-    if has_numbers or not all(map(missing.marked, numbers)):
-        raise InputError(
-            f"{place}: {words[0][:40]!r} stands among numbers; mend it, say that it means a "
-            f"missing value (`missing={words[0][:40]!r}`), or that the column is `categorical`, or "
-            "`drop` it."
-        )
-    form = date_format(words, place)
-    return TEXT if form is None else Kind("date", form)
 
 
 _SAMPLE_ROWS = 100

@@ -14,21 +14,13 @@ import pyarrow.csv
 from numpy.typing import NDArray
 
 from bigscreen.data.missing import MISSING
+from bigscreen.data.texts import exact_number
 from bigscreen.errors import InputError, reason_of
 from bigscreen.files.remote import Place
 from bigscreen.intake.readers import base
 from bigscreen.intake.readers.base import RowLines, Source, decode, line_pieces, too_long
 
 NEWLINE, RETURN, SPACE, QUOTE = b'\n\r "'
-
-_NUMBER = re.compile(
-    r"[+-]?(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf|infinity|nan)", re.ASCII | re.IGNORECASE
-)
-
-
-def exact_number(text: str) -> float | None:
-    """Return the number, correctly rounded (perhaps nan or inf), that `text` is, or None."""
-    return float(text) if _NUMBER.fullmatch(text) else None
 
 
 def missing_value(place: str) -> InputError:

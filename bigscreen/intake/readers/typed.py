@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from bigscreen.data.missing import Missing
-from bigscreen.intake.readers.categories import Categories, Dates, Hashed, Typed
+from bigscreen.intake.readers.base import Reader
+from bigscreen.intake.readers.categories import TEXT, Categories, Dates, Hashed, Kind
 from bigscreen.intake.readers.columns import TableColumns
 
 
-class TypedReader:
+class TypedReader(Reader):
     """A reader of columns of numbers, texts and dates.
 
     Parameters
@@ -17,45 +19,43 @@ class TypedReader:
     columns : TableColumns
     names : list of str or None
         Names of all columns of the source.
-    typed : Typed
-        The columns of X that are anything but numbers.
+    kinds : mapping of int to Kind
+        What columns of X hold; the others hold numbers.
     missing : Missing
         What says that a value is missing, and whether features may be.
-    has_types : bool
-        Whether the source has types and nulls of its own: see `Categories`.
+    closed : bool
+        Whether a text that is not among given categories is an error.
     """
-
-    sparse = False
 
     def __init__(
         self,
         columns: TableColumns,
         names: list[str] | None,
-        typed: Typed,
+        kinds: Mapping[int, Kind],
         missing: Missing,
-        has_types: bool = False,
+        closed: bool = False,
     ) -> None:
-        self.columns, self._typed, self._missing = columns, typed, missing
-        self._has_types = has_types
+        super().__init__()
+        self.columns, self._kinds, self._missing, self._closed = columns, kinds, missing, closed
         self.left_out, self.index_names = columns.left_out, columns.index_names
-        self.n_features: int | None = len(columns.features)
+        self.n_features = len(columns.features)
         self.names = [names[f] for f in columns.features] if names else None
-        self.dates, self.hashed = typed.dates, typed.hashed
-        # Columns of X that hold nothing but missing values in the first rows.
-        self.blank: set[int] = set()
+        self.dates = {j: kind.how for j, kind in kinds.items() if kind.name == "date"}
+        self.hashed = {j: kind.how for j, kind in kinds.items() if kind.name == "hash"}
+        self.blank = {j for j, kind in kinds.items() if kind.name == "blank"}
         self._restart()
 
     def _restart(self) -> None:
         """Forget the texts that were read."""
-        typed, missing = self._typed, self._missing
+        missing = self._missing
+        texts = {j: kind.how for j, kind in self._kinds.items() if kind.name == TEXT.name}
         self._coders: dict[int, Any] = {
-            j: Categories(known, typed.closed, missing, self._has_types)
-            for j, known in typed.categories.items()
+            j: Categories(known, self._closed, missing) for j, known in texts.items()
         }
-        self._coders |= {j: Hashed(bits, missing) for j, bits in typed.hashed.items()}
-        self._dates = {j: Dates(form, missing) for j, form in typed.dates.items()}
+        self._coders |= {j: Hashed(bits, missing) for j, bits in self.hashed.items()}
+        self._dates = {j: Dates(form, missing) for j, form in self.dates.items()}
         self.categories = {j: coder.names for j, coder in self._coders.items()}
-        self.unseen = {j: 0 for j, known in typed.categories.items() if known is not None}
+        self.unseen = {j: 0 for j, known in texts.items() if known is not None}
 
     def _set_codes(self, X: Any, texts: dict[int, Any], skip: int = 0) -> None:
         """Give the texts of all rows but the first `skip` the codes that they have in X."""

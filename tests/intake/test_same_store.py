@@ -1,0 +1,79 @@
+"""One table as CSV, as Parquet and as a data frame ends in one store."""
+
+import numpy as np
+import pytest
+from ingest_cases import in_source_order
+
+from bigscreen.errors import InputError
+from bigscreen.intake.ingest import ingest
+
+pandas = pytest.importorskip("pandas")
+
+COLUMNS = {
+    "truth": [i % 3 == 0 for i in range(60)],
+    "truth, some missing": [None if i % 7 == 3 else i % 3 == 0 for i in range(60)],
+    "truth as texts": [["TRUE", "false", "true"][i % 3] for i in range(60)],
+    "numbers": [None if i % 7 == 3 else float(i % 5) for i in range(60)],
+    "numbers as texts": [f"0{i % 5}" for i in range(60)],
+    "numbers and ?": ["?" if i % 7 == 3 else str(i % 5) for i in range(60)],
+    "texts": [None if i % 7 == 3 else "ab"[i % 2] for i in range(60)],
+    "texts and ?": ["?" if i % 7 == 3 else "ab"[i % 2] for i in range(60)],
+    "texts and NA": ["NA" if i % 7 == 3 else "ab"[i % 2] for i in range(60)],
+    "texts and blanks": [["", " a", "a", "b "][i % 4] for i in range(60)],
+    "truth and words": [["True", "False", "maybe"][i % 3] for i in range(60)],
+}
+
+
+def made(folder, values, label, **how):
+    """The store of a table from each of three sources: its rows, their labels, how it was made."""
+    frame = pandas.DataFrame({"x": [i * i % 11 for i in range(60)]})
+    frame["label" if label else "c"] = pandas.Series(values, dtype=object)
+    if not label:
+        frame["label"] = np.arange(60) % 2
+    frame.to_csv(folder / "a.csv", index=False)
+    frame.to_parquet(folder / "a.parquet")
+    for k, source in enumerate([frame, folder / "a.csv", folder / "a.parquet"]):
+        store = ingest(source, folder / str(k), **how).store
+        yield *in_source_order(store), store.preparation.to_dict(), store.fingerprint
+
+
+@pytest.mark.parametrize("label", [False, True], ids=["feature", "label"])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_every_source_gives_one_store(tmp_path, name, label):
+    how = {"drop_missing": True} if label else {"impute": "most-frequent"}
+    frame, *others = made(tmp_path, COLUMNS[name], label, **how)
+    for other in others:
+        for ours, theirs in zip(frame[:2], other[:2], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
+        assert other[2:] == frame[2:]
+
+
+@pytest.mark.parametrize("name", ["truth", "truth as texts"])
+def test_truth_values_are_one_column_of_0_and_1(tmp_path, name):
+    for X, _, preparation, _ in made(tmp_path, COLUMNS[name], False):
+        assert not preparation["categories"]
+        expected = [value in (True, "TRUE", "true") for value in COLUMNS[name]]
+        np.testing.assert_array_equal(X[:, 1], expected)
+
+
+def test_truth_values_may_be_named_as_kinds(tmp_path):
+    (tmp_path / "a.csv").write_text("on,label\n" + "True,0\nfalse,1\nTRUE,1\n" * 5)
+    store = ingest(tmp_path / "a.csv", tmp_path / "s", categorical=["on"]).store
+    assert store.preparation.categories == {0: ["True", "false"]}
+
+
+def test_a_word_below_truth_values_is_refused_with_its_line(tmp_path):
+    rows = ["True,0", "false,1"] * 100_000
+    (tmp_path / "a.csv").write_text("\n".join(["on,label", *rows, "maybe,1"]) + "\n")
+    with pytest.raises(InputError, match=r"line 200002, column 1 \('on'\): 'maybe'"):
+        ingest(tmp_path / "a.csv", tmp_path / "s")
+
+
+def test_words_among_numbers_are_refused_in_a_frame_as_in_a_file(tmp_path):
+    frame = pandas.DataFrame({"c": ["1", "2", "many"] * 5, "label": [0, 1, 1] * 5})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    for source in (frame, tmp_path / "a.csv"):
+        with pytest.raises(InputError, match="'c'.*: 'many' stands among numbers"):
+            ingest(source, tmp_path / "s")
+        kinds = ingest(source, tmp_path / "k", categorical=["c"], overwrite=True).store.preparation
+        assert kinds.categories == {0: ["1", "2", "many"]}
