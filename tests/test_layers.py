@@ -19,8 +19,12 @@ PACKAGES = (
 
 # Solvers are handed regions, which are data; they never see a rule.
 SOLVERS_SEE = {"bigscreen.screening.regions"}
-# What families of solvers share: what they are handed, and the compiled loop of pair steps.
-SOLVERS_SHARE = {"bigscreen.solvers.protocol", "bigscreen.solvers.smo.loop"}
+# What families of solvers share: what they are handed, rows in memory, the compiled loop of pairs.
+SOLVERS_SHARE = {
+    "bigscreen.solvers.protocol",
+    "bigscreen.solvers.kept_rows",
+    "bigscreen.solvers.smo.loop",
+}
 
 # One third-party library, one door.
 COMMON = {"numpy", "scipy"}

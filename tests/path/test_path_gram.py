@@ -127,7 +127,7 @@ def test_the_oracles_optimum(seed, kind, kernel, intercept, size, tol, dynamic, 
     assume(best.primal == 0 or abs(best.primal) > 1e-12 * reach**2 * longest)
     with pytest.MonkeyPatch.context() as patch:
         if inside:  # an interior point is what solves it
-            patch.setattr(interior, "SETUP", -np.inf)
+            patch.setattr(interior, "COSTS", interior.InteriorCosts(setup=-np.inf))
         solved = cold(one, dual, tol, dynamic=dynamic)
     is_true(one, dual, solved)
     assert solved.gap <= tol * abs(solved.primal) + solved.rounding
@@ -431,7 +431,7 @@ def test_rows_that_nobody_scaled_come_to_an_end():
 
 
 def test_an_interior_point_has_room_of_its_own(monkeypatch):
-    monkeypatch.setattr(interior, "SETUP", -np.inf)
+    monkeypatch.setattr(interior, "COSTS", interior.InteriorCosts(setup=-np.inf))
     X, codes, _, weights = rows(0, 200)
     dual = CSvc(1.0, 1, (), "true").dual(codes, weights)
     for room, inside in ((None, True), (3 * 8 * 200**2, False)):

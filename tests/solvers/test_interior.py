@@ -147,7 +147,7 @@ def test_the_optimum_of_liblinear():
 @pytest.mark.parametrize(("tol", "patience"), [(1e-7, 15), (1e-15, 2)])
 def test_an_interrupted_one_ends_in_the_same_model(tol, patience, tmp_path, monkeypatch):
     """Also where rounding ends it, which steps without progress are counted for."""
-    monkeypatch.setattr(interior, "PATIENCE", patience)
+    monkeypatch.setattr(interior, "INTERIOR", interior.InteriorTuning(patience=patience))
     monkeypatch.setattr(fit_monitor, "CHECKPOINT_SECONDS", -1.0)
     options = TrainOptions(kernel="linear", C=1e3, tol=tol)
 

@@ -37,7 +37,7 @@ HARD = TrainOptions(exact=True, kernel="linear", C=1e3, intercept="true")
 @pytest.fixture
 def early(monkeypatch):
     """Steps are left at the first look."""
-    monkeypatch.setattr(interior, "SETUP", -np.inf)
+    monkeypatch.setattr(interior, "COSTS", interior.InteriorCosts(setup=-np.inf))
 
 
 SCALES = np.array([1.0, 30.0, 1000.0, 0.1, 5.0, 200.0])
@@ -66,7 +66,7 @@ def test_the_oracles_optimum(seed, n, kind, intercept, kernel, size, d):
     w = any_world(seed, n, kind, intercept, kernel=kernel, size=size, d=d)
     assume(abs(w.optimum.primal) > 1e-9)  # else the rows' hulls meet, and all is rounding
     with pytest.MonkeyPatch.context() as patch, Inline(1) as fleet:
-        patch.setattr(interior, "SETUP", -np.inf)
+        patch.setattr(interior, "COSTS", interior.InteriorCosts(setup=-np.inf))
         run, limits = Run(w.design, w.problem, fleet), Limits(1e-7, 200)
         then = [ExactInterior(w.design)]
         found = fit(run, Pairs(every=1), limits, certify="float64", then=then)
@@ -174,7 +174,7 @@ class Stopped(Exception):
 def test_a_run_that_goes_on_has_the_same_bits(tmp_path, monkeypatch):
     """Wherever it was stopped: in steps on pairs, or in the others."""
     monkeypatch.setattr(monitor, "CHECKPOINT_SECONDS", -1.0)
-    monkeypatch.setattr(interior, "SETUP", 2e7)
+    monkeypatch.setattr(interior, "COSTS", interior.InteriorCosts(setup=2e7))
     options = replace(HARD, tol=1e-6)
     whole = fitted(rows(), options)
     events = whole.provenance["history"]
