@@ -156,8 +156,8 @@ class KernelCache:
             return side
         return side.part(whole(np.arange(len(side))))
 
-    def compact(self, side: Operand, keep: NDArray[np.int64]) -> None:
-        """Go on with these of the side's rows only: there is room for more slots."""
+    def compact(self, side: Operand, keep: NDArray[np.int64], most: int = 0) -> None:
+        """Go on with these of the side's rows only; ``most``: slots that the room may be used for."""
         old, before = self.store, self.side
         self.side, self.rows = self._whole(side), len(side)
         if isinstance(self.kernel, Compiled):
@@ -166,7 +166,7 @@ class KernelCache:
         # In place: fresh memory costs more than the copying.
         flat, width = old.reshape(-1), len(self.side)
         squeeze(flat, old.shape[1], width, np.flatnonzero(self.owner >= 0), keep)
-        count = len(flat) // max(1, width)
+        count = max(len(old), min(most, len(flat) // max(1, width)))
         self.store = flat[: count * width].reshape(count, width)
         self.owner = np.append(self.owner, np.full(count - len(self.owner), -1))
 

@@ -108,7 +108,7 @@ class KernelRows:
             self._whole = self._whole[np.ix_(place, place)] if known else None
         if self._kept is not None and known:
             kept, slots = self._kept
-            kept.compact(self.side, place)
+            kept.compact(self.side, place, most=self.X.shape[0])
             slots.grow(len(kept.owner))
         else:
             self._kept = None
