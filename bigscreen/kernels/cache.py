@@ -157,7 +157,7 @@ class KernelCache:
         return side.part(whole(np.arange(len(side))))
 
     def compact(self, side: Operand, keep: NDArray[np.int64], most: int = 0) -> None:
-        """Go on with these of the side's rows only; ``most``: slots that the room may be used for."""
+        """Go on with these of the side's rows only; ``most``: slots that the room may serve."""
         old, before = self.store, self.side
         self.side, self.rows = self._whole(side), len(side)
         if isinstance(self.kernel, Compiled):
