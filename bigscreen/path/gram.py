@@ -184,7 +184,8 @@ class GramStage:
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
         """See ``stage.Stage``."""
-        drift, self._share, wide = memory["numbers"].tolist()
+        # (Folders of before have a number more.)
+        drift, self._share, *_, wide = memory["numbers"].tolist()
         if bool(wide) == self.gram.wide:  # scores of other entries have other errors
             kept = self._kept
             kept.coef, kept.scores, kept.drift = memory["coef"], memory["scores"], drift
