@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import bigscreen
-from bigscreen.solvers.block import kernel_columns
+from bigscreen.kernels import cache
 from bigscreen.solvers.newton import shard
 
 ROOT = str(Path(bigscreen.__file__).parent)
@@ -50,6 +50,6 @@ def test_from_a_landmark_machine_to_the_newton_shards_loop(monkeypatch):
 
 def test_from_an_exact_machine_to_a_block_of_kernel_columns(monkeypatch):
     machine = bigscreen.SVC(gamma=0.5, solver="block")
-    found = calls(machine, monkeypatch, kernel_columns.KernelColumns, "_compute")
-    assert found[0].endswith("fit") and found[-1].endswith("KernelColumns.accumulate")
+    found = calls(machine, monkeypatch, cache.KernelCache, "_compute")
+    assert found[0].endswith("fit") and found[-1].endswith("KernelCache.accumulate")
     assert len(found) + 1 <= BLOCK, "\n".join(found)

@@ -14,9 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
+from bigscreen.fleet.blas import blas_threads
 from bigscreen.numerics.multiples import ULPS, nearest
 from bigscreen.numerics.rows import FloatArray
-from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress, face_steps
+from bigscreen.path.gram_matrix import ENTRY_UNIT, FullGram, Progress
 from bigscreen.path.interior import GramInterior
 from bigscreen.path.stage import PathPoint, PointTask
 from bigscreen.problems.dual import FREE, Dual
@@ -24,6 +25,8 @@ from bigscreen.problems.point import enough
 from bigscreen.problems.violation import unit
 from bigscreen.screening.bounds import greedy
 from bigscreen.screening.regions import Ball, Scores
+from bigscreen.solvers.block.face import Faces
+from bigscreen.solvers.block.working_set import free
 from bigscreen.solvers.smo.loop import Limits, Matrix, smo
 
 PAIR_STEPS = 500
@@ -43,8 +46,11 @@ could make of it."""
 SLOWEST = 1e-6
 """Part of the gap that D has to gain in a round."""
 
-NEWTON_COST = 1 / 15
-"""What Newton steps cost for the cube of the free variables, in rows looked at by pair steps."""
+LARGEST = 2000
+"""Free variables that Newton steps are taken on at most: a factor of their square is computed."""
+
+NEWTON_COST = 8.0
+"""What exact steps cost for the cube of the free variables, in rows looked at by pair steps."""
 
 
 class GramStage:
@@ -92,9 +98,8 @@ class GramStage:
         self._whole = self._square = Matrix(self.gram.K)
         self._order: NDArray[np.int64] | None = None
         self._room: NDArray[Any] | None = None
-        # What the last solve has taught: the gap as a part of violation times boxes, and whether
-        # pair steps alone were slow.
-        self._share, self._slow = 0.25, False
+        # What the last solve has taught: the gap as a part of violation times boxes.
+        self._share = 0.25
 
     @property
     def norms(self) -> FloatArray:
@@ -112,14 +117,14 @@ class GramStage:
         kept = self._kept
         alpha = near_last(dual, alpha, live, kept.coef, lambda: kept.scores)
         best = now = self._at(dual, alpha)
-        newton, sharper, still = self._slow, 1.0, 0
+        sharper, still = 1.0, 0
         psd, since, tried = self.gram.psd, 0, False
         while _left(best) > self._enough(tol, best) and len(live) and still < TRIES:
             if task.late or (counts["checks"] > LATE and self._nothing(dual, best)):
                 break
-            if newton and psd and self._worth_newton(dual, now.alpha, live, since):
+            if since and psd and self._worth_newton(dual, now.alpha, live, since, still > 0):
                 since = 0
-                found = face_steps(self.gram.K, dual, now.alpha, now.scores.values, live)
+                found = newton_steps(self.gram.K, dual, now, live)
                 if found is not now.alpha:
                     counts["newton"] += 1
                     self._kept.move(dual.sign * found)
@@ -148,12 +153,10 @@ class GramStage:
             rose = now.dual - before.dual > SLOWEST * now.gap > SLOWEST * now.rounding
             rose |= not psd and _left(now) < 0.9 * _left(before)
             still = 0 if rose else still + 1
-            newton = True
             if task.dynamic and psd and not self.quick and best.gap > self._enough(tol, best):
                 rows = len(live)
                 live = screened(dual, now, live, self.norms)
                 counts["screened"] += rows - len(live)
-        self._slow = counts["newton"] > int(self._slow)
         best.counts.update(counts)
         return best
 
@@ -176,13 +179,13 @@ class GramStage:
     def memory(self) -> dict[str, NDArray[Any]]:
         """See ``stage.Stage``."""
         kept = self._kept
-        numbers = np.array([kept.drift, self._share, self._slow, self.gram.wide], np.float64)
+        numbers = np.array([kept.drift, self._share, self.gram.wide], np.float64)
         return {"coef": kept.coef, "scores": kept.scores, "numbers": numbers}
 
     def recall(self, memory: dict[str, NDArray[Any]]) -> None:
         """See ``stage.Stage``."""
-        drift, self._share, slow, wide = memory["numbers"].tolist()
-        self._slow = bool(slow)
+        # (Folders of before have a number more.)
+        drift, self._share, *_, wide = memory["numbers"].tolist()
         if bool(wide) == self.gram.wide:  # scores of other entries have other errors
             kept = self._kept
             kept.coef, kept.scores, kept.drift = memory["coef"], memory["scores"], drift
@@ -201,13 +204,16 @@ class GramStage:
         return -point.dual <= 0.5 * NOTHING * reach**2
 
     def _worth_newton(
-        self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], steps: int
+        self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], steps: int, still: bool
     ) -> bool:
-        """Whether Newton steps are tried, after so many pair steps."""
+        """Whether Newton steps are tried after this number of pair steps.
+
+        ``still``: whether the last pair steps gained nothing.
+        """
         if not self.quick:
             return self.gram.wide
-        free = int(np.sum((alpha[live] > dual.lo[live]) & (alpha[live] < dual.hi[live])))
-        return steps * len(self.gram) >= NEWTON_COST * free**3
+        count = int(np.count_nonzero(free(dual[live], alpha[live])))
+        return still or steps * len(self.gram) >= NEWTON_COST * count**3
 
     def _inside(
         self, dual: Dual, alpha: FloatArray, live: NDArray[np.int64], task: PointTask
@@ -251,6 +257,39 @@ class GramStage:
                 self._room = np.empty(len(self.gram) ** 2, self.gram.K.dtype)
             self._order, self._square = order, Matrix(self.gram.K, order, self._room)
         return self._square, order
+
+
+def newton_steps(
+    K: NDArray[Any], dual: Dual, point: PathPoint, live: NDArray[np.int64]
+) -> FloatArray:
+    """Alpha after exact steps on the free variables among the live rows, all others fixed.
+
+    Parameters
+    ----------
+    K : float64 or float32 (n, n)
+    dual : Dual
+        Of all rows.
+    point : PathPoint
+    live : int64 (rows,)
+
+    Returns
+    -------
+    float64 (n,)
+        Feasible; the point's own array if no variable is free or too many are.
+    """
+    alpha, scores = point.alpha, point.scores.values
+    rows = live[free(dual[live], alpha[live])]
+    if not 0 < len(rows) <= LARGEST:
+        return alpha
+    part, own, u = dual[rows], np.asarray(K[np.ix_(rows, rows)], np.float64), scores[rows]
+    G = part.lin - part.sign * u
+    noise = 2 * ENTRY_UNIT * float(np.max(np.abs(part.lin) + np.abs(u)))
+    faces = Faces(own, part, alpha[rows], G, np.atleast_1d(point.mu), noise)
+    with blas_threads(1):  # a second thread costs more than it saves
+        faces.solve()
+    found = alpha.copy()
+    found[rows] = part.sign * faces.c + 0.0
+    return found
 
 
 def _left(point: PathPoint) -> float:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from bigscreen.data.rows import Rows
 from bigscreen.kernels import vnni
+from bigscreen.kernels.cache import PIECE
 from bigscreen.kernels.standard import made_of_products
 from bigscreen.plan.memory import Held, Plan, Request
 from bigscreen.plan.tuning import PLAN
-from bigscreen.solvers.block.kernel_columns import PIECE
 from bigscreen.solvers.block.tuning import BlockTuning
 from bigscreen.solvers.smo.solver import WHOLE as WHOLE_MATRIX
 

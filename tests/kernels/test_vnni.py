@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from bigscreen.kernels import vnni, vnni_entries
+from bigscreen.kernels.cache import KernelCache
 from bigscreen.kernels.given import Precomputed
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import Laplacian, Linear, Polynomial, Rbf, Sigmoid, multiplied_by
-from bigscreen.solvers.block.kernel_columns import KernelColumns
 
 here = pytest.mark.skipif(
     not vnni.available(), reason="this processor multiplies no bytes (AVX-512 VNNI)"
@@ -164,7 +164,7 @@ def test_columns_computed_again_are_those_that_were_kept(odd):
     X = rows("bytes", 200, 30, 7) % 100
     X[5] = odd
     kernel, every = Rbf(1e-5), np.arange(200)
-    columns = KernelColumns(kernel, Operand(X, every), 0, np.float32)
+    columns = KernelCache(kernel, Operand(X, every), 0, np.float32)
     some = Operand(X[:64], every[:64])
     coef, slots = np.random.default_rng(8).standard_normal(64), np.full(64, -1)
     before = np.zeros(len(columns.side))

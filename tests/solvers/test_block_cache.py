@@ -12,11 +12,11 @@ from threadpoolctl import threadpool_limits
 
 from bigscreen.features.design import Design
 from bigscreen.fleet.inline import Inline
+from bigscreen.kernels.cache import KernelCache, Slots
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.standard import make_kernel
 from bigscreen.problems.recipes import CSvc
 from bigscreen.screening.dynamic import make_rule
-from bigscreen.solvers.block.kernel_columns import KernelColumns, Slots
 from bigscreen.solvers.block.messages import gathered, received, shares
 from bigscreen.solvers.block.shard import BlockProgram
 from bigscreen.solvers.block.solver import Block
@@ -76,14 +76,14 @@ def test_a_column_has_the_same_bits_in_any_company(d, dtype, sparse_rows, kernel
     with threadpool_limits(1, "blas"):
         for width in (700, 130, 5):
             side = Operand(X[:width], ids[:width])
-            whole = KernelColumns(made, side, 0, dtype)
+            whole = KernelCache(made, side, 0, dtype)
             want = np.concatenate(
                 [whole._compute(rows, asked[a : a + 512])[: len(asked[a : a + 512])].copy()
                  for a in (0, 512)]
             )  # fmt: skip
             assert want.shape[1] >= width
             keep = np.sort(rng.permutation(width)[: max(1, width // 30)])
-            few = KernelColumns(made, side, 20, dtype)
+            few = KernelCache(made, side, 20, dtype)
             few.compact(Operand(X[keep], keep), keep)
             for a, b in ((0, 1), (3, 5), (100, 163), (20, 85), (17, 500)):
                 part = asked[a:b]
@@ -113,7 +113,7 @@ def test_sums_of_columns_whatever_is_kept(seed, capacity, csr, forget):
 
     def fresh():
         side = Operand(X[alive], alive)
-        return KernelColumns(make_kernel("rbf", 0.3), side, slots.capacity, np.float32)
+        return KernelCache(make_kernel("rbf", 0.3), side, slots.capacity, np.float32)
 
     columns, scores, want = fresh(), np.zeros(n), np.zeros(n)
     for _ in range(12):

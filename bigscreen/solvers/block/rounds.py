@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.cache import Slots
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import AT_HI, AT_ZERO, FREE, Mu
@@ -18,7 +19,6 @@ from bigscreen.problems.recipes import Problem
 from bigscreen.problems.violation import apart as ends_apart
 from bigscreen.screening.regions import Ball
 from bigscreen.solvers.block.gram import BlockGram
-from bigscreen.solvers.block.kernel_columns import Slots
 from bigscreen.solvers.block.messages import gathered, shares
 from bigscreen.solvers.block.records import Effort, Mending, NextBlock, Screening, Survey
 from bigscreen.solvers.block.shard import NOTES, BlockProgram, moving

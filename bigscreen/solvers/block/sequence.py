@@ -15,13 +15,13 @@ from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
 from bigscreen.fleet.protocol import Fleet
+from bigscreen.kernels.cache import KernelCache
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.multiples import nearest
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import FREE, Dual
 from bigscreen.solvers.block.coordinator import BlockRun
 from bigscreen.solvers.block.gram import BlockGram
-from bigscreen.solvers.block.kernel_columns import KernelColumns
 from bigscreen.solvers.block.messages import FixedDual, packed, scaled, unpacked
 from bigscreen.solvers.block.records import Mending, NextBlock
 from bigscreen.solvers.block.rounds import NOBODY
@@ -75,7 +75,7 @@ class PathProgram(BlockProgram):
     def _product(self, state: BlockShard, message: dict[str, Any]) -> FloatArray:
         """A multiple of the scores, and other rows' columns added."""
         scores = message["factor"] * state.scores
-        columns: KernelColumns = state.columns
+        columns: KernelCache = state.columns
         columns.accumulate(message["rows"], message["slots"], message["change"], scores)
         return padded(scores, self.design.data.shard_rows)
 

@@ -20,13 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.features.design import Design
+from bigscreen.kernels.cache import KernelCache
 from bigscreen.kernels.operand import Operand
 from bigscreen.numerics.reproducible import Totals
 from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.dual import AT_HI, AT_LO, FREE, Dual
 from bigscreen.problems.recipes import Problem
 from bigscreen.screening.regions import Ball
-from bigscreen.solvers.block.kernel_columns import KernelColumns
 
 Handler = Callable[["BlockShard", dict[str, Any]], FloatArray]
 """What answers messages of one kind."""
@@ -95,11 +95,11 @@ class BlockProgram:
             places=np.arange(len(alive)),
         )
 
-    def _columns(self, side: Operand, capacity: int | None = None) -> KernelColumns:
+    def _columns(self, side: Operand, capacity: int | None = None) -> KernelCache:
         design = self.design
         assert design.kernel is not None
         room = self.capacity if capacity is None else capacity
-        return KernelColumns(design.kernel, side, room, np.float64 if self.fine else np.float32)
+        return KernelCache(design.kernel, side, room, np.float64 if self.fine else np.float32)
 
     def step(self, state: BlockShard, message: dict[str, Any], totals: Totals) -> FloatArray:
         """Run one message: see the methods of these names."""
@@ -401,7 +401,7 @@ class BlockShard:
     errors: FloatArray
     norms: FloatArray
     X: Any
-    columns: KernelColumns
+    columns: KernelCache
     held: NDArray[np.int64]
     places: NDArray[np.int64]
     frozen: list[Frozen] = field(default_factory=list)

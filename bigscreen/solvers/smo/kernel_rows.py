@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,25 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bigscreen.kernels.base import FEW, FLOAT64, ROUNDED_ONCE, Kernel
+from bigscreen.kernels.cache import KernelCache, Slots
 from bigscreen.kernels.operand import Operand
 from bigscreen.kernels.square import Square, alike
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.smo.loop import Matrix
 
 FEWEST = 3  # rows kept however small the cache: a pair of them, and one to come
-
-
-@dataclass
-class _Row:
-    """A row as it was computed, against the rows alive in a generation; a copy for those now."""
-
-    generation: int
-    wide: NDArray[Any]
-    narrow: NDArray[Any] | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return self.wide.nbytes + (0 if self.narrow is None else self.narrow.nbytes)
 
 
 class KernelRows:
@@ -50,8 +37,8 @@ class KernelRows:
     Attributes
     ----------
     alive : int64 (rows,)
-        Numbers of the rows looked at, ascending. Rows that are kept follow it: entries of rows
-        that are gone are kept with them, of rows that have come back only the unknown are computed.
+        Numbers of the rows looked at, ascending. Kept rows lose the entries of rows that go; when
+        rows come back, all are computed again.
     diag : float64 (n,), ``k(x, x)``
     """
 
@@ -66,9 +53,7 @@ class KernelRows:
     ) -> None:
         self.kernel, self.X, self.constant, self.cache = kernel, X, constant, cache
         self.most, self.square = most, None if constant else square
-        self.computed, self.bytes, self.generation = 0, 0, 0
-        self.kept: OrderedDict[int, _Row] = OrderedDict()
-        self.past: dict[int, NDArray[np.int64]] = {}
+        self.computed = 0
         self.alive = np.arange(X.shape[0])
         self.side = Operand(X, self.alive) if self.square is None else self.square.side
         self.sqnorms = self.side.sqnorms
@@ -79,10 +64,9 @@ class KernelRows:
             self.diag = kernel.diag(self.side) + float(constant)
         else:
             self.dtype, self.diag = self.square.dtype, self.square.diag
-        self._ways: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
-        self._lack: tuple[int, Operand] | None = None
         self._whole: NDArray[Any] | None = None
         self._matrix: Matrix | None = None
+        self._kept: tuple[KernelCache, Slots] | None = None
 
     @property
     def entries(self) -> int:
@@ -117,27 +101,24 @@ class KernelRows:
     def look_at(self, alive: NDArray[np.int64]) -> None:
         """Change which rows are alive."""
         self._leave()
+        known = bool(np.all(np.isin(alive, self.alive)))
+        place = np.searchsorted(self.alive, alive)
+        self.alive, self.side = alive, self._side(alive)
         if self._whole is not None:
-            place = np.searchsorted(self.alive, alive).clip(0, len(self.alive) - 1)
-            known = np.array_equal(self.alive[place], alive)
             self._whole = self._whole[np.ix_(place, place)] if known else None
-        self.past[self.generation] = self.alive
-        for row in self.kept.values():
-            row.narrow = None
-        self.bytes = sum(row.nbytes for row in self.kept.values())
-        used = {row.generation for row in self.kept.values()}
-        self.past = {g: rows for g, rows in self.past.items() if g in used}
-        self.generation += 1
-        self.alive, self.side, self._ways, self._lack = alive, self._side(alive), {}, None
+        if self._kept is not None and known:
+            kept, slots = self._kept
+            kept.compact(self.side, place, most=self.X.shape[0])
+            slots.grow(len(kept.owner))
+        else:
+            self._kept = None
 
     def refine(self) -> None:
         """Entries in float64 from here on."""
         if self.dtype is np.float64:
             return
         self._leave()
-        self.dtype = np.float64
-        self.kept.clear()
-        self.bytes, self._whole = 0, None
+        self.dtype, self._whole, self._kept = np.float64, None, None
 
     def count(self) -> None:
         """Count what compiled steps have computed."""
@@ -155,15 +136,24 @@ class KernelRows:
         """Row ``alive[place]`` of the kernel matrix, columns ``alive``; not to be written to."""
         if self._whole is not None:
             return self._whole[place]
-        number = int(self.alive[place])
-        row = self.kept.get(number)
-        if row is None:
-            row = _Row(self.generation, self._computed(number, self.side))
-            self._keep(number, row)
-        elif row.generation != self.generation and row.narrow is None:
-            return self._narrowed(number, row)
-        self.kept.move_to_end(number)
-        return row.wide if row.narrow is None else row.narrow
+        kept, slots = self._kept or self._empty()
+        number = self.alive[place]
+        slot, found = slots.use(number)
+        if found:
+            return kept.store[slot]
+        self.computed += len(self.side)
+        row = kept.compute_row(self._side(self.alive[place : place + 1]), slot)
+        if self.constant:
+            row += self.dtype(1)
+        return row
+
+    def _empty(self) -> tuple[KernelCache, Slots]:
+        """Room for rows against the rows alive."""
+        row = max(1, len(self.side)) * np.dtype(self.dtype).itemsize
+        slots = Slots(max(FEWEST, self.cache // row), self.X.shape[0])
+        kept = KernelCache(self.kernel, self.side, slots.capacity, self.dtype, padded=False)
+        self._kept = kept, slots
+        return self._kept
 
     def scores(
         self,
@@ -172,71 +162,16 @@ class KernelRows:
         coef: FloatArray,
         dtype: type | None = None,
     ) -> FloatArray:
-        """``sum_j coef_j k(x_i, x_j)`` over the support, for these of the rows alive.
-
-        With a ``dtype`` all entries are computed in it; without, those that are kept are used.
-        """
-        found = np.zeros(len(rows))
-        if not len(rows) or not len(support):
-            return found
-        kept = np.isin(support, self.alive)
-        if dtype is not None:
-            kept[:] = False
-        kept[kept] = [number in self.kept for number in support[kept].tolist()]
-        where = np.searchsorted(self.alive, rows)
-        # Rows of one generation together: what they lack is prepared once.
-        age = [self.kept[number].generation for number in support[kept].tolist()]
-        order = np.flatnonzero(kept)[np.argsort(age, kind="stable")]
-        for place, c in zip(np.searchsorted(self.alive, support[order]), coef[order], strict=True):
-            found += c * self[place][where]
-        rest, coef = support[~kept], coef[~kept]
-        if len(rest):
-            self.computed += len(rows) * len(rest)
-            sides = self._side(rows), self._side(rest)
-            found += self.kernel.dots(*sides, coef[:, None], dtype or self.dtype)[:, 0]
-        scores: FloatArray = found + self.constant * coef.sum()
-        return scores
+        """``sum_j coef_j k(x_i, x_j)`` over the support, for these rows; entries of ``dtype``."""
+        scores = np.zeros(len(rows))
+        if len(rows) and len(support):
+            self.computed += len(rows) * len(support)
+            sides = self._side(rows), self._side(support)
+            scores += self.kernel.dots(*sides, coef[:, None], dtype or self.dtype)[:, 0]
+        return scores + float(self.constant * coef.sum())
 
     def _side(self, rows: NDArray[np.int64]) -> Operand:
         return Operand(self.X[rows], rows)
-
-    def _computed(self, number: int, side: Operand) -> NDArray[Any]:
-        self.computed += len(side)
-        one = self._side(np.array([number]))
-        row = self.kernel.block(one, side, dtype=self.dtype)[0]
-        return row + self.dtype(1) if self.constant else row
-
-    def _narrowed(self, number: int, row: _Row) -> NDArray[Any]:
-        """A row of another generation as one of this."""
-        if row.generation not in self._ways:
-            past = self.past[row.generation]
-            place = np.full(self.X.shape[0], -1)
-            place[past] = np.arange(len(past))
-            place = place[self.alive]
-            self._ways[row.generation] = place, np.flatnonzero(place < 0)
-        place, missing = self._ways[row.generation]
-        narrow = row.wide[place]
-        if len(missing):
-            narrow[missing] = self._computed(number, self._lacking(row.generation, missing))
-            self._keep(number, _Row(self.generation, narrow))
-        elif self.bytes + narrow.nbytes <= self.cache:
-            row.narrow = narrow
-            self.bytes += narrow.nbytes
-            self.kept.move_to_end(number)
-        return narrow
-
-    def _lacking(self, generation: int, missing: NDArray[np.int64]) -> Operand:
-        """The rows alive that rows of a generation know nothing of; one generation's is kept."""
-        if self._lack is None or self._lack[0] != generation:
-            self._lack = generation, self._side(self.alive[missing])
-        return self._lack[1]
-
-    def _keep(self, number: int, row: _Row) -> None:
-        before = self.kept.pop(number, None)
-        self.bytes += row.nbytes - (0 if before is None else before.nbytes)
-        self.kept[number] = row
-        while self.bytes > self.cache and len(self.kept) > FEWEST:
-            self.bytes -= self.kept.popitem(last=False)[1].nbytes
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Kernel columns of one shard: kept while the budget lasts, computed again when it does not."""
+"""Kernel entries between some rows and all rows of a side; the least recently used make room."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ PIECE = 512
 
 
 class Slots:
-    """Which columns are kept, and where: the same places in every shard.
+    """Which rows have their entries kept, and where: several caches may share the places.
 
     Parameters
     ----------
     capacity : int
-        Columns that there is room for; the least recently used go first.
+        Rows whose entries there is room for; the least recently used go first.
     n_rows : int
         Rows of the data.
     """
@@ -34,6 +34,25 @@ class Slots:
         self.owner = np.full(self.capacity, -1)
         self.used = np.full(self.capacity, -1)
         self.clock = 0
+
+    def use(self, row: int) -> tuple[int, bool]:
+        """The slot of one row, and whether it was there; else the least recently used slot."""
+        self.clock += 1
+        place = int(self.slot[row])
+        found = place >= 0
+        if not found:
+            place = int(np.argmin(self.used))
+            if self.owner[place] >= 0:
+                self.slot[self.owner[place]] = -1
+            self.owner[place], self.slot[row] = row, place
+        self.used[place] = self.clock
+        return place, found
+
+    def grow(self, capacity: int) -> None:
+        """Make room for more rows, at most all there are."""
+        more = np.full(min(capacity, len(self.slot)) - self.capacity, -1)
+        self.owner, self.used = np.append(self.owner, more), np.append(self.used, more)
+        self.capacity = len(self.owner)
 
     def assign(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """A slot for each of these rows; -1 for all of them if there are too many to keep."""
@@ -51,18 +70,21 @@ class Slots:
         return self.slot[ids]
 
 
-class KernelColumns:
-    """``k(x_j, x_i)`` for rows j of the data (one array row each) and all rows i of a shard.
+class KernelCache:
+    """``store[k, i] = k(x_j, x_i)`` for some rows j of the data, a slot k each, and rows i.
 
     Parameters
     ----------
     kernel : Kernel
     side : Operand
-        The shard's rows.
+        Rows of the data.
     capacity : int
-        Columns that there is room for.
+        Slots that there is room for.
     dtype : float32 or float64
         Of the entries.
+    padded : bool
+        Compute entries in multiples of PAD rows of either side: their bits then do not depend on
+        which rows are computed with them.
 
     Attributes
     ----------
@@ -70,12 +92,15 @@ class KernelColumns:
         Kernel entries computed so far.
     """
 
-    def __init__(self, kernel: Kernel, side: Operand, capacity: int, dtype: type) -> None:
-        self.kernel, self.dtype = kernel, dtype
+    def __init__(
+        self, kernel: Kernel, side: Operand, capacity: int, dtype: type, padded: bool = True
+    ) -> None:
+        self.kernel, self.dtype, self.padded = kernel, dtype, padded
         self.side, self.rows = self._whole(side), len(side)
         # Memory is taken as columns fill it; BLAS writes whole multiples of PAD.
-        self.store: NDArray[Any] = np.empty((capacity + PAD, len(self.side)), dtype)
-        self.owner = np.full(capacity + PAD, -1)
+        more = PAD if padded else 0
+        self.store: NDArray[Any] = np.empty((capacity + more, len(self.side)), dtype)
+        self.owner = np.full(capacity + more, -1)
         self.entries = 0
 
     def accumulate(
@@ -105,6 +130,15 @@ class KernelColumns:
                 self.owner[new] = ids[missing]
             add_columns(self.store, places, coef[piece], scores)
 
+    def compute_row(self, row: Operand, slot: int) -> NDArray[Any]:
+        """The entries of one row, computed to this slot."""
+        assert row.ids is not None
+        self.owner[slot] = row.ids[0]
+        self.entries += self.rows
+        out: NDArray[Any] = self.store[slot]
+        self.kernel.block(row, self.side, out=out[None], dtype=self.dtype)
+        return out
+
     def _compute(
         self, rows: Operand, places: NDArray[np.int64], out: NDArray[Any] | None = None
     ) -> NDArray[Any]:
@@ -118,23 +152,23 @@ class KernelColumns:
 
     def _whole(self, side: Operand) -> Operand:
         """The rows and the first of them again, up to a multiple of PAD, if BLAS is to see them."""
-        if len(side) % PAD == 0 or not isinstance(self.kernel, Compiled):
+        if not self.padded or len(side) % PAD == 0 or not isinstance(self.kernel, Compiled):
             return side
         return side.part(whole(np.arange(len(side))))
 
-    def compact(self, side: Operand, keep: NDArray[np.int64]) -> None:
-        """Go on with these of the shard's rows only."""
+    def compact(self, side: Operand, keep: NDArray[np.int64], most: int = 0) -> None:
+        """Go on with these of the side's rows only; ``most``: slots that the room may serve."""
         old, before = self.store, self.side
         self.side, self.rows = self._whole(side), len(side)
         if isinstance(self.kernel, Compiled):
             # Measured from where all rows were: columns computed again are those that are kept.
             self.side.measured_as(before)
         # In place: fresh memory costs more than the copying.
-        squeeze(
-            old.reshape(-1), old.shape[1], len(self.side), np.flatnonzero(self.owner >= 0), keep
-        )
-        size = len(old) * len(self.side)
-        self.store = old.reshape(-1)[:size].reshape(len(old), len(self.side))
+        flat, width = old.reshape(-1), len(self.side)
+        squeeze(flat, old.shape[1], width, np.flatnonzero(self.owner >= 0), keep)
+        count = max(len(old), min(most, len(flat) // max(1, width)))
+        self.store = flat[: count * width].reshape(count, width)
+        self.owner = np.append(self.owner, np.full(count - len(self.owner), -1))
 
 
 @njit(cache=True, nogil=True)
