@@ -70,7 +70,7 @@ WHERE_IT_RUNS = {
         "--scheduler",
         metavar="ADDRESS",
         help="A running Dask scheduler to work on instead, such as tcp://10.0.0.1:8786, or "
-        "tls://... with the three options below.",
+        "tls://... with --tls-ca, --tls-cert and --tls-key.",
     ),
     "scheduler_timeout": click.option(
         "--scheduler-timeout",

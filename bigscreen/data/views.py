@@ -84,7 +84,7 @@ class Recast(Rows):
 
     @property
     def fingerprint(self) -> str:
-        """That of the rows themselves."""
+        """The fingerprint of the underlying rows."""
         return self.base.fingerprint
 
 
@@ -154,7 +154,7 @@ class Picked(Rows):
 
     @property
     def max_sqnorm(self) -> float:
-        """That of the whole data set: an upper bound."""
+        """An upper bound: the largest squared norm of the whole data set."""
         return self.base.max_sqnorm
 
     @property
@@ -270,7 +270,7 @@ class Moved(Rows):
 
     @property
     def fingerprint(self) -> str:
-        """That of the rows themselves: the same problem."""
+        """The fingerprint of the underlying rows: moving them changes no problem."""
         return self.base.fingerprint
 
 

@@ -181,8 +181,9 @@ class SVC(_Voting):
     verbose : bool or int, default=False
         Shows the gap as it falls.
     tuning : Tuning or None, default=None
-        Values that nobody can choose by knowledge, such as ``Tuning(start="divide", parts=8)`` or
-        ``Tuning(f=0.2)`` of f-safe screening; None: the defaults of `bigscreen.Tuning`.
+        Where the fit begins (``start``, ``parts``, ``levels``), precision of the certificate
+        (``certify``) and how bold screening is (``f``, ``patience``): see `bigscreen.Tuning`,
+        whose defaults None stands for.
 
     Attributes
     ----------

@@ -94,8 +94,10 @@ class NystroemSVC(Classifier):
     verbose : int, default=0
         Anything but 0 shows the gap as it falls.
     tuning : Tuning or None, default=None
-        Values that nobody can choose by knowledge, such as ``Tuning(features="stored")``: compute
-        phi once and keep it, not afresh in every pass; None: the defaults of `bigscreen.Tuning`.
+        Whether phi is computed once and kept, or afresh in every pass (``features``), which
+        directions of the landmarks are dropped (``truncation``; ``certificate_`` says the rank that
+        is left), where the fit begins, and more: see `bigscreen.Tuning`, whose defaults None stands
+        for.
 
     Attributes
     ----------

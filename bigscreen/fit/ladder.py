@@ -14,7 +14,7 @@ rung            after     takes over when                   goes on from, over, 
                           few rows are near their hinge     for these features.
                           point and the gap is below .04,
                           or it is below 2e-6.
-`AllRows`       `FewRows` too many rows came near, or 8     w; all rows, features as Newton's
+`AllRows`       `FewRows` too many rows are near, or 8      w; all rows, features as Newton's
                           rounds were not enough
 `Interior`      Newton,   it stalls, or 20 looks (more if   the start; all rows, float64 features
                 `AllRows` they are cheap) were not enough   in memory. Needs solver auto, no squared
@@ -43,7 +43,7 @@ Three turns are outside of a fit, since more than a solver changes:
 Pairs and the block solver have no rung for float64 entries. When float32 rounding tells, either
 computes the entries it uses again and keeps its alpha: pairs hold rows of the kernel in one process
 (`smo.kernel_rows`), the block solver columns in all workers (`block.rounds`), so that nothing but
-the idea is shared, and nobody else's turn comes.
+the idea is shared; no other solver takes over.
 """
 
 from __future__ import annotations
@@ -57,6 +57,7 @@ import numpy as np
 
 from bigscreen.data.memory import MemoryDataset
 from bigscreen.data.views import Recast
+from bigscreen.errors import InputError
 from bigscreen.features import nystrom
 from bigscreen.features.design import Design
 from bigscreen.kernels.operand import Operand
@@ -343,7 +344,7 @@ def of_features(
 
 
 def of_exact(design: Design, room: float) -> tuple[Rung, ...]:
-    """The rungs after steps on alpha, as far as they suit the kernel and fit in so many bytes."""
+    """The rungs after steps on alpha that suit the kernel and fit in ``room`` bytes."""
     n, d = design.data.n_rows, design.data.n_features
     if _are_features(design):
         fits = interior_fits(n, d, room)
@@ -421,8 +422,14 @@ class Climb:
         """See ``Check``."""
         known = len(self.way)  # the solver at hand may be the first, or one that has taken over
         for name in meta.get("way", ())[known:]:
-            self._enter(next(one for one in self.rung.then if type(one).__name__ == name))
-        full, partial = meta.get("before", (0, 0))
+            found = [one for one in self.rung.then if type(one).__name__ == name]
+            if not found:
+                raise InputError(
+                    f"the checkpoint was written after {name} took over, which this run has no use "
+                    "for; start anew without resume"
+                )
+            self._enter(found[0])
+        full, partial = meta.get("before") or (0, 0)  # null in checkpoints of before
         self.before = self.passes = full, partial
         self.looks, self.late = meta.get("looks", 0), meta.get("late", 0)
         self.check.restored(meta)

@@ -308,8 +308,8 @@ class TrainOptions:
         None,
         "Stopping",
         DURATION,
-        "Most time to take, such as 90s, 10m, 2h, the waiting for workers included; then the "
-        "same, or a sentence if there is no model yet.",
+        "Most time to take, such as 90s, 10m, 2h, the waiting for workers included. Then the "
+        "best model so far is kept, with its gap; if there is none yet, the command says so.",
         detail="A number of seconds.",
     )
     max_iter: int = option(
@@ -583,12 +583,13 @@ class TrainOptions:
             )
         if start == "nystrom" and (self.kernel == "precomputed" or callable(self.kernel)):
             raise InputError(
-                "`tuning.start='nystrom'` needs a kernel with a name; use 'cold' or 'divide'"
+                "`tuning.start='nystrom'` needs a kernel with a name; use `tuning.start='cold'` or "
+                "`tuning.start='divide'`"
             )
         if start == "nystrom" and self.kernel == "linear" and not self.exact:
             raise InputError(
-                "a linear machine has no landmarks to start from, as `tuning.start='nystrom'` "
-                "does; use 'cold' or 'divide'"
+                "a linear machine has no landmarks for `tuning.start='nystrom'`; use "
+                "`tuning.start='cold'` or `tuning.start='divide'`"
             )
 
 

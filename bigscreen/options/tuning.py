@@ -41,20 +41,20 @@ def of_rule(name: str) -> tuple[Scope]:
 
 @dataclass(frozen=True, repr=False)
 class Tuning:
-    """Values of a fit that are found by measuring."""
+    """Options of a fit that are found by measuring; its full documentation is made below."""
 
     start: str = option(
         "auto",
         "Expert",
         Words(("auto", "cold", "divide", "nystrom")),
-        "Where the fit begins. cold: at nothing, also auto; divide: parts of the rows are "
-        "fitted first; nystrom: a quick fit with few landmarks is.",
+        "Where the fit begins. cold: at zero; divide: at the machines of parts of the rows; "
+        "nystrom: at a quick fit with few landmarks; auto: cold.",
     )
     parts: int | None = option(
         None,
         "Expert",
         Count(),
-        "Parts to divide the rows into.",
+        "Parts that --start divide and --early divide the rows into.",
         (DIVIDED,),
         otherwise="about 5000 rows each",
     )
@@ -77,7 +77,8 @@ class Tuning:
         None,
         "Expert",
         INSIDE,
-        "Drop directions of the landmarks below this part of the largest.",
+        "Drop directions of the landmarks whose eigenvalue is below this part of the largest. "
+        "The certificate says how many are left (rank).",
         (INEXACT, CURVED),
         otherwise="1e-12, 1e-6 with recomputed features, whose precision carries no more",
     )
@@ -99,7 +100,7 @@ class Tuning:
         3,
         "Expert",
         Count(),
-        "Looks at a row in which it has to seem decided, for joachims screening.",
+        "Joachims screening leaves a row out once it has seemed decided so many times in a row.",
         of_rule("joachims"),
     )
 

@@ -46,8 +46,8 @@ could make of it."""
 SLOWEST = 1e-6
 """Part of the gap that D has to gain in a round."""
 
-LARGEST = 2000
-"""Free variables that Newton steps are taken on at most: a factor of their square is computed."""
+MAX_FREE = 2000
+"""Take exact steps on at most so many free variables: they factor a matrix of that size."""
 
 NEWTON_COST = 8.0
 """What exact steps cost for the cube of the free variables, in rows looked at by pair steps."""
@@ -279,7 +279,7 @@ def newton_steps(
     """
     alpha, scores = point.alpha, point.scores.values
     rows = live[free(dual[live], alpha[live])]
-    if not 0 < len(rows) <= LARGEST:
+    if not 0 < len(rows) <= MAX_FREE:
         return alpha
     part, own, u = dual[rows], np.asarray(K[np.ix_(rows, rows)], np.float64), scores[rows]
     G = part.lin - part.sign * u

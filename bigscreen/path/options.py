@@ -122,9 +122,8 @@ def default_rules(problem: str) -> tuple[str, ...]:
     return ("srbo-cut", "gap") if "nu" in PROBLEMS[problem].parameters else ("dvi", "gap")
 
 
-LARGEST = 1e30
-"""Values of C lie between this and 1 by this: squares of their ratios stay in the range of float64,
-as do those of scores."""
+MAX_C = 1e30
+"""Values of C must lie between 1 / MAX_C and MAX_C: float64 holds squares of their ratios."""
 
 
 def checked_grid(values: ArrayLike, name: str) -> FloatArray:
@@ -145,7 +144,7 @@ def checked_grid(values: ArrayLike, name: str) -> FloatArray:
         raise InputError(f"the values of {name} must be numbers, got {values!r}") from error
     if grid.ndim != 1 or not len(grid):
         raise InputError(f"the values of {name} must be a list of one number or more")
-    least, most = (0.0, 1.0) if name == "nu" else (1 / LARGEST, LARGEST)
+    least, most = (0.0, 1.0) if name == "nu" else (1 / MAX_C, MAX_C)
     wrong = ~((grid > 0) & (grid >= least) & (grid <= most))
     if wrong.any():
         k = int(np.argmax(wrong))

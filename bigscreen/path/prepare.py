@@ -133,7 +133,7 @@ class PreparedPath:
 
     @property
     def landmarks(self) -> Any:
-        """Those of a Nystrom machine, else None."""
+        """The landmark rows of a Nystrom machine, else None."""
         return None if self.source is None else self.data.rows(self.ids)
 
     def coef(self, machine: dict[str, Any]) -> FloatArray:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from bigscreen.files.kept import Kept
+from bigscreen.files.kept_files import KeptFiles
 from bigscreen.files.sealed import Arrays
 from bigscreen.path.stage import PathPoint
 from bigscreen.path.walk import Step, Walk
@@ -74,7 +74,7 @@ def _plain(value: np.ndarray) -> Any:
     return float(value) if value.ndim == 0 else value
 
 
-def put(kept: Kept, k: int, record: Any, arrays: Arrays, state: Arrays) -> None:
+def put(kept: KeptFiles, k: int, record: Any, arrays: Arrays, state: Arrays) -> None:
     """Keep point k of a walk, and the state that the next one starts from.
 
     A point's file is written after the state, and the state before is deleted only then: at any
@@ -82,30 +82,30 @@ def put(kept: Kept, k: int, record: Any, arrays: Arrays, state: Arrays) -> None:
 
     Parameters
     ----------
-    kept : Kept
+    kept : KeptFiles
         What is kept of the walk. Its files need not be durable: that takes longer than a point of
         a quick path, and a file that is not whole, or not in its place, is solved again.
     record : JSON-able
     arrays : dict of arrays
         What is wanted of the point in the end.
     """
-    kept.keep(f"state-{k}", None, state)
-    kept.keep(f"point-{k}", record, arrays)
+    kept.write(f"state-{k}", None, state)
+    kept.write(f"point-{k}", record, arrays)
     kept.forget("state-*", but=f"state-{k}")
 
 
-def points(kept: Kept, walks: list[Walk], most: int) -> list[tuple[Any, Arrays]]:
+def points(kept: KeptFiles, walks: list[Walk], most: int) -> list[tuple[Any, Arrays]]:
     """The points that a run before this one has solved; the walks go on from the last."""
     found: list[tuple[Any, Arrays]] = []
     for k in range(most):
-        point = kept.kept(f"point-{k}")
+        point = kept.read(f"point-{k}")
         if point is None:
             break
         found.append(point)
     # A state that a power cut has spoiled takes its point along. That of a whole walk is taken,
     # too: the stage goes on to the next fold from there.
     while found:
-        left = kept.kept(f"state-{len(found) - 1}")
+        left = kept.read(f"state-{len(found) - 1}")
         if left is not None:
             take(walks, left[1])
             break

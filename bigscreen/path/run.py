@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver
 from bigscreen.features import nystrom
-from bigscreen.files.kept import Kept
+from bigscreen.files.kept_files import KeptFiles
 from bigscreen.files.sealed import Arrays
 from bigscreen.files.work import PROBLEM
 from bigscreen.fit.loop import BEYOND
@@ -234,7 +234,7 @@ class PathJob:
         ]
         name = "all" if fold is None else f"fold-{fold}"
         folder = None if self.fit.work is None else self.fit.work / f"walk-{name}"
-        kept = Kept(folder, f"{self._of}/{name}", self.fit.resume, durable=False)
+        kept = KeptFiles(folder, f"{self._of}/{name}", self.fit.resume, durable=False)
         solved_before = points(kept, walks, len(self.values))
         for records, arrays in solved_before:
             self._report_point(fold, records)
@@ -295,7 +295,7 @@ class PathJob:
 
     # -- rows or features that do not fit in memory ------------------------------------------------
     def _streamed(self) -> tuple[list[list[Point]], Shared, float]:
-        """The same, every value of every fold and of all rows over the same passes."""
+        """Solve for all values, on every fold and on all rows, in the same passes over the data."""
         self.rules, self.dynamic = (), False  # nothing is known of a point before the others
         work = None if self.fit.work is None else self.fit.work / "features"
         resume = bool(work and self.fit.resume and (work / PROBLEM).exists())

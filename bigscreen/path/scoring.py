@@ -54,7 +54,7 @@ def judged(
 
 
 def best_of(scores: Sequence[float]) -> int:
-    """The place of the highest score, of equals the first; one that is not a number is the lowest.
+    """Index of the highest score. The first wins a tie; nan loses to every number.
 
     Raises
     ------

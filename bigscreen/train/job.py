@@ -19,7 +19,7 @@ from bigscreen.data.rows import Rows
 from bigscreen.data.views import held_out
 from bigscreen.errors import InputError
 from bigscreen.features.design import Design
-from bigscreen.files.kept import Kept
+from bigscreen.files.kept_files import KeptFiles
 from bigscreen.files.remote import RemotePath
 from bigscreen.files.sealed import digest
 from bigscreen.files.work import owned
@@ -469,7 +469,7 @@ class Job:
 
     def _finished(self, binary: Binary) -> Result | None:
         """The result of a problem that a run which is resumed has solved."""
-        found = self.kept(binary).kept(DONE)
+        found = self.kept(binary).read(DONE)
         if found is None:
             return None
         result: Result = {**found[0], **found[1]}
@@ -489,11 +489,11 @@ class Job:
         record = {name: part for name, part in result.items() if name not in (*arrays, "ledger")}
         if result.get("ledger") is not None:
             arrays |= to_arrays([result["ledger"]])
-        self.kept(binary).keep(DONE, record, arrays)
+        self.kept(binary).write(DONE, record, arrays)
 
-    def kept(self, binary: Binary) -> Kept:
-        """What the run keeps of a problem."""
-        return Kept(self.folder(binary), f"{self._of}/{binary.folder}", self.options.resume)
+    def kept(self, binary: Binary) -> KeptFiles:
+        """The files of a problem."""
+        return KeptFiles(self.folder(binary), f"{self._of}/{binary.folder}", self.options.resume)
 
     def folder(self, binary: Binary) -> Path | None:
         """Where one problem's part of the run is kept."""
@@ -575,7 +575,7 @@ def claimed(
     noun: str,
     stale: str,
 ) -> Iterator[str]:
-    """Hold the work folder of a run, if it has one, and have those workers alone that see it.
+    """Lock the work folder of a run, if it has one, and use only workers that can see it.
 
     Parameters
     ----------
@@ -589,7 +589,8 @@ def claimed(
     Yields
     ------
     str
-        What the files of the folder are of.
+        A digest of the data and of all that the result depends on: files of the folder are sealed
+        with it. Empty without a folder.
     """
     with ExitStack() as stack:
         of = ""

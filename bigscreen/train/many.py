@@ -23,7 +23,7 @@ from bigscreen.problems.point import Point
 from bigscreen.solvers.newton.many import ROW_BYTES, Begun, Case, solve_many, suits
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.train.features import FeaturesJob
-from bigscreen.train.job import Attempt
+from bigscreen.train.job import Attempt, Start
 from bigscreen.train.problems import Binary, check_rows, problems
 
 MOST = 128
@@ -101,7 +101,7 @@ class ManyJob(FeaturesJob):
 
     def _solve_at_once(self, turn: list[Binary], cases: dict[str, Case]) -> None:
         """Find the points of some problems together; a run that resumes this one takes them all."""
-        kept = [self.kept(one).kept(POINT) for one in turn]
+        kept = [self.kept(one).read(POINT) for one in turn]
         points = [Point.from_dict(found[0]) for found in kept if found is not None]
         if len(points) < len(turn):
             own = [cases[one.folder] for one in turn]
@@ -110,7 +110,7 @@ class ManyJob(FeaturesJob):
             # What the time has cut short is no point that a run with more of it would come to.
             if self.deadline is None or time.monotonic() < self.deadline:
                 for one, point in zip(turn, points, strict=True):
-                    self.kept(one).keep(POINT, point.to_dict(), {})
+                    self.kept(one).write(POINT, point.to_dict(), {})
         self.points |= {one.folder: point for one, point in zip(turn, points, strict=True)}
 
     def _resident(self, problems: int) -> float:
@@ -123,6 +123,10 @@ class ManyJob(FeaturesJob):
     def _recast(self, design: Design, binary: Binary) -> Design:
         outcomes = self.outcomes[self.fits[binary.folder]]
         return replace(design, data=Recast(design.data, *outcomes))
+
+    def _start(self, design: Design, binary: Binary) -> Start:
+        # A point that was found together with others is the start.
+        return Start() if binary.folder in self.points else super()._start(design, binary)
 
     def _attempt(self, binary: Binary) -> Attempt:
         attempt = super()._attempt(binary)

@@ -52,7 +52,7 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
     kind = job.options.tuning.start
     if kind in ("auto", "cold"):
         return Start()
-    found = job.kept(binary).kept(START)
+    found = job.kept(binary).read(START)
     if found is not None:
         return Start(found[1]["alpha"], found[0])
     began = time.monotonic()
@@ -64,7 +64,7 @@ def starting_point(job: Job, design: Design, binary: Binary) -> Start:
             alpha, record = _nystrom(job, binary.problem)
     seconds = time.monotonic() - began
     record = {"label": binary.name, "start": kind, "seconds": seconds, **record}
-    job.kept(binary).keep(START, record, {"alpha": alpha})
+    job.kept(binary).write(START, record, {"alpha": alpha})
     return Start(alpha, record)
 
 
@@ -81,12 +81,12 @@ def from_fewer(job: Job, design: Design, binary: Binary) -> Start:
 
     It scores rows as the larger one with zeros for the others does, so no row is looked at.
     """
-    known = job.kept(binary).kept(START)
+    known = job.kept(binary).read(START)
     if known is not None:
         return Start(near=Near(known[1]["x"], known[0]["dual"]))
     with job.timed("start"):
         near = _near_fewer(job, design, binary.problem)
-    job.kept(binary).keep(START, {"dual": near.dual}, {"x": near.x})
+    job.kept(binary).write(START, {"dual": near.dual}, {"x": near.x})
     return Start(near=near)
 
 

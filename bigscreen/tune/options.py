@@ -87,12 +87,6 @@ Solved = tuple[list[dict[str, Any]], Arrays]
 """Records of a fold's points, and their machines."""
 
 
-def worst_of(records: list[dict[str, Any]]) -> dict[str, Any]:
-    """The largest relative gap of points' records, None where one has none."""
-    gaps = [one["relative_gap"] for one in records]
-    return {"relative_gap": None if None in gaps else max(gaps)}
-
-
 class Candidate(NamedTuple):
     """One point of the grid; None for landmarks: the kernel itself."""
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bigscreen.data.rows import Rows
 from bigscreen.errors import InputError, TimeOver, in_units
-from bigscreen.files.kept import Kept
+from bigscreen.files.kept_files import KeptFiles
 from bigscreen.files.sealed import Arrays
 from bigscreen.fit.monitor import Report
 from bigscreen.fleet.inline import Inline
@@ -24,11 +24,11 @@ from bigscreen.path.folds import Fold
 from bigscreen.path.prepare import LEAST_FLOAT32, room_for
 from bigscreen.path.scoring import SCORINGS, judged
 from bigscreen.path.walk import PathSettings, Step
-from bigscreen.problems.point import settled
+from bigscreen.problems.point import settled, worst
 from bigscreen.train.job import claimed
 from bigscreen.train.problems import Binary, published
 from bigscreen.tune.group import Ground, Group, Part, rough, solve_path
-from bigscreen.tune.options import Candidate, Outcome, Pair, Solved, TuneOptions, Unit, worst_of
+from bigscreen.tune.options import Candidate, Outcome, Pair, Solved, TuneOptions, Unit
 from bigscreen.tune.schedule import Rung
 from bigscreen.tune.streamed import streamed
 
@@ -168,8 +168,8 @@ class RungSolver:
 
     def _report_part(self, task: RungTask, solved: Solved) -> None:
         self.done += 1
-        worst = worst_of(solved[0])
-        self.report({"event": "part", "done": self.done, "rung": task.r, **worst})
+        gap = worst(solved[0])["relative_gap"]
+        self.report({"event": "part", "done": self.done, "rung": task.r, "relative_gap": gap})
 
     def _outcomes(
         self, task: RungTask, batch: list[Pair], solved: dict[Unit, Solved]
@@ -181,7 +181,7 @@ class RungSolver:
             for k, value in enumerate(task.values[pair]):
                 records = [solved[pair, f][0][k] for f in range(len(self.folds))]
                 scores = [record["score"] for record in records]
-                found = Outcome(scores, task.r, task.n_rows, worst_of(records)["relative_gap"])
+                found = Outcome(scores, task.r, task.n_rows, worst(records)["relative_gap"])
                 outcomes[Candidate(*pair, value)] = found
         return outcomes
 
@@ -267,11 +267,11 @@ class RungSolver:
         return Part(self.y[rung.rows], fold.weights[rung.rows], held, weights)
 
     # -- what a run that resumes this one takes over -----------------------------------------------
-    def _rung(self, r: int) -> Kept:
+    def _rung(self, r: int) -> KeptFiles:
         """What is kept of a rung: a file for each fold of each group."""
         fit = self.options.fit
         folder = None if fit.work is None else fit.work / f"rung-{r}"
-        return Kept(folder, f"{self._of}/{r}", fit.resume, durable=False)
+        return KeptFiles(folder, f"{self._of}/{r}", fit.resume, durable=False)
 
     def _keep(
         self,
@@ -282,11 +282,11 @@ class RungSolver:
         arrays: Arrays,
     ) -> None:
         """Keep a fold of a group."""
-        self._rung(r).keep(_name(unit), {"values": values, "points": records}, arrays)
+        self._rung(r).write(_name(unit), {"values": values, "points": records}, arrays)
 
     def _kept(self, r: int, unit: Unit, values: list[float]) -> Solved | None:
         """What the run that is resumed has kept of a fold of a group."""
-        found = self._rung(r).kept(_name(unit))
+        found = self._rung(r).read(_name(unit))
         if found is None or found[0]["values"] != values:
             return None
         return found[0]["points"], found[1]

@@ -14,8 +14,9 @@ from bigscreen.path.folds import Fold
 from bigscreen.path.folds_job import FoldsJob
 from bigscreen.path.scoring import SCORINGS
 from bigscreen.plan.plan import plan_on
+from bigscreen.problems.point import worst
 from bigscreen.train.problems import Binary
-from bigscreen.tune.options import Solved, worst_of
+from bigscreen.tune.options import Solved
 
 
 def streamed(
@@ -62,9 +63,10 @@ def _solved(job: FoldsJob) -> list[Solved]:
     found: list[Solved] = []
     for f in range(len(job.folds)):
         machines = [job.machines(f, v) for v in range(len(job.values))]
+        gaps = [worst([one["certificate"] for one in own])["relative_gap"] for own in machines]
         records = [
-            {**worst_of([one["certificate"] for one in own]), "score": float(scores[f, v])}
-            for v, own in enumerate(machines)
+            {"relative_gap": gap, "score": float(score)}
+            for gap, score in zip(gaps, scores[f], strict=True)
         ]
         arrays = {
             "values": np.array(job.values),

@@ -38,7 +38,7 @@ class SnacksTuning:
     batch, min_batches : int
         Rows of a batch; batches of a pass, at least, where the data are few.
     first_part, min_first_steps, max_first_steps : int
-        The first stage is this part of a pass; its steps at least and at most.
+        The first stage has one step in ``first_part`` of a pass's, within these limits.
     sample : int
         Rows that second moments, and P between passes, are taken from.
     flat : float
@@ -46,7 +46,7 @@ class SnacksTuning:
     around : float
         How much farther from its start a stage may go than the one before it did.
     checked_part : int
-        Steps are compared on one part in so many of as many rows as they were walked on.
+        Step sizes are compared on one row for each ``checked_part`` rows that they have walked on.
     max_passes : int
         Passes that are as many rows as a solve draws, about.
     patience : int

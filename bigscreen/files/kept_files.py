@@ -1,4 +1,4 @@
-"""Finished parts of a run, in sealed files that a run which resumes it takes over."""
+"""Finished parts of a run, in sealed files, so that a resumed run does not repeat them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ ENDING = ".kept"
 
 
 @dataclass(frozen=True)
-class Kept:
-    """What a run keeps of one of its parts, a file each.
+class KeptFiles:
+    """Sealed files that one part of a run (a problem, a fold) leaves in its folder.
 
     Parameters
     ----------
     folder : Path or None
-        Where the files are, which is made with the first; None: nothing is kept.
+        Made with its first file. None: nothing is written or read.
     of : str
-        What they are of: nothing that was kept of anything else is taken over.
+        Identifies the run and the part. It is sealed into each file; files with another are not
+        read.
     resume : bool
-        Whether there is anything to take over.
+        False: nothing is read.
     durable : bool
         As `files.replacing` takes it.
     """
@@ -32,13 +33,13 @@ class Kept:
     resume: bool
     durable: bool = True
 
-    def keep(self, name: str, record: Any, arrays: Arrays) -> None:
-        """Write a file for a run that resumes this one.
+    def write(self, name: str, record: Any, arrays: Arrays) -> None:
+        """Write a file.
 
         Parameters
         ----------
         name : str
-            With its ending or without; the seal holds it as it is given.
+            `ENDING` is appended if it is missing. The seal holds the name as it is given.
         record : JSON-able
         arrays : dict of arrays
         """
@@ -47,14 +48,14 @@ class Kept:
             place = self._place(self.folder, name)
             write_sealed(place, f"{self.of}/{name}", record, arrays, self.durable)
 
-    def kept(self, name: str) -> tuple[Any, Arrays] | None:
-        """What the run that is resumed has kept so; None without, and where it is damaged."""
+    def read(self, name: str) -> tuple[Any, Arrays] | None:
+        """Record and arrays of a file; None if there is none, or it is damaged (with a warning)."""
         if self.folder is None or not self.resume:
             return None
         return read_sealed(self._place(self.folder, name), f"{self.of}/{name}")
 
     def forget(self, pattern: str, but: str) -> None:
-        """Remove the files of a pattern of names, but for one."""
+        """Remove all files whose names match a pattern, except one."""
         for old in self.folder.glob(pattern + ENDING) if self.folder is not None else ():
             if old.name != but + ENDING:
                 old.unlink()
