@@ -174,6 +174,22 @@ def test_workers_read_features_from_disk(tmp_path):
     assert list((tmp_path / "work").glob("features*"))
 
 
+def test_a_folder_is_made_where_features_are_written_and_nowhere_else(tmp_path):
+    options = TrainOptions(landmarks=20, tuning=Tuning(features="stored"))
+    made = []
+
+    def scratch():
+        made.append(tmp_path / "scratch")
+        return made[-1]
+
+    with Inline(1) as fleet:
+        train(rows(), options, fleet, scratch=scratch)
+        assert not made
+    with local_cluster(1) as fleet:
+        train(rows(), options, fleet, scratch=scratch)
+    assert made == [tmp_path / "scratch"] and list(made[0].glob("features*"))
+
+
 def test_features_that_no_folder_takes_are_computed_again():
     stored = TrainOptions(landmarks=20, tuning=Tuning(features="stored"))
     assert plan(rows(), stored, cluster=True).disk_bytes
