@@ -222,8 +222,7 @@ def test_pairs_of_labels(kind: str) -> None:
     data = MemoryDataset(X, y, list("abcd"), np.arange(1.0, 51))
     by_label = ByLabel(Design(data, Rbf(0.3)), int(np.sort(np.bincount(y))[-2:].sum()))
     for pair in ((0, 3), (1, 2)):
-        design = by_label.pair(pair)
-        ids = design.data.ids  # type: ignore[attr-defined]
+        design, ids = by_label.pair(pair)
         np.testing.assert_array_equal(np.sort(ids), np.flatnonzero(np.isin(y, pair)))
         n = len(ids)
         np.testing.assert_array_equal(design.data.y(0, n), y[ids])
