@@ -15,7 +15,7 @@ from bigscreen.data.layout import Features
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features
-from bigscreen.data.texts import days, days_in, days_of, hashed_name, same_truth, truth_of
+from bigscreen.data.texts import days, days_in, days_of, hashed_name, hashed_text, same_truth, truth_of
 from bigscreen.errors import InputError
 
 BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALSE", "0")}
@@ -179,11 +179,12 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
 
 
 def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.float64]:
-    """The bucket of every value's text, as a file would have written it."""
+    """The bucket of every value's text."""
     known: dict[str, int] = {}
     out = np.empty(len(values))
-    for row, value in enumerate(values.tolist()):
-        text = _texts(value, missing)[-1]
+    for row, value in enumerate(values):  # (whose texts depend on their types)
+        text = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
+        text = ABSENT if value is None or text in missing else hashed_text(text)
         if text not in known:
             known[text] = hashed_name(text, bits)
         out[row] = known[text]

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 from ingest_cases import in_source_order
 
+from bigscreen.data.source_rows import prepared_rows
+from bigscreen.data.texts import hashed_text
 from bigscreen.errors import InputError
 from bigscreen.intake.ingest import ingest
 
@@ -77,3 +79,47 @@ def test_words_among_numbers_are_refused_in_a_frame_as_in_a_file(tmp_path):
             ingest(source, tmp_path / "s")
         kinds = ingest(source, tmp_path / "k", categorical=["c"], overwrite=True).store.preparation
         assert kinds.categories == {0: ["1", "2", "many"]}
+
+
+HASHED = {
+    "truth": [i % 3 == 0 for i in range(60)],
+    "truth, some missing": [None if i % 7 == 3 else i % 3 == 0 for i in range(60)],
+    "floats": [float(i % 5) / 2 for i in range(60)],
+    "float32": np.float32([i % 5 / 10 for i in range(60)]),
+    "large and small": [[1e16, 1e-7, -0.0, 2.5e300][i % 4] for i in range(60)],
+    "long whole numbers": [2**53 + i % 3 for i in range(60)],
+    "numbers as texts": [["007", "7.0", "+7", "-0", "-07", "1e3"][i % 6] for i in range(60)],
+    "texts": [["a", " b ", "True", "truest", "1_0", "12a"][i % 6] for i in range(60)],
+    "missing": [[None, 3.0, 3.5][i % 3] for i in range(60)],
+}
+
+
+@pytest.mark.parametrize("name", HASHED)
+def test_every_source_and_predict_hash_a_value_alike(tmp_path, name):
+    values = HASHED[name]
+    frame = pandas.DataFrame({"x": np.arange(60) ** 2 % 11, "c": values, "label": [0, 1] * 30})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_csv(tmp_path / "b.csv", index=False, decimal=",", sep=";")
+    frame.to_parquet(tmp_path / "a.parquet")
+    how = {"hashed": ["c:8"], "impute": "median"}
+    store = ingest(frame, tmp_path / "s", **how).store
+    expected = in_source_order(store)[0]
+    for k, source in enumerate(["a.csv", "a.parquet"]):
+        other = ingest(tmp_path / source, tmp_path / f"{k}", **how).store
+        np.testing.assert_array_equal(in_source_order(other)[0], expected)
+        assert other.preparation == store.preparation
+    if name != "texts":
+        commas = ingest(tmp_path / "b.csv", tmp_path / "c", **how, decimal=",").store
+        np.testing.assert_array_equal(in_source_order(commas)[0], expected)
+    records = frame.to_dict("records")
+    for rows in (frame, records, pandas.read_parquet(tmp_path / "a.parquet")):
+        np.testing.assert_array_equal(prepared_rows(store.preparation, rows), expected)
+
+
+def test_numbers_are_hashed_by_their_value():
+    for texts in (["3", "3.0", " +03", "3e0"], ["-0", "0.0", "000"], ["TRUE", "true ", "True"]):
+        assert len({*map(hashed_text, texts)}) == 1
+    assert hashed_text("0.10000000149011612") == "0.1"  # which is 0.1 as float32
+    assert [*map(hashed_text, ["2.50", "1e400", "-12", "a ", "1_0"])] == [
+        *("2.5", "1e400", "-12", "a", "1_0")
+    ]

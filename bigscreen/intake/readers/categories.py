@@ -13,7 +13,14 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, MISSING, Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import bucket_names, days, exact_number, hashed_name, same_truth
+from bigscreen.data.texts import (
+    bucket_names,
+    days,
+    exact_number,
+    hashed_name,
+    hashed_text,
+    same_truth,
+)
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
 from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
@@ -194,12 +201,25 @@ class Hashed:
         holes = holes_in(texts, self._missing)
         if holes.any() and not self._missing.allowed:
             raise missing_value(places(int(np.argmax(holes))))
+        texts = _hashed_texts(texts)
         _, bounds, content = texts.buffers()
         bounds = np.frombuffer(bounds, np.int64)[texts.offset : texts.offset + len(texts) + 1]
         codes = np.empty(len(texts), np.int32)
         _hash(np.frombuffer(content or b"", np.uint8), bounds, (1 << self._bits) - 1, codes)
         codes[holes] = hashed_name(ABSENT, self._bits)
         return codes
+
+
+_HASHED_AS_IS = r"^(?:0|-?[1-9][0-9]*|[^+\-.0-9TtFf].*|)$"
+"""What is its own `hashed_text`; few other texts are not."""
+
+
+def _hashed_texts(texts: Any) -> Any:
+    """Return `hashed_text` of every text of an Arrow array, null where it is null."""
+    as_is = pyarrow.compute.match_substring_regex(texts, _HASHED_AS_IS)
+    others = pyarrow.compute.if_else(as_is, None, texts).dictionary_encode()
+    known = pyarrow.array(map(hashed_text, others.dictionary.to_pylist()), texts.type)
+    return pyarrow.compute.if_else(as_is, texts, known.take(others.indices))
 
 
 @njit(cache=True, nogil=True)
