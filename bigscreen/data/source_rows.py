@@ -15,7 +15,15 @@ from bigscreen.data.layout import Features
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features
-from bigscreen.data.texts import days, days_in, days_of, hashed_name, hashed_text, same_truth, truth_of
+from bigscreen.data.texts import (
+    days,
+    days_in,
+    days_of,
+    hashed_name,
+    hashed_text,
+    same_truth,
+    truth_of,
+)
 from bigscreen.errors import InputError
 
 BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALSE", "0")}
