@@ -237,6 +237,7 @@ class Build:
                 dates=by_column(self.shape.dates),
                 hashed=by_column(self.shape.hashed),
                 missing=[*self.wanted.choices.missing],
+                truths=self.shape.truths,
             )
             if by := divisor(scale):
                 _, factor = _of_all(preparation, None, np.full(len(preparation.numeric), 1 / by))

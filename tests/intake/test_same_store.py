@@ -123,3 +123,88 @@ def test_numbers_are_hashed_by_their_value():
     assert [*map(hashed_text, ["2.50", "1e400", "-12", "a ", "1_0"])] == [
         *("2.5", "1e400", "-12", "a", "1_0")
     ]
+
+
+def wrote(folder, name, values, **others):
+    """One table as a frame, as CSV and as Parquet."""
+    frame = pandas.DataFrame({"c": values, "label": np.arange(len(values)) % 2, **others})
+    frame.to_csv(folder / f"{name}.csv", index=False)
+    try:
+        frame.to_parquet(folder / f"{name}.parquet")
+    except (TypeError, ValueError):  # an object column of several types is CSV's alone
+        return [frame, folder / f"{name}.csv"]
+    return [frame, folder / f"{name}.csv", folder / f"{name}.parquet"]
+
+
+def test_later_numbers_may_be_no_truth_values(tmp_path):
+    known = ingest(wrote(tmp_path, "a", [0.5, 1.5] * 5)[0], tmp_path / "s").store
+    assert known.preparation.truths == []
+    values = ["0.5"] * 8 + ["TRUE", "2.5"]
+    for source in wrote(tmp_path, "b", values):
+        with pytest.raises(InputError, match=r"(row 8|line 10), column .*'c'.*: 'TRUE' is not"):
+            ingest(source, tmp_path / "t", like=known)
+    with pytest.raises(InputError, match=r"row 8, column 'c': 'TRUE' is no number"):
+        prepared_rows(known.preparation, {"c": values})
+
+
+@pytest.mark.parametrize("rows", [10, 200_000])
+@pytest.mark.parametrize("odd", ["37", "maybe"])
+def test_what_is_no_truth_value_is_refused_in_every_row(tmp_path, rows, odd):
+    known = ingest(wrote(tmp_path, "a", [True, False] * 5)[0], tmp_path / "s").store
+    assert known.preparation.truths == [0]
+    values = ["True", "False"] * (rows // 2) + [odd]
+    tables = [(source, known) for source in wrote(tmp_path, "b", values)]
+    if rows > 10:  # and so beyond the first rows, by which columns are known
+        tables.append((tmp_path / "b.csv", None))
+    what = f"'{odd}' stands among truth values and is neither true nor false"
+    for source, like in tables:
+        with pytest.raises(
+            InputError, match=rf"(row {rows}|line {rows + 2}), column .*'c'.*: {what}"
+        ):
+            ingest(source, tmp_path / "t", like=like)
+    with pytest.raises(InputError, match=rf"row {rows}, column 'c': .*{odd}.* is neither true nor"):
+        prepared_rows(known.preparation, {"c": values})
+
+
+def test_numbers_are_no_truth_values_of_later_tables(tmp_path):
+    known = ingest(wrote(tmp_path, "a", [True, False] * 5)[0], tmp_path / "s").store
+    for source in wrote(tmp_path, "b", [0, 1] * 5):
+        ingest(source, tmp_path / "t", like=known, overwrite=True)
+    for source in wrote(tmp_path, "b", [0, 1] * 5 + [37]):
+        with pytest.raises(InputError, match=r"(row 10|line 12), column .*'c'.*: '37' stands"):
+            ingest(source, tmp_path / "u", like=known)
+    with pytest.raises(InputError, match="row 1, column 'c': 37 is neither true nor false"):
+        prepared_rows(known.preparation, {"c": [1, 37]})
+    np.testing.assert_array_equal(
+        prepared_rows(known.preparation, {"c": [" TRUE ", True, 0, "0.0"]}), [[1], [1], [0], [0]]
+    )
+
+
+def test_truth_values_in_one_file_and_numbers_in_another(tmp_path):
+    truths, numbers = (wrote(tmp_path, *each)[1:] for each in TWO.items())
+    for pair in [*zip(truths, numbers, strict=True), *zip(numbers, truths, strict=True)]:
+        with pytest.raises(InputError, match="'c' holds truth values in one source and numbers in"):
+            ingest([*pair], tmp_path / "s")
+    blank = wrote(tmp_path, "blank", [None] * 10)[1]
+    for pair in ([blank, truths[0]], [truths[0], blank]):
+        store = ingest(pair, tmp_path / "b", impute="median", overwrite=True).store
+        assert store.preparation.truths == [0] and store.n_features == 1
+
+
+TWO = {"truths": [True, False] * 5, "numbers": [0, 1.5] * 5}
+
+
+@pytest.mark.parametrize("text", ["1_0", "٣", "0x1", "TRUE"])
+def test_predict_takes_no_number_that_ingest_does_not(tmp_path, text):
+    known = ingest(wrote(tmp_path, "a", [0.5, 1.5] * 5)[0], tmp_path / "s").store
+    with pytest.raises(InputError, match="row 1, column 'c'"):
+        prepared_rows(known.preparation, {"c": ["1", text]})
+    with pytest.raises(InputError, match=r"line 3, column 1 \('c'\)"):
+        ingest(wrote(tmp_path, "b", ["1", text])[1], tmp_path / "t", like=known)
+
+
+def test_blanks_around_numbers_mean_nothing_in_predict(tmp_path):
+    frame = wrote(tmp_path, "a", [0.5, None] * 5)[0]
+    known = ingest(frame, tmp_path / "s", impute="zero").store
+    rows = {"c": [" ", " 1.5 ", "?", None, b"2"]}
+    np.testing.assert_array_equal(prepared_rows(known.preparation, rows).ravel(), [0, 1.5, 0, 0, 2])

@@ -18,6 +18,7 @@ from bigscreen.intake.readers.base import Block, row_places, tried
 from bigscreen.intake.readers.categories import (
     BLANK,
     TEXT,
+    TRUTH,
     Kind,
     kinds_like,
     labels_of,
@@ -95,6 +96,8 @@ class ArrowReader(TypedReader):
                 kinds[j] = BLANK
             elif pyarrow.types.is_temporal(types[f]):
                 kinds[j] = Kind("date", "")
+            elif pyarrow.types.is_boolean(types[f]):
+                kinds[j] = TRUTH
             elif self._is_text(types[f]):
                 # What is said to be kinds is nothing else; nor is what holds nothing.
                 kinds[j] = TEXT
