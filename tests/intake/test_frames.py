@@ -151,7 +151,7 @@ def test_what_a_frame_cannot_be(tmp_path):
         ingest(pa.table({"a": pa.array([], pa.int64()), "label": []}), tmp_path / "s")
     with pytest.raises(InputError, match="has 2 rows and 3 labels"):
         ingest((pa.table({"a": [1, 2]}), [0, 1, 0]), tmp_path / "s")
-    with pytest.raises(InputError, match="row 1: column 'a' is empty.*drop_missing"):
+    with pytest.raises(InputError, match="row 1, column 'a': the value is missing.*drop_missing"):
         ingest(pa.table({"a": [1, None, 3], "label": [0, 1, 0]}), tmp_path / "s")
 
 

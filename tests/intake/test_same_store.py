@@ -208,3 +208,79 @@ def test_blanks_around_numbers_mean_nothing_in_predict(tmp_path):
     known = ingest(frame, tmp_path / "s", impute="zero").store
     rows = {"c": [" ", " 1.5 ", "?", None, b"2"]}
     np.testing.assert_array_equal(prepared_rows(known.preparation, rows).ravel(), [0, 1.5, 0, 0, 2])
+
+
+CATEGORIES = {"whole": [3, 1, 2] * 4, "real": [0.5, 2.0] * 6, "truth": [True, False] * 6}
+
+
+@pytest.mark.parametrize("name", CATEGORIES)
+def test_a_pandas_category_makes_kinds_of_anything(tmp_path, name):
+    frame = wrote(tmp_path, "a", pandas.Categorical(CATEGORIES[name]))[0]
+    frame.to_feather(tmp_path / "a.feather")
+    store = ingest(tmp_path / "a.csv", tmp_path / "s", categorical=["c"]).store
+    for source in (frame, tmp_path / "a.parquet", tmp_path / "a.feather"):
+        other = ingest(source, tmp_path / "t", overwrite=True).store
+        assert other.preparation == store.preparation and other.fingerprint == store.fingerprint
+        later = ingest(source, tmp_path / "u", like=store, overwrite=True)
+        assert later.store.fingerprint == store.fingerprint and not later.notes
+    rows = prepared_rows(store.preparation, frame)
+    np.testing.assert_array_equal(rows, in_source_order(store)[0])
+
+
+def test_a_frame_may_hold_its_labels_and_its_weights(tmp_path):
+    every = wrote(tmp_path, "a", [0.5, 1.5] * 5, w=np.arange(10.0))
+    stores = [
+        ingest(one, tmp_path / f"{k}", label="label", weight="w").store
+        for k, one in enumerate(every)
+    ]
+    assert len({store.fingerprint for store in stores}) == 1
+    assert sorted(stores[0].weights(0, 10).tolist()) == [*range(10)]
+
+
+@pytest.mark.parametrize(
+    ("weight", "why"),
+    [(None, "the value is missing"), (-1.0, "the weight is negative"), (np.inf, "not a finite")],
+)
+def test_a_weight_that_is_none_is_refused_with_its_column(tmp_path, weight, why):
+    every = wrote(tmp_path, "a", [0.5, 1.5] * 5, w=[1.0] * 9 + [weight])
+    for one in every:
+        for impute in (None, "median"):
+            with pytest.raises(InputError, match=rf"(row 9|line 11), column .*'w'.*: .*{why}"):
+                ingest(one, tmp_path / "s", weight="w", impute=impute)
+
+
+def test_truth_values_are_no_weights(tmp_path):
+    for one in wrote(tmp_path, "a", [0.5, 1.5] * 5, w=[True, False] * 5):
+        with pytest.raises(InputError, match=r"(row 0|line 2), column .*'w'.*: '[Tt]rue' is not"):
+            ingest(one, tmp_path / "s", weight="w")
+
+
+def test_a_missing_label_is_called_one(tmp_path):
+    frame = pandas.DataFrame({"x": [1.0, 2, 3], "target": [0, None, 1]})
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    said = []
+    for source in (frame, tmp_path / "a.csv", tmp_path / "a.parquet"):
+        with pytest.raises(InputError, match="label") as caught:
+            ingest(source, tmp_path / "s")
+        said.append(str(caught.value).split(": ", 1)[1])
+    assert len({*said}) == 1 and "impute" not in said[0]
+
+
+def test_a_column_of_numbers_and_a_word_is_refused_with_its_row(tmp_path):
+    for source in wrote(tmp_path, "a", pandas.Series([0, 1, "oops"] + [2.5] * 7, dtype=object)):
+        with pytest.raises(InputError, match=r"(row 2|line 4), column .*'c'.*: 'oops' stands amon"):
+            ingest(source, tmp_path / "s")
+
+
+@pytest.mark.parametrize("values", [[""], ["?"], [" ", None, "NA"], [None]], ids=repr)
+def test_a_column_without_values_is_one_number_everywhere(tmp_path, values):
+    frame = pandas.DataFrame({"x": np.arange(12), "c": (values * 12)[:12], "label": [0, 1] * 6})
+    frame["c"] = frame["c"].astype("str" if None not in values else object)
+    frame.to_csv(tmp_path / "a.csv", index=False)
+    frame.to_parquet(tmp_path / "a.parquet")
+    sources = frame, tmp_path / "a.csv", tmp_path / "a.parquet"
+    stores = [
+        ingest(one, tmp_path / f"{k}", impute="median").store for k, one in enumerate(sources)
+    ]
+    assert stores[0].n_features == 2 and len({store.fingerprint for store in stores}) == 1
