@@ -98,11 +98,14 @@ class FrameReader(ArrowReader):
         frame = part()
         try:
             if _is_pandas(frame):
-                frame = _plain_columns(frame)
+                try:
+                    return pyarrow.Table.from_pandas(frame, preserve_index=False)
+                except (pyarrow.ArrowException, TypeError, ValueError):
+                    frame = _plain_columns(frame)
                 return pyarrow.Table.from_pandas(frame, preserve_index=False)
             return pyarrow.table(frame)
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
-            reason = reason_of(error)
+            reason = "; ".join(map(str, error.args)) or reason_of(error)
             raise InputError(
                 f"the {type(frame).__name__} has a column that is neither of numbers nor of texts "
                 f"({reason}); convert or drop it first."
