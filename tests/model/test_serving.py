@@ -113,15 +113,9 @@ def test_a_category_never_seen_has_no_part_and_is_said(served):
     model, records, *_ = served
     with pytest.warns(UserWarning, match="column 'colour': 1 value.*'pink', row 1"):
         pink = model.scores([records[0], dict(records[0], colour="pink")])
-    features = np.zeros((1, model.n_features), np.float32)
-    prepared = model.preparation
-    scaled = prepared.scale(
-        prepared.expand(np.array([[records[0]["age"], records[0]["income"], -1.0, 0.0]]))
-    )
-    features[:] = scaled
-    owner = model.preparation.categories[3].index(str(records[0]["owner"]))
-    places = prepared.places[3] + np.arange(2)
-    features[0, places] = np.arange(2) == owner
+    prepared, first = model.preparation, records[0]
+    raw = np.array([[first["age"], first["income"], -1.0, first["owner"]]])
+    features = prepared.scale(prepared.expand(raw)).astype(np.float32)
     np.testing.assert_allclose(pink[1], model.scores(features, prepared=True)[0], atol=1e-5)
 
 
