@@ -43,6 +43,8 @@ class Preparation:
         Name of the scaling, for people: "none", "standard", "minmax", "divide:255".
     missing : list of str
         What says in the source that a value is missing, beside what always does: see `Missing`.
+    truths : list of int
+        Numeric source columns of truth values, which are 0 and 1. Older stores do not say.
     fill : float64 ndarray of shape (n_raw,) or None
         What stands for a missing number of every source column; None: none may be missing.
     offset, factor : float64 ndarray of shape (n_features,) or None
@@ -66,6 +68,7 @@ class Preparation:
     dates: dict[int, str] = field(default_factory=dict)
     hashed: dict[int, int] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
+    truths: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         if self.categories and self.n_raw is None:
@@ -291,7 +294,7 @@ class Preparation:
             record[name] = None if record[name] is None else record[name].tolist()
         for name in ("dates", "hashed"):
             record[name] = {str(c): value for c, value in record[name].items()} or None
-        for name in ("fill", "dates", "hashed", "missing"):
+        for name in ("fill", "dates", "hashed", "missing", "truths"):
             if not record[name]:
                 del record[name]  # (so have the records of before none)
         return record

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping, Sequence
 from datetime import date, time, timedelta
@@ -15,7 +16,16 @@ from bigscreen.data.layout import Features
 from bigscreen.data.missing import ABSENT, Missing
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_features
-from bigscreen.data.texts import days, days_in, days_of, hashed_name, same_truth, truth_of
+from bigscreen.data.texts import (
+    days,
+    days_in,
+    days_of,
+    exact_number,
+    hashed_name,
+    hashed_text,
+    same_truth,
+    truth_of,
+)
 from bigscreen.errors import InputError
 
 BOOLEANS = {True: ("True", "true", "TRUE", "1"), False: ("False", "false", "FALSE", "0")}
@@ -174,16 +184,17 @@ def _coded(preparation: Preparation, columns: Sequence[Any]) -> NDArray[np.float
         else:
             if j in preparation.dates:
                 values = _days(values, preparation.dates[j], name, preparation.gaps)
-            out[:, j] = _numbers(values, name, preparation.gaps)
+            out[:, j] = _numbers(values, name, preparation.gaps, j in preparation.truths)
     return out
 
 
 def _hashed(values: NDArray[Any], bits: int, missing: Missing) -> NDArray[np.float64]:
-    """The bucket of every value's text, as a file would have written it."""
+    """The bucket of every value's text."""
     known: dict[str, int] = {}
     out = np.empty(len(values))
-    for row, value in enumerate(values.tolist()):
-        text = _texts(value, missing)[-1]
+    for row, value in enumerate(values):  # (whose texts depend on their types)
+        text = (value.decode(errors="replace") if isinstance(value, bytes) else str(value)).strip()
+        text = ABSENT if value is None or text in missing else hashed_text(text)
         if text not in known:
             known[text] = hashed_name(text, bits)
         out[row] = known[text]
@@ -199,8 +210,9 @@ def _days(values: NDArray[Any], form: str, name: str, missing: Missing) -> NDArr
         try:
             if isinstance(value, (date, time, timedelta)):
                 out[row] = days_of(value)
-            elif isinstance(value, str) and value.strip() not in missing:
-                out[row] = days(value.strip(), form)
+            elif isinstance(value, str):
+                text = value.strip()
+                out[row] = np.nan if text in missing else days(text, form)
             else:
                 out[row] = np.nan if value is None or value in missing else float(value)
         except (TypeError, ValueError) as error:
@@ -209,24 +221,49 @@ def _days(values: NDArray[Any], form: str, name: str, missing: Missing) -> NDArr
     return out
 
 
-def _numbers(values: NDArray[Any], name: str, missing: Missing) -> NDArray[np.float64]:
-    try:
+def _numbers(
+    values: NDArray[Any], name: str, missing: Missing, truths: bool
+) -> NDArray[np.float64]:
+    if values.dtype.kind in "biuf":
         numbers = values.astype(np.float64)
-    except (TypeError, ValueError):
+    else:
         numbers = np.empty(len(values))
         for row, value in enumerate(values.tolist()):
-            try:
-                truth = truth_of(value) if isinstance(value, str) else None
-                absent = value is None or value in missing
-                numbers[row] = np.nan if absent else float(value) if truth is None else truth
-            except (TypeError, ValueError) as error:
+            if (number := _number(value, missing, truths)) is None:
                 raise InputError(
-                    f"row {row}, {name}: {value!r} is no number, and the source had numbers there"
-                ) from error
+                    f"row {row}, {name}: {value!r} is "
+                    + ("neither true nor false" if truths else "no number")
+                    + f", and the source had {'truth values' if truths else 'numbers'} there"
+                )
+            numbers[row] = number
     holes = np.flatnonzero(np.isnan(numbers))
     if len(holes) and not missing.allowed:
         raise InputError(f"row {holes[0]}, {name}: the value is missing")
+    if truths:
+        fine = (numbers == 0) | (numbers == 1) | np.isnan(numbers) | missing.holes(numbers)
+        if not fine.all():
+            row = int(np.argmin(fine))
+            raise InputError(
+                f"row {row}, {name}: {numbers[row]:g} is neither true nor false, and the source "
+                "had truth values there"
+            )
     return numbers
+
+
+def _number(value: Any, missing: Missing, truths: bool) -> float | None:
+    """The number, NaN where it is missing, that a value is as ingest reads it, or None."""
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
+    if isinstance(value, str):
+        text = value.strip()
+        if text in missing:
+            return math.nan
+        truth = truth_of(text) if truths else None
+        return exact_number(text) if truth is None else float(truth)
+    try:
+        return math.nan if value is None or value in missing else float(value)
+    except (TypeError, ValueError):
+        return None
 
 
 def _codes(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -39,6 +40,26 @@ _NUMBER = re.compile(
 def exact_number(text: str) -> float | None:
     """Return the number, correctly rounded (perhaps nan or inf), that `text` is, or None."""
     return float(text) if _NUMBER.fullmatch(text) else None
+
+
+def hashed_text(text: str) -> str:
+    """Return the text that is hashed for a value: every way to write a number or truth is one.
+
+    Whole numbers are that without zeros before them, however long they are: 007, 7, 7.0 and 7e0
+    are "7". What float32 holds is the shortest text of that: 0.1 as float32 is "0.1" as float64,
+    too. True and TRUE are "true".
+    """
+    text = text.strip()
+    if text.isascii() and text.lstrip("+-").isdigit() and exact_number(text) is not None:
+        return ("-" if text[0] == "-" and text.strip("-0") else "") + (text.lstrip("+-0") or "0")
+    number = exact_number(text)
+    if number is not None and math.isfinite(number):
+        if number.is_integer():
+            return str(int(number))
+        with np.errstate(over="ignore"):
+            narrow = np.float32(number)
+        return str(narrow if narrow == number else number)
+    return text.lower() if truth_of(text) is not None else text
 
 
 def days(text: str, form: str = ISO) -> float:

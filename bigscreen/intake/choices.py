@@ -72,7 +72,7 @@ def with_absent(known: Preparation) -> Preparation:
     texts = {c: kinds for c, kinds in known.categories.items() if c not in known.hashed}
     more = {c: [*kinds, ABSENT] for c, kinds in texts.items() if ABSENT not in kinds}
     out = Preparation(known.n_raw, known.names, {**known.categories, **more})
-    return replace(out, dates=known.dates, hashed=known.hashed)
+    return replace(out, dates=known.dates, hashed=known.hashed, truths=known.truths)
 
 
 @dataclass(frozen=True)

@@ -379,7 +379,7 @@ class Reading:
         row_bytes = size * X.shape[1]
         if isinstance(X, csr_array):
             row_bytes = (4 + size) * len(X.data) // X.shape[0]
-        kinds, dates = self._kinds_elsewhere(reader)
+        kinds, dates, truths = self._kinds_elsewhere(reader)
         shape = Shape(
             sparse=sparse,
             width=None if sparse else X.shape[1],
@@ -394,17 +394,19 @@ class Reading:
             left_out=reader.left_out,
             spread=None if sparse or wide else spreads(block.X).tolist(),
             index_names=reader.index_names,
+            truths=sorted({*reader.truths, *truths}),
         )
         self.journal.write({"shape": shape.__dict__})
         self._prepare(shape, {})
 
-    def _kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str]]:
-        """Return the columns that are blank in the first source and of texts, or dates, in another.
+    def _kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str], list[int]]:
+        """Return the columns of texts, dates and truths that are blank in the first source alone.
 
         Later sources are opened, but not read, until each blank column is known.
         """
         categorical: list[int] = []
         dates: dict[int, str] = {}
+        truths: list[int] = []
         blank = set() if self.request.like is not None else {*reader.blank}
         for opened in self.request.openers[self.found.source + 1 :]:
             if not blank:
@@ -419,7 +421,8 @@ class Reading:
             blank -= known
             categorical += [c for c in known if c in other.categories]
             dates |= {c: form for c, form in other.dates.items() if c in known}
-        return categorical, dates
+            truths += known & other.truths
+        return categorical, dates, truths
 
     def _prepare(self, shape: Shape, lengths: dict[int, list[int]]) -> None:
         choices = self.request.choices

@@ -237,6 +237,7 @@ class Build:
                 dates=by_column(self.shape.dates),
                 hashed=by_column(self.shape.hashed),
                 missing=[*self.wanted.choices.missing],
+                truths=self.shape.truths,
             )
             if by := divisor(scale):
                 _, factor = _of_all(preparation, None, np.full(len(preparation.numeric), 1 / by))
@@ -376,7 +377,7 @@ class Build:
                 f"out: {some}."
             )
         if shape.index_names:
-            some = ", ".join(map(repr, shape.index_names[:NAMED]))
+            some = _some([*map(repr, shape.index_names)])
             self.notes.append(
                 f"the column(s) {some} hold the index of a data frame (names or numbers of its "
                 "rows) and are left out; --columns takes them as features."

@@ -22,6 +22,7 @@ from bigscreen.intake.readers.base import Reader
 from bigscreen.intake.readers.categories import MAX_TEXT_BYTES
 from bigscreen.intake.readers.delimited import DelimitedReader
 from bigscreen.intake.readers.svmlight import SvmlightReader
+from bigscreen.intake.readers.text import no_truth
 
 Where = Callable[[int], str]
 
@@ -116,6 +117,7 @@ class Shape:
     left_out: list[str] = field(default_factory=list)
     spread: list[float] | None = None
     index_names: list[str] = field(default_factory=list)
+    truths: list[int] = field(default_factory=list)
 
 
 class Intake:
@@ -216,6 +218,18 @@ class Intake:
                 f"{where(0)}: the column {name} is categorical in one source and not in another; "
                 "name it as `categorical`."
             )
+        if like is None and (others := ({*shape.truths} ^ reader.truths) - reader.blank):
+            raise InputError(
+                f"{where(0)}: the column {_named(min(others), reader)} holds truth values in one "
+                "source and numbers in another; write them alike, or name it as `categorical`."
+            )
+        if not isinstance(X, csr_array):
+            for c in shape.truths if like is None else like.truths:
+                fine = (X[:, c] == 0) | (X[:, c] == 1) | np.isnan(X[:, c])
+                if not fine.all():
+                    row = int(np.argmin(fine))
+                    place = f"{where(row)}, column {_named(c, reader)}"
+                    raise no_truth(f"{X[row, c]:.16g}", place)
         self.found.width = max(self.found.width, X.shape[1])
         if like is not None and like.n_raw is not None:
             self._check_width(X, like.n_raw, reader, where)
@@ -273,7 +287,7 @@ class Intake:
         hashed = str(c) in self.shape.hashed
         if self.like is not None or hashed or len(self.found.categories[c]) <= most:
             return
-        column = f"{reader.names[c]!r}" if reader.names else f"number {c}"
+        column = _named(c, reader)
         if isinstance(reader, DelimitedReader) and not reader.names:
             column = f"number {reader.columns.features[c]}"
         last = self.found.categories[c][-1]
@@ -326,6 +340,10 @@ class Intake:
 
 MAX_LABELS = 65_536
 REST = "rest"
+
+
+def _named(c: int, reader: Reader) -> str:
+    return repr(reader.names[c]) if reader.names else f"number {c}"
 
 
 class RawLabels:

@@ -151,7 +151,7 @@ def test_what_a_frame_cannot_be(tmp_path):
         ingest(pa.table({"a": pa.array([], pa.int64()), "label": []}), tmp_path / "s")
     with pytest.raises(InputError, match="has 2 rows and 3 labels"):
         ingest((pa.table({"a": [1, 2]}), [0, 1, 0]), tmp_path / "s")
-    with pytest.raises(InputError, match="row 1: column 'a' is empty.*drop_missing"):
+    with pytest.raises(InputError, match="row 1, column 'a': the value is missing.*drop_missing"):
         ingest(pa.table({"a": [1, None, 3], "label": [0, 1, 0]}), tmp_path / "s")
 
 
@@ -161,3 +161,10 @@ def test_xarray(tmp_path):
     y = np.arange(20) % 2
     made = ingest((xarray.DataArray(X, dims=("row", "column")), y), tmp_path / "s").store
     np.testing.assert_array_equal(in_source_order(made)[0], X)
+
+
+def test_a_column_of_anything_is_named(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"c": pandas.Series([0, {}, 1], dtype=object), "label": [0, 1, 0]})
+    with pytest.raises(InputError, match=r"\(cannot mix .*; Conversion failed for column c .*\);"):
+        ingest(frame, tmp_path / "s")

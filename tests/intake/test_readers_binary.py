@@ -248,7 +248,7 @@ def test_parquet_errors(tmp_path):
 
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"a": [1.0, None, 3.0], "y": [0, 1, 0]}), path)
-    with pytest.raises(InputError, match="row 1: column 'a' is empty"):
+    with pytest.raises(InputError, match="row 1, column 'a': the value is missing"):
         collect(open_source(path))
     pq.write_table(pa.table({"a": [[1.0], [2.0]], "y": [0, 1]}), path)
     with pytest.raises(InputError, match="column 'a' holds list"):

@@ -17,13 +17,23 @@ from bigscreen.fleet.protocol import Each
 from bigscreen.intake.readers.base import Block, row_places, tried
 from bigscreen.intake.readers.categories import (
     BLANK,
+    NONE,
     TEXT,
+    TRUTH,
     Kind,
     kinds_like,
     labels_of,
     numbers_of,
 )
-from bigscreen.intake.readers.columns import Asked, TableColumns, found_kind, index_columns
+from bigscreen.intake.readers.columns import (
+    Asked,
+    TableColumns,
+    found_kind,
+    index_columns,
+    kinds_columns,
+)
+from bigscreen.intake.readers.delimited import check_weights
+from bigscreen.intake.readers.text import finite_number, missing_value
 from bigscreen.intake.readers.typed import TypedReader
 
 _DAY_US = 86_400_000_000
@@ -50,6 +60,8 @@ class ArrowReader(TypedReader):
     """
 
     _done = 0
+    _typed_later: frozenset[str] = frozenset()
+    """Columns without a value in the first rows whose type later ones tell."""
 
     def __init__(self, name: str, schema: Any, n_rows: int | None, **options: Any) -> None:
         asked = Asked(**options)
@@ -67,7 +79,7 @@ class ArrowReader(TypedReader):
         if asked.like is not None:
             kinds = kinds_like(asked.like)
         else:
-            kinds = self._found_kinds(chosen, types, said, asked.missing)
+            kinds = self._found_kinds(chosen, types, said, asked.missing, kinds_columns(metadata))
         super().__init__(chosen, names, kinds, asked.missing)
         for j, f in enumerate(chosen.features):
             if pyarrow.types.is_null(types[f]) and not asked.missing.allowed:
@@ -83,31 +95,42 @@ class ArrowReader(TypedReader):
                 )
 
     def _found_kinds(
-        self, chosen: TableColumns, types: list[Any], said: Mapping[int, Kind], missing: Missing
+        self,
+        chosen: TableColumns,
+        types: list[Any],
+        said: Mapping[int, Kind],
+        missing: Missing,
+        declared: set[str],
     ) -> dict[int, Kind]:
-        """Return the columns of X that hold anything but numbers, by their types and first rows."""
+        """Return the columns of X that hold anything but numbers, by their types and first rows.
+
+        Dictionaries of texts, and columns that pandas has `declared` to be some, hold kinds.
+        """
         kinds = {j: said[f] for j, f in enumerate(chosen.features) if f in said}
         texts = {}
         for j, f in enumerate(chosen.features):
             if j in kinds:
                 continue
-            if pyarrow.types.is_null(types[f]):
+            coded = pyarrow.types.is_dictionary(types[f])
+            plain = types[f].value_type if coded else types[f]
+            if pyarrow.types.is_null(plain):
                 kinds[j] = BLANK
             elif pyarrow.types.is_temporal(types[f]):
                 kinds[j] = Kind("date", "")
-            elif self._is_text(types[f]):
-                # What is said to be kinds is nothing else; nor is what holds nothing.
+            elif self._names[f] in declared and self._is_number(plain):
                 kinds[j] = TEXT
-                if not pyarrow.types.is_dictionary(types[f]):
-                    texts[j] = self._names[f]
+            elif pyarrow.types.is_boolean(plain):
+                kinds[j] = TRUTH
+            elif self._is_text(plain) and (coded or self._names[f] in declared):
+                kinds[j] = TEXT
+            elif self._is_text(plain):
+                texts[j] = self._names[f]
         first = self.first_rows([*texts.values()]) if texts else {}
         for j, column in texts.items():
             places = partial(_place, self._name, 0, column)
             kind = found_kind(first[column], places, missing, "convert the column to numbers")
-            if kind is None:
-                del kinds[j]
-            elif kind != BLANK:
-                kinds[j] = kind
+            if kind is not None:
+                kinds[j] = TEXT if kind == BLANK and column in self._typed_later else kind
         return kinds
 
     def first_rows(self, names: list[str]) -> Any:
@@ -170,30 +193,26 @@ class ArrowReader(TypedReader):
         texts = {}
         where = row_places(self._name, first)
 
-        def column(f: int) -> Any:
+        def column(f: int, may_lack: bool) -> Any:
             values = batch.column(self._names[f])
-            if values.null_count and not self._missing.allowed:
+            if values.null_count and not may_lack:
                 row = int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-                raise InputError(
-                    f"{where(row)}: column {self._names[f]!r} is empty; fill it in, say what "
-                    "stands for such values (`impute='median'`), or leave their rows out "
-                    "(`drop_missing`)."
-                )
+                raise missing_value(_place(self._name, first, self._names[f], row))
             return values
 
         X = np.empty((len(batch), len(self.columns.features)))
         for j, f in enumerate(self.columns.features):
-            values = column(f)
+            values = column(f, self._missing.allowed)
             if j in self._dates:
                 X[:, j] = self._days(j, values, where)
             elif j in self._coders:
                 values = self._as_texts(values) if j in self.hashed else values
                 texts[j] = self._coders[j].tokens(values, where)
             else:
-                X[:, j] = self._column_numbers(values, first, f, self._kinds.get(j))
+                X[:, j] = self._column_numbers(values, first, f, self._missing, self._kinds.get(j))
         y, weight = self.beside(first, len(batch))
         if self.columns.label is not None:
-            values = column(self.columns.label)
+            values = column(self.columns.label, True)
             if self._is_text(values.type):
                 y = labels_of(values, where)
             elif self._is_number(values.type):
@@ -201,9 +220,21 @@ class ArrowReader(TypedReader):
             else:
                 y = np.array(values.to_pylist(), object)
         if self.columns.weight is not None:
-            f = self.columns.weight
-            weight = self._column_numbers(column(f), first, f)
+            weight = self._weights(column(self.columns.weight, False), first)
         return Block(X, y, weight, first, where), texts
+
+    def _weights(self, values: Any, first: int) -> NDArray[np.float64]:
+        """Weights, of which the first has the number ``first``; truth values are none."""
+        f = self.columns.weight
+        assert f is not None
+        places = partial(_place, self._name, first, self._names[f])
+        if pyarrow.types.is_boolean(values.type):
+            finite_number(str(values[0]), places(0))
+        weight = self._column_numbers(values, first, f, NONE)
+        if not (fine := np.isfinite(weight)).all():
+            row = int(np.argmin(fine))
+            finite_number(str(weight[row]), places(row))
+        return check_weights(weight, places)
 
     def _as_texts(self, values: Any) -> Any:
         is_text = self._is_text(values.type)
@@ -214,13 +245,13 @@ class ArrowReader(TypedReader):
         return values.dictionary_decode() if dictionary else values
 
     def _column_numbers(
-        self, values: Any, first: int, f: int, kind: Kind | None = None
+        self, values: Any, first: int, f: int, missing: Missing, kind: Kind | None = None
     ) -> NDArray[np.float64]:
         """Numbers, perhaps as texts; ``first`` is the number of their first row."""
         if not self._is_text(values.type):
             return self._numbers(values)
         places = partial(_place, self._name, first, self._names[f])
-        return numbers_of(values, places, self._missing, None, kind)
+        return numbers_of(values, places, missing, None, kind)
 
     def _numbers(self, values: Any) -> NDArray[np.float64]:
         cast = self._plain(values).cast(pyarrow.float64(), safe=False)

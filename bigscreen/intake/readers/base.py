@@ -119,8 +119,9 @@ class Reader:
         them.
     dates, hashed : dict
         Columns of X that hold dates, and their formats; hashed texts, and their bits.
-    blank : set of int
-        Columns of X that hold nothing but missing values in the first rows.
+    truths, blank : set of int
+        Columns of X that hold truth values, and those that hold nothing but missing values in the
+        first rows.
     """
 
     names: list[str] | None = None
@@ -137,6 +138,7 @@ class Reader:
         self.unseen: dict[int, int] = {}
         self.dates: dict[int, str] = {}
         self.hashed: dict[int, int] = {}
+        self.truths: set[int] = set()
         self.blank: set[int] = set()
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:

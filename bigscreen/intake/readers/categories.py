@@ -13,11 +13,18 @@ from numpy.typing import NDArray
 
 from bigscreen.data.missing import ABSENT, MISSING, Missing
 from bigscreen.data.preparation import Preparation
-from bigscreen.data.texts import bucket_names, days, exact_number, hashed_name, same_truth
+from bigscreen.data.texts import (
+    bucket_names,
+    days,
+    exact_number,
+    hashed_name,
+    hashed_text,
+    same_truth,
+)
 from bigscreen.errors import InputError
 from bigscreen.intake.readers.base import decode
 from bigscreen.intake.readers.decimals import check_points, plainly, written_plainly
-from bigscreen.intake.readers.text import finite_number, missing_value
+from bigscreen.intake.readers.text import finite_number, missing_value, no_truth
 from bigscreen.numerics.rows import njit
 
 NONE = Missing()
@@ -194,12 +201,25 @@ class Hashed:
         holes = holes_in(texts, self._missing)
         if holes.any() and not self._missing.allowed:
             raise missing_value(places(int(np.argmax(holes))))
+        texts = _hashed_texts(texts)
         _, bounds, content = texts.buffers()
         bounds = np.frombuffer(bounds, np.int64)[texts.offset : texts.offset + len(texts) + 1]
         codes = np.empty(len(texts), np.int32)
         _hash(np.frombuffer(content or b"", np.uint8), bounds, (1 << self._bits) - 1, codes)
         codes[holes] = hashed_name(ABSENT, self._bits)
         return codes
+
+
+_HASHED_AS_IS = r"^(?:0|-?[1-9][0-9]*|[^+\-.0-9TtFf].*|)$"
+"""What is its own `hashed_text`; few other texts are not."""
+
+
+def _hashed_texts(texts: Any) -> Any:
+    """Return `hashed_text` of every text of an Arrow array, null where it is null."""
+    as_is = pyarrow.compute.match_substring_regex(texts, _HASHED_AS_IS)
+    others = pyarrow.compute.if_else(as_is, None, texts).dictionary_encode()
+    known = pyarrow.array(map(hashed_text, others.dictionary.to_pylist()), texts.type)
+    return pyarrow.compute.if_else(as_is, texts, known.take(others.indices))
 
 
 @njit(cache=True, nogil=True)
@@ -275,15 +295,13 @@ class Kind(NamedTuple):
 TEXT = Kind("categorical")
 TRUTH = Kind("truth")
 """Truth values, true and false in any case: 1 and 0."""
-AMOUNT = Kind("amount")
-"""Numbers, or truth values: which of them an earlier store had it does not say."""
 BLANK = Kind("blank")
 """Nothing but missing values in the first rows."""
 
 
 def kinds_like(like: Preparation) -> dict[int, Kind]:
     """Return what the columns of X hold if they are those of an earlier store."""
-    out = dict.fromkeys(range(like.n_raw or 0), AMOUNT)
+    out = dict.fromkeys(like.truths, TRUTH)
     out |= {j: Kind("categorical", [*texts]) for j, texts in like.categories.items()}
     out |= {j: Kind("hash", bits) for j, bits in like.hashed.items()}
     return out | {j: Kind("date", form) for j, form in like.dates.items()}
@@ -360,7 +378,7 @@ def numbers_of(
 ) -> NDArray[np.float64]:
     """Return the numbers that an Arrow array of texts holds, NaN where a value is missing.
 
-    Columns of the kinds `TRUTH` and `AMOUNT` may hold truth values.
+    A column of the kind `TRUTH` may hold truth values.
 
     Raises
     ------
@@ -377,7 +395,7 @@ def numbers_of(
             raise missing_value(places(int(np.argmax(holes))))
         texts = pyarrow.compute.if_else(pyarrow.array(~holes), texts, None)
     check_points(texts, decimal, places)
-    if kind in (TRUTH, AMOUNT):
+    if kind == TRUTH:
         lower = pyarrow.compute.utf8_lower(texts)
         for word, digit in (("true", "1"), ("false", "0")):
             is_word = pyarrow.compute.equal(lower, word)
@@ -389,5 +407,8 @@ def numbers_of(
     if not np.isfinite(out[~holes]).all():
         out = np.full(len(texts), np.nan)
         for row in np.flatnonzero(~holes).tolist():
-            out[row] = finite_number(plainly(texts[row].as_py(), decimal), places(row))
+            text = plainly(texts[row].as_py(), decimal)
+            if kind == TRUTH and exact_number(text) is None:
+                raise no_truth(text, places(row))
+            out[row] = finite_number(text, places(row))
     return out

@@ -348,12 +348,27 @@ def index_columns(
     return sorted({*found})
 
 
+def kinds_columns(metadata: bytes | None) -> set[str]:
+    """Return the names of the columns whose type was `category` in pandas, which wrote a record."""
+    columns = _pandas_record(metadata).get("columns") or ()
+    return {
+        str(column.get("field_name"))
+        for column in columns
+        if isinstance(column, dict) and column.get("pandas_type") == "categorical"
+    }
+
+
 def _declared_index(metadata: bytes | None) -> set[str]:
     """Return the names of the index columns in the record that pandas writes beside a table."""
+    columns = _pandas_record(metadata).get("index_columns") or ()
+    # An index of consecutive numbers is a mapping there and has no column.
+    return {name for name in columns if isinstance(name, str)}
+
+
+def _pandas_record(metadata: bytes | None) -> dict[str, Any]:
+    """Return the record that pandas writes beside a table, empty if it is none."""
     try:
         record = json.loads(metadata or b"{}")
     except ValueError:
-        return set()
-    columns = record.get("index_columns") if isinstance(record, dict) else None
-    # An index of consecutive numbers is a mapping there and has no column.
-    return {name for name in columns or () if isinstance(name, str)}
+        return {}
+    return record if isinstance(record, dict) else {}

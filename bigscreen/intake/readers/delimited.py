@@ -150,7 +150,10 @@ class DelimitedReader(TypedReader):
         fields = self._read(found, plain)
         out.lines, out.skipped = fields.lines, min(skip, len(fields.lines))
         for j, coder in self._coders.items():
-            out.codes[j] = coder.tokens(*self._column(fields, self.columns.features[j]))
+            column, places = self._column(fields, self.columns.features[j])
+            if j in self.hashed:
+                column = written_plainly(plain_texts(column), self.layout.decimal)
+            out.codes[j] = coder.tokens(column, places)
         if out.skipped < len(fields.lines):
             self._fill(out, fields.after(skip), plain)
         return out

@@ -16,6 +16,9 @@ FIRST = 1 << 16
 """Rows that are looked at for dates."""
 
 
+_PLAIN = (str, bool, int, float, np.bool_, np.number)
+
+
 def is_frame(X: Any) -> bool:
     """Whether X is a table that Arrow takes, or one of dask's in partitions."""
     streams = hasattr(X, "__arrow_c_stream__") and not hasattr(X, "dims")  # (as xarray's arrays)
@@ -30,19 +33,34 @@ def _is_dask(X: Any) -> bool:
     return hasattr(X, "npartitions") and hasattr(X, "partitions") and hasattr(X, "columns")
 
 
+def _plain_columns(frame: Any) -> Any:
+    """Return a pandas frame whose columns of both texts and other things hold texts alone.
+
+    They mean what a file of these texts means.
+    """
+    for k, kind in enumerate(frame.dtypes):
+        known = frame.iloc[:, k].dropna() if kind.kind == "O" else []
+        types = {*map(type, known)}
+        if str in types and types != {str} and all(issubclass(one, _PLAIN) for one in types):
+            texts = frame.iloc[:, k].map(str, na_action="ignore")
+            frame = frame.copy(deep=False)
+            frame.isetitem(k, texts)
+    return frame
+
+
 class FrameReader(ArrowReader):
     """Reads a data frame; each partition of a dask data frame is computed by dask's own scheduler.
 
     Parameters
     ----------
     frame : table with columns
-    y, weight : array-like or series (n,), optional
+    y, weights : array-like or series (n,), optional
         In place of columns of the frame.
     **options
         Of `ArrowReader`.
     """
 
-    def __init__(self, frame: Any, y: Any = None, weight: Any = None, **options: Any) -> None:
+    def __init__(self, frame: Any, y: Any = None, weights: Any = None, **options: Any) -> None:
         kind = type(frame).__name__
         self._parts: list[Callable[[], Any]] = [lambda: frame]
         if _is_dask(frame):
@@ -64,9 +82,11 @@ class FrameReader(ArrowReader):
             ]
             schema = pyarrow.schema(fields, schema.metadata)
         if schema != first.schema:
+            named = zip(schema, first.schema, strict=True)
+            self._typed_later = frozenset(a.name for a, b in named if a.type != b.type)
             first = first.cast(schema)
         rows = None if len(self._parts) > 1 else first.num_rows
-        self._beside = [None if part is None else np.asarray(part) for part in (y, weight)]
+        self._beside = [None if part is None else np.asarray(part) for part in (y, weights)]
         if y is not None:
             options = {"label": False, **options}
         self._first = first.slice(0, FIRST)
@@ -78,10 +98,14 @@ class FrameReader(ArrowReader):
         frame = part()
         try:
             if _is_pandas(frame):
+                try:
+                    return pyarrow.Table.from_pandas(frame, preserve_index=False)
+                except (pyarrow.ArrowException, TypeError, ValueError):
+                    frame = _plain_columns(frame)
                 return pyarrow.Table.from_pandas(frame, preserve_index=False)
             return pyarrow.table(frame)
         except (pyarrow.ArrowException, TypeError, ValueError) as error:
-            reason = reason_of(error)
+            reason = "; ".join(map(str, error.args)) or reason_of(error)
             raise InputError(
                 f"the {type(frame).__name__} has a column that is neither of numbers nor of texts "
                 f"({reason}); convert or drop it first."

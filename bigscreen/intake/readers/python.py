@@ -71,7 +71,8 @@ class BlocksReader(Reader):
         first = 0
         for item in self._blocks() if callable(self._blocks) else self._blocks:
             yield first, item
-            first = self._rows
+            X = item[0] if isinstance(item, tuple) else item
+            first += X.shape[0] if issparse(X) else len(X)
 
     def blocks(self, skip_rows: int = 0, each: Each = map) -> Iterator[Block]:
         """Yield the rows from number `skip_rows` on; see `Reader.blocks`. Nothing is parsed."""

@@ -31,6 +31,14 @@ def missing_value(place: str) -> InputError:
     )
 
 
+def no_truth(text: str, place: str) -> InputError:
+    """Return the error of a value among truth values that is none."""
+    return InputError(
+        f"{place}: {text[:40]!r} stands among truth values and is neither true nor false; correct "
+        "it, say that it means a missing value (`missing`), or that the column is `categorical`."
+    )
+
+
 def finite_number(text: str, place: str) -> float:
     """Return the number that `text` is, or raise InputError naming `place`."""
     value = exact_number(text)

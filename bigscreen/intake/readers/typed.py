@@ -7,7 +7,15 @@ from typing import Any
 
 from bigscreen.data.missing import Missing
 from bigscreen.intake.readers.base import Reader
-from bigscreen.intake.readers.categories import TEXT, Categories, Dates, Hashed, Kind
+from bigscreen.intake.readers.categories import (
+    BLANK,
+    TEXT,
+    TRUTH,
+    Categories,
+    Dates,
+    Hashed,
+    Kind,
+)
 from bigscreen.intake.readers.columns import TableColumns
 
 
@@ -42,7 +50,8 @@ class TypedReader(Reader):
         self.names = [names[f] for f in columns.features] if names else None
         self.dates = {j: kind.how for j, kind in kinds.items() if kind.name == "date"}
         self.hashed = {j: kind.how for j, kind in kinds.items() if kind.name == "hash"}
-        self.blank = {j for j, kind in kinds.items() if kind.name == "blank"}
+        self.truths = {j for j, kind in kinds.items() if kind == TRUTH}
+        self.blank = {j for j, kind in kinds.items() if kind == BLANK}
         self._restart()
 
     def _restart(self) -> None:
