@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.lapack import dgetrf, dgetrs
 
 from bigscreen.numerics.cholesky import Factor, factored
 from bigscreen.numerics.rows import FloatArray
@@ -220,13 +221,13 @@ class System:
             self.solved.update(zip(missing, self.factor.solve(units), strict=True))
         turned = np.concatenate([self.turned, *(self.solved[j][None] for j in fixed.tolist())])
         square = np.concatenate([turned @ self.ways.T, turned[:, fixed]], axis=1)
+        factor, swaps, singular = dgetrf(square)
+        if singular:
+            return None
         step, forces = free, np.zeros(k + len(fixed))
         # Twice: what is off of the conditions is put right.
         for _ in range(2):
             off = np.concatenate([self.ways @ step, step[fixed] - target[fixed]])
-            try:
-                more = np.linalg.solve(square, off)
-            except np.linalg.LinAlgError:
-                return None
+            more = dgetrs(factor, swaps, off)[0]
             step, forces = step - more @ turned, forces + more
         return step, forces[:k]
