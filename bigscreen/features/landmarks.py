@@ -47,7 +47,7 @@ def choosing_bytes(sampling: str, n: int, count: int, row_bytes: float) -> int:
     if sampling == "rpcholesky":
         return int(pool * (row_bytes + 4 * count + 2 * 8 * width))
     if sampling == "leverage":
-        most = min(pool, 2 * int(OVER * SHARE * count))
+        most = min(pool, 2 * int(LEVERAGE.over * LEVERAGE.share * count))
         return int(pool * (row_bytes + 32) + 3 * 8 * most**2 + 16 * PIECE * most)
     return int(pool * (3 * row_bytes + 16) + 8 * PIECE * max(count, width))
 
@@ -123,12 +123,27 @@ def _thin(
 
 
 # -- leverage --------------------------------------------------------------------------------------
-STEP = 2.0
-"""lambda falls by this factor from stage to stage."""
-OVER = 4.0
-"""Rows of a stage's sample for every one of the effective dimension (the paper's q2)."""
-SHARE = 0.25
-"""Effective dimension, as a part of the landmarks asked for, from which lambda is small enough."""
+@dataclass(frozen=True)
+class LeverageTuning:
+    """Tuned values of approximate leverage scores.
+
+    Parameters
+    ----------
+    step : float
+        lambda falls by this factor from stage to stage.
+    over : float
+        Rows of a stage's sample for each unit of the effective dimension (the paper's q2).
+    share : float
+        lambda is small enough once the effective dimension is this part of the landmarks.
+    """
+
+    step: float = 2.0
+    over: float = 4.0
+    share: float = 0.25
+
+
+LEVERAGE = LeverageTuning()
+
 FLOOR: dict[type, float] = {np.float32: 1e-3, np.float64: 1e-8}
 """The least lambda n, as a part of the largest k(x, x): entries of this type carry no less."""
 NOISE: dict[type, float] = {np.float32: 1e-6, np.float64: 1e-13}
@@ -198,7 +213,7 @@ def leverage(
     *,
     dimension: float = np.inf,
     ridge: float = 0.0,
-    over: float = OVER,
+    over: float = LEVERAGE.over,
 ) -> Leverage:
     """Approximate ridge leverage scores, bottom-up (Rudi et al. 2018, BLESS-R).
 
@@ -236,7 +251,7 @@ def leverage(
     at, found = n * largest, 0.0
     sample = _Sample(kernel, pool, np.empty(0, np.int64), np.empty(0), dtype)
     while at > least and found < dimension:
-        at = max(at / STEP, least)
+        at = max(at / LEVERAGE.step, least)
         # A score is at most k(x, x) / (lambda n), so no row's chance is above this one.
         looked = min(1.0, over * largest / at)
         rows = np.flatnonzero(rng.random(n) < looked)
@@ -252,7 +267,7 @@ def leveraged(
     kernel: Kernel, pool: Operand, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Places of distinct rows, drawn one by one in proportion to their leverage scores."""
-    scores = leverage(kernel, pool, rng, dimension=SHARE * count).scores
+    scores = leverage(kernel, pool, rng, dimension=LEVERAGE.share * count).scores
     total = scores.sum()
     chances = scores / total if total > 0 else None
     if chances is not None and np.count_nonzero(chances) < count:
@@ -386,12 +401,27 @@ DEFINITE = {
 """Those that a kernel has to be positive semidefinite for, as sentences call them."""
 
 
-LOOK, REPEATED = 500, 0.5
-"""Rows whose matrix sampling auto looks at, and the part of their directions below which they say
-the same again and again (measured: .12 on KDD-99, .95 to 1 on a9a, ijcnn1, mnist, SUSY's shape)."""
+@dataclass(frozen=True)
+class RepetitionTuning:
+    """How ``sampling="auto"`` tells whether rows repeat each other.
 
-SAME = 1e-6
-"""Eigenvalues of their matrix, as a part of the largest, below which a direction is nothing new."""
+    Parameters
+    ----------
+    rows : int
+        Rows whose kernel matrix is looked at.
+    max_directions : float
+        Rows repeat each other if they have fewer directions than this part of their number
+        (measured: .12 on KDD-99, .95 to 1 on a9a, ijcnn1, mnist, SUSY's shape).
+    min_eigenvalue : float
+        Eigenvalues below this part of the largest are no directions.
+    """
+
+    rows: int = 500
+    max_directions: float = 0.5
+    min_eigenvalue: float = 1e-6
+
+
+REPETITION = RepetitionTuning()
 
 
 def automatic(kernel: Kernel, side: Operand) -> str:
@@ -405,5 +435,5 @@ def automatic(kernel: Kernel, side: Operand) -> str:
     if not np.isfinite(gram).all():
         raise InputError(OVERFLOW.format("rows"))
     values = linalg.eigvalsh(0.5 * (gram + gram.T), check_finite=False)
-    different = np.count_nonzero(values > SAME * values[-1])
-    return "rpcholesky" if different < REPEATED * len(values) else "uniform"
+    different = np.count_nonzero(values > REPETITION.min_eigenvalue * values[-1])
+    return "rpcholesky" if different < REPETITION.max_directions * len(values) else "uniform"

@@ -30,8 +30,8 @@ from bigscreen.features.design import Design, row_ranges
 from bigscreen.features.landmarks import (
     CHOOSERS,
     DEFINITE,
-    LOOK,
     OVERFLOW,
+    REPETITION,
     automatic,
     pool_rows,
 )
@@ -69,7 +69,7 @@ def chosen(data: Rows, kernel: Kernel, sampling: str, seed: int) -> str:
         return sampling
     # (From a stream of its own: where it is uniform, it is what uniform gives.)
     rng = np.random.default_rng([seed, 0x6C6F6F6B])
-    some = rng.choice(data.n_rows, min(LOOK, data.n_rows), replace=False)
+    some = rng.choice(data.n_rows, min(REPETITION.rows, data.n_rows), replace=False)
     return automatic(kernel, Operand(data.rows(np.sort(some))))
 
 
