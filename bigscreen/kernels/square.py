@@ -203,6 +203,17 @@ def spread(coef: FloatArray, group: NDArray[np.int64] | None) -> FloatArray:
     return np.maximum(squares, together[group] / rows[group])
 
 
+def total_spread(coef: FloatArray, group: NDArray[np.int64] | None) -> float:
+    """Independent errors of a row's entries add up, times ``coef``, to their bound times this.
+
+    Entries of equal rows err alike. ``group``: see `alike`.
+    """
+    if group is None:
+        return float(np.sqrt(coef @ coef))
+    together, apart = np.bincount(group, coef), np.bincount(group, coef**2)
+    return float(np.sqrt(np.sum(np.maximum(together**2, apart))))
+
+
 def _dense(X: Any) -> NDArray[np.float64]:
     """A copy in float64; of CSR rows the zeros as well: either layout has the same entries."""
     return (X if isinstance(X, np.ndarray) else X.toarray()).astype(np.float64)

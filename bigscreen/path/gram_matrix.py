@@ -11,6 +11,7 @@ from bigscreen.errors import InputError
 from bigscreen.features.design import Design, row_ranges
 from bigscreen.kernels.base import FLOAT64, ROUNDED_ONCE, U32, Kernel
 from bigscreen.kernels.operand import Operand
+from bigscreen.kernels.square import alike, total_spread
 from bigscreen.kernels.standard import Linear
 from bigscreen.numerics.rows import FloatArray, njit
 
@@ -108,8 +109,7 @@ class FullGram:
         if not self.wide:
             self._relative = self._relative + U32
             self._errors = self._errors + ROUNDED_ONCE * self.norms * float(np.max(self.norms))
-        mark = np.random.default_rng(0).normal(size=(side.X.shape[1], 1))
-        self._equal = np.unique(Design(data).dots(side.X, mark)[:, 0], return_inverse=True)[1]
+        self._alike = alike(side.X)
 
     def __len__(self) -> int:
         return len(self.K)
@@ -135,9 +135,7 @@ class FullGram:
         which moves the score as a whole, and for equal rows, whose entries err alike. ``drift``
         is what the sums were off already.
         """
-        together = np.bincount(self._equal, coef)
-        apart = np.bincount(self._equal, coef**2)
-        spread = float(np.sqrt(np.sum(np.maximum(together**2, apart))))
+        spread = total_spread(coef, self._alike)
         return self._relative * np.abs(scores) + self._errors * spread + drift * self.norms
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from bigscreen.kernels.base import FEW, FLOAT64, ROUNDED_ONCE, Kernel
 from bigscreen.kernels.cache import KernelCache, Slots
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import Square, alike
+from bigscreen.kernels.square import Square, alike, total_spread
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.solvers.smo.loop import Matrix
 
@@ -227,8 +227,4 @@ class EntryErrors:
         The errors of a row's entries are taken as independent, but for what they have in common,
         which moves the score as a whole, and for equal rows, whose entries err alike.
         """
-        if self.alike is None:
-            return float(np.sqrt(alpha @ alpha))
-        together = np.bincount(self.alike, sign * alpha)
-        apart = np.bincount(self.alike, alpha**2)
-        return float(np.sqrt(np.sum(np.maximum(together**2, apart))))
+        return total_spread(sign * alpha, self.alike)
