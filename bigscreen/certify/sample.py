@@ -18,17 +18,31 @@ from bigscreen.features.design import Design
 from bigscreen.numerics.rows import FloatArray
 from bigscreen.problems.dual import Dual, Mu
 
-COMPARED_ROWS = 2048
-"""Compare float32 and float64 columns on this many rows of a data set."""
 
-SIGMAS = 6.0
-"""Bound an estimate from the sample by its mean and this many standard errors."""
+@dataclass(frozen=True)
+class SampleTuning:
+    """How float32 columns are compared with float64 ones.
 
-SLACK = 1.25
-"""Widen estimates by this factor for the rounding of the float64 columns themselves."""
+    Parameters
+    ----------
+    rows : int
+        Compare them on this many rows of a data set. (.3 of 18 s of a fit to 4,500,000 rows of
+        SUSY's shape: pipelines/bench/README.md, "Full sizes".)
+    sigmas : float
+        Bound an estimate from the sample by its mean and this many standard errors.
+    slack : float
+        Widen estimates by this factor for the rounding of the float64 columns themselves.
+    order : float
+        Bound the error of a float64 sum by this multiple of what two orders of it differ by.
+    """
 
-ORDER = 4.0
-"""Bound the error of a float64 sum by this multiple of what two orders of it differ by."""
+    rows: int = 2048
+    sigmas: float = 6.0
+    slack: float = 1.25
+    order: float = 4.0
+
+
+SAMPLE = SampleTuning()
 
 
 @dataclass(frozen=True)
@@ -77,7 +91,7 @@ class Sample:
         """
         if not self.rows:
             return 0.0, 0.0
-        own, other = ORDER * n / self.rows * self.order
+        own, other = SAMPLE.order * n / self.rows * self.order
         return own + self._total(self.primal, n), other + self._across(n, w_alpha, scaled)
 
     def of_gap(self, n: int, apart: FloatArray, scaled: float) -> float:
@@ -89,7 +103,8 @@ class Sample:
         """
         if not self.rows:
             return 0.0
-        return self._across(n, apart, scaled) + ORDER * n / self.rows * float(self.order.sum())
+        own = SAMPLE.order * n / self.rows * float(self.order.sum())
+        return self._across(n, apart, scaled) + own
 
     def _across(self, n: int, way: FloatArray, scaled: float) -> float:
         """At least ``|<way, Delta>| + 1/2 ||Delta||^2``.
@@ -104,11 +119,11 @@ class Sample:
         seen = scale * moved.sum(axis=0)
         along, across = _sums(moved @ way), _sums(moved @ seen)
         noise = scale * float(np.sqrt(1.0 - self.rows / n))
-        error = noise * (float(np.linalg.norm(moved)) + SIGMAS * most)
-        doubt = SIGMAS * n * self._deviation(across, n)
+        error = noise * (float(np.linalg.norm(moved)) + SAMPLE.sigmas * most)
+        doubt = SAMPLE.sigmas * n * self._deviation(across, n)
         longest = float(np.sqrt(float(seen @ seen) + 2.0 * doubt + error**2))
         more = scaled * scale * float(np.sum(np.linalg.norm(moved, axis=1)))
-        length = SLACK * (longest + more)
+        length = SAMPLE.slack * (longest + more)
         return self._total(along, n) + float(np.linalg.norm(way)) * more + 0.5 * length**2
 
     @cached_property
@@ -122,7 +137,7 @@ class Sample:
 
     def _total(self, sums: FloatArray, n: int) -> float:
         mean = abs(sums[0]) / self.rows
-        return SLACK * n * float(mean + SIGMAS * self._deviation(sums, n))
+        return SAMPLE.slack * n * float(mean + SAMPLE.sigmas * self._deviation(sums, n))
 
     def _deviation(self, sums: FloatArray, n: int) -> float:
         """The standard error of the mean of n rows, of numbers with this sum and sum of squares."""
@@ -132,7 +147,7 @@ class Sample:
 
 def stride(n: int) -> int:
     """The distance between two sampled rows of n."""
-    return max(1, n // COMPARED_ROWS)
+    return max(1, n // SAMPLE.rows)
 
 
 class Looked(NamedTuple):

@@ -21,6 +21,7 @@ from bigscreen.data.texts import (
     days_in,
     days_of,
     exact_number,
+    first_untrue,
     hashed_name,
     hashed_text,
     same_truth,
@@ -240,12 +241,11 @@ def _numbers(
     if len(holes) and not missing.allowed:
         raise InputError(f"row {holes[0]}, {name}: the value is missing")
     if truths:
-        fine = (numbers == 0) | (numbers == 1) | np.isnan(numbers) | missing.holes(numbers)
-        if not fine.all():
-            row = int(np.argmin(fine))
+        untrue = first_untrue(np.where(missing.holes(numbers), np.nan, numbers))
+        if untrue is not None:
             raise InputError(
-                f"row {row}, {name}: {numbers[row]:g} is neither true nor false, and the source "
-                "had truth values there"
+                f"row {untrue}, {name}: {numbers[untrue]:g} is neither true nor false, and the "
+                "source had truth values there"
             )
     return numbers
 

@@ -42,6 +42,12 @@ def exact_number(text: str) -> float | None:
     return float(text) if _NUMBER.fullmatch(text) else None
 
 
+def first_untrue(values: NDArray[Any]) -> int | None:
+    """Return the place of the first value that is neither 0, 1 nor nan, or None."""
+    fine = (values == 0) | (values == 1) | np.isnan(values)
+    return None if fine.all() else int(np.argmin(fine))
+
+
 def hashed_text(text: str) -> str:
     """Return the text that is hashed for a value: every way to write a number or truth is one.
 

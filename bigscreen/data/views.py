@@ -21,35 +21,17 @@ from bigscreen.data.targets import describe
 from bigscreen.numerics.rows import FloatArray
 
 
-class Recast(Rows):
-    """Another data set's rows, whose features are not copied, with other outcomes.
+class View(Rows):
+    """All rows of another data set, as they are there: what a view changes it overrides.
 
     Parameters
     ----------
     base : Rows
-    outcomes : array (n_rows,) or None
-        Label codes or targets in the order of ``base``; None: its own.
-    weights : array (n_rows,) or None
-        Not negative, of any type of numbers; None: those of ``base``.
     """
 
-    def __init__(
-        self, base: Rows, outcomes: NDArray[Any] | None, weights: NDArray[Any] | None
-    ) -> None:
-        self.base, self._outcomes, self._weights = base, outcomes, weights
-        self.layout = base.layout
-        if weights is not None:
-            self.layout = replace(base.layout, has_weights=True)
-        self.preparation, self.path = base.preparation, base.path
-
-    @property
-    def given(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
-        """The outcomes and the weights that are not the other data set's."""
-        return self._outcomes, self._weights
-
-    @property
-    def shared(self) -> Rows:
-        return self.base.shared
+    def __init__(self, base: Rows) -> None:
+        self.base = base
+        self.layout, self.preparation, self.path = base.layout, base.preparation, base.path
 
     def X(self, start: int, stop: int) -> Features:
         return self.base.X(start, stop)
@@ -58,14 +40,10 @@ class Recast(Rows):
         return self.base.rows(ids)
 
     def y(self, start: int, stop: int) -> NDArray[Any]:
-        if self._outcomes is None:
-            return self.base.y(start, stop)
-        return self._outcomes[start:stop].astype(np.float64 if self.regression else np.int32)
+        return self.base.y(start, stop)
 
     def weights(self, start: int, stop: int) -> NDArray[np.float64]:
-        if self._weights is None:
-            return self.base.weights(start, stop)
-        return self._weights[start:stop].astype(np.float64)
+        return self.base.weights(start, stop)
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
         return self.base.sqnorms(start, stop)
@@ -79,13 +57,57 @@ class Recast(Rows):
 
     @property
     def label_counts(self) -> NDArray[np.int64]:
-        found = describe(self.y(0, self.n_rows), self.n_labels)
-        return np.array(found["label_counts"], dtype=np.int64)
+        return self.base.label_counts
 
     @property
     def fingerprint(self) -> str:
         """The fingerprint of the underlying rows."""
         return self.base.fingerprint
+
+
+class Recast(View):
+    """Another data set's rows, whose features are not copied, with other outcomes.
+
+    Parameters
+    ----------
+    base : Rows
+    outcomes : array (n_rows,) or None
+        Label codes or targets in the order of ``base``. None: the outcomes of ``base``.
+    weights : array (n_rows,) or None
+        Not negative, of any type of numbers. None: the weights of ``base``.
+    """
+
+    def __init__(
+        self, base: Rows, outcomes: NDArray[Any] | None, weights: NDArray[Any] | None
+    ) -> None:
+        super().__init__(base)
+        self._outcomes, self._weights = outcomes, weights
+        if weights is not None:
+            self.layout = replace(base.layout, has_weights=True)
+
+    @property
+    def given(self) -> tuple[NDArray[Any] | None, NDArray[Any] | None]:
+        """The outcomes and the weights that are not the other data set's."""
+        return self._outcomes, self._weights
+
+    @property
+    def shared(self) -> Rows:
+        return self.base.shared
+
+    def y(self, start: int, stop: int) -> NDArray[Any]:
+        if self._outcomes is None:
+            return super().y(start, stop)
+        return self._outcomes[start:stop].astype(np.float64 if self.regression else np.int32)
+
+    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
+        if self._weights is None:
+            return super().weights(start, stop)
+        return self._weights[start:stop].astype(np.float64)
+
+    @property
+    def label_counts(self) -> NDArray[np.int64]:
+        found = describe(self.y(0, self.n_rows), self.n_labels)
+        return np.array(found["label_counts"], dtype=np.int64)
 
 
 class Picked(Rows):
@@ -178,7 +200,7 @@ class Held(Picked):
     base, ids, codes, weights
         As for `Picked`; ``ids`` in any order.
     X : Features
-        Those of the rows, which were checked when ``base`` was made.
+        Features of the rows (k, d). They were checked when ``base`` was made.
     sqnorms : float64 (k,)
     """
 
@@ -230,48 +252,30 @@ class Move:
         return np.ldexp(out, self.exponent, out=out) if self.exponent else out
 
 
-class Moved(Rows):
+class Moved(View):
     """The rows of another data set, moved each time they are asked for."""
 
     def __init__(self, base: Rows, move: Move) -> None:
-        self.base, self.move = base, move
-        self.layout, self.preparation, self.path = base.layout, base.preparation, base.path
+        super().__init__(base)
+        self.move = move
 
     def X(self, start: int, stop: int) -> Features:
-        return self.move(self.base.X(start, stop))
+        return self.move(super().X(start, stop))
 
     def rows(self, ids: ArrayLike) -> Features:
-        return self.move(self.base.rows(ids))
-
-    def y(self, start: int, stop: int) -> NDArray[Any]:
-        return self.base.y(start, stop)
-
-    def weights(self, start: int, stop: int) -> NDArray[np.float64]:
-        return self.base.weights(start, stop)
+        return self.move(super().rows(ids))
 
     def sqnorms(self, start: int, stop: int) -> NDArray[np.float64]:
         return sqnorms(self.X(start, stop))
 
-    def row_ids(self, start: int, stop: int) -> NDArray[np.int64]:
-        return self.base.row_ids(start, stop)
-
     def shift(self, w: NDArray[np.float64]) -> float:
-        """What a machine that scores moved rows by ``<w, x>`` adds to those of rows in place."""
+        """``<w, origin>``: the offset of a machine w for moved rows, less that for base rows."""
         return 0.0 if self.move.origin is None else float(w @ self.move.origin)
 
     @cached_property
     def max_sqnorm(self) -> float:
         chunks = (self.chunk(k) for k in range(self.n_chunks))
         return max(float(np.max(self.sqnorms(start, stop))) for start, stop in chunks)
-
-    @property
-    def label_counts(self) -> NDArray[np.int64]:
-        return self.base.label_counts
-
-    @property
-    def fingerprint(self) -> str:
-        """The fingerprint of the underlying rows: moving them changes no problem."""
-        return self.base.fingerprint
 
 
 def held_out(data: Rows, held: NDArray[np.bool_]) -> Rows:

@@ -118,9 +118,10 @@ LADDER = LadderTuning()
 
 
 class Look(NamedTuple):
-    """What a solver told its check, what that answered, and how many looks there were.
+    """One call of a solver's check: its point and stats, the verdict, and the calls so far.
 
-    ``looks``: of Newton's steps over all rows; ``late``: those of gaps below ``NEARBY.late_gap``.
+    ``looks``: calls by Newton's steps over all rows. ``late``: how many of these had a relative gap
+    of at most ``NEARBY.late_gap``.
     """
 
     point: Point
@@ -262,7 +263,7 @@ class Interior(_ByInterior):
         return look.looks > max_looks(self.design.data.n_rows, self.design.rank)
 
     def over_features(self, run: Run) -> Design:
-        """The rows as raw features; those of landmarks are float64."""
+        """The run's raw features, or the features of landmarks made in float64."""
         if self.source is None:
             return run.design
         made = nystrom.stored_features(self.source, run.fleet, None, dtype=np.float64).data
@@ -325,7 +326,7 @@ def of_features(
     newton : Newton
     problem : Problem
     design : Design
-        The features: raw ones, or those of landmarks, recomputed or stored.
+        Raw features, or features of landmarks, recomputed or stored.
     source : Design or None
         The kernel design of landmarks' features.
     columns : int
@@ -444,8 +445,8 @@ class Climb:
             self.late += point.relative_gap <= NEARBY.late_gap
         stats = {**stats, **self._counted(stats)}
         goes_on = any(one.after_stall for one in then)
-        told = {**stats, "stalled": False} if goes_on else stats
-        verdict = self.check(point, told, saved)
+        # A stall is no end of the fit where another solver takes over.
+        verdict = self.check(point, {**stats, "stalled": False} if goes_on else stats, saved)
         if verdict is None:
             return None
         self._look = Look(point, stats, verdict, self.looks, self.late)
@@ -472,9 +473,9 @@ class Climb:
         self.way.append(type(rung).__name__)
 
     def _counted(self, stats: dict[str, Any]) -> dict[str, int]:
-        """Passes over all rows, and over some, of all rungs; only those that the solver counts.
+        """``full_passes`` and ``partial_passes`` of all rungs so far, if the solver counts them.
 
-        (A point that was come to with those of other problems has none of its own to count.)
+        (`newton.many.Begun` does not: its passes serve many problems.)
         """
         names = "full_passes", "partial_passes"
         full, partial = (n + stats.get(name, 0) for name, n in zip(names, self.before, strict=True))

@@ -15,7 +15,7 @@ from bigscreen.data.layout import Features, Label
 from bigscreen.data.missing import ABSENT
 from bigscreen.data.preparation import Preparation
 from bigscreen.data.targets import as_targets, plain_label
-from bigscreen.data.texts import truth_of
+from bigscreen.data.texts import first_untrue, truth_of
 from bigscreen.errors import InputError
 from bigscreen.intake.choices import Choices
 from bigscreen.intake.readers.base import Reader
@@ -225,9 +225,8 @@ class Intake:
             )
         if not isinstance(X, csr_array):
             for c in shape.truths if like is None else like.truths:
-                fine = (X[:, c] == 0) | (X[:, c] == 1) | np.isnan(X[:, c])
-                if not fine.all():
-                    row = int(np.argmin(fine))
+                row = first_untrue(X[:, c])
+                if row is not None:
                     place = f"{where(row)}, column {_named(c, reader)}"
                     raise no_truth(f"{X[row, c]:.16g}", place)
         self.found.width = max(self.found.width, X.shape[1])

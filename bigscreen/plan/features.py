@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bigscreen.certify.sample import COMPARED_ROWS
+from bigscreen.certify.sample import SAMPLE
 from bigscreen.data.layout import row_grid
 from bigscreen.data.rows import Rows
 from bigscreen.features.landmarks import choosing_bytes
@@ -139,7 +139,7 @@ class _Fit:
         if self.has_many:
             # T in float64, in every process, and a Hessian in float32; tiles of its sample.
             sampled = int(square * TOGETHER**2 / 2) + 3 * 4 * TILE_ROWS * self.m
-            closing = self.tuning.closing_feature_bytes * COMPARED_ROWS * self.m
+            closing = self.tuning.closing_feature_bytes * SAMPLE.rows * self.m
             work = request.once(square + sampled + closing)
             return work + request.everywhere(square if request.cluster else 0)
         # The coordinator's moments and Hessian; every thread's; the factor of every process.

@@ -20,7 +20,7 @@ class KeptRows:
     resident : float
         Part of the rows that is kept in memory between passes: whole shards, spread evenly.
     stride : int
-        A state has one row in so many.
+        A state holds every ``stride``-th row of its shard.
     """
 
     design: Design

@@ -48,7 +48,7 @@ def test_the_gap_is_that_of_float64_columns_to_its_bound(kernel, intercept, C, f
 
 @pytest.mark.parametrize("looked", [32, 256])
 def test_the_gap_is_within_its_bound_where_few_rows_are_looked_at(looked, fleet, monkeypatch):
-    monkeypatch.setattr(sample, "COMPARED_ROWS", looked)
+    monkeypatch.setattr(sample, "SAMPLE", sample.SampleTuning(rows=looked))
     world = contracts.world(contracts.rows(1, n=3000, d=3), "rbf", 3.0)
     run = Run(world.design, world.problem, fleet)
     for tol in (1e-4, 1e-5):

@@ -145,9 +145,9 @@ class ArffReader(DelimitedReader):
     ----------
     path : str or Path
     **options
-        Of `Asked`, but for `categorical`. A label of None is the last attribute; string attributes
-        must be dropped unless they are hashed. Without a store to be like, the categories of a
-        nominal attribute are those that are declared, and any other value is an error.
+        Fields of `Asked`, without `categorical`. A label of None is the last attribute. String
+        attributes must be dropped unless they are hashed. Unless `like` is given, a nominal
+        attribute has the categories that the header declares; any other value is an error.
 
     Notes
     -----

@@ -28,13 +28,12 @@ from bigscreen.numerics.rows import FloatArray, njit
 from bigscreen.problems.point import Point, Reading, SumLayout
 from bigscreen.problems.recipes import Problem
 from bigscreen.solvers.kept_rows import KeptRows
+from bigscreen.solvers.newton.coordinator import STEP_LENGTHS
 from bigscreen.solvers.newton.near import machine_at
 from bigscreen.solvers.newton.solver import Newton
 from bigscreen.solvers.protocol import Check, Near, Run
 
 Single = NDArray[np.float32]
-
-STEP_LENGTHS = np.array([0.0, 1.0, 1.4, 0.75, 0.55, 0.4, 0.28, 0.18, 0.1, 0.05, 0.02, 0.005])
 
 
 @dataclass(frozen=True)
