@@ -21,7 +21,7 @@ from bigscreen.data.memory import MemoryDataset
 from bigscreen.fleet.worker import Host
 from bigscreen.kernels.base import phi_norms
 from bigscreen.kernels.operand import Operand
-from bigscreen.kernels.square import alike, spread
+from bigscreen.kernels.square import alike, spread, total_spread
 from bigscreen.kernels.standard import Rbf
 from bigscreen.problems.dual import AT_HI, AT_LO, AT_ZERO, FREE, Dual
 from bigscreen.problems.point import Point, SumLayout
@@ -164,6 +164,24 @@ def test_errors_of_equal_rows_add_up():
     found = spread(coef, alike(data.X(0, 80)))
     assert np.sum(found[:50]) >= np.sum(coef[:50]) ** 2 * (1 - 1e-12)
     np.testing.assert_allclose(found[50:], coef[50:] ** 2)
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_errors_of_a_score_add_up_to_no_more_than_their_bound(sign):
+    """Half of the rows are one row: with weights of one sign, and with weights that cancel."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 4)).astype(np.float32)
+    X[:30] = X[0]
+    group = alike(X)
+    coef = rng.uniform(0.5, 1.0, 60)
+    coef[1:30:2] *= sign
+    assert group is not None
+    # Entries of one row err alike, by as much as they can; errors of all others are independent.
+    errors = rng.choice([-1.0, 1.0], (20_000, group.max() + 1))[:, group]
+    root_mean_square = np.sqrt(np.mean((errors @ coef) ** 2))
+    assert root_mean_square <= 1.02 * total_spread(coef, group)
+    assert total_spread(coef, group) >= np.sqrt(coef @ coef) * (1 - 1e-12)
+    assert total_spread(coef, None) == pytest.approx(np.sqrt(coef @ coef))
 
 
 # -- screening -------------------------------------------------------------------------------------
