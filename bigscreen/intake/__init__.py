@@ -1,1 +1,1 @@
-"""From files and arrays to a data set on disk."""
+"""Read files and arrays, check their rows, and write them to a store on disk."""

@@ -1,4 +1,4 @@
-"""What a user chooses of a store, beyond how its sources are read: checked once, for all passes."""
+"""The options of `ingest` that decide what a store holds; checked before any row is read."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from bigscreen.model.model import Model
 
 @dataclass(frozen=True)
 class Pattern:
-    """The store or model that a new store shall be like.
+    """An existing store or model that a new store takes its columns, categories and labels from.
 
     Attributes
     ----------
     preparation : Preparation
+        Columns, categories, scaling and labels of the existing store or model.
     sparse : bool or None
+        Whether the existing store is sparse; None for a model, which has no layout.
     index_base : int or None
-        Number of the first column in the svmlight files it came from.
+        Number of the first column (0 or 1) in the svmlight files that the store was made of.
     exact : bool
-        Whether its features are known to be the source's own numbers, none rounded to float32.
+        Whether the features are known to equal the numbers of the source: float32 rounded none.
     """
 
     preparation: Preparation
@@ -41,12 +43,12 @@ class Pattern:
 def pattern_of(
     like: str | os.PathLike[str] | Dataset | Model | Preparation | None,
 ) -> Pattern | None:
-    """Return what a new store takes over from `like`, if anything.
+    """Return what a new store takes over from `like`; None if `like` is None.
 
     Raises
     ------
     InputError
-        If it is the path of neither a dataset nor a model.
+        If `like` is a path, and neither a dataset nor a model is there.
     """
     if like is None:
         return None
@@ -56,9 +58,9 @@ def pattern_of(
         like = Dataset.open(like, verify=False) if located(like).is_dir() else Model.load(like)
     if isinstance(like, Model):
         preparation = like.preparation
-        if preparation.n_raw is None:  # of an imported model, or one fitted to arrays
+        if preparation.n_raw is None:  # an imported model, or one fitted to arrays
             preparation = replace(preparation, n_raw=like.n_features)
-        if like.kind == "regressor":  # fitted to arrays it need not say so
+        if like.kind == "regressor":  # a model that was fitted to arrays may not record this
             preparation = replace(preparation, labels=None)
         exact = like.landmarks is not None and like.landmarks.dtype == np.float64
         return Pattern(preparation, None, like.provenance.get("index_base"), exact)
@@ -68,7 +70,7 @@ def pattern_of(
 
 
 def with_absent(known: Preparation) -> Preparation:
-    """The same with a category for texts that are missing, by which readers tell them apart."""
+    """Return a preparation with the category `ABSENT` in each text column, for missing texts."""
     texts = {c: kinds for c, kinds in known.categories.items() if c not in known.hashed}
     more = {c: [*kinds, ABSENT] for c, kinds in texts.items() if ABSENT not in kinds}
     out = Preparation(known.n_raw, known.names, {**known.categories, **more})
@@ -77,14 +79,14 @@ def with_absent(known: Preparation) -> Preparation:
 
 @dataclass(frozen=True)
 class Choices:
-    """What a user chooses of a store; see `ingest` for what the attributes mean.
+    """Options of `ingest` that decide what a store holds; `ingest` documents each of them.
 
     Attributes
     ----------
     rows : (int, int or None)
-        The first row number wanted, and one past the last.
+        First row number to take, and one past the last (None: to the end).
     missing : tuple of str
-        The marks of missing values, as texts.
+        Texts that mark a missing value, in addition to the usual ones.
     """
 
     holdout: float
@@ -102,12 +104,12 @@ class Choices:
     max_kinds: int | None
 
     def checked(self, like: Preparation | None) -> Choices:
-        """Return the choices for a store that is to be like another, or new.
+        """Return the options, checked, and completed from the store or model that `like` describes.
 
         Raises
         ------
         InputError
-            If a choice means nothing, or contradicts another one.
+            If an option has no meaning, or contradicts another one.
         """
         divisor(self.scale)
         if self.max_kinds is not None and self.max_kinds < 1:
@@ -135,7 +137,7 @@ class Choices:
         return self if like is None else self._like(like)
 
     def _like(self, like: Preparation) -> Choices:
-        """Return the choices for a store that is to be like another, which has made some."""
+        """Return the options completed from `like`; refuse options that `like` has settled."""
         if self.impute is not None:
             raise InputError("like brings its own numbers for what is missing: leave out impute.")
         if self.scale != "none" or (self.positive is not None and like.labels != []):
@@ -154,14 +156,14 @@ class Choices:
         )
 
     def gaps(self, like: Preparation | None) -> Missing:
-        """What says in the sources that a value is missing, and whether any may be."""
+        """Return the marks of missing values, and whether the sources may have missing values."""
         filled = self.impute is not None or (like is not None and like.fill is not None)
         return Missing(self.missing, filled or self.drop_missing)
 
     def record(self, like: Preparation | None) -> dict[str, Any]:
-        """The choices as JSON has them, for the journal and the manifests."""
+        """Return the options as JSON values, for the journal and the manifests."""
         out = {**self.__dict__, "rows": [*self.rows], "missing": [*self.missing]}
-        # (What is made without one of these says nothing of it.)
+        # Options that were not used are left out, so that old journals still match.
         gone = {"impute": self.impute is None, "drop_missing": not self.drop_missing}
         gone["missing"] = not self.missing or like is not None
         return {name: value for name, value in out.items() if not gone.get(name)}

@@ -1,9 +1,10 @@
-"""Ingest: from files or arrays to a dataset on disk, streaming, in bounded memory, resumable.
+"""Ingest: stream files or arrays to a dataset on disk, in bounded memory; killed runs can resume.
 
-Two passes. `reading` checks the rows and drops each into one of many buckets on disk, by a hash of
-its number; then `building` settles labels, scaling and layout, and `arranging` sorts one bucket
-after the other in memory and writes the chunks. All in between lives in `<path>.ingest.wip` and is
-deleted at the end; a journal there says what is done, so that a killed run goes on where it was.
+There are two passes. The first (`read_pass`) checks the rows and appends each row to one of many
+bucket files, chosen by a hash of the row's number. Then `settle` fixes labels, scaling and layout.
+The second pass (`write_pass`) sorts one bucket after the other in memory and writes the chunks of
+the dataset. Temporary files live in `<path>.ingest.wip`, which is deleted at the end. A journal in
+that folder records what is done, so that a run that was killed resumes where it stopped.
 """
 
 from __future__ import annotations
@@ -94,81 +95,83 @@ def ingest(
         such as ``part-*.csv``; pandas, polars, Arrow and dask data frames; numpy, scipy sparse or
         dask arrays. Row numbers run from 0 over all sources in their order.
     path : path
-        The dataset to make; to a URL it is copied when it is whole, its manifest last.
+        The dataset to make. If it is a URL, the finished dataset is copied there, manifest last.
     label, weight : str or int, optional
         Columns of tables, by name or position. label="none": there are no labels. With
-        `regression` the label is the target.
+        `regression` the label column holds the target.
     drop, columns : sequence of str or int
-        Columns of tables to leave out; those to take as features, if not all.
+        Columns of tables to leave out, and columns to take as features (default: all others).
     date : sequence of str
         Columns of dates, as COLUMN=FORMAT with a format of `strptime` such as "born=%d/%m/%Y"; they
-        become days since 1970. Those in ISO 8601 are found.
+        become days since 1970. Dates in ISO 8601 are recognised without being named.
     hashed : sequence of str
-        Columns of texts whose kinds are too many to have a feature each, as COLUMN:BITS: a hash of
-        the text picks one of ``2**BITS`` features.
+        Text columns with too many categories for a feature each, as COLUMN:BITS: a hash of the
+        text picks one of ``2**BITS`` features.
     decimal : {".", ","}, optional
-        What stands before the decimals of numbers in text tables; the other one sets thousands
-        apart, as blanks and apostrophes do. Default: a point, and nothing sets them apart.
+        Decimal mark of numbers in text tables. If it is given, the other mark, blanks and
+        apostrophes may separate thousands. Default: a point, and no thousands separators.
     categorical, header, delimiter, zero_based, labels_file, h5_x, h5_y
-        How to read: see `open_source` and the readers.
+        How to read the sources: see `open_source` and the readers.
     holdout : float, default=0
         Fraction (below 1) or number of rows for a second dataset: `train-holdout.store`
-        beside `train.store`.
+        next to `train.store`.
     seed : int, default=0
-        Of the shuffle and of the choice of the held out rows.
+        Seed of the shuffle and of the choice of the held-out rows.
     rows : str, optional
-        "A:B" takes the rows number A to B-1 only; either may be left out.
+        "A:B" takes only the rows A to B-1, counted from 0; A or B may be left out.
     scale : str, default="none"
-        "none", "standard", "minmax" or "divide:N", of numeric columns, computed on the rows that
-        are not held out; the 0 and 1 of categories stay as they are.
+        "none", "standard", "minmax" or "divide:N": scaling of numeric columns, computed on the
+        rows that are not held out. Categories stay 0 and 1.
     impute : {"mean", "median", "most-frequent", "zero"}, optional
-        What stands for a missing number ("", "?", "NA", NaN, null) of a column, learnt from the
-        rows that are not held out (medians and commonest values from up to 100,000 of them); a
-        missing text is a category of its own. Default: a missing value is an error.
+        Replacement of a missing number ("", "?", "NA", NaN, null), computed for each column from
+        the rows that are not held out (medians and commonest values from at most 100,000 rows).
+        A missing text is a category of its own. Default: a missing value is an error.
     drop_missing : bool, default=False
-        Leave out the rows that lack a number, a text or their label. Other rows keep their numbers.
+        Leave out the rows that lack a feature value or their label. Other rows keep their row
+        numbers.
     missing : sequence of str or float
-        What else says that a value is missing, in every column: texts such as "-", and numbers such
-        as -999 wherever a value equals them. Of labels only texts do, of targets both.
+        Further marks of missing values, in every column: texts such as "-", and numbers such as
+        -999, which also match equal numbers that are written differently. Labels are missing if
+        they equal a text mark; targets if they equal a text or a number.
     positive : label, optional
         Make two labels: this one (code 1) and "rest" (code 0).
     regression : bool, default=False
-        Labels are targets, finite numbers that are stored as they are, in float64. Only rows of a
-        store made like another may lack one, which is NaN then.
+        Labels are targets: finite numbers, stored as float64. Rows may lack a target only with
+        `like`; a missing target is stored as NaN.
     unlabelled : bool, default=False
-        Rows for a one-class machine: every column is a feature but the one named as `label`.
-        Labels beside the rows (svmlight, HDF5, arrays, ...) are left out, whatever they are.
+        Rows for a one-class machine: every column is a feature except a column named as `label`.
+        Labels that are separate from the columns (svmlight, HDF5, arrays, ...) are ignored.
     like : path of a dataset or model, Dataset, Model or Preparation, optional
-        Take columns, categories, scaling and labels from there; of a store without labels, all
-        but the labels, of which there may be any number then.
+        Take columns, categories, scaling and labels from this store or model. If it has no
+        labels, the sources may have any labels.
     shuffle : bool, default=True
-        Store the rows in an order given by `seed`, otherwise in the order of the source.
+        Store the rows in a random order that `seed` determines; otherwise in source order.
     layout : {"auto", "dense", "sparse"}
-        "auto": that of `like`; else sparse for more than 256 features of which CSR takes less than
-        half the bytes. Either holds the same numbers, except that sparse rows without categories
-        are scaled without centring.
+        "auto": the layout of `like`; without `like`, sparse if there are more than 256 features
+        and CSR takes less than half the bytes of dense rows. Both layouts hold the same numbers,
+        except that sparse rows without categories are scaled without centring.
     max_kinds : int, optional
-        Most kinds that a column of texts, or one named as categorical, may have; each becomes a
-        feature. Default: 1,000, but for more than 50 kinds at most one for ten rows. Most labels,
-        too; default: 200.
+        Most categories that a column may have; each becomes a feature. Default: 1,000, and for
+        more than 50 categories at most one for each ten rows. It limits the number of labels,
+        too; the default for labels is 200.
     memory : int, optional
-        Bytes that the ingest may take; what needs more is refused. Default: 0.8 of what
-        the process may use.
+        Bytes of memory that the ingest may use; sources that need more are refused. Default: 0.8
+        of the memory that the process may use.
     threads : int, optional
-        Threads that parse, sort and write; fewer where `memory` is little. The dataset is the same
-        for any number. Default: one per core.
+        Threads that parse, sort and write; fewer if `memory` is small. The dataset is the same
+        for any number of threads. Default: one per core.
     overwrite : bool, default=False
-        Replace what is at `path`, once the new dataset is whole.
+        Replace an existing dataset at `path`, once the new dataset is complete.
     progress : callable, optional
-        Gets dicts: {"event": "ingest", "phase": "read", "bytes", "bytes_total" (0: not known),
+        Called with dicts: {"event": "ingest", "phase": "read", "bytes", "bytes_total" (0: not known),
         "rows"}, then {"event": "ingest", "phase": "measure" or "write", "rows", "rows_total"}.
     deadline : float, optional
         Value of ``time.monotonic()`` at which to stop.
     fleet : Fleet, optional
-        Such as `local_cluster` or `connect` give: its workers read and parse the pieces of plain
-        CSV and svmlight files, row groups of Parquet, and small files, and sort; the dataset is the
-        same. They must see the files, and the folder of the dataset, under the same paths. Default:
-        threads here do all.
+        Workers, as `local_cluster` or `connect` return them. They parse pieces of plain CSV and
+        svmlight files, row groups of Parquet, and small files, and sort the rows. The dataset is
+        the same. The workers must see the files, and the folder of the dataset, under the same
+        paths. Default: threads of this process do all work.
 
     Returns
     -------
@@ -179,13 +182,13 @@ def ingest(
     InputError
         For anything wrong with the sources, the options or the place to write to.
     KeyboardInterrupt
-        With a message that says what is kept; a run with the same arguments goes on.
+        With a message that says what is kept; a run with the same arguments resumes.
     TimeOver
-        The same, at the deadline.
+        At the deadline; a run with the same arguments resumes.
 
     Notes
     -----
-    While it runs, the disk holds the rows twice: in the buckets and in the new dataset.
+    During the ingest the disk holds the rows twice: in the buckets and in the new dataset.
     """
     pattern = pattern_of(like)
     known = None if pattern is None else pattern.preparation
@@ -238,7 +241,7 @@ def ingest(
         choices=choices,
         like=known,
         missing=how["missing"],
-        # (Of a file whose rows are not all wanted the others might have kinds of their own.)
+        # Not if `rows` ends within a file: the rows behind may have further categories.
         small=[s.elsewhere(how) if s.small and choices.rows[1] is None else None for s in inputs],
         exact=pattern is not None and pattern.exact,
         repeatable=all(source.identity is not None for source in inputs),
@@ -265,7 +268,7 @@ def _inputs(
     pattern: Pattern | None,
     memory: int,
 ) -> tuple[list[Input], dict[str, Any]]:
-    """Take the sources apart; returns how their files are opened, too."""
+    """Return the single inputs that `sources` names, and the options that open them."""
     known = None if pattern is None else pattern.preparation
     how = {**options, "missing": choices.gaps(known)}
     if known is not None and known.n_raw is not None:
@@ -277,11 +280,12 @@ def _inputs(
 
 
 class _Target:
-    """Where a dataset is made: in place, or here to be copied elsewhere when it is whole.
+    """Where a dataset is written: at its own path, or in a local folder before a copy to a URL.
 
     Attributes
     ----------
     here : Path
+        The local folder that the dataset is written to.
     """
 
     def __init__(self, here: Path, elsewhere: RemotePath | None = None) -> None:
@@ -289,7 +293,7 @@ class _Target:
 
     @classmethod
     def of(cls, path: str | os.PathLike[str], overwrite: bool) -> _Target:
-        """Return the target for a path or URL; InputError if a URL exists already."""
+        """Return the target for a path or a URL; raise InputError if the URL exists already."""
         elsewhere = located(path) if is_url(path) else None
         if not isinstance(elsewhere, RemotePath):
             return cls(store_path(path))
@@ -298,7 +302,7 @@ class _Target:
         return cls(_made_here(elsewhere), elsewhere)
 
     def take(self, made: Ingested) -> Ingested:
-        """Bring what was made to where it belongs."""
+        """Copy the finished datasets to their URL, if there is one."""
         return made if self._elsewhere is None else _copied(made, self._elsewhere)
 
     def __enter__(self) -> None:
@@ -306,21 +310,21 @@ class _Target:
 
     def __exit__(self, *_: object) -> None:
         if self._elsewhere is not None:
-            with suppress(OSError):  # unless a later run goes on with what is in it
+            with suppress(OSError):  # the folder stays if a later run can resume with what is in it
                 self.here.parent.rmdir()
 
 
 def _made_here(target: RemotePath) -> Path:
-    """Where a dataset is made that is to go elsewhere: the same place for the same command."""
+    """Return the local folder for a dataset that is copied to a URL; equal for equal commands."""
     path = private_folder(f"ingest-{os.geteuid()}-{digest(str(target))[:16]}") / target.name
-    # What was whole and not copied to its end is made again: its journal is gone.
+    # A complete dataset whose copy did not end is made again: its journal is gone.
     if not path.with_name(path.name + ".ingest.wip").exists():
         shutil.rmtree(path, ignore_errors=True)
     return path
 
 
 def _copied(made: Ingested, target: RemotePath) -> Ingested:
-    """Copy datasets to where they belong, the main one last, and remove them here."""
+    """Copy datasets to their URL, the main one last, and remove the local files."""
     copies: list[Dataset] = []
     stores = [made.store] if made.holdout is None else [made.holdout, made.store]
     try:
@@ -364,7 +368,7 @@ def _run(
                 made = _made(wanted, journal)
                 made = made or _make(request, wanted, journal, report, each, fleet)
             except BaseException as error:
-                # What cannot be gone on with is not left lying about; the journal goes before the
+                # A run that cannot be resumed leaves nothing. The journal is removed before the
                 # rows that it counts.
                 if isinstance(error, InputError) or not resumable:
                     for folder in map(unfinished, wanted.paths):
@@ -387,7 +391,7 @@ def _make(
     each: Each,
     fleet: Fleet | None,
 ) -> Ingested:
-    if fleet is not None:  # whose workers must see the folder
+    if fleet is not None:  # the workers must see the folder
         fleet.rely_on([journal.folder / LOCK])
     anywhere = None if fleet is None else fleet.each
     reading = Reading(request, journal.folder.absolute() / BUCKETS, journal)
@@ -399,7 +403,7 @@ def _make(
 
 
 def _made(wanted: Wanted, journal: Journal) -> Ingested | None:
-    """Return what an earlier run finished, if it died while clearing up."""
+    """Return the datasets of an earlier run that was killed after it had finished them."""
     for line in journal.lines:
         if "finished" in line:
             made = [Dataset.open(path) for path in wanted.paths]
@@ -428,7 +432,7 @@ def _clear_unfinished(wanted: Wanted) -> None:
 
 @contextmanager
 def _explained(work: Path, resumable: bool) -> Iterator[None]:
-    """Say in a sentence what the operating system or Ctrl-C put an end to."""
+    """Turn errors of the operating system, and Ctrl-C, into a sentence that says what is kept."""
     kept = f"what was done is kept in {work}; run the same command again to go on, or delete it."
     if not resumable:
         kept = "nothing is kept, because these blocks cannot be read from the middle."
@@ -437,7 +441,7 @@ def _explained(work: Path, resumable: bool) -> Iterator[None]:
     except OSError as error:
         if error.errno in _DISK_FULL:
             raise InputError(f"the disk of {work.parent} is full: make room; {kept}") from error
-        if isinstance(error, (ConnectionError, TimeoutError)):  # of what works, not of a place
+        if isinstance(error, (ConnectionError, TimeoutError)):  # not of a file
             raise type(error)(f"{reason_of(error)}; {kept}") from error
         place = error.filename or work
         raise InputError(
@@ -450,7 +454,7 @@ def _explained(work: Path, resumable: bool) -> Iterator[None]:
 
 
 class _Reporter:
-    """Turns what the passes report into the events of `ingest`, and ends it at its deadline."""
+    """Turns the reports of both passes into events of `ingest`, and raises at the deadline."""
 
     def __init__(self, progress: Progress | None, sizes: list[int], deadline: float | None) -> None:
         self._progress, self._sizes, self._deadline = progress, sizes, deadline
@@ -458,7 +462,7 @@ class _Reporter:
     def read(self, event: dict[str, Any]) -> None:
         done, total = event["bytes"], event["total"]
         of_source = self._sizes[event["source"]]
-        # The reader of a compressed file may count what is in it, not what lies on the disk.
+        # The reader of a compressed file may count uncompressed bytes, not bytes on disk.
         share = of_source * done // total if total else done
         self._send(
             phase="read",

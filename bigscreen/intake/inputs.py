@@ -1,4 +1,4 @@
-"""What an ingest is given: files, those of folders and patterns, or data in Python already."""
+"""The inputs of an ingest: files, the files of folders and patterns, or data in memory."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ _PACKED = (".gz", ".bz2", ".xz", ".npz", ".parquet", ".pq", ".feather", ".arrow"
 
 @dataclass(frozen=True)
 class Input:
-    """One source.
+    """One source of rows: a file, or data in memory.
 
     Attributes
     ----------
     name : str
     identity : list or str or None
-        Equal for equal content, as far as can be told without reading it; None: it cannot.
+        Path, size and time of a file, or a hash of data in memory: equal for equal content. None
+        if equal content cannot be recognised.
     size, expected_bytes : int
-        Bytes of the source (0: not known), and a guess of its rows' bytes as float32.
+        Bytes of the source (0: not known), and an estimate of its rows' bytes as float32.
     """
 
     name: str
@@ -44,7 +45,7 @@ class Input:
 
     @property
     def small(self) -> bool:
-        """Whether it is a file of hardly more than what is parsed at once."""
+        """Whether the source is a file so small that one task reads all of it."""
         return is_path(self._source) and self.expected_bytes <= WHOLE_BYTES
 
     def open(self, options: dict[str, Any]) -> Reader:
@@ -52,7 +53,7 @@ class Input:
         return open_source(self._source, **options) if is_path(self._source) else self._source
 
     def elsewhere(self, options: dict[str, Any]) -> Callable[[], Reader]:
-        """What opens the same file in any folder, if it is the same there."""
+        """Return a function that opens this file in any process, unless it has changed."""
         path = self._source.absolute()
         return partial(_opened, path, tuple(self.identity[1:]), options)
 
@@ -63,12 +64,12 @@ def _opened(path: Place, state: tuple[int, int | str], options: dict[str, Any]) 
 
 
 def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
-    """Take apart what was given as sources.
+    """Return one input for each file or object that `sources` names.
 
     Raises
     ------
     InputError
-        If a file is missing, or it is no source at all.
+        If a file is missing, or `sources` is neither a path nor data.
     """
     if is_path(sources):
         sources = [sources]
@@ -81,14 +82,14 @@ def inputs_of(sources: Any, options: dict[str, Any]) -> list[Input]:
 
 
 def files_of(source: str | Place) -> list[Place]:
-    """The files that a source names: itself, those of a folder, or those that match a pattern.
+    """Return the files that a source names: a file, the files of a folder, or matches of a pattern.
 
-    Names that begin with a dot or an underscore are passed over in folders.
+    In folders, names that begin with a dot or an underscore are skipped.
 
     Raises
     ------
     InputError
-        If there are none, or the folder is a data set already.
+        If there is no file, or the folder is a dataset.
     """
     path = located(source)
     if isinstance(path, RemotePath):

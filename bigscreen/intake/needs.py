@@ -1,4 +1,4 @@
-"""What an ingest needs of memory and disk: reckoned before it is taken, refused with the sum."""
+"""Estimate the memory and disk that an ingest needs, and refuse the ingest if there is less."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ THREAD_BYTES = 192 << 20
 
 
 def threads_within(memory: int, asked: int | None) -> int:
-    """Threads to ingest with: those asked for, or one per core, as far as the memory goes."""
+    """Return the number of threads: as requested, or one per core, and fewer if memory is small."""
     most = max((memory - BASE_BYTES) // THREAD_BYTES + 1, 1)
     return min(asked or usable_processors(), most)
 
 
 def check_source(reader: Reader, rows: int, folder: Path) -> None:
-    """Refuse a source that says of itself that its rows are more than the disk holds.
+    """Refuse a source whose declared number of rows does not fit on the disk.
 
     Raises
     ------
@@ -48,7 +48,7 @@ def check_source(reader: Reader, rows: int, folder: Path) -> None:
 
 
 def check_disk(parts: dict[str, int], folder: Path, kept: int = 0) -> None:
-    """Refuse what does not fit on the disk of `folder`, of which `kept` bytes are there already.
+    """Refuse an ingest whose `parts` do not fit on the disk of `folder`; `kept` bytes are written.
 
     Raises
     ------
@@ -64,7 +64,7 @@ def check_disk(parts: dict[str, int], folder: Path, kept: int = 0) -> None:
 
 
 def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, stores: int) -> None:
-    """Refuse features so many that what is kept of each, or a chunk, is beyond the memory.
+    """Refuse an ingest if the statistics of its features, or a chunk, need too much memory.
 
     Parameters
     ----------
@@ -73,9 +73,9 @@ def check_memory(memory: int, n_features: int, scale: str, row_bytes: int, store
     n_features : int
     scale : str
     row_bytes : int
-        Of a row as it is stored.
+        Bytes of one stored row.
     stores : int
-        Datasets that are written at once.
+        Number of datasets that are written at once.
 
     Raises
     ------

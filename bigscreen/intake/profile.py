@@ -1,4 +1,4 @@
-"""What a table holds: kinds, missing values, ranges, skew and copies of rows, seen as they pass."""
+"""Profile of a table, from its rows as they pass: categories, gaps, ranges, skew, equal rows."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from bigscreen.data.preparation import Preparation
 from bigscreen.numerics.rows import njit
 
 MOST_COLUMNS = 1000
-"""Wider tables have no profile."""
+"""Tables with more columns than this are not profiled."""
 
 KEPT = 1 << 17
-"""Different rows that are remembered to count copies: all, or those whose hash is below a limit."""
+"""Distinct rows whose hashes are kept to count copies; of more, a sample is kept."""
 
 FIRST_ROWS = 20_000
-"""Rows among which a column of whole numbers is looked at for numbers of rows."""
+"""First rows whose values are kept, to recognise row numbers and undeclared marks of gaps."""
 
 FEW_VALUES = 10
-"""Columns of fewer values hold no mark that stands out."""
+"""Columns with fewer distinct values are not searched for undeclared marks of missing values."""
 
 _SLICE = 1 << 20
 
 
 def nearly_alike(texts: Iterable[Any]) -> str | None:
-    """The first texts that differ in case or blanks alone, quoted; None if there are none."""
+    """Return the first two texts that differ only in case or blanks, quoted; None if none do."""
     folded: dict[str, str] = {}
     for text in texts:
         if isinstance(text, str):
@@ -41,10 +41,10 @@ def nearly_alike(texts: Iterable[Any]) -> str | None:
 
 
 class Copies:
-    """Counts rows that are copies of others: of a part of all contents, chosen by their hashes.
+    """Estimates the fraction of rows that equal another row, by a sample of hashes.
 
-    What comes out does not depend on the order of the rows: contents are kept below a limit that
-    is halved whenever there are too many.
+    Only hashes below a limit are kept, and the limit is halved whenever there are too many. So the
+    result does not depend on the order of the rows.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -53,7 +53,7 @@ class Copies:
         self._weights = np.empty(0, np.uint64)
 
     def add(self, X: NDArray[Any], y: NDArray[Any]) -> None:
-        """Count rows (rows, d) of one type, and what they are to be predicted as (rows,)."""
+        """Count the rows of X, (rows, d), with their labels or targets y, (rows,)."""
         if len(self._weights) != X.shape[1] + 1:
             numbers = np.arange(X.shape[1] + 1, dtype=np.int64)
             self._weights = row_hash(self._seed, "copies", numbers) | np.uint64(1)
@@ -63,7 +63,7 @@ class Copies:
         self._merge(*np.unique(hashes[self._below(hashes)], return_counts=True))
 
     def _merge(self, hashes: NDArray[np.uint64], times: NDArray[np.int64]) -> None:
-        """Count contents that ascend."""
+        """Add distinct hashes, in ascending order, and how often each occurred."""
         places = np.searchsorted(self._hashes, hashes)
         known = np.zeros(len(hashes), bool)
         inside = places < len(self._hashes)
@@ -81,13 +81,13 @@ class Copies:
 
     @property
     def share(self) -> float:
-        """The part of the rows that are copies of another row, the first of each left out."""
+        """Return the fraction of rows that equal an earlier row."""
         rows = int(self._times.sum())
         return 1 - len(self._times) / rows if rows else 0.0
 
     @property
     def exact(self) -> bool:
-        """Whether all rows were counted."""
+        """Whether all rows were counted, rather than a sample of their hashes."""
         return self._shift == 0
 
 
@@ -95,7 +95,7 @@ class Copies:
 def _mix(
     X: NDArray[Any], y: NDArray[Any], weights: NDArray[np.uint64], out: NDArray[np.uint64]
 ) -> None:
-    """A number for the content of every row (rows, d) and its label; equal ones have the same."""
+    """Write a number for each row of X, (rows, d), and its label; equal rows get equal ones."""
     d = X.shape[1]
     for r in range(X.shape[0]):
         total = np.uint64(0)
@@ -111,7 +111,7 @@ def _mix(
 
 
 class Sums(NamedTuple):
-    """Of the numbers of every column: their powers' sums about a shift, counts and ends."""
+    """Sums over each numeric column: powers 1 to 3 of (value - shift), counts, extremes."""
 
     powers: NDArray[np.float64]
     counts: NDArray[np.int64]
@@ -124,8 +124,10 @@ class Sums(NamedTuple):
 def _add_numbers(
     X: NDArray[Any], columns: NDArray[np.int64], shift: NDArray[np.float64], out: Sums
 ) -> None:
-    """Add rows; what is missing counts nowhere."""
-    own = np.zeros(out.powers.shape)  # a total of its own, of which less is lost in a long sum
+    """Add the rows of X to the sums of their columns; missing values (NaN) are not counted."""
+    own = np.zeros(
+        out.powers.shape
+    )  # a separate total for each call: long sums lose less to rounding
     for r in range(X.shape[0]):
         for k in range(len(columns)):
             value = np.float64(X[r, columns[k]])
@@ -143,12 +145,12 @@ def _add_numbers(
 
 
 class TableProfile:
-    """Sums up the columns of dense rows of a source.
+    """Collects statistics of each column of the dense rows of a source.
 
     Parameters
     ----------
     preparation : Preparation
-        Says which columns are categories or dates, and what they are called.
+        Says which columns are categories or dates, and their names.
     """
 
     def __init__(self, preparation: Preparation) -> None:
@@ -164,7 +166,7 @@ class TableProfile:
         self._first = np.empty((0, len(self._numeric)))
 
     def add(self, X: Features, y: NDArray[Any]) -> None:
-        """Take dense rows (rows, n_raw), categories by their codes, and labels (rows,)."""
+        """Add dense rows X, (rows, n_raw), with categories as codes, and their labels y, (rows,)."""
         step = max(_SLICE // max(X.shape[1], 1), 1)
         for at in range(0, X.shape[0], step):
             self._add(np.asarray(X[at : at + step]), y[at : at + step])
@@ -187,12 +189,12 @@ class TableProfile:
         _add_numbers(np.ascontiguousarray(X), self._numeric, self._shift, self._sums)
 
     def record(self, recode: dict[int, NDArray[np.int32]]) -> dict[str, Any]:
-        """What was seen, as JSON has it.
+        """Return the profile as a dict of JSON values.
 
         Parameters
         ----------
         recode : dict of int to int array
-            Of every categorical column, the category of each code; without it codes are those.
+            For each categorical column, the final code of each code; absent columns keep theirs.
         """
         known, columns = self._known, []
         place = {int(c): k for k, c in enumerate(self._numeric)}
@@ -237,7 +239,7 @@ class TableProfile:
         return {**out, **found, "remarks": remarks}
 
     def _apart(self, k: int) -> float | None:
-        """The smallest or largest value, where it is frequent and far from all others."""
+        """Return the smallest or largest value if it is frequent and far from the others, or None."""
         values, times = np.unique(self._first[:, k], return_counts=True)
         values, times = values[~np.isnan(values)], times[~np.isnan(values)]
         if len(values) < FEW_VALUES:

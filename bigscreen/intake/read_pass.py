@@ -1,4 +1,4 @@
-"""The first pass of an ingest: from readers to spill buckets, in steps that survive a kill."""
+"""First pass of an ingest: check the rows of all sources and append them to buckets on disk."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from bigscreen.intake.spill import BUCKET_BYTES, RECORD, Journal, Spill, bucket_
 CHECKPOINT_BYTES = 64 << 20
 CHECKPOINT_SECONDS = 5.0
 LISTED = 1000
-"""Dropped rows that are listed, at most."""
+"""List the places of at most this many dropped rows."""
 
 Report = Callable[[dict[str, Any]], None]
 _Open = tuple[Reader, Iterable[Block]]
@@ -41,26 +41,28 @@ _Open = tuple[Reader, Iterable[Block]]
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be read.
+    """The sources of an ingest, and how their rows are read.
 
     Attributes
     ----------
     names : sequence of str
-        Of the sources, for messages.
+        Names of the sources, for messages.
     openers : sequence of callable
-        Each opens the reader of one source.
+        One for each source: returns its reader.
     expected_bytes : int
-        Guess of the bytes of all rows as float32.
+        Estimate of the bytes of all rows as float32.
     choices : Choices
     like : Preparation or None
-        Its columns, categories and labels are binding.
+        Existing columns, categories and labels that the sources must match.
     missing : Missing
-        What says that a value is missing; where it may be, numbers are NaN in the spill.
+        Marks of missing values, and whether values may be missing; missing numbers are NaN in the
+        spill.
     small : sequence of callable or None
-        The same of sources that are read whole, each as one piece, by whoever it may be.
+        One for each source: opens the reader of a small source in any process, where it is read
+        as one piece; None for a large source.
     exact : bool
-        Keep every number that float32 does not hold, not only those of columns that it makes
-        coarse: the store to be like has rounded none.
+        Store float64 if float32 would round any number, not only if it makes a column coarse: the
+        existing store has rounded none.
     repeatable : bool
         Whether the sources can be read a second time.
     """
@@ -77,17 +79,17 @@ class Request:
 
 
 class _NeedsFloat64Error(Exception):
-    """A block needs float64, and those before it were read as float32."""
+    """A block needs float64, and earlier blocks were read as float32."""
 
 
 class Reading:
-    """Reads the rows of a request into a spill, taking up what earlier runs left.
+    """Reads the rows of a request into a spill, resuming where an earlier run stopped.
 
     Parameters
     ----------
     request : Request
     folder : Path
-        Of the spill.
+        Folder of the spill.
     journal : Journal
     """
 
@@ -110,12 +112,12 @@ class Reading:
             self._prepare(self.shape, lengths)
 
     def _start(self, wide: bool) -> dict[int, list[int]]:
-        """Begin with no row read and no bucket; ``wide``: features are float64 whatever they are.
+        """Start without rows and buckets; with ``wide`` all features are kept as float64.
 
         Returns
         -------
         dict
-            Lengths of the buckets: none.
+            Lengths of the buckets: empty.
         """
         self.wide = wide
         self.found = Found(first=self.request.choices.rows[0])
@@ -131,11 +133,11 @@ class Reading:
         Parameters
         ----------
         report : callable
-            Gets dicts with bytes and rows.
+            Called with dicts of the bytes and rows that are read.
         each : callable
-            What parses; see `Reader.blocks`.
+            Maps the parser over pieces; see `Reader.blocks`.
         anywhere : callable, optional
-            The same for sources whose pieces can be read anywhere, such as by other processes.
+            Maps the parser over pieces that other processes can read. Default: `each`.
         """
         if self.found.finished:
             return
@@ -148,7 +150,7 @@ class Reading:
             self._read_all(report, each, anywhere)
 
     def _read_all(self, report: Report, each: Each, anywhere: Each | None) -> None:
-        """Read from where the spill ends until all rows are in it."""
+        """Read the rows that are not in the spill yet."""
         found, stop = self.found, self.request.choices.rows[1]
         last = len(self.request.openers) - 1
         self._saved = time.monotonic()
@@ -187,12 +189,12 @@ class Reading:
         self._save()
 
     def _read(self, reader: Reader, blocks: Iterable[Block], report: Report) -> None:
-        """Take the blocks of one source, as far as the range of rows that was requested goes.
+        """Append the blocks of one source to the spill, up to the last requested row.
 
         Raises
         ------
         NoRows
-            If it holds no row.
+            If the source holds no row.
         """
         found, stop = self.found, self.request.choices.rows[1]
         for block in blocks:
@@ -210,11 +212,11 @@ class Reading:
     def _opened(
         self, each: Each, anywhere: Each | None
     ) -> Iterator[tuple[Reader, Iterable[Block]]]:
-        """The readers of all sources that are not done, and their blocks, opened in turn."""
+        """Yield reader and blocks of each source that is not done, opened one after another."""
         found, count = self.found, len(self.request.openers)
         small = dict(enumerate(self.request.small))
         if found.source_rows:
-            small.pop(found.source, None)  # which an earlier run has begun
+            small.pop(found.source, None)  # an earlier run has read a part of this source
         for are_small, numbers in groupby(range(found.source, count), lambda k: bool(small.get(k))):
             if are_small:
                 run = list(numbers)
@@ -225,7 +227,7 @@ class Reading:
                 yield from (self._one(k, each, anywhere) for k in numbers)
 
     def _one(self, k: int, each: Each, anywhere: Each | None) -> _Open:
-        """The reader of a source whose turn it is, and its blocks as they are read."""
+        """Return the reader of source `k`, and its blocks; errors name the source."""
         name = self.request.names[k]
         try:
             with _blamed_on(name):
@@ -238,7 +240,7 @@ class Reading:
         found, reader = self.found, self.request.openers[k]()
         skip = found.source_rows
         if k == len(self.request.openers) - 1:
-            # Only here: of any other source all rows must be counted.
+            # Only the last source: all rows of the others must be counted.
             skip = max(skip, self.request.choices.rows[0] - found.offset)
         if reader.n_rows is not None:
             wanted = self._wanted(reader.n_rows) - self._wanted(skip)
@@ -247,13 +249,13 @@ class Reading:
         return reader, reader.blocks(skip, by)
 
     def _wanted(self, rows: int) -> int:
-        """How many of the source's first rows lie in the range asked for."""
+        """Return how many of the first `rows` rows of the source are in the requested range."""
         first, stop = self.request.choices.rows
         end = self.found.offset + rows
         return max((end if stop is None else min(end, stop)) - max(first, self.found.offset), 0)
 
     def _take(self, block: Block, reader: Reader) -> None:
-        """Check a block, and append to the spill what lies within the wanted rows."""
+        """Check a block, and append its rows in the requested range to the spill."""
         first = self.found.offset + block.first_row
         start = max(self.request.choices.rows[0] - first, 0)
         stop = block.X.shape[0]
@@ -293,9 +295,9 @@ class Reading:
         self.found.nonzeros += _nonzeros(X, list(reader.categories))
 
     def _marked(self, block: Block, reader: Reader) -> Block:
-        """The block with NaN in place of the numbers that are marks, None in place of such labels.
+        """Return the block with NaN for numbers, and None for labels, that mark missing values.
 
-        Texts that are marks are known to the readers of texts.
+        Text features that mark missing values have been recognised by the readers.
         """
         missing, X = self.request.missing, block.X
         if not missing.marks:
@@ -319,7 +321,7 @@ class Reading:
         return replace(block, X=np.where(holes, np.nan, X), y=y)
 
     def _whole(self, block: Block, reader: Reader) -> NDArray[np.int64]:
-        """The rows of a block that lack nothing; the others are counted, the first ones listed."""
+        """Return the numbers of the rows without gaps; count the others, list the first."""
         if isinstance(block.X, csr_array):
             lacks = np.zeros((block.X.shape[0], 0), bool)
         else:
@@ -342,7 +344,7 @@ class Reading:
         return np.flatnonzero(~lacking)
 
     def _without_holes(self, block: Block) -> tuple[Block, NDArray[np.bool_] | None]:
-        """The block with 0 where numbers are missing, and where that is, if they may be."""
+        """Return the block with 0 for missing numbers, and a mask of them or None."""
         if not self.request.missing.allowed or issparse(block.X):
             return block, None
         holes = np.isnan(block.X)
@@ -351,12 +353,13 @@ class Reading:
         return replace(block, X=np.where(holes, 0, block.X)), holes
 
     def _wide(self, block: Block) -> bool:
-        """Whether features are kept in float64.
+        """Whether the features of a block are kept as float64.
 
         Raises
         ------
         _NeedsFloat64Error
-            If this block needs float64, others were read as float32, and they can be read again.
+            If this block needs float64, earlier blocks were read as float32, and the sources can be
+            read again.
         """
         if self.wide or (self.shape is not None and self.shape.wide):
             return True
@@ -400,9 +403,9 @@ class Reading:
         self._prepare(shape, {})
 
     def _kinds_elsewhere(self, reader: Reader) -> tuple[list[int], dict[int, str], list[int]]:
-        """Return the columns of texts, dates and truths that are blank in the first source alone.
+        """Return text, date and truth value columns that are blank only in the first source.
 
-        Later sources are opened, but not read, until each blank column is known.
+        Later sources are opened, but not read, until the type of each blank column is known.
         """
         categorical: list[int] = []
         dates: dict[int, str] = {}
@@ -414,7 +417,7 @@ class Reading:
             try:
                 other = opened()
             except InputError:
-                continue  # it is reported when it is read
+                continue  # the error is reported when this source is read
             if other.names != reader.names:
                 continue
             known = blank - other.blank
@@ -448,11 +451,11 @@ class Reading:
         return {c: len(texts) for c, texts in self.found.categories.items()}
 
     def _save(self) -> None:
-        """Make what was read so far durable: rows first, then the line that counts them."""
+        """Make all rows read so far durable: first the rows, then the line that counts them."""
         assert self.spill is not None
         lengths = self.spill.flush()
         labels, sizes = self._written
-        # Only what is new of the lists, which would otherwise be written again and again.
+        # Only the new entries of the lists, which would otherwise be written in every line.
         fresh = {
             **self.found.__dict__,
             "labels": self.found.labels[labels:],
@@ -478,7 +481,7 @@ class Reading:
 
 @contextmanager
 def _blamed_on(name: str) -> Iterator[None]:
-    """Say of an error of the operating system which source it is of, where it does not say so."""
+    """Add the name of the source to an error of the operating system that names no file."""
     try:
         yield
     except OSError as error:
@@ -488,27 +491,27 @@ def _blamed_on(name: str) -> Iterator[None]:
 
 
 def _reading(name: str, blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks of a source."""
+    """Yield the blocks of a source; errors of the operating system name it."""
     with _blamed_on(name):
         yield from blocks
 
 
 def _no_rows(error: NoRows) -> Iterator[Block]:
-    """Raise the error of a source that was found empty, once its first block is asked for."""
+    """Raise the error of an empty source when its first block is requested."""
     yield from ()
     raise error
 
 
 def _whole(opened: Callable[[], Reader]) -> _Open | None:
-    """The reader of a small source and all its blocks; None where that is not to be had.
+    """Return the reader of a small source and all its blocks; None if it cannot be read like this.
 
-    Such a source is read when its turn has come, and what is wrong with it is said then.
+    A source without a result is read again in its turn, which reports its error in order.
     """
     blocks: list[Block] = []
     held = 0
     try:
         reader = opened()
-        if isinstance(reader, MatrixReader):  # an open file, which no other process can be given
+        if isinstance(reader, MatrixReader):  # its open file cannot be sent elsewhere
             return None
         for block in reader.blocks():
             blocks.append(block)
@@ -523,7 +526,7 @@ def _whole(opened: Callable[[], Reader]) -> _Open | None:
 
 
 def _storable(block: Block, reader: Reader) -> Iterator[Block]:
-    """Yield the block; sparse rows with categories as dense ones, whose absent code 0 is a code."""
+    """Yield the block; sparse rows with categories become dense, as their absent 0 is a code."""
     if not (isinstance(block.X, csr_array) and reader.categories):
         yield block
         return
@@ -534,9 +537,9 @@ def _storable(block: Block, reader: Reader) -> Iterator[Block]:
 
 
 def _known(y: NDArray[Any], missing: Missing, targets: bool) -> NDArray[Any]:
-    """Labels or targets with None or NaN in place of marks.
+    """Return labels with None, or targets with NaN, in place of marks of missing values.
 
-    A label that is a number is never one: -1 is a class more often than it says that there is none.
+    A numeric label is never a mark: -1 is a class far more often than a mark of a missing label.
     """
     if y.dtype == object:
         marks = [
@@ -549,7 +552,7 @@ def _known(y: NDArray[Any], missing: Missing, targets: bool) -> NDArray[Any]:
 
 
 def _nonzeros(X: Features, categorical: list[int]) -> int:
-    """Count the nonzeros that the rows will have once every category is a column of its own."""
+    """Count the nonzeros that the rows will have once each category is a column of its own."""
     if isinstance(X, csr_array):
         return len(X.data)
     of_codes = X[:, categorical]

@@ -1,4 +1,4 @@
-"""Between the passes of an ingest: labels, categories, hold-out, scaling and layout are settled."""
+"""Settle labels, categories, hold-out, scaling and layout between the two passes of an ingest."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from bigscreen.intake.write_pass import (
 
 DENSE_WIDTH = 256
 DENSE_SHARE = 0.5
-"""CSR is for rows wider than the first, and where it takes less than the second of dense bytes."""
+"""Store CSR if rows have more features than the first, and CSR takes less than this fraction."""
 
 NAMED = 5
-"""Columns with missing values that notes name, at most."""
+"""Name at most this many columns, labels or rows in a note."""
 
 _FILLS = {
     "mean": "its mean",
@@ -52,18 +52,18 @@ _FILLS = {
 
 @dataclass(frozen=True)
 class Ingested:
-    """What an ingest made.
+    """The datasets that an ingest wrote, and notes for the user.
 
     Attributes
     ----------
     store : Dataset
     holdout : Dataset or None
     notes : list of str
-        What a person should know: unseen categories, a scaling without centring, and the like.
+        Sentences for the user: unseen categories, a scaling without centring, and more.
     dropped : int
-        Rows that were left out as they lack something.
+        Number of rows that were left out because a value is missing.
     dropped_rows : list of str
-        Where the first 1,000 of them are, and what they lack.
+        Places of the first 1,000 dropped rows, and what each lacks.
     """
 
     store: Dataset
@@ -75,18 +75,18 @@ class Ingested:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What is to be made of the rows; see `ingest` for what the attributes mean.
+    """Where and how the rows are stored; `ingest` documents the options.
 
     Attributes
     ----------
     choices : Choices
     like : Preparation or None
     like_sparse : bool or None
-        Whether the store to be like is sparse; None if not known.
+        Whether the existing store is sparse; None if not known.
     extra : dict
-        For the manifests.
+        Further entries of the manifests.
     memory : int
-        Bytes allowed.
+        Bytes of memory allowed.
     """
 
     path: Path
@@ -99,22 +99,22 @@ class Wanted:
 
     @property
     def paths(self) -> list[Path]:
-        """The datasets to make."""
+        """Return the paths of the datasets to make: the main one, then the hold-out."""
         beside = self.path.with_name(f"{self.path.stem}-holdout{self.path.suffix}")
         return [self.path, beside] if self.choices.holdout else [self.path]
 
 
 class Build:
-    """Makes the datasets out of a finished spill.
+    """Makes the datasets from a finished spill.
 
     Parameters
     ----------
     wanted : Wanted
     reading : Reading
-        That has run to its end.
+        The first pass, finished.
     journal : Journal
     report : callable
-        Gets dicts with the phase and how many rows are done.
+        Called with dicts of the phase and the number of rows done.
     """
 
     def __init__(self, wanted: Wanted, reading: Reading, journal: Journal, report: Report) -> None:
@@ -124,9 +124,9 @@ class Build:
         self.notes: list[str] = []
 
     def run(self, each: Each = map, anywhere: Each | None = None) -> Ingested:
-        """Measure, write and name the datasets, as far as earlier runs have not done so.
+        """Measure, write and name the datasets; steps that an earlier run has done are skipped.
 
-        Parts are sorted by `anywhere`, or else by `each`, which makes what is stored of them.
+        `anywhere`, or else `each`, maps the sorting over parts; `each` maps the transform.
         """
         wanted, found = self.wanted, self.found
         labels, codes = self._labels()
@@ -162,7 +162,7 @@ class Build:
             arrange(spilled, survey, transform, codes, writers, profiles, progress)
             seen = [profile.record(transform.recode) for profile in profiles]
             self._journal.write({"finishing": True, "profiles": seen})
-        # The main dataset last: once it has its name, all is done.
+        # The main dataset gets its name last: then everything is done.
         made = [
             self._finish(side, sizes[side], transform, seen[side] if seen else None)
             for side in reversed(range(len(wanted.paths)))
@@ -171,13 +171,13 @@ class Build:
         return Ingested(made[0], made[1] if len(made) > 1 else None, self.notes, *dropped)
 
     def _labels(self) -> tuple[list[Label] | None, NDArray[np.int32] | None]:
-        """The labels and the code of each raw one; None where rows have targets."""
+        """Return the labels, and the code of each raw label; None, None if rows have targets."""
         wanted, like = self.wanted, self.wanted.like
         if wanted.choices.regression:
             return None, None
         if like is not None and like.labels:
             return list(like.labels), known_codes(self.found.labels, like.labels, like.positive)
-        # What is like a store without labels, the test rows of a one-class machine, has its own.
+        # Test rows of a one-class machine keep their own labels: the existing store has none.
         least = 2 if like is None and not wanted.choices.unlabelled else 0
         most = max(wanted.choices.max_kinds or 0, FEW_LABELS) if least else MAX_LABELS
         return settle(self.found.labels, wanted.choices.positive, least, most)
@@ -201,7 +201,7 @@ class Build:
                 f"the indices of the source go up to column {n_raw}, and the store it shall be "
                 f"like has {like.n_raw} columns with names; check whether the source belongs to it."
             )
-        if n_raw > like.n_raw:  # of svmlight files alone
+        if n_raw > like.n_raw:  # only svmlight files get here
             self.notes.append(
                 f"the columns {like.n_raw + 1} to {n_raw} of the source are beyond those of the "
                 "store or model it shall be like: they are kept as columns that are 0 in every row "
@@ -210,7 +210,7 @@ class Build:
         return max(n_raw, like.n_raw)
 
     def _transform(self, n_raw: int, labels: list[Label] | None) -> Transform:
-        """Settle columns, categories and layout; the scaling, where it must be measured, is not."""
+        """Settle columns, categories and layout; a scaling that must be measured comes later."""
         like, found, scale = self.wanted.like, self.found, self.wanted.choices.scale
         positive = labels[1] if labels and self.wanted.choices.positive is not None else None
         recode: dict[int, NDArray[np.int32]] = {}
@@ -247,12 +247,12 @@ class Build:
         return Transform(preparation, recode, n_features, self._sparse(preparation, n_features))
 
     def _plan(self, preparation: Preparation, n_features: int) -> dict[str, int]:
-        """Bytes of the features in either layout."""
+        """Return the bytes of the features in the dense and in the sparse layout."""
         rows, values = self.found.rows, self.found.nonzeros
         if not self.shape.sparse:
             centred = preparation.fills(sparse=True) or self.wanted.choices.scale == "standard"
             if centred or (self.wanted.choices.scale == "minmax" and preparation.categories):
-                values = rows * (preparation.n_raw or n_features)  # no number is 0 any more
+                values = rows * (preparation.n_raw or n_features)  # centring leaves no zeros
         size = 8 if self._wide(preparation) else 4
         return {"dense": size * rows * n_features, "sparse": (4 + size) * (values + rows)}
 
@@ -268,7 +268,7 @@ class Build:
         check_disk(parts, wanted.path.parent, kept)
 
     def _sparse(self, preparation: Preparation, n_features: int) -> bool:
-        """Whether the datasets are CSR."""
+        """Whether the datasets are stored as CSR."""
         wanted = self.wanted
         fills = preparation.fills(self.shape.sparse)
         if wanted.choices.layout != "auto":
@@ -286,7 +286,7 @@ class Build:
         return n_features > DENSE_WIDTH and saves
 
     def _fill(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
-        """Learn what stands for missing numbers, unless an earlier run has."""
+        """Compute the replacements of missing numbers, unless an earlier run has done so."""
         how, preparation = self.wanted.choices.impute, transform.preparation
         if how is None:
             return
@@ -321,12 +321,12 @@ class Build:
             )
 
     def _scale(self, spilled: Spilled, survey: Survey, transform: Transform) -> None:
-        """Measure the scaling on the rows that are kept, unless an earlier run has."""
+        """Measure the scaling on the rows that are kept, unless an earlier run has done so."""
         scale = self.wanted.choices.scale
         if scale not in ("standard", "minmax"):
             return
         preparation = transform.preparation
-        # A table's numbers lie beside its categories, whose zeros are what a sparse layout saves.
+        # With categories, a sparse layout saves their zeros: numeric columns may be centred.
         shift = not transform.sparse or bool(preparation.categories)
         if not shift:
             what = "centring" if scale == "standard" else "shifting"
@@ -368,7 +368,7 @@ class Build:
             )
 
     def _note_rows(self) -> None:
-        """What was left out, what was taken as a date, and labels that nobody knows."""
+        """Add notes on columns and rows left out, dates found, and labels that the model lacks."""
         found, like, shape = self.found, self.wanted.like, self.shape
         if shape.left_out:
             some = _some([*map(repr, shape.left_out)])
@@ -445,12 +445,12 @@ class Build:
         )
 
     def _wide(self, preparation: Preparation) -> bool:
-        # Scaled features are near 0 and of size 1: float32 holds them as well as any.
+        # Scaled features are near 0 and of size 1: float32 holds them accurately.
         name = preparation.scaling if preparation.scaling != "none" else self.wanted.choices.scale
         return self.shape.wide and (name == "none" or name.startswith("divide"))
 
     def _rounded(self, preparation: Preparation) -> bool:
-        """Whether float32 may have rounded a number of the source, or what was made of one."""
+        """Whether float32 may have rounded a number of the source, or a value computed from one."""
         made = (preparation.fill, preparation.offset, preparation.factor)
         return self.found.rounded or any(values is not None for values in made)
 
@@ -458,7 +458,7 @@ class Build:
         self, side: int, rows: int, transform: Transform, profile: dict[str, Any] | None
     ) -> Dataset:
         path = self.wanted.paths[side]
-        if not unfinished(path).exists():  # an earlier run has named it
+        if not unfinished(path).exists():  # an earlier run has finished this dataset
             return Dataset.open(path)
         return self._writer(path, rows, transform).finish(profile)
 
@@ -480,14 +480,14 @@ class Build:
 
 
 def _some(names: list[str], mark: str = ", ") -> str:
-    """The first of some names, and three dots if there are more."""
+    """Return the first names as one text, with three dots if there are more."""
     return mark.join([*names[:NAMED], "..."] if len(names) > NAMED else names)
 
 
 def _of_all(
     preparation: Preparation, offset: NDArray[Any] | None, factor: NDArray[Any]
 ) -> tuple[NDArray[Any] | None, NDArray[Any]]:
-    """Offset and factor of all features, from those of the numeric columns."""
+    """Return offset and factor of all features, given the values of the numeric columns."""
     at = preparation.places[preparation.numeric]
     every = np.ones(preparation.n_features or 0)
     every[at] = factor

@@ -1,4 +1,4 @@
-"""What a block must be to go into a store: the same columns, known labels, finite numbers."""
+"""Check blocks of rows before they are stored: equal columns, known labels, finite numbers."""
 
 from __future__ import annotations
 
@@ -27,49 +27,49 @@ from bigscreen.intake.readers.text import no_truth
 Where = Callable[[int], str]
 
 _UNIT = re.compile(r"[^\w\s]?\s?-?\d[\d.,' ]*\s?(?:[^\W\d]{1,4}|[^\w\s])?[23²³]?")
-"""A number with a currency or a unit: $1,200.50, 45.5 kg, 12%."""
+"""Matches a number with a currency or a unit: $1,200.50, 45.5 kg, 12%."""
 FEW_LABELS = 200
-"""More labels than this are taken only if they were asked for."""
+"""Refuse more distinct labels than this, unless `max_kinds` allows them."""
 MAX_KINDS = 1000
-"""More kinds than this make a column of texts one of names, numbers of which tell nothing."""
+"""Refuse a text column with more categories than this: it probably holds names or free text."""
 FEW_KINDS = 50
-"""So many kinds are taken however few rows there are; above, at most one for ten rows."""
+"""Accept this many categories for any number of rows; beyond it, at most one for ten rows."""
 
 
 @dataclass
 class Found:
-    """What is known of the sources after some of their rows; what the journal keeps.
+    """State of the first pass after some rows: counts, labels and categories; the journal saves it.
 
     Attributes
     ----------
     source, source_rows : int
-        The source being read, and how many of its rows are done.
+        Number of the source being read, and how many of its rows are done.
     offset : int
-        Rows of the sources before it.
+        Rows of all earlier sources.
     first : int
         Number of the first row taken.
     rows, nonzeros, unlabelled : int
-        Counts over the rows taken so far; unlabelled are those that lack what they should have, a
-        label or a target.
+        Counts over the rows taken so far; unlabelled rows lack their label or target.
     width : int
-        Columns; of sparse rows, the largest index so far and one, as written in the file.
+        Number of columns; for sparse rows one more than the largest index so far, as written in
+        the file.
     narrowed : int or None
-        A column that float32 makes coarse and that was rounded to it all the same: the sources
-        could not be read again.
+        A column that float32 makes coarse, and that was rounded because the sources could not be
+        read again.
     rounded : bool
         Whether any number was rounded to float32.
     index_base : int or None
-        Number of the first column as written in svmlight files; None if there are none.
+        Index of the first column as written in svmlight files; None if there are no such files.
     unseen : dict of int to int
-        How many values of each categorical column were not among the given categories.
+        For each categorical column, how many values were not among the given categories.
     unknown : dict of int to int
-        How many rows have each raw label that the store to be like does not have.
+        For each raw label that the existing store lacks, how many rows have it.
     dropped : int
-        Rows that were left out as they lack something.
+        Number of rows that were left out because a value is missing.
     dropped_rows : list of str
-        Where the first of them are, and what they lack.
+        Places of the first dropped rows, and what each lacks.
     empty : list of int
-        The sources that hold no row.
+        Numbers of the sources without rows.
     labels : list
         Raw labels, in order of first appearance.
     categories : dict of int to list of str
@@ -99,9 +99,10 @@ class Found:
 
 @dataclass(frozen=True)
 class Shape:
-    """What the first block settles for all the others.
+    """Properties of the first block that all later blocks must share.
 
-    `spread`: of its columns, if they are dense and float32; later blocks are judged by it, too.
+    `spread` holds the spread of each column, if rows are dense and float32: it tells for later
+    blocks whether float32 makes a column coarse.
     """
 
     sparse: bool
@@ -121,15 +122,15 @@ class Shape:
 
 
 class Intake:
-    """Checks blocks and exchanges their labels and categories for codes that last.
+    """Checks blocks, and replaces labels and category codes of a reader by codes for all sources.
 
     Parameters
     ----------
     found : Found
-        Its labels, categories and counts grow.
+        Updated: labels, categories and counts grow.
     shape : Shape
     like : Preparation or None
-        Its columns, categories and labels are binding.
+        Existing columns, categories and labels that the blocks must match.
     choices : Choices
     """
 
@@ -146,7 +147,7 @@ class Intake:
         self._tables: dict[int, NDArray[np.int32]] = {}
 
     def next_source(self) -> None:
-        """Forget the category codes of the last reader."""
+        """Forget the category codes of the previous reader."""
         self._tables = {}
 
     def admit(
@@ -157,12 +158,12 @@ class Intake:
         reader: Reader,
         where: Where,
     ) -> tuple[Features, NDArray[Any]]:
-        """Return the block with lasting category codes, and its raw label codes or its targets.
+        """Return the features with category codes for all sources, and raw label codes or targets.
 
         Raises
         ------
         InputError
-            Naming the row, if it does not fit the ones before or `like`.
+            Naming the row, if the block does not match earlier blocks or `like`.
         """
         X = self._adopted(X, reader)
         self._check(X, weight, reader, where)
@@ -174,9 +175,9 @@ class Intake:
         return X, y
 
     def _adopted(self, X: Features, reader: Reader) -> Features:
-        """Take a column that is blank in a source as categorical if it is so in another source.
+        """Return X with columns recoded that are blank here and text in another source.
 
-        Every value is the category of what is missing then.
+        Each value of such a column becomes the category `ABSENT`.
         """
         blank = reader.blank & {*self.shape.categorical}
         if self.like is not None or not blank or issparse(X) or X.shape[1] != self.shape.width:
@@ -191,7 +192,7 @@ class Intake:
     def _check(
         self, X: Features, weight: NDArray[Any] | None, reader: Reader, where: Where
     ) -> None:
-        """Refuse a block that does not fit the ones before, or the store it is to be like."""
+        """Refuse a block that does not match earlier blocks, or the existing store."""
         shape, like = self.shape, self.like
         if issparse(X) != shape.sparse:
             raise InputError(f"{where(0)}: sparse and dense rows cannot go into one store.")
@@ -242,7 +243,7 @@ class Intake:
                 )
             return
         if isinstance(reader, SvmlightReader):
-            return  # such files do not say how wide their rows are
+            return  # svmlight files do not say how many columns they have
         largest = n_raw - 1
         if len(above := np.flatnonzero(X.indices > largest)):
             row = int(np.searchsorted(X.indptr, above[0], side="right")) - 1
@@ -252,7 +253,7 @@ class Intake:
             )
 
     def _categories(self, X: Features, reader: Reader) -> Features:
-        """Exchange the reader's category codes for ours, which outlive it."""
+        """Replace the category codes of the reader by the codes for all sources."""
         X = X.copy()
         for c, texts in reader.categories.items():
             table = self._tables.get(c, np.empty(0, np.int32))
@@ -275,7 +276,7 @@ class Intake:
         return X
 
     def finish(self, reader: Reader) -> None:
-        """Refuse, once all rows are known, columns with too many kinds for so few rows."""
+        """Refuse columns with too many categories for the number of rows, once all rows are read."""
         if self.choices.max_kinds is None:
             rows = self.found.rows
             for c, kinds in self.found.categories.items():
@@ -300,7 +301,7 @@ class Intake:
     def _outcome(
         self, y: NDArray[Any] | None, rows: int, where: Where
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What is to be predicted of every row, and where it is missing."""
+        """Return the label code or the target of each row, and a mask of missing ones."""
         if not self.choices.regression:
             codes = self._labels.encode(y, rows, where)
             missing = codes < 0
@@ -324,7 +325,7 @@ class Intake:
             )
 
     def _note_unknown(self, codes: NDArray[Any]) -> None:
-        """Count labels that the store to be like does not have: a model answers all the same."""
+        """Count labels that the existing store lacks: a model predicts such rows nevertheless."""
         like = self.like
         if like is None or not like.labels:
             return
@@ -346,12 +347,12 @@ def _named(c: int, reader: Reader) -> str:
 
 
 class RawLabels:
-    """Gives labels codes in order of first appearance; what they mean is settled at the end.
+    """Gives labels codes in order of first appearance; the final codes are settled after all rows.
 
     Parameters
     ----------
     values : list of str, int or float, optional
-        The label of each raw code so far; the list grows.
+        The label of each raw code so far; new labels are appended.
     """
 
     def __init__(self, values: list[Label] | None = None) -> None:
@@ -362,12 +363,12 @@ class RawLabels:
     def encode(
         self, y: NDArray[Any] | None, rows: int, where: Callable[[int], str]
     ) -> NDArray[Any]:
-        """Return raw codes, int32 (rows,); -1 for a missing label.
+        """Return the raw code of each label, int32 (rows,); -1 for a missing label.
 
         Raises
         ------
         InputError
-            If there is not one label per row, or there are more than MAX_LABELS, or too long ones.
+            If there is not one label per row, or there are too many labels, or too long ones.
         """
         if y is None:
             return np.full(rows, -1, np.int32)
@@ -409,14 +410,14 @@ class RawLabels:
 
 
 def known_codes(values: list[Label], labels: list[Label], positive: Label | None) -> NDArray[Any]:
-    """Map raw labels to the codes of an earlier store; int32 (raw codes,), -1 if it has none.
+    """Return the code of each raw label in an earlier store, int32 (raw codes,); -1 if unknown.
 
     Parameters
     ----------
     values : list
         Raw labels.
     labels, positive
-        As in `Preparation`; with `positive` every other label counts as the rest, known or not.
+        As in `Preparation`; with `positive` every other label counts as the rest.
     """
     if positive is not None:
         wanted = plain_label(positive)
@@ -435,7 +436,7 @@ def known_codes(values: list[Label], labels: list[Label], positive: Label | None
 def plain_truths(values: Sequence[Label]) -> list[Label]:
     """Return the labels with 1 and 0 for truth values, if all of them are truth values.
 
-    A column of them is of texts in CSV and of truth values in Parquet and data frames.
+    Truth values are texts in CSV files, and a type of their own in Parquet and data frames.
     """
     truths = [truth_of(value) for value in values]
     found = [truth for truth in truths if truth is not None]
@@ -447,8 +448,8 @@ def settle(
 ) -> tuple[list[Label], NDArray[np.int32]]:
     """Decide the labels of a new store, and the code of each raw label.
 
-    Numbers ascend; if a single label is a text, all are taken as texts and sorted as such. Truth
-    values are 0 and 1 if there is nothing else: see `plain_truths`.
+    Labels are sorted: as numbers if all are numbers, else as texts. If all are truth values, they
+    are 0 and 1: see `plain_truths`.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Rows between source and store: buckets on disk, appended to in source order, read back sorted."""
+"""Spill of an ingest: rows are appended to buckets on disk, and read back sorted."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ RECORD = np.dtype([("row", "<i8"), ("nnz", "<i8"), ("weight", "<f8"), ("y", "<f8
 ENTRY = {kind: np.dtype([("index", "<i4"), ("value", kind)]) for kind in ("<f4", "<f8")}
 
 BUCKET_BYTES = 32 << 20
-"""Size aimed at when the number of buckets is chosen."""
+"""Choose the number of buckets so that each has about this size."""
 
 PART_BYTES = 64 << 20
-"""Most bytes of rows that are sorted, and so held, at once: a bucket above it is read in parts."""
+"""Sort at most this many bytes of rows in memory at once: a larger bucket is read in parts."""
 
 SLAB_BYTES = 16 << 20
 MAX_BITS = 12
@@ -39,22 +39,22 @@ FLUSHERS = 8
 def bucket_bits(expected_bytes: int) -> int:
     """Return b so that 2**b buckets of `expected_bytes` are about BUCKET_BYTES each.
 
-    The estimate may be far off (a compressed source does not tell what is in it): too small
-    buckets cost a few file handles, and too large ones are read back in parts.
+    The estimate may be far off, because a compressed source does not tell its size: small buckets
+    cost a few file handles, and large buckets are read back in parts.
     """
     return min(max(expected_bytes // BUCKET_BYTES, 0).bit_length(), MAX_BITS)
 
 
 @dataclass
 class SpilledRows:
-    """Rows as they were read.
+    """Rows as they were read from the sources, before they are transformed.
 
     Attributes
     ----------
     record : structured array of RECORD, (rows,)
         Source row number, nonzeros (0 if dense), weight, and raw label code or target of each row.
     X : float32 or float64 array (rows, d) or csr_array
-        Source columns.
+        Values of the source columns.
     """
 
     record: NDArray[np.void]
@@ -78,20 +78,20 @@ class Part:
 
 
 class Spill:
-    """Two files for every bucket, of records and of values, that only ever grow.
+    """Buckets of rows on disk: for each a file of records and a file of values, which only grow.
 
     Parameters
     ----------
     folder : Path
-        Made if it is not there.
+        Created if it does not exist.
     order : Order
     width : int or None
         Columns of dense rows; None for CSR.
     lengths : dict of int to [int, int, int, int], optional
-        Bytes of both files of each bucket that are known to be whole, and their crc32c: files are
-        cut to them. What an older version wrote has no checksums.
+        For each bucket, the valid bytes of its two files and their crc32c; files are cut to these
+        lengths. Older versions wrote no checksums.
     wide : bool
-        Values are float64, not float32.
+        Whether values are float64 instead of float32.
     """
 
     def __init__(
@@ -112,10 +112,10 @@ class Spill:
         self._cut()
 
     def append(self, record: NDArray[np.void], X: Features) -> None:
-        """Take rows in; `flush` writes them."""
+        """Add rows to their buckets in memory; `flush` writes them to disk."""
         buckets = self.order.buckets(self.order.keys(record["row"]))
         present, counts = np.unique(buckets, return_counts=True)
-        # Taken even if all go into one bucket: X may be memory that its owner will write to.
+        # Copied even if all rows go into one bucket: the caller may overwrite X.
         by_bucket = np.argsort(_narrowest(buckets), kind="stable")
         record, X = record.take(by_bucket), take(X, by_bucket)
         stop = 0
@@ -126,8 +126,8 @@ class Spill:
             self.pending += record[start:stop].nbytes + values.nbytes
 
     def flush(self) -> dict[int, list[int]]:
-        """Write what waits to the disk for good; returns the new lengths of the files it grew."""
-        with ThreadPoolExecutor(FLUSHERS) as pool:  # which wait for the disk, not for each other
+        """Write the added rows durably; return the new lengths and checksums of their buckets."""
+        with ThreadPoolExecutor(FLUSHERS) as pool:  # threads mostly wait for the disk
             grown = dict(pool.map(self._flushed, self._waiting.items()))
         self.lengths.update(grown)
         self._waiting.clear()
@@ -137,7 +137,7 @@ class Spill:
     def _flushed(
         self, waiting: tuple[int, list[tuple[NDArray[Any], NDArray[Any]]]]
     ) -> tuple[int, list[int]]:
-        """Append to the files of a bucket; gives its number and its files' new lengths."""
+        """Append rows to the files of a bucket; return its number, new lengths and checksums."""
         bucket, pieces = waiting
         known = self.lengths.get(bucket, [0, 0, 0, 0])
         lengths, crcs = known[:2], known[2:]
@@ -149,11 +149,11 @@ class Spill:
         return bucket, [*lengths, *crcs]
 
     def files(self, bucket: int) -> tuple[Path, Path]:
-        """Return the files of records and of values."""
+        """Return the paths of the record file and the value file of a bucket."""
         return self.folder / f"{bucket:06d}.rows", self.folder / f"{bucket:06d}.values"
 
     def parts(self) -> list[Part]:
-        """Return key ranges in their order, each with rows of about PART_BYTES at most."""
+        """Return ascending key ranges whose rows take about PART_BYTES at most."""
         parts = []
         for bucket in sorted(self.lengths):
             pieces = -(-sum(self.lengths[bucket][:2]) // PART_BYTES)
@@ -161,7 +161,7 @@ class Spill:
         return parts
 
     def records(self, bucket: int) -> Iterator[NDArray[np.void]]:
-        """Yield the records of a bucket, in source order, some at a time."""
+        """Yield the records of a bucket in source order, one array for each SLAB_BYTES."""
         self._check(bucket)
         count = self.lengths[bucket][0] // RECORD.itemsize
         with open(self.files(bucket)[0], "rb") as file:
@@ -170,21 +170,21 @@ class Spill:
                 yield np.fromfile(file, RECORD, wanted)
 
     def numbers(self) -> Iterator[NDArray[np.int64]]:
-        """Yield the source numbers of all rows, some at a time."""
+        """Yield arrays of the source row numbers of all rows."""
         for bucket in sorted(self.lengths):
             for record in self.records(bucket):
                 yield record["row"]
 
     def read(self, part: Part, n_features: int, index_base: int = 0) -> SpilledRows:
-        """Return the rows of a part, sorted by their keys.
+        """Return the rows of a part, sorted by their keys, with `n_features` columns.
 
         Parameters
         ----------
         part : Part
         n_features : int
-            Columns of the result; at least those that occur.
+            Columns of the result; larger than every column index that occurs.
         index_base : int
-            Subtracted from column indices of CSR rows.
+            Subtracted from the column indices of CSR rows.
         """
         chosen: list[SpilledRows] = []
         keys: list[NDArray[np.uint64]] = []
@@ -222,7 +222,7 @@ class Spill:
                 yield SpilledRows(record, X)
 
     def _check(self, bucket: int) -> None:
-        """Raise InputError, once, where a bucket is not what was written."""
+        """Compare a bucket with its checksums before first use; raise InputError if it differs."""
         _, _, *crcs = self.lengths[bucket]
         if bucket in self._checked:
             return
@@ -239,7 +239,7 @@ class Spill:
         self._checked.add(bucket)
 
     def _cut(self) -> None:
-        """Bring the files back to the lengths known to be whole."""
+        """Cut the files to their valid lengths, and delete files without one."""
         known: dict[Path, int] = {}
         for bucket, lengths in self.lengths.items():
             known.update(zip(self.files(bucket), lengths[:2], strict=True))
@@ -264,20 +264,20 @@ class Spill:
 
 
 def _narrowest(buckets: NDArray[np.int64]) -> NDArray[np.integer[Any]]:
-    """Bucket numbers as a type whose stable sort takes no comparisons, where they allow it."""
+    """Return bucket numbers as uint16 if they fit: numpy sorts that type by radix."""
     few = len(buckets) and int(buckets.max()) <= np.iinfo(np.uint16).max
     return buckets.astype(np.uint16 if few else np.int32)
 
 
 def stack(parts: list[Features]) -> Features:
-    """Return the rows of all parts, one below the other."""
+    """Return the rows of all parts as one array or CSR matrix."""
     if isinstance(parts[0], csr_array):
         return csr_stack(parts, parts[0].shape[1])
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _summed(crc: int, pieces: list[NDArray[Any]]) -> int:
-    """The checksum of a file that these pieces were appended to."""
+    """Return the checksum of a file after `pieces` were appended, given the checksum before."""
     for piece in pieces:
         data = np.ascontiguousarray(piece).reshape(-1).view(np.uint8)
         crc = google_crc32c.extend(crc, data)
@@ -285,9 +285,9 @@ def _summed(crc: int, pieces: list[NDArray[Any]]) -> int:
 
 
 def _extend(path: Path, length: int, pieces: list[NDArray[Any]]) -> int:
-    """Append to a file that is `length` bytes long; returns its new length, once that is safe."""
+    """Append pieces to a file with `length` valid bytes; return its new length once on disk."""
     with open(path, "ab", buffering=0) as file:
-        # A flush that failed half way (a full disk) may have left more than was counted.
+        # A flush that failed half way (a full disk) may have left bytes that are not counted.
         file.truncate(length)
         for piece in pieces:
             rest = np.ascontiguousarray(piece).reshape(-1).view(np.uint8).data
@@ -302,29 +302,30 @@ JOURNAL, LOCK = "journal.jsonl", "lock"
 
 
 class Journal:
-    """Append-only JSON lines in `folder`; the first one says which job it belongs to.
+    """Append-only log of an ingest, one JSON record a line; the first record describes the job.
 
-    Each has a checksum, and that of the line before it: none is changed, lost or out of place.
+    Each record holds its checksum and the checksum of the record before: changed, lost or moved
+    lines are detected.
 
     Parameters
     ----------
     folder : Path
-        Made if it is not there. Locked against other processes as long as the journal is open;
-        the lock dies with the process.
+        Created if it does not exist. It is locked against other processes while the journal is
+        open; the system drops the lock with the process.
     job : dict
-        JSON values: the sources and all options that decide what comes out.
+        JSON values: the sources, and all options that the result depends on.
     anew : bool
-        Forget what another job left there, instead of refusing it.
+        Discard the records of another job instead of refusing them.
 
     Attributes
     ----------
     lines : list of dict
-        What earlier runs of the same job wrote.
+        Records that earlier runs of this job wrote, without the first.
 
     Raises
     ------
     InputError
-        If another process is at work in the folder, it belongs to another job, or it is damaged.
+        If another process uses the folder, or the journal is of another job, or damaged.
     """
 
     def __init__(self, folder: Path, job: dict[str, Any], anew: bool = False) -> None:
@@ -340,7 +341,7 @@ class Journal:
             ) from None
         self.lines: list[dict[str, Any]] = []
         self._last: str | None = None
-        """The checksum of the last line."""
+        """Checksum of the last record."""
         job = json.loads(json.dumps(job))
         self._file = open(folder / JOURNAL, "a+b")  # noqa: SIM115 (until `close`)
         try:
@@ -352,7 +353,7 @@ class Journal:
     def _recover(self, job: dict[str, Any], anew: bool) -> None:
         self._file.seek(0)
         text = self._file.read()
-        # A line without its end was being written when the process died: it never happened.
+        # A line without an end was being written when the process died: it does not count.
         whole = text[: text.rfind(b"\n") + 1]
         self._file.truncate(len(whole))
         try:
@@ -378,7 +379,7 @@ class Journal:
         self.lines = lines[1:]
 
     def write(self, line: dict[str, Any]) -> None:
-        """Add a line; it is on disk when this returns."""
+        """Append a record; it is on disk when this returns."""
         text = sealed({**line, "after": self._last})
         self._last = unsealed(text)[CHECKSUM]
         self._file.write(text + b"\n")
@@ -386,7 +387,7 @@ class Journal:
         os.fsync(self._file.fileno())
 
     def _line(self, text: bytes) -> dict[str, Any]:
-        # Lines of older versions have no checksum; once one has, all that follow do.
+        # Records of older versions have no checksum; after one with a checksum all have one.
         line = unsealed(text, needed=self._last is not None)
         if line.pop("after", None) != self._last:
             raise Damaged("a line is missing, or out of place")
@@ -394,6 +395,6 @@ class Journal:
         return line
 
     def close(self) -> None:
-        """Let go of the folder."""
+        """Close the journal and unlock the folder."""
         self._file.close()
         self._lock.close()

@@ -1,4 +1,4 @@
-"""The second pass of an ingest: from spill buckets to the chunks of one or two datasets."""
+"""Second pass of an ingest: sort the spilled rows and write the chunks of one or two datasets."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ _SLICE_BYTES = 8 << 20
 
 @dataclass
 class Transform:
-    """From rows as they were read to rows as they are stored.
+    """Turns rows as they were read into rows as they are stored: recoded, expanded, scaled.
 
     Attributes
     ----------
     preparation : Preparation
     recode : dict of int to int array
-        For each categorical column, the code in `preparation` of each category as it was read.
+        For each categorical column, the final code of each code as it was read.
     n_features : int
-        Columns of the result.
+        Number of columns of the result.
     sparse : bool
         Whether the result is CSR.
     """
@@ -44,7 +44,7 @@ class Transform:
     sparse: bool
 
     def cut(self, X: Features) -> Iterator[tuple[int, Features]]:
-        """Yield some rows at a time, and the first's number: what is stored may be much wider."""
+        """Yield slices of X, small when stored, and the number of the first row of each."""
         width = X.shape[1] if self.sparse else self.n_features
         whole = (issparse(X) and self.sparse) or self._nothing(X)
         step = X.shape[0] if whole else max(_SLICE_BYTES // (8 * width), 1)
@@ -52,16 +52,16 @@ class Transform:
             yield at, _rows_of(X, at, min(at + step, X.shape[0]))
 
     def _nothing(self, X: Features) -> bool:
-        """Whether rows are stored as they were read."""
+        """Whether rows are stored unchanged."""
         return not (issparse(X) or self.sparse or self.preparation.changes)
 
     def made(self, X: Features) -> Features:
-        """Return float32 rows, dense or CSR, of shape (rows, n_features)."""
+        """Return the rows as they are stored, dense or CSR, of shape (rows, n_features)."""
         prep = self.preparation
         if self._nothing(X):
             return X
         if isinstance(X, csr_array):
-            part = prep.expand(X)  # sparse, as X is
+            part = prep.expand(X)  # it stays sparse
             return prep.scale(part if self.sparse else part.toarray())  # type: ignore[union-attr]
         if self.recode:
             X = X.copy()
@@ -73,14 +73,14 @@ class Transform:
 
 @dataclass
 class Survey:
-    """How many rows there are of what; the first number of each pair is kept, the second held out.
+    """Rows of the spill by part and by label, counted for kept (first) and held-out rows.
 
     Attributes
     ----------
     parts : list of Part
     sizes : int64 array, (parts, 2)
     labels : int64 array, (2, raw labels)
-        Nothing is counted of targets.
+        Empty if rows have targets.
     """
 
     parts: list[Part]
@@ -89,7 +89,7 @@ class Survey:
 
     @classmethod
     def of(cls, spill: Spill, holdout: Holdout, n_labels: int) -> Survey:
-        """Count; reads the records but not the values."""
+        """Return the counts of a spill; only its records are read, not its values."""
         parts = spill.parts()
         sizes = np.zeros((len(parts), 2), np.int64)
         labels = np.zeros((2, n_labels), np.int64)
@@ -107,7 +107,7 @@ class Survey:
         return cls(parts, sizes, labels)
 
     def kept(self, spilled: Spilled) -> Iterator[tuple[SpilledRows | None, NDArray[np.int64]]]:
-        """Yield the kept rows of every part, if it has any, and how many it has of both."""
+        """Yield the kept rows of each part (None if it has none), and its two row counts."""
         some = (part for part, sizes in zip(self.parts, self.sizes, strict=True) if sizes[0])
         read = iter(spilled.read(some))
         for sizes in self.sizes:
@@ -116,9 +116,10 @@ class Survey:
 
 @dataclass
 class Spilled:
-    """The spill and how to read it: sorted parts, split into what is kept and what is held out.
+    """A spill, and how its parts are sorted and split into kept rows and held-out rows.
 
-    Rows are made what is stored by ``each``, here; parts are sorted by ``anywhere``.
+    ``anywhere`` maps the sorting over parts, perhaps in other processes; ``each`` maps the
+    transform over rows in this process.
     """
 
     spill: Spill
@@ -129,8 +130,8 @@ class Spilled:
     anywhere: Each = map
 
     def read(self, parts: Iterable[Part]) -> Iterable[list[SpilledRows]]:
-        """Yield the kept rows and the held out rows of every part, both in their final order."""
-        bare = replace(self, each=map, anywhere=map)  # to be sent elsewhere
+        """Yield the kept rows and the held-out rows of each part, both in their final order."""
+        bare = replace(self, each=map, anywhere=map)  # the mappers cannot be sent elsewhere
         return self.anywhere(bare._read, parts)
 
     def _read(self, part: Part) -> list[SpilledRows]:
@@ -144,9 +145,10 @@ class Spilled:
 def measure(
     spilled: Spilled, survey: Survey, transform: Transform, report: Callable[[int], None]
 ) -> Moments:
-    """Return the moments of the kept rows' numeric columns; `report` gets how many rows are done.
+    """Return the moments of the numeric columns over the kept rows.
 
-    Dense rows are measured as they were read: whatever the layout, they get the same scaling.
+    Dense rows are measured as they were read, so that both layouts get the same scaling. `report`
+    is called with the number of rows that were read.
     """
     numeric = transform.preparation.numeric
     moments = Moments(len(numeric))
@@ -164,32 +166,32 @@ def measure(
                     yield X if len(numeric) == X.shape[1] else X[:, numeric]
             report(int(sizes.sum()))
 
-    # Sums depend, in their last digits, on what is added at once: so always the same rows.
+    # Always the same batches: the last digits of sums depend on which rows are added at once.
     for batch in _batches(pieces(), max(_SLICE_BYTES // (8 * len(numeric)), 1)):
         moments.add(batch)
     return moments
 
 
 SAMPLE_ROWS, SAMPLE_BYTES = 100_000, 64 << 20
-"""Rows, spread evenly over all, that medians and commonest values are of, at most; their size."""
+"""Compute medians and commonest values from at most this many evenly spread rows and bytes."""
 
 
 @dataclass(frozen=True)
 class Fill:
-    """What stands for missing numbers of the numeric columns, and how many are missing."""
+    """Replacement of missing numbers for each numeric column, and how many are missing."""
 
     values: NDArray[np.float64]
     missing: NDArray[np.int64]
 
 
 def measure_fill(spilled: Spilled, survey: Survey, how: str, numeric: NDArray[np.int64]) -> Fill:
-    """What stands for missing numbers, learnt from the kept rows.
+    """Return the replacements of missing numbers, computed from the kept rows.
 
     Parameters
     ----------
     how : {"mean", "median", "most-frequent", "zero"}
-        The mean is that of all rows. The others are those of up to 100,000 of them. A column of
-        which nothing is known has 0.
+        The mean is taken over all kept rows, the median and the commonest value over at most
+        100,000 of them. A column without any value gets 0.
     numeric : int64 (columns,)
     """
     rows = int(survey.sizes[:, 0].sum())
@@ -215,13 +217,13 @@ def measure_fill(spilled: Spilled, survey: Survey, how: str, numeric: NDArray[np
 
 
 def _commonest(values: NDArray[np.float64]) -> float:
-    """The value that occurs most often, the smallest of equals."""
+    """Return the value that occurs most often; the smallest if several do."""
     found, times = np.unique(values, return_counts=True)
     return float(found[np.argmax(times)])
 
 
 def _batches(pieces: Iterator[Features], size: int) -> Iterator[Features]:
-    """Yield the rows of all pieces, `size` at a time."""
+    """Yield the rows of all pieces in batches of `size` rows."""
     waiting: list[Features] = []
     held = 0
     for X in pieces:
@@ -242,7 +244,7 @@ def _rows_of(X: Features, start: int, stop: int) -> Features:
 
 
 class _Target:
-    """Fills the chunks of one dataset in order, writing each in the background when it is full."""
+    """Collects rows into the chunks of a dataset; full chunks are written in the background."""
 
     def __init__(self, writer: DatasetWriter, pool: ThreadPoolExecutor) -> None:
         self.writer, self._pool = writer, pool
@@ -256,7 +258,7 @@ class _Target:
     def add(
         self, first: int, X: Features, y: NDArray[Any], weight: NDArray[Any], ids: NDArray[Any]
     ) -> None:
-        """Take the dataset's rows from number `first` on; those already stored are passed over."""
+        """Add the rows of the dataset from number `first` on; rows already stored are skipped."""
         at = self.at - first
         while at < X.shape[0]:
             start, stop = self.writer.chunk(self._next)
@@ -270,7 +272,7 @@ class _Target:
                 self._write()
 
     def finish(self) -> None:
-        """Wait for the last chunk."""
+        """Wait until the last chunk is written."""
         if self._writing is not None:
             self._writing.result()
 
@@ -302,13 +304,13 @@ def arrange(
     ----------
     spilled, survey, transform
     codes : int32 array, (raw labels,), or None
-        Final label code of each raw one; None: rows have targets, which are stored as they are.
+        Final label code of each raw code; None: rows have targets, stored unchanged.
     writers : list of DatasetWriter
         For the kept rows and, if there are any, the rows held out.
     profiles : list of TableProfile
-        The same, or none; each sees all of its rows, those that are written already, too.
+        One for each writer, or none. A profile sees all rows, even rows already written.
     report : callable
-        Gets how many rows are done.
+        Called with the number of rows that were written.
     """
     if codes is not None:
         codes = np.append(codes, -1).astype(np.int32)  # so that a missing label, -1, stays -1
@@ -335,9 +337,9 @@ def arrange(
 def _rest(
     spilled: Spilled, survey: Survey, targets: list[_Target], every: bool
 ) -> Iterator[tuple[list[int], list[int], list[SpilledRows]]]:
-    """For every part its first row in each dataset, how many it has there, and these rows.
+    """Yield for each part its first row number and row count in each dataset, and the rows.
 
-    Of a part whose rows all are written already nothing is read, unless `every` part is wanted.
+    A part whose rows are all written is not read, unless `every` part is needed.
     """
     sizes = survey.sizes
     ends, n = sizes.cumsum(axis=0), len(targets)
@@ -359,7 +361,7 @@ def _store(
     transform: Transform,
     each: Each,
 ) -> None:
-    """Hand a dataset its rows from number `first` on, as they are stored."""
+    """Transform rows, and add them to a dataset from row number `first` on."""
     cut = list(transform.cut(rows.X))
     made = each(transform.made, (piece for _, piece in cut))
     for (at, _), X in zip(cut, made, strict=True):
